@@ -1,0 +1,94 @@
+"""Every exception and warning of fxquant, and the one layout of their messages: what / at / got / expected / hint."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import torch
+from torch.fx import Node
+
+_LIBRARY_ROOTS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.abspath(__file__)))
+
+
+class FxQuantError(Exception):
+    """Base class. Catch this to catch anything fxquant raises on purpose."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        at: Node | str | None = None,
+        got: object = None,
+        expected: object = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(layout(what, at=at, got=got, expected=expected, hint=hint))
+
+
+class SpecError(FxQuantError, ValueError):
+    """A QScheme, QParams or QConfig cannot exist as written."""
+
+
+class UnknownNameError(FxQuantError, LookupError):
+    """No pattern, observer, backend or pass has that name."""
+
+
+class DuplicateNameError(FxQuantError, ValueError):
+    """A pattern, observer, backend or pass of that name is registered already."""
+
+
+class InputError(FxQuantError, TypeError):
+    """An example input, a batch or another argument is of the wrong kind, or does not run through the model."""
+
+
+class TracingError(FxQuantError, RuntimeError):
+    """torch.fx cannot trace the model; the message names the submodule and the user's line."""
+
+
+class CalibrationError(FxQuantError, RuntimeError):
+    """The observed ranges are missing or unusable."""
+
+
+class PlanError(FxQuantError, RuntimeError):
+    """Nothing could be planned, or, in strict mode, something that should be quantized would stay float."""
+
+
+class PassError(FxQuantError, RuntimeError):
+    """A pass failed, left the graph invalid, or changed values that it promised to keep."""
+
+
+class LoweringError(FxQuantError, RuntimeError):
+    """A unit cannot become operators of the chosen backend."""
+
+
+class KernelError(FxQuantError, RuntimeError):
+    """A native kernel is missing, or an instruction set was asked for that this machine does not have."""
+
+
+class FxQuantWarning(UserWarning):
+    """Something the user should know, after which the work can go on. Same layout as the errors."""
+
+
+def layout(what: str, *, at: Node | str | None = None, got: object = None, expected: object = None, hint: str = "") -> str:
+    """Lay a message out: one line that says what, then one line for each further fact that is known."""
+    facts = (
+        ("at", describe(at) if isinstance(at, Node) else at),
+        ("got", got),
+        ("expected", expected),
+        ("hint", hint or None),
+    )
+    return "\n".join([what, *(f"  {name + ':':<9} {fact}" for name, fact in facts if fact is not None)])
+
+
+def describe(node: Node) -> str:
+    """The node as torch.fx prints it, then the line of the user's own code that made it, where that is known."""
+    line = user_line(node)
+    return (node.format_node() or node.name) + (f", from {line}" if line else "")
+
+
+def user_line(node: Node) -> str:
+    """``path:line`` of the innermost frame outside torch and fxquant that created ``node``, or an empty string."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
+    own = [f"{path}:{line}" for path, line in frames if not path.startswith(_LIBRARY_ROOTS) and not path.startswith("<")]
+    return own[-1] if own else ""

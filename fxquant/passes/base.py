@@ -1,0 +1,53 @@
+"""What a pass is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import GraphModule
+
+from fxquant.backends.base import Backend
+from fxquant.patterns.pattern import Pattern
+from fxquant.plan import QuantPlan
+from fxquant.qconfig import QConfigMapping
+
+
+@dataclass(slots=True)
+class PassContext:
+    """What passes share. A pass may replace ``plan``; everything else is read-only."""
+
+    plan: QuantPlan
+    config: QConfigMapping
+    backend: Backend
+    patterns: tuple[Pattern, ...]
+    example_args: tuple[Any, ...] = ()
+    example_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A named function that edits a graph in place, or builds a new one, and returns it.
+
+    A pass may assume that the graph it gets is valid, and must leave it valid. It does not call ``lint()``,
+    ``recompile()`` or ``deepcopy()``, does not print, and does not know which pass runs next: the PassManager and
+    its instruments do all of that.
+    """
+
+    name: str
+    run: Callable[[GraphModule, PassContext], GraphModule]
+    after: tuple[str, ...] = ()
+    """Names of passes that must have run earlier, if they are in the pipeline at all: checked when it is built."""
+    keeps_values: bool = False
+    """True: the graph computes the same as before, which FXQUANT_VERIFY=1 checks."""
+
+    def __call__(self, gm: GraphModule, ctx: PassContext) -> GraphModule:
+        return self.run(gm, ctx)
+
+
+def graph_pass(
+    *, after: tuple[str, ...] = (), keeps_values: bool = False
+) -> Callable[[Callable[[GraphModule, PassContext], GraphModule]], Pass]:
+    """Make a function a Pass. Its name is the function's name; the first line of its docstring is its help text."""
+    return lambda run: Pass(run.__name__, run, after, keeps_values)

@@ -1,0 +1,79 @@
+"""What was decided: which nodes become one quantized unit, which tensor gets which grid, what was refused and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fxquant.spec import GridPolicy, QParams, SharedWith, TensorRef
+
+
+@dataclass(frozen=True, slots=True)
+class QuantUnit:
+    """Nodes that are quantized, fused and lowered as a whole."""
+
+    pattern: str
+    """Name of the pattern that matched."""
+    nodes: tuple[str, ...]
+    """Names of the nodes, in topological order: the root, whose value is the unit's output, is last."""
+    captures: Mapping[str, str]
+    """Pattern's name for a node or an input -> name of the node, e.g. ``{"conv": "layer1_0_conv1", "x": "relu"}``."""
+    inputs: tuple[str, ...]
+    """Roles of the quantized inputs, in the order in which the lowered operator takes them, e.g. ``("x", "residual")``."""
+    roles: Mapping[str, TensorRef]
+    """Role -> tensor: every name in ``inputs``, ``"y"`` for the output, and ``"weight"`` where there is one."""
+
+    @property
+    def root(self) -> str:
+        return self.nodes[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a node that could have been quantized stays float."""
+
+    node: str
+    pattern: str
+    """Name of the pattern that would have covered it; empty where no pattern knows the operator."""
+    reason: str
+    by_request: bool = False
+    """True where the configuration asked for float, so that strict mode does not complain."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantPlan:
+    """Immutable; can be printed, compared and tested without running anything."""
+
+    units: tuple[QuantUnit, ...] = ()
+    policies: Mapping[TensorRef, GridPolicy] = field(default_factory=dict)
+    rejections: tuple[Rejection, ...] = ()
+    qparams: Mapping[TensorRef, QParams] = field(default_factory=dict)
+    """Empty until calibrated."""
+
+    def unit_of(self) -> dict[str, QuantUnit]:
+        """Node name -> the unit that holds it."""
+        return {name: unit for unit in self.units for name in unit.nodes}
+
+    def grid_owner(self, ref: TensorRef) -> TensorRef:
+        """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
+        while isinstance(policy := self.policies[ref], SharedWith):
+            ref = policy.source
+        return ref
+
+    def with_observations(self, qparams: Mapping[TensorRef, QParams], rejections: Iterable[Rejection] = ()) -> QuantPlan:
+        """A new plan that holds ``qparams``, without the units that ``rejections`` names (by their root).
+
+        Policies and qparams that no unit needs any more are dropped with them.
+        """
+        refused = tuple(rejections)
+        gone = {rejection.node for rejection in refused}
+        units = tuple(unit for unit in self.units if unit.root not in gone)
+        needed = {ref for unit in units for ref in unit.roles.values() if ref in self.policies}
+        owners = {self.grid_owner(ref) for ref in needed}
+        return replace(
+            self,
+            units=units,
+            rejections=self.rejections + refused,
+            policies={ref: policy for ref, policy in self.policies.items() if ref in needed | owners},
+            qparams={ref: qparams[self.grid_owner(ref)] for ref in needed if self.grid_owner(ref) in qparams},
+        )

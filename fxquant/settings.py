@@ -1,0 +1,67 @@
+"""Every FXQUANT_* environment variable, read into one frozen data class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fxquant.errors import SpecError
+from fxquant.registry import did_you_mean
+
+Kernels = Literal["auto", "native", "reference"]
+CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment asks for. The defaults are what an empty environment gives."""
+
+    debug: int = 0
+    """FXQUANT_DEBUG: 0 silent; 1 a line per pass and the plan; 2 also diffs; 3 also every pattern tried."""
+    print_after: tuple[str, ...] = ()
+    """FXQUANT_PRINT_AFTER: names of passes after which the whole graph is printed."""
+    dump_dir: str = ""
+    """FXQUANT_DUMP_DIR: folder for one text file per pass."""
+    skip_passes: tuple[str, ...] = ()
+    """FXQUANT_SKIP_PASSES: names of passes to leave out."""
+    verify: bool = False
+    """FXQUANT_VERIFY: after value-preserving passes, run the example inputs and compare."""
+    kernels: Kernels = "auto"
+    """FXQUANT_KERNELS: which kernels run; ``native`` raises where one is missing."""
+    cpu_isa: CpuIsa = "auto"
+    """FXQUANT_CPU_ISA: highest instruction set that the CPU kernels may use."""
+
+
+def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the environment.
+
+    Raises:
+        SpecError: a variable has a value that it cannot have; the message names it and lists what it may be.
+    """
+    return Settings(
+        debug=int(_choice(environ, "FXQUANT_DEBUG", ("0", "1", "2", "3"))),
+        print_after=_names(environ.get("FXQUANT_PRINT_AFTER", "")),
+        dump_dir=environ.get("FXQUANT_DUMP_DIR", ""),
+        skip_passes=_names(environ.get("FXQUANT_SKIP_PASSES", "")),
+        verify=_choice(environ, "FXQUANT_VERIFY", ("0", "1")) == "1",
+        kernels=_choice(environ, "FXQUANT_KERNELS", get_args(Kernels)),  # type: ignore[arg-type]
+        cpu_isa=_choice(environ, "FXQUANT_CPU_ISA", get_args(CpuIsa)),  # type: ignore[arg-type]
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def _choice(environ: Mapping[str, str], variable: str, allowed: tuple[str, ...]) -> str:
+    value = environ.get(variable, "") or allowed[0]
+    if value not in allowed:
+        raise SpecError(
+            f"the environment variable {variable} has an unknown value",
+            got=repr(value),
+            expected=", ".join(allowed),
+            hint=did_you_mean(value, list(allowed)),
+        )
+    return value

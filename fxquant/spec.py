@@ -1,0 +1,146 @@
+"""The vocabulary: what a quantized tensor is. Pure data; imports nothing from fxquant but errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QScheme:
+    """How real numbers map to integers: ``real = (q - zero_point) * scale``."""
+
+    bits: int = 8
+    """Width of the grid, 2 to 16."""
+    signed: bool = True
+    """Grid starts at ``-2**(bits-1)`` (True) or at 0 (False)."""
+    symmetric: bool = False
+    """True holds zero_point at the middle of the grid: 0 if signed, 128 for uint8."""
+    axis: int | None = None
+    """None: one scale for the tensor. k: one scale per index of dimension k; negative counts from the end."""
+    group_size: int | None = None
+    """With ``axis``: one scale per run of this many values along the dimension after ``axis``."""
+    limits: tuple[int, int] | None = None
+    """Narrows the grid to these inclusive bounds (``reduce_range``, -127 to 127). None: all of ``bits``."""
+    float_qparams: bool = False
+    """True: zero_point is a float32 in steps, and the range is not widened to hold 0 (embeddings)."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 2 <= self.bits <= 16:
+            raise SpecError("bits is out of range", got=self.bits, expected="a whole number from 2 to 16")
+        if self.group_size is not None and (self.axis is None or self.group_size < 1):
+            raise SpecError(
+                "group_size needs an axis and at least one value per group",
+                got=f"group_size={self.group_size}, axis={self.axis}",
+            )
+        low, high = self.full_range
+        if self.limits is not None and not low <= self.limits[0] < self.limits[1] <= high:
+            raise SpecError(
+                f"quant_min and quant_max do not fit a {'signed' if self.signed else 'unsigned'} {self.bits} bit grid",
+                got=f"[{self.limits[0]}, {self.limits[1]}]",
+                expected=f"quant_min < quant_max, both inside [{low}, {high}]",
+            )
+
+    @property
+    def full_range(self) -> tuple[int, int]:
+        """First and last integer of ``bits``, whatever ``limits`` says."""
+        low = -(2 ** (self.bits - 1)) if self.signed else 0
+        return low, low + 2**self.bits - 1
+
+    @property
+    def quant_min(self) -> int:
+        """Smallest integer of the grid, inclusive."""
+        return (self.limits or self.full_range)[0]
+
+    @property
+    def quant_max(self) -> int:
+        """Largest integer of the grid, inclusive."""
+        return (self.limits or self.full_range)[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The plain torch dtype that stores the integers: uint8, int8, int16, or int32 for unsigned grids over 8 bits."""
+        if self.bits <= 8:
+            return torch.int8 if self.signed else torch.uint8
+        return torch.int16 if self.signed else torch.int32
+
+    def __str__(self) -> str:
+        sign, kind = ("int" if self.signed else "uint"), ("symmetric" if self.symmetric else "affine")
+        where = "per tensor" if self.axis is None else f"per channel (axis {self.axis})"
+        if self.group_size is not None:
+            where = f"per group of {self.group_size} (axis {self.axis})"
+        span = f" [{self.quant_min}, {self.quant_max}]" if self.limits else ""
+        return f"{sign}{self.bits}{span} {kind} {where}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QParams:
+    """The measured half of a grid.
+
+    ``scale``: float32 [C] (or [C, groups]), real units per step, > 0; C is 1 per tensor.
+    ``zero_point``: int32 of the same shape, in steps (float32 if ``scheme.float_qparams``).
+    """
+
+    scheme: QScheme
+    scale: Tensor
+    zero_point: Tensor
+
+    def __post_init__(self) -> None:
+        if self.scale.shape != self.zero_point.shape:
+            raise SpecError(
+                "scale and zero_point have different shapes",
+                got=f"scale {tuple(self.scale.shape)}, zero_point {tuple(self.zero_point.shape)}",
+            )
+
+    def same_grid(self, other: QParams) -> bool:
+        """Whether a stored integer means the same number under both."""
+        return (
+            self.scheme.dtype == other.scheme.dtype
+            and (self.scheme.quant_min, self.scheme.quant_max) == (other.scheme.quant_min, other.scheme.quant_max)
+            and self.scheme.axis == other.scheme.axis
+            and torch.equal(self.scale, other.scale)
+            and torch.equal(self.zero_point, other.zero_point)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """Names one tensor of a model. A name and not a Node: it survives deepcopy, pickling and printing."""
+
+    name: str
+    """The producing node for an activation; the qualified name for a parameter."""
+    kind: Literal["activation", "parameter"] = "activation"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Measure this tensor's range, and choose its grid from it."""
+
+    observer: Callable[[], Any]
+    """Makes a fresh observer (a class of ``fxquant.observers`` or what its ``with_args`` gives)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The grid is known beforehand: sigmoid, softmax."""
+
+    qparams: QParams
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWith:
+    """Same grid as another tensor: max-pool, reshape, concatenation."""
+
+    source: TensorRef
+
+
+GridPolicy = Observed | Fixed | SharedWith
