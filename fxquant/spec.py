@@ -110,6 +110,14 @@ class QParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Clamp:
+    """A piecewise-linear activation, in real units: ReLU is (0, None), ReLU6 is (0, 6), hardtanh is (-1, 1)."""
+
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TensorRef:
     """Names one tensor of a model. A name and not a Node: it survives deepcopy, pickling and printing."""
 
