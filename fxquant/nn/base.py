@@ -1,0 +1,151 @@
+"""What every module of a converted graph is: plain tensors as state, everything else derived at first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.errors import CalibrationError
+from fxquant.spec import Clamp, QParams, QScheme
+
+_DERIVING = threading.RLock()
+"""One lock for all modules: it is taken once per module, and a lock kept on the module could not be pickled."""
+
+
+class QuantizedModule(nn.Module):
+    """Base of the modules that run on stored integers.
+
+    State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
+    tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
+    :meth:`derive` at the first call, kept in ``_derived``, and made again after the state changed: loading a state
+    dict, moving to a device, copying and unpickling all drop it. Writing into a buffer by hand does not; call
+    :meth:`forget` then.
+
+    A subclass adds its grids in the constructor, and implements :meth:`derive`, ``forward`` and :meth:`reference`::
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self._derived or self.derived())(x)
+    """
+
+    unit: str
+    """Name of the unit in the user's model, for error messages. Set by the pass that makes the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit = ""
+        self._schemes: dict[str, QScheme] = {}
+        self._derived: Any = None
+
+    def add_grid(self, role: str, qparams: QParams) -> None:
+        """Keep the grid of one operand: buffers ``<role>_scale`` and ``<role>_zero_point``, copied; scheme as it is."""
+        self._schemes[role] = qparams.scheme
+        self.register_buffer(f"{role}_scale", qparams.scale.detach().to(torch.float32).clone())
+        dtype = torch.float32 if qparams.scheme.float_qparams else torch.int32
+        self.register_buffer(f"{role}_zero_point", qparams.zero_point.detach().to(dtype).clone())
+
+    def grid(self, role: str) -> QParams:
+        """The grid of one operand, as the buffers have it now."""
+        return QParams(self._schemes[role], getattr(self, f"{role}_scale"), getattr(self, f"{role}_zero_point"))
+
+    def scalars(self, role: str) -> tuple[float, int]:
+        """Scale (a float32 value) and zero point of a per-tensor grid, as the Python numbers that operators take."""
+        qparams = self.grid(role)
+        return qparams.scale.item(), int(qparams.zero_point.item())
+
+    def derived(self) -> Any:
+        """What :meth:`derive` made of the present state. Several threads may come here first at once.
+
+        Raises:
+            CalibrationError: a grid has no scale yet (NaN); the message names the unit and the operand.
+        """
+        if self._derived is None:
+            with _DERIVING:
+                if self._derived is None:
+                    self._check_calibrated()
+                    with torch.no_grad():
+                        self._derived = self.derive()
+        return self._derived
+
+    def derive(self) -> Any:
+        """Make whatever ``forward`` needs beyond the buffers. Never None."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Drop what was derived; the next call makes it again."""
+        self._derived = None
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """The same result by the Python integer reference: slow, on any device, the definition of what is right."""
+        raise NotImplementedError
+
+    def _check_calibrated(self) -> None:
+        for role in self._schemes:
+            if getattr(self, f"{role}_scale").isnan().any():
+                raise CalibrationError(
+                    "this unit was converted without calibration, so its grids are unknown",
+                    at=self.unit or type(self).__name__,
+                    got=f"{role}_scale = nan",
+                    expected="scales from calibration",
+                    hint="calibrate before convert, or load a state dict that was saved after calibration",
+                )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedModule:
+        """Move, but never cast: ``model.half()`` is about float layers; scales stay float32 to the bit."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(move, recurse)
+        self.forget()
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_derived": None}
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{role}: {describe_grid(self.grid(role))}" for role in self._schemes)
+
+
+def integer_limits(y: QParams, activation: Clamp | None) -> tuple[int, int]:
+    """The bounds of an output grid, narrowed by an activation.
+
+    ``x -> round(x * (1 / scale)) + zero_point`` never falls, so clamping the real value and then quantizing equals
+    quantizing and then clamping the integer: an activation costs nothing, and is exact.
+
+    Args:
+        y: Grid of the output, per tensor.
+        activation: Bounds in real units, or None.
+
+    Returns:
+        Smallest and largest integer of the result, inclusive, inside the grid of ``y``.
+    """
+    low, high = y.scheme.quant_min, y.scheme.quant_max
+    if activation is None:
+        return low, high
+
+    def bound(value: float | None, default: int) -> int:
+        if value is None:
+            return default
+        steps = torch.tensor(value, dtype=torch.float32) * (1.0 / y.scale.reshape(()).cpu())
+        return int((torch.round(steps) + y.zero_point.reshape(()).cpu()).clamp(low, high))
+
+    return bound(activation.low, low), bound(activation.high, high)
+
+
+def describe_grid(qparams: QParams) -> str:
+    """A grid in a few words, for ``print(module)``: type, scale (its range, per channel) and zero point."""
+    scheme, scale, zero_point = qparams.scheme, qparams.scale, qparams.zero_point
+    kind = f"{'int' if scheme.signed else 'uint'}{scheme.bits}"
+    if scale.numel() == 1:
+        return f"{kind} scale={scale.item():.4g} zero_point={zero_point.item()}"
+    zero = "0" if not zero_point.any() else "per channel"
+    return f"{kind} scale=[{scale.min().item():.4g}, {scale.max().item():.4g}] zero_point={zero}"
