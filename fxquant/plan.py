@@ -36,8 +36,8 @@ class Rejection:
     pattern: str
     """Name of the pattern that would have covered it; empty where no pattern knows the operator."""
     reason: str
-    by_request: bool = False
-    """True where the configuration asked for float, so that strict mode does not complain."""
+    excused: bool = False
+    """True where the configuration asked for float, or where nothing is lost: strict mode does not complain."""
 
 
 @dataclass(frozen=True, slots=True)

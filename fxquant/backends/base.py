@@ -1,0 +1,64 @@
+"""What a target can run, as a table: which patterns it has operators for, on which grids, and how each is built."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fxquant.patterns.pattern import Build, Pattern
+from fxquant.registry import Registry
+from fxquant.spec import QScheme
+
+
+class Lower(enum.Enum):
+    """Ways to lower that need no module."""
+
+    KEEP = "the float operator itself, run on the stored integers: it only moves values"
+    ELIDE = "nothing: the value passes through"
+
+
+Accepts = Callable[[QScheme], str | None]
+"""Answers None, or why the scheme cannot be stored or computed with."""
+
+
+def anything(scheme: QScheme) -> str | None:
+    """Accept every scheme."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringRule:
+    """How a backend runs some patterns."""
+
+    patterns: tuple[str, ...]
+    build: Build | Lower
+    activation: Accepts = anything
+    weight: Accepts = anything
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A named table of rules."""
+
+    name: str
+    rules: tuple[LoweringRule, ...]
+
+    def rule_for(self, pattern: Pattern) -> LoweringRule | None:
+        """The rule for a pattern: its own for this backend, else the table's, else None."""
+        if self.name in pattern.lower:
+            return LoweringRule((pattern.name,), pattern.lower[self.name])
+        return next((rule for rule in self.rules if pattern.name in rule.patterns), None)
+
+
+BACKENDS: Registry[Backend] = Registry("backend")
+
+
+def register_backend(backend: Backend) -> Backend:
+    """Make a backend known by its name, for ``prepare(..., backend=name)``.
+
+    Raises:
+        DuplicateNameError: there is one of that name already.
+    """
+    BACKENDS.add(backend.name, backend)
+    return backend

@@ -1,0 +1,173 @@
+"""What can be one quantized unit, as data: a tree of targets, the grids of its inputs and output, and a check."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+from torch.fx import Node
+
+from fxquant.errors import SpecError
+from fxquant.graph.canonical import canonical_target
+from fxquant.spec import Clamp, Fixed, QParams
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A leaf of the tree: whatever value stands there, captured under ``name``."""
+
+    name: str
+    many: bool = False
+    """True: a list or tuple of values, captured as ``name0``, ``name1``, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A node of the tree: a call of one of ``targets`` whose first positional arguments match ``args``.
+
+    Further arguments (strides, dimensions, …) are free. ``commutative`` also tries the first two arguments swapped.
+    """
+
+    targets: tuple[Any, ...]
+    args: tuple[Op | Input, ...] = ()
+    name: str = ""
+    commutative: bool = False
+
+    def named(self, name: str) -> Op:
+        """The same, captured under ``name``."""
+        return replace(self, name=name)
+
+    @property
+    def size(self) -> int:
+        """Number of operators in the tree."""
+        return 1 + sum(arg.size for arg in self.args if isinstance(arg, Op))
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """Every name in the tree, in the order of evaluation of its arguments, its own last."""
+        inner = (n for arg in self.args for n in (arg.captures if isinstance(arg, Op) else (arg.name,)))
+        return (*inner, *((self.name,) if self.name else ()))
+
+
+def op(*targets: Any, commutative: bool = False) -> Callable[..., Op]:
+    """Start a tree: ``op(nn.Conv2d)(tensor("x")).named("conv")``.
+
+    A target is a module type, a function, or the name of a method; any spelling that the normalize pass knows
+    (``nn.ReLU``, ``torch.relu``, ``"relu"``) stands for the canonical one (``F.relu``).
+    """
+    canonical = tuple(dict.fromkeys(canonical_target(target) for target in targets))
+    return lambda *args: Op(canonical, args, commutative=commutative)
+
+
+def tensor(name: str) -> Input:
+    """An input of the unit."""
+    return Input(name)
+
+
+def tensors(name: str) -> Input:
+    """A list or tuple of inputs: the first argument of ``torch.cat``."""
+    return Input(name, many=True)
+
+
+class Output(enum.Enum):
+    """How the output of a unit gets its grid. A ``Fixed`` policy may stand in the same place."""
+
+    OBSERVED = "its own range, measured"
+    SHARED_WITH_INPUT = "the grid of the first input: values are picked or clamped, never made"
+    ONE_FOR_ALL = "one grid for all inputs and the output"
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Why a check refuses a match."""
+
+    reason: str
+    node: Node | None = None
+
+
+Check = Callable[[Mapping[str, Node]], Reject | None]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitView:
+    """What the function that builds a lowered module gets to see of one unit."""
+
+    name: str
+    """Name of the unit's output."""
+    inputs: tuple[str, ...]
+    """Roles of the quantized inputs, in the order in which the built module is called with them."""
+    nodes: Mapping[str, Node]
+    """Capture -> node of the graph, batch norm already folded away."""
+    modules: Mapping[str, nn.Module]
+    """Capture -> module, for the captures that are module calls."""
+    qparams: Mapping[str, QParams]
+    """Role -> grid: the inputs, ``"y"``, and ``"weight"`` where there is one."""
+    activation: Clamp | None = None
+    """What the node captured as ``act`` does, where there is one."""
+
+
+Build = Callable[[UnitView], nn.Module]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of quantized unit.
+
+    Example:
+        >>> conv = op(nn.Conv2d)(tensor("x")).named("conv")
+        >>> Pattern("conv_relu", root=op(nn.ReLU)(conv).named("act"), inputs=("x",), weight="conv").root.size
+        2
+    """
+
+    name: str
+    root: Op
+    inputs: tuple[str, ...] = ("x",)
+    """Captures that must be on a grid, in the order in which the lowered operator takes them."""
+    weight: str | None = None
+    """Capture of the module whose ``weight`` is quantized."""
+    weight_axis: int = 0
+    """Dimension of that weight that counts the output channels."""
+    output: Output | Fixed = Output.OBSERVED
+    check: Check | None = None
+    """Sees the captured nodes, and answers None or the reason to refuse."""
+    lower: Mapping[str, Build] = field(default_factory=dict)
+    """Backend name -> function that builds the int8 module; it overrides the backend's own table."""
+    handler: type | None = None
+    """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
+
+    def __post_init__(self) -> None:
+        missing = [name for name in (*self.inputs, *filter(None, [self.weight])) if name not in self.root.captures]
+        if missing:
+            raise SpecError(
+                f"pattern {self.name!r} names what its tree does not capture",
+                got=", ".join(missing),
+                expected=f"one of {', '.join(self.root.captures)}",
+                hint="tensor('x') captures an input, op(...)(...).named('conv') an operator",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Where a pattern fits."""
+
+    pattern: Pattern
+    nodes: tuple[Node, ...]
+    """The operators, in topological order, root last."""
+    captures: Mapping[str, Any]
+    """Name -> node, or the constant that stands in an input's place."""
+    inputs: tuple[str, ...]
+    """Names of the quantized inputs, lists expanded (``x0``, ``x1``, …)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Where the structure of a pattern stopped to fit."""
+
+    pattern: str
+    node: Node
+    reason: str
+    matched: int
+    """Operators that fitted before that: the mismatch with the most is the near miss worth showing."""
