@@ -66,6 +66,10 @@ class KernelError(FxQuantError, RuntimeError):
     """A native kernel is missing, or an instruction set was asked for that this machine does not have."""
 
 
+class SampleError(FxQuantError, RuntimeError):
+    """Sample weights or photographs, or an extra that reads them, cannot be had; nothing that quantizing itself needs."""
+
+
 class FxQuantWarning(UserWarning):
     """Something the user should know, after which the work can go on. Same layout as the errors."""
 

@@ -32,6 +32,8 @@ class Settings:
     """FXQUANT_KERNELS: which kernels run; ``native`` raises where one is missing."""
     cpu_isa: CpuIsa = "auto"
     """FXQUANT_CPU_ISA: highest instruction set that the CPU kernels may use."""
+    cache_dir: str = ""
+    """FXQUANT_CACHE: folder for the demo's weights and photographs; empty: fxquant in the user's cache folder."""
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -48,6 +50,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         verify=_choice(environ, "FXQUANT_VERIFY", ("0", "1")) == "1",
         kernels=_choice(environ, "FXQUANT_KERNELS", get_args(Kernels)),  # type: ignore[arg-type]
         cpu_isa=_choice(environ, "FXQUANT_CPU_ISA", get_args(CpuIsa)),  # type: ignore[arg-type]
+        cache_dir=environ.get("FXQUANT_CACHE", ""),
     )
 
 

