@@ -1,0 +1,23 @@
+"""What can be one quantized unit: tables of patterns, and the matcher that finds them."""
+
+from fxquant.patterns.matcher import match
+from fxquant.patterns.pattern import Match, Mismatch, Op, Output, Pattern, Reject, UnitView, op, tensor, tensors
+from fxquant.patterns.registry import DEFAULT_PATTERNS, known_patterns, register_pattern, unregister_pattern
+
+__all__ = [
+    "DEFAULT_PATTERNS",
+    "Match",
+    "Mismatch",
+    "Op",
+    "Output",
+    "Pattern",
+    "Reject",
+    "UnitView",
+    "known_patterns",
+    "match",
+    "op",
+    "register_pattern",
+    "tensor",
+    "tensors",
+    "unregister_pattern",
+]

@@ -1,0 +1,35 @@
+"""Activations that are clamps: alone they keep their input's grid, behind an operator they are part of its epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch.fx import Node
+
+from fxquant.graph.canonical import canonical_target
+from fxquant.patterns.pattern import Op, Output, Pattern, op, tensor
+from fxquant.spec import Clamp
+
+CLAMPS: dict[object, Callable[[Node], Clamp]] = {
+    canonical_target(F.relu): lambda node: Clamp(0.0, None),
+    canonical_target(F.relu6): lambda node: Clamp(0.0, 6.0),
+    canonical_target(F.hardtanh): lambda node: Clamp(*(float(bound) for bound in (*node.args[1:3], -1.0, 1.0)[:2])),
+}
+
+
+def clamp_of(node: Node) -> Clamp:
+    """The bounds that an activation node clamps to."""
+    return CLAMPS[node.target](node)
+
+
+def clamped(inner: Op) -> Op:
+    """``inner`` followed by any activation that is a clamp, captured as ``act``."""
+    return Op(tuple(CLAMPS), (inner,), name="act")
+
+
+ACTIVATION = (
+    Pattern("relu", root=op(F.relu)(tensor("x")).named("act"), output=Output.SHARED_WITH_INPUT),
+    Pattern("relu6", root=op(F.relu6)(tensor("x")).named("act"), output=Output.SHARED_WITH_INPUT),
+    Pattern("hardtanh", root=op(F.hardtanh)(tensor("x")).named("act"), output=Output.SHARED_WITH_INPUT),
+)

@@ -1,0 +1,47 @@
+"""Convolution patterns. One entry = one unit that is quantized, fused and lowered as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from fxquant.graph.query import module_of
+from fxquant.patterns.activation import clamped
+from fxquant.patterns.elementwise import plain_add
+from fxquant.patterns.pattern import Op, Pattern, Reject, op, tensor
+
+CONV = op(nn.Conv2d)(tensor("x")).named("conv")
+CONV_BN = op(nn.BatchNorm2d)(CONV).named("bn")
+
+
+def can_fold(captures: Mapping[str, Node]) -> Reject | None:
+    """Folding multiplies the weight by gamma / sqrt(running_var + eps), so the statistics must be fixed."""
+    module = module_of(captures["bn"])
+    if module is None or module.running_var is None:
+        return Reject("batch norm keeps no running statistics (track_running_stats=False)", captures["bn"])
+    return None
+
+
+def can_fold_and_add(captures: Mapping[str, Node]) -> Reject | None:
+    return can_fold(captures) or plain_add(captures)
+
+
+def plus_residual(inner: Op) -> Op:
+    """``inner`` plus a second tensor, on either side of the plus."""
+    return op(torch.add, commutative=True)(inner, tensor("residual")).named("add")
+
+
+CONV_PATTERNS = (
+    # With a residual: only backends that have a rule for them fuse these.
+    Pattern("conv_bn_add_act", clamped(plus_residual(CONV_BN)), ("x", "residual"), "conv", check=can_fold_and_add),
+    Pattern("conv_bn_add", plus_residual(CONV_BN), ("x", "residual"), "conv", check=can_fold_and_add),
+    Pattern("conv_add_act", clamped(plus_residual(CONV)), ("x", "residual"), "conv", check=plain_add),
+    Pattern("conv_add", plus_residual(CONV), ("x", "residual"), "conv", check=plain_add),
+    Pattern("conv_bn_act", clamped(CONV_BN), ("x",), "conv", check=can_fold),
+    Pattern("conv_bn", CONV_BN, ("x",), "conv", check=can_fold),
+    Pattern("conv_act", clamped(CONV), ("x",), "conv"),
+    Pattern("conv", CONV, ("x",), "conv"),
+)

@@ -1,0 +1,117 @@
+"""The patterns that are known: those of this package, and those that users register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from fxquant.errors import DuplicateNameError, SpecError
+from fxquant.patterns.activation import ACTIVATION
+from fxquant.patterns.conv import CONV_PATTERNS
+from fxquant.patterns.elementwise import ELEMENTWISE
+from fxquant.patterns.linear import LINEAR_PATTERNS
+from fxquant.patterns.pattern import Op, Pattern, op
+from fxquant.patterns.pool import POOL
+from fxquant.patterns.shape import SHAPE
+from fxquant.registry import Registry
+
+DEFAULT_PATTERNS: tuple[Pattern, ...] = (
+    CONV_PATTERNS + LINEAR_PATTERNS + ELEMENTWISE + POOL + ACTIVATION + SHAPE
+)
+
+REGISTERED: Registry[Pattern] = Registry("pattern")
+"""What users added. They are tried before the default patterns of the same size."""
+
+H = TypeVar("H", bound=type)
+
+
+def known_patterns() -> tuple[Pattern, ...]:
+    """What ``prepare`` uses unless it is told otherwise."""
+    return (*REGISTERED.values(), *DEFAULT_PATTERNS)
+
+
+@overload
+def register_pattern(pattern: Pattern) -> Pattern: ...
+@overload
+def register_pattern(pattern: Any) -> Callable[[H], H]: ...
+def register_pattern(pattern: Any) -> Any:
+    """Make a pattern known to every later ``prepare``.
+
+    Args:
+        pattern: A ``Pattern``; or, as a class decorator, a target or a nested tuple of targets, **output first**:
+            ``(nn.ReLU, (nn.BatchNorm2d, MyConv))`` is a ReLU of a batch norm of a ``MyConv``. The decorated class is a
+            handler: it is constructed for each match, as ``Handler(quantizer, node)`` or ``Handler()``, and has
+
+            * ``observe(node, env)``: called for the root of the match on every calibration batch; ``env`` maps nodes,
+              or their names, to values;
+            * ``quantize(quantizer, node, load_arg)``: makes the int8 form with ``quantizer.quantized_graph`` and
+              answers the new node, or ``NotImplemented``: then every node of the match runs in float. ``load_arg``
+              maps float nodes of the model to the nodes of their integers; ``quantizer.qparams(node)`` is the grid
+              of these, ``quantizer.modules`` maps targets to modules;
+            * optionally ``qparams()``: the grid of the answered node's integers. Without it the answer is a float.
+
+    Returns:
+        The pattern, or a decorator that gives the class back.
+
+    Raises:
+        DuplicateNameError: a pattern of that name, or with that tree, is registered already.
+
+    Example:
+        >>> from torch import nn
+        >>> _ = register_pattern(Pattern("glu", root=op(nn.GLU)(tensor("x"))))
+        >>> unregister_pattern("glu")
+    """
+    if isinstance(pattern, Pattern):
+        _add(pattern)
+        return pattern
+    tree = _from_tuple(pattern)
+
+    def decorate(handler: H) -> H:
+        for method in ("observe", "quantize"):
+            if not callable(getattr(handler, method, None)):
+                raise SpecError(
+                    f"{handler.__name__} cannot handle a pattern: it has no method {method!r}",
+                    expected="observe(self, node, env) and quantize(self, quantizer, node, load_arg)",
+                )
+        _add(Pattern(f"{handler.__name__}[{_text(tree)}]", root=tree, inputs=(), handler=handler))
+        return handler
+
+    return decorate
+
+
+def unregister_pattern(name: str) -> None:
+    """Forget a registered pattern.
+
+    Raises:
+        UnknownNameError: no registered pattern has that name.
+    """
+    REGISTERED.remove(name)
+
+
+def _add(pattern: Pattern) -> None:
+    for other in REGISTERED.values():
+        if other.root == pattern.root and other.name != pattern.name:
+            raise DuplicateNameError(
+                f"pattern {pattern.name!r} has the same tree as the registered pattern {other.name!r}",
+                got=_text(pattern.root),
+                hint=f"unregister_pattern({other.name!r}) first, if it should be replaced",
+            )
+    REGISTERED.add(pattern.name, pattern)
+
+
+def _from_tuple(target: Any) -> Op:
+    if not isinstance(target, tuple):
+        if not (isinstance(target, str) or callable(target)):
+            raise SpecError(
+                "a pattern is made of targets", got=repr(target), expected="a module type, a function or a method name"
+            )
+        return op(target)()
+    head, *arguments = target
+    return op(head)(*(_from_tuple(argument) for argument in arguments))
+
+
+def _text(tree: Any) -> str:
+    if not isinstance(tree, Op):
+        return tree.name
+    names = "|".join(t if isinstance(t, str) else t.__name__ for t in tree.targets)
+    return names + (f"({', '.join(_text(arg) for arg in tree.args)})" if tree.args else "")
