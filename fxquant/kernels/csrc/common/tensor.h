@@ -1,0 +1,75 @@
+// What bindings need of tensors beyond torch's stable ABI: density, layouts, allocation in a given order.
+#pragma once
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "checks.h"
+#include "layout.h"
+
+namespace fxquant {
+
+constexpr int64_t kGrain = 32768;  // elements per task: large enough to hide the cost of starting one
+
+// Dimensions from the outermost in memory to the innermost; those of size 1 are left out.
+inline std::vector<int64_t> memory_order(const Tensor& x) {
+  std::vector<int64_t> order;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (x.size(d) != 1) order.push_back(d);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return x.stride(a) > x.stride(b); });
+  return order;
+}
+
+// Whether the elements fill one stretch of memory, each place once, in whatever order of dimensions.
+inline bool is_dense(const Tensor& x) {
+  if (x.is_contiguous()) return true;
+  int64_t expected = 1;
+  const std::vector<int64_t> order = memory_order(x);
+  for (auto d = order.rbegin(); d != order.rend(); ++d) {
+    if (x.stride(*d) != expected) return false;
+    expected *= x.size(*d);
+  }
+  return true;
+}
+
+// x, or a dense copy of it in the same order of dimensions.
+inline Tensor dense(const Tensor& x) { return is_dense(x) ? x : torch::stable::clone(x); }
+
+inline Tensor empty_strided(const Tensor& x, const int64_t* strides, ScalarType dtype) {
+  AtenTensorHandle handle = nullptr;
+  int32_t device_type = 0;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
+  const auto shim_dtype =
+      torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(x.dim(), x.sizes().data(), strides, shim_dtype, device_type,
+                                                         x.get_device_index(), &handle));
+  return Tensor(handle);
+}
+
+// A new tensor of the sizes and strides of x, which is dense.
+inline Tensor empty_like_dense(const Tensor& x, ScalarType dtype) {
+  return empty_strided(x, x.strides().data(), dtype);
+}
+
+// A dense x seen as [outer, channels, inner] in the order of memory.
+inline Layout layout_of(const Tensor& x, std::optional<int64_t> axis) {
+  if (!axis.has_value()) return {1, 1, x.numel()};
+  Layout layout{1, x.size(*axis), 1};
+  bool inside = false;
+  if (layout.channels == 1) return {1, 1, x.numel()};
+  for (const int64_t d : memory_order(x)) {
+    if (d == *axis) {
+      inside = true;
+    } else {
+      (inside ? layout.inner : layout.outer) *= x.size(d);
+    }
+  }
+  return layout;
+}
+
+}  // namespace fxquant

@@ -1,0 +1,36 @@
+// Instruction sets. cpu/loops/*.cpp is compiled once for each, in a namespace of its name; a binding calls through
+// loops_of, which picks by the set that is active.
+#pragma once
+#include <cstdint>
+
+namespace fxquant {
+
+enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3 };
+
+// The set that runs now: the best that this CPU has, unless lowered through fxquant_set_isa.
+Isa active_isa();
+
+}  // namespace fxquant
+
+// Declares a loop for every set. To be used in a header of cpu/loops, inside no namespace:
+//   FXQ_DECLARE_LOOP(dequantize_loop, (const DequantizeArgs& args, int64_t begin, int64_t end))
+// and called by the binding as
+//   FXQ_LOOP(dequantize_loop)(args, begin, end)
+#if defined(FXQ_X86)
+#define FXQ_DECLARE_LOOP(name, parameters)                       \
+  namespace fxquant {                                            \
+  namespace portable { void name parameters; }                   \
+  namespace avx2 { void name parameters; }                       \
+  namespace avx512 { void name parameters; }                     \
+  }
+#define FXQ_LOOP(name)                                           \
+  (::fxquant::active_isa() >= ::fxquant::kAvx512 ? ::fxquant::avx512::name \
+   : ::fxquant::active_isa() == ::fxquant::kAvx2 ? ::fxquant::avx2::name   \
+                                                 : ::fxquant::portable::name)
+#else
+#define FXQ_DECLARE_LOOP(name, parameters)                       \
+  namespace fxquant {                                            \
+  namespace portable { void name parameters; }                   \
+  }
+#define FXQ_LOOP(name) (::fxquant::portable::name)
+#endif

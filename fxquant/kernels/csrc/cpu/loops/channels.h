@@ -1,0 +1,32 @@
+// Walks [outer, channels, inner] for loops with one parameter set per channel. No torch.
+#pragma once
+#include "../../common/layout.h"
+
+#define FXQ_RESTRICT __restrict__
+
+namespace fxquant {
+
+// Covers the elements begin <= i < end of a dense tensor, which need not be whole rows:
+//   run(offset, count, channel): a stretch of one channel (channels == 1, or inner > 1)
+//   row(offset, count, channel): count successive channels, one element each (inner == 1)
+// Both should do no more than call a free function: a loop written in a lambda vectorises badly.
+template <typename Run, typename Row>
+static inline void for_each_channel(const Layout& layout, int64_t begin, int64_t end, Run run, Row row) {
+  if (layout.channels == 1) {
+    run(begin, end - begin, int64_t{0});
+    return;
+  }
+  const int64_t length = layout.inner == 1 ? layout.channels : layout.inner;
+  while (begin < end) {
+    const int64_t done = begin % length;
+    const int64_t count = length - done < end - begin ? length - done : end - begin;
+    if (layout.inner == 1) {
+      row(begin, count, done);
+    } else {
+      run(begin, count, (begin / layout.inner) % layout.channels);
+    }
+    begin += count;
+  }
+}
+
+}  // namespace fxquant

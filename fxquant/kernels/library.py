@@ -1,0 +1,176 @@
+"""The operator library ``torch.ops.fxquant``, and the native kernels behind it.
+
+An operator is defined from Python: schema, reference (pure torch, runs on any device) and fake (shapes only). The native
+libraries, where they were built, bring kernels for CPU and CUDA, which then run in place of the reference.
+
+To add one: ``kernels/<op>.py`` calls :func:`define`; ``csrc/cpu/<op>.cpp`` (checks, allocation, registration: sees
+torch, compiled once) calls a loop declared in ``csrc/cpu/loops/<op>.h`` and written in ``csrc/cpu/loops/<op>.cpp``
+(sees no torch and no C++ standard library, compiled once per instruction set); ``csrc/cuda/<op>.cu`` is its
+counterpart; arithmetic that both need stands in ``csrc/math``. ``dequantize`` is the shortest example. Build with
+``pip install -e . --no-build-isolation`` or, quicker, ``python setup.py build_ext --inplace``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+import torch
+
+from fxquant.errors import FxQuantWarning, KernelError, layout
+from fxquant.settings import CpuIsa, read_settings
+
+LIBRARY = torch.library.Library("fxquant", "DEF")
+"""Owns every definition; they live as long as it does."""
+
+SETTINGS = read_settings()
+CPU_ISAS: tuple[str, ...] = get_args(CpuIsa)[1:]
+"""Instruction sets from the lowest to the highest; the position is the number that csrc/cpu/isa.h gives it."""
+
+_FOLDER = Path(__file__).parent
+_log = logging.getLogger("fxquant")
+
+
+@dataclass(frozen=True, slots=True)
+class NativeStatus:
+    """Which native kernels are loaded, for ``python -m fxquant doctor``."""
+
+    paths: tuple[Path, ...]
+    """The loaded libraries."""
+    devices: tuple[str, ...]
+    """Device types that have native kernels: of ``cpu`` and ``cuda``."""
+    cpu_isa: str
+    """Instruction set in use; empty without the CPU library."""
+    best_cpu_isa: str
+    """Highest instruction set that this CPU offers the kernels; empty without the CPU library."""
+    reason: str
+    """Why the reference runs in place of native kernels on the CPU; empty if it does not."""
+
+
+def define(schema: str, *, reference: Callable[..., Any], fake: Callable[..., Any]) -> str:
+    """Define ``torch.ops.fxquant.<name>``.
+
+    Args:
+        schema: Name, arguments and results, in torch's schema language; with an overload name or without.
+        reference: The result in pure torch: what tests compare with, and what runs where no native kernel is.
+        fake: The result's shape, dtype and strides, on tensors that have no data.
+
+    Returns:
+        The qualified name ``fxquant::<name>``.
+    """
+    name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    operator = schema.partition("(")[0]
+    LIBRARY.impl(operator, reference if SETTINGS.kernels != "native" else _refusal(operator), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"fxquant::{operator}", fake, lib=LIBRARY)
+    return f"fxquant::{name}"
+
+
+def native_status() -> NativeStatus:
+    """What is loaded now."""
+    devices = tuple(device for device, path in (("cpu", _cpu.path), ("cuda", _cuda.path)) if path is not None)
+    return NativeStatus(
+        paths=tuple(path for path in (_cpu.path, _cuda.path) if path is not None),
+        devices=devices,
+        cpu_isa=CPU_ISAS[_cpu.handle.fxquant_active_isa()] if _cpu.handle is not None else "",
+        best_cpu_isa=CPU_ISAS[_cpu.handle.fxquant_best_isa()] if _cpu.handle is not None else "",
+        reason=_cpu.reason,
+    )
+
+
+def available_isas() -> tuple[str, ...]:
+    """Instruction sets that the CPU kernels can run with here; empty without the CPU library."""
+    best = native_status().best_cpu_isa
+    return CPU_ISAS[: CPU_ISAS.index(best) + 1] if best else ()
+
+
+def set_isa(name: str) -> None:
+    """Make the CPU kernels of this process use an instruction set.
+
+    Raises:
+        KernelError: the CPU does not have it, or no native CPU library is loaded.
+    """
+    if name not in available_isas() or not _cpu.handle.fxquant_set_isa(CPU_ISAS.index(name)):
+        raise KernelError(
+            f"the CPU kernels cannot use the instruction set {name!r}",
+            got=_cpu.reason or None,
+            expected=", ".join(available_isas()) or "a native CPU library",
+            hint="unset FXQUANT_CPU_ISA, or ask for a lower one",
+        )
+
+
+_isa_lock = threading.RLock()
+
+
+@contextmanager
+def use_isa(name: str) -> Iterator[None]:
+    """Run the CPU kernels with another instruction set for a while; one thread at a time holds it.
+
+    The set is one for the whole process: kernels that other threads run meanwhile use it too (with equal results).
+
+    Raises:
+        KernelError: as :func:`set_isa`.
+    """
+    with _isa_lock:
+        before = native_status().cpu_isa
+        set_isa(name)
+        try:
+            yield
+        finally:
+            set_isa(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Native:
+    """One shared library: where it was loaded from, and its handle; or why it was not."""
+
+    path: Path | None = None
+    handle: Any = None
+    reason: str = ""
+
+
+def _load(name: str, absent: str) -> _Native:
+    path = _FOLDER / name
+    if SETTINGS.kernels == "reference":
+        return _Native(reason="FXQUANT_KERNELS=reference")
+    if not path.exists():
+        _log.info("no native library %s: %s", path, absent)
+        return _Native(reason=absent)
+    try:
+        torch.ops.load_library(path)
+        return _Native(path, ctypes.CDLL(str(path)))
+    except OSError as error:
+        reason = f"{path} does not load: {error.__cause__ or error}"
+        hint = "reinstall fxquant, so that it is built against this torch"
+        warnings.warn(FxQuantWarning(layout("a native library is unusable", got=reason, hint=hint)), stacklevel=2)
+        return _Native(reason=reason)
+
+
+def _refusal(operator: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        devices = sorted({value.device.type for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)})
+        raise KernelError(
+            f"fxquant::{operator} has no native kernel for {', '.join(devices)} tensors",
+            got="FXQUANT_KERNELS=native",
+            hint=_cpu.reason or "FXQUANT_KERNELS=auto runs the Python reference where a native kernel is missing",
+        )
+
+    return refuse
+
+
+_cpu = _load(
+    "_native.so", "the native library was not built: install a C++ compiler, then pip install --force-reinstall fxquant"
+)
+_cuda = (
+    _load("_native_cuda.so", "the CUDA library was not built: reinstall with FXQUANT_CUDA=1 and nvcc on PATH")
+    if torch.cuda.is_available()
+    else _Native(reason="torch sees no CUDA device")
+)
+if SETTINGS.cpu_isa != "auto" and _cpu.handle is not None:
+    set_isa(SETTINGS.cpu_isa)

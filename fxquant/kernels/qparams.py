@@ -1,0 +1,37 @@
+"""Scale and zero point as arguments of operators: their types, and their place along an axis."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import KernelError
+
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
+"""Dtypes that hold quantized values."""
+_INT32 = torch.iinfo(torch.int32)
+
+
+def scale_values(scale: Tensor) -> Tensor:
+    """As float32."""
+    return scale.float()
+
+
+def zero_point_values(op: str, zero_point: Tensor) -> Tensor:
+    """As int32; refuses values that are none. On a GPU this waits for it, which the native kernels avoid."""
+    exact = zero_point.double()
+    wrong = (exact != exact.round()) | (exact < _INT32.min) | (exact > _INT32.max)
+    if bool(wrong.any()):
+        raise KernelError(
+            f"{op}: a zero point is no int32",
+            got=f"{exact[wrong].flatten()[0].item():g}",
+            expected="integers of 32 bits, in any integer or floating dtype",
+        )
+    return zero_point.int()
+
+
+def along(values: Tensor, x: Tensor, axis: int | None) -> Tensor:
+    """``values`` [C] in a shape that broadcasts against ``x`` along ``axis``; [] per tensor."""
+    if axis is None:
+        return values.reshape([])
+    return values.reshape([-1 if d == axis else 1 for d in range(x.dim())])

@@ -1,0 +1,255 @@
+"""Builds the native kernels of fxquant when it is installed. Everything else about the package stands in pyproject.toml.
+
+``fxquant/kernels/csrc`` becomes at most two shared libraries beside ``fxquant/kernels/library.py``, which loads them:
+
+    _native.so        cpu/*.cpp once (argument checks, registration) and cpu/loops/*.cpp once per instruction set
+    _native_cuda.so   cuda/*.cu, where a GPU is present or FXQUANT_CUDA=1 (FXQUANT_CUDA=0: never)
+
+Objects are kept in ``build/native`` under a name that hashes all they were made from, so that nothing is compiled
+twice. Without a compiler the package installs all the same and runs on its Python reference; a compile error with a
+compiler present fails the installation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+CSRC = ROOT / "fxquant" / "kernels" / "csrc"
+OBJECTS = ROOT / "build" / "native"
+
+OLDEST_TORCH = (2, 10)
+"""First torch whose stable ABI has all that the kernels use; the libraries run on it and on every later one."""
+TORCH_TARGET = f"-DTORCH_TARGET_VERSION=0x{OLDEST_TORCH[0]:02x}{OLDEST_TORCH[1]:02x}000000000000"
+
+CXX_FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    # a * b + c keeps its two roundings, so that every instruction set, the GPU and the reference agree to the bit
+    "-ffp-contract=off",
+    # without these two GCC does not vectorise rounding; neither changes a value
+    *("-fno-math-errno", "-fno-trapping-math"),
+    *("-Wall", "-Wextra", "-Werror"),
+)
+X86_FLAGS: dict[str, tuple[str, ...]] = {
+    "portable": (),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx512": (
+        *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+        "-mprefer-vector-width=512",
+    ),
+}
+"""One compilation of cpu/loops/*.cpp for each; ``avx512_vnni`` of FXQUANT_CPU_ISA runs the loops of ``avx512``."""
+NVCC_FLAGS = (
+    *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wextra,-Werror"),
+    *("-fmad=false", "-Werror=all-warnings", "-DUSE_CUDA"),
+    *("-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_75,code=compute_75"),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a compiler: ``command`` plus ``-c source -o object``."""
+
+    source: Path
+    stem: str
+    command: tuple[str, ...]
+
+
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def find_cxx() -> str | None:
+    """The C++ compiler: $CXX, or the first of the usual names."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def wants_cuda() -> bool:
+    wish = os.environ.get("FXQUANT_CUDA", "")
+    return wish == "1" or (wish != "0" and Path("/proc/driver/nvidia/version").exists())
+
+
+def torch_folder() -> Path:
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise SystemExit(
+            "fxquant is built against the torch that is installed, and there is none.\n"
+            "  hint:     pip install torch, then pip install --no-build-isolation fxquant"
+        )
+    return Path(spec.origin).parent
+
+
+def include_flags(torch: Path) -> tuple[str, ...]:
+    return ("-isystem", str(torch / "include"), "-isystem", str(torch / "include/torch/csrc/api/include"))
+
+
+def cpu_steps(cxx: str, torch: Path) -> list[Step]:
+    """Bindings once, with torch's headers; loops once per instruction set, without them.
+
+    The loops see no header but the standard C ones and ours, whose functions are static: a function that two sets
+    shared would be merged by the linker, and the portable set could get the AVX-512 version of it.
+    """
+    machine = ("-DFXQ_X86=1",) if is_x86() else ()
+    binding = (cxx, *CXX_FLAGS, *machine, TORCH_TARGET, *include_flags(torch))
+    steps = [Step(path, f"cpu-{path.stem}", binding) for path in sorted((CSRC / "cpu").glob("*.cpp"))]
+    for isa, flags in (X86_FLAGS if is_x86() else {"portable": ()}).items():
+        loops = (cxx, *CXX_FLAGS, *machine, *flags, f"-DFXQ_ISA={isa}")
+        steps += [Step(path, f"{isa}-{path.stem}", loops) for path in sorted((CSRC / "cpu" / "loops").glob("*.cpp"))]
+    return steps
+
+
+def cuda_steps(nvcc: str, torch: Path) -> list[Step]:
+    command = (nvcc, *NVCC_FLAGS, TORCH_TARGET, *include_flags(torch), *toolkit_includes(nvcc, torch))
+    return [Step(path, f"cuda-{path.stem}", command) for path in sorted((CSRC / "cuda").glob("*.cu"))]
+
+
+def toolkit_includes(nvcc: str, torch: Path) -> tuple[str, ...]:
+    """Where cuda_runtime.h lies, if nvcc does not know it: then beside torch, in the wheels that torch depends on.
+
+    The nvcc on PATH may be a wrapper script, so its own folder says nothing; its dry run names the real one.
+    """
+    plan = subprocess.run([nvcc, "--dryrun", "-c", "any.cu"], capture_output=True, text=True, check=False).stderr
+    top = re.search(r"_HERE_=(\S+)", plan)
+    if top and (Path(top[1]).parent / "include" / "cuda_runtime.h").exists():
+        return ()
+    return tuple(flag for folder in sorted(torch.parent.glob("nvidia/cu*/include")) for flag in ("-isystem", str(folder)))
+
+
+def sources_of(path: Path, seen: set[Path] | None = None) -> set[Path]:
+    """``path`` and every header of ours that it includes, however deep."""
+    seen = set() if seen is None else seen
+    if path not in seen:
+        seen.add(path)
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):
+            sources_of((path.parent / name).resolve(), seen)
+    return seen
+
+
+def fingerprint(step: Step, compiler: str) -> str:
+    """Hash of all that decides what a step makes: flags, texts, compiler, torch. Not of where torch lies."""
+    digest = hashlib.sha256()
+    words = [word for word in step.command[1:] if not os.path.isabs(word)]
+    digest.update("\0".join([*words, compiler, version("torch")]).encode())
+    for path in sorted(sources_of(step.source)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:20]
+
+
+def run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"fxquant: a native kernel does not compile\n{' '.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def compile_all(steps: list[Step]) -> list[Path]:
+    """Compile what is not in the cache yet, several at once; return all objects."""
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    compilers = {command: describe(command) for command in {step.command[0] for step in steps}}
+
+    def make(step: Step) -> Path:
+        target = OBJECTS / f"{step.stem}-{fingerprint(step, compilers[step.command[0]])}.o"
+        if not target.exists():
+            unfinished = target.with_suffix(f".{os.getpid()}")
+            run([*step.command, "-c", str(step.source), "-o", str(unfinished)])
+            os.replace(unfinished, target)
+        return target
+
+    jobs = int(os.environ.get("MAX_JOBS", 0)) or min(8, os.cpu_count() or 1)
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(make, steps))
+
+
+def describe(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def link(linker: str, objects: list[Path], libraries: list[str], torch: Path, target: Path) -> None:
+    """Link, unless the very same objects were linked before. Torch's libraries are those that the process has loaded."""
+    key = hashlib.sha256("\0".join([linker, *libraries, *(path.name for path in objects)]).encode()).hexdigest()[:20]
+    linked = OBJECTS / f"{target.stem}-{key}.so"
+    if not linked.exists():
+        unfinished = linked.with_suffix(f".{os.getpid()}")
+        names = [f"-l{library}" for library in libraries]
+        run([linker, "-shared", *map(str, objects), f"-L{torch / 'lib'}", *names, "-o", str(unfinished)])
+        os.replace(unfinished, linked)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_suffix(f".{os.getpid()}")
+    shutil.copy2(linked, unfinished)
+    os.replace(unfinished, target)  # never write into a library that a running process has mapped
+
+
+def write_compile_commands(steps: list[Step]) -> None:
+    """For clangd and other tools that want to know how a file is compiled."""
+    rows = [{"directory": str(ROOT), "file": str(s.source), "arguments": [*s.command, str(s.source)]} for s in steps]
+    (OBJECTS / "compile_commands.json").write_text(json.dumps(rows, indent=1))
+
+
+def build_cpu(target: Path) -> str | None:
+    """Build the CPU library; None, or why there is none."""
+    cxx = find_cxx()
+    if cxx is None:
+        return "no C++ compiler found (tried $CXX, c++, g++, clang++): fxquant will run on its Python reference, slowly"
+    torch = torch_folder()
+    steps = cpu_steps(cxx, torch)
+    objects = compile_all(steps)
+    write_compile_commands(steps)
+    link(cxx, objects, ["torch_cpu"], torch, target)
+    return None
+
+
+def build_cuda(target: Path) -> str | None:
+    """Build the CUDA library; None, or why there is none."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None and os.environ.get("FXQUANT_CUDA") == "1":
+        raise SystemExit("fxquant: FXQUANT_CUDA=1 asks for the CUDA kernels, but there is no nvcc on PATH")
+    if nvcc is None or find_cxx() is None:
+        return "a GPU is present, but no nvcc on PATH: on CUDA tensors fxquant will run its Python reference"
+    torch = torch_folder()
+    objects = compile_all(cuda_steps(nvcc, torch))
+    link(nvcc, objects, ["torch_cpu", "torch_cuda"], torch, target)
+    return None
+
+
+class BuildNative(build_ext):
+    """setuptools' build_ext, with our own compiler calls in place of its own."""
+
+    BUILDERS: dict[str, Callable[[Path], str | None]] = {
+        "fxquant.kernels._native": build_cpu,
+        "fxquant.kernels._native_cuda": build_cuda,
+    }
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """No Python version in the name: these are no Python modules, torch loads them."""
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        target = Path(self.get_ext_fullpath(ext.name))
+        reason = self.BUILDERS[ext.name](target)
+        if reason is not None:
+            print(f"fxquant: {reason}", file=sys.stderr)
+
+
+def extensions() -> list[Extension]:
+    names = ["fxquant.kernels._native", *(["fxquant.kernels._native_cuda"] if wants_cuda() else [])]
+    return [Extension(name, sources=[], optional=True) for name in names]
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildNative})
