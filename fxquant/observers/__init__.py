@@ -1,0 +1,40 @@
+"""Observers: modules that watch values go by, and choose a grid for them."""
+
+from fxquant.observers.base import OBSERVERS, ObserverBase
+from fxquant.observers.defaults import (
+    DEFAULT_QCONFIGS,
+    default_observer,
+    default_per_channel_weight_observer,
+    get_default_qconfig,
+    get_default_qconfig_mapping,
+)
+from fxquant.observers.fixed import (
+    FixedQParamsObserver,
+    default_fixed_qparams_range_0to1_observer,
+    default_fixed_qparams_range_neg1to1_observer,
+)
+from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.observers.moving_average import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
+from fxquant.observers.noop import NoopObserver
+from fxquant.observers.placeholder import PlaceholderObserver
+from fxquant.observers.qparams import choose_qparams
+
+__all__ = [
+    "DEFAULT_QCONFIGS",
+    "OBSERVERS",
+    "FixedQParamsObserver",
+    "MinMaxObserver",
+    "MovingAverageMinMaxObserver",
+    "MovingAveragePerChannelMinMaxObserver",
+    "NoopObserver",
+    "ObserverBase",
+    "PerChannelMinMaxObserver",
+    "PlaceholderObserver",
+    "choose_qparams",
+    "default_fixed_qparams_range_0to1_observer",
+    "default_fixed_qparams_range_neg1to1_observer",
+    "default_observer",
+    "default_per_channel_weight_observer",
+    "get_default_qconfig",
+    "get_default_qconfig_mapping",
+]

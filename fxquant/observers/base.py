@@ -1,0 +1,94 @@
+"""What every observer is: a module that passes its input on, remembers what it saw, and answers with a grid."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.qconfig import Constructor
+from fxquant.registry import Registry
+from fxquant.spec import QParams, QScheme
+
+OBSERVERS: Registry[type[ObserverBase]] = Registry("observer")
+
+
+class ObserverBase(nn.Module):
+    """Base class of observers.
+
+    ``forward(x)`` returns ``x`` itself and hands its values to ``update``, unless there are none. Statistics are
+    float32 buffers, and stay float32 when the model is cast. A derived class writes ``update`` and ``qparams``.
+
+    Args:
+        scheme: The grid asked for; None if the observer leaves values in float.
+        dtype: The dtype that the user named, for those who read it.
+        is_dynamic: Ranges are meant to be measured at run time.
+    """
+
+    def __init__(self, scheme: QScheme | None, *, dtype: torch.dtype, is_dynamic: bool = False) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self.dtype = dtype
+        self.is_dynamic = is_dynamic
+
+    @classmethod
+    def with_args(cls, **arguments: Any) -> Constructor:
+        """A constructor with these arguments filled in, for a ``QConfig``.
+
+        It can be compared and pickled, and has ``with_args`` itself.
+
+        Raises:
+            SpecError: the class takes no such argument.
+        """
+        return Constructor(cls, arguments)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Observe ``x``, of any shape and real dtype, and return it. An empty tensor changes nothing."""
+        if x.numel():
+            self.update(x.detach())
+        return x
+
+    @abstractmethod
+    def update(self, x: Tensor) -> None:
+        """Take the values of ``x`` (detached, at least one) into account."""
+        raise NotImplementedError(f"{type(self).__name__}.update")
+
+    @abstractmethod
+    def qparams(self) -> QParams:
+        """The grid for what was seen so far.
+
+        Raises:
+            CalibrationError: nothing was seen that a grid could be chosen from.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.qparams")
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """``(scale, zero_point)`` of ``qparams()``: float32 and int32, [1] per tensor, [C] per channel."""
+        qparams = self.qparams()
+        return qparams.scale, qparams.zero_point
+
+    @property
+    def quant_min(self) -> int | None:
+        """Smallest integer of the grid, inclusive; None without a grid."""
+        return self.scheme.quant_min if self.scheme else None
+
+    @property
+    def quant_max(self) -> int | None:
+        """Largest integer of the grid, inclusive; None without a grid."""
+        return self.scheme.quant_max if self.scheme else None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ObserverBase:
+        """Move buffers as ``fn`` says, but keep their dtype: half precision cannot hold a range."""
+        kept = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)
+        for name, before in kept.items():
+            after = self._buffers[name]
+            if after is not None and after.dtype != before.dtype:
+                self._buffers[name] = before.to(after.device)
+        return self
+
+    def extra_repr(self) -> str:
+        return str(self.scheme or self.dtype)

@@ -1,0 +1,86 @@
+"""A grid that is known beforehand: outputs of sigmoid, softmax, tanh."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import SpecError
+from fxquant.observers.base import OBSERVERS, ObserverBase
+from fxquant.observers.scheme import make_scheme, torch_dtype, torch_qscheme
+from fxquant.spec import QParams, QScheme
+
+
+@OBSERVERS.register("fixed")
+class FixedQParamsObserver(ObserverBase):
+    """Always answers with the same grid, whatever it sees.
+
+    Buffers: ``scale`` float32 [1], ``zero_point`` int32 [1].
+
+    Args:
+        scale: Real units per step, finite and > 0.
+        zero_point: The integer that stands for 0.0, in steps, inside the grid.
+        dtype, qscheme, quant_min, quant_max, bits, scheme: The grid, one scale for the whole tensor; see
+            ``MinMaxObserver``.
+        is_dynamic: Refused.
+
+    Raises:
+        SpecError: a scale or a zero point that cannot be; a grid that cannot exist, or is per channel.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+    scheme: QScheme
+
+    def __init__(
+        self,
+        scale: float,
+        zero_point: int,
+        dtype: torch.dtype | None = None,
+        qscheme: object | None = None,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        is_dynamic: bool = False,
+        *,
+        bits: int | None = None,
+        scheme: QScheme | None = None,
+    ) -> None:
+        grid = make_scheme(
+            dtype=dtype, qscheme=qscheme, quant_min=quant_min, quant_max=quant_max, bits=bits, scheme=scheme
+        )
+        if is_dynamic:
+            raise SpecError("a fixed grid is not measured at run time", got="is_dynamic=True")
+        if not (math.isfinite(scale) and scale > 0):
+            raise SpecError("a scale is a finite number above 0", got=scale)
+        if zero_point != int(zero_point) or not grid.quant_min <= zero_point <= grid.quant_max:
+            raise SpecError(
+                "the zero point lies outside the grid",
+                got=zero_point,
+                expected=f"a whole number from {grid.quant_min} to {grid.quant_max}",
+            )
+        super().__init__(grid, dtype=torch_dtype(grid) if dtype is None else dtype)
+        self.qscheme = torch_qscheme(grid)
+        self.register_buffer("scale", torch.tensor([scale], dtype=torch.float32))
+        self.register_buffer("zero_point", torch.tensor([zero_point], dtype=torch.int32))
+
+    def update(self, x: Tensor) -> None:
+        """What is seen changes nothing."""
+
+    def qparams(self) -> QParams:
+        return QParams(self.scheme, self.scale, self.zero_point)
+
+    def extra_repr(self) -> str:
+        return f"{self.scheme}, scale={float(self.scale):g}, zero_point={int(self.zero_point)}"
+
+
+default_fixed_qparams_range_0to1_observer = FixedQParamsObserver.with_args(
+    scale=1 / 256, zero_point=0, dtype=torch.uint8, quant_min=0, quant_max=255
+)
+"""For sigmoid, hardsigmoid, softmax: 0 to 255/256."""
+
+default_fixed_qparams_range_neg1to1_observer = FixedQParamsObserver.with_args(
+    scale=2 / 256, zero_point=128, dtype=torch.uint8, quant_min=0, quant_max=255
+)
+"""For tanh: -1 to 127/128."""

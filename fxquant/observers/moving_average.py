@@ -1,0 +1,81 @@
+"""Exponential moving average of the range of each batch: forgets outliers, suits activations while training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import SpecError
+from fxquant.observers.base import OBSERVERS
+from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
+
+
+@OBSERVERS.register("moving_average")
+class MovingAverageMinMaxObserver(MinMaxObserver):
+    """Tracks ``range <- range + averaging_constant * (range of the batch - range)``; the first batch sets it.
+
+    Args:
+        averaging_constant: Weight of the newest batch, 0 to 1; 1 keeps only that one.
+        *args, **kwargs: As for ``MinMaxObserver``.
+
+    Raises:
+        SpecError: ``averaging_constant`` is out of range, or is not 1 with ``is_dynamic``; see ``MinMaxObserver``.
+
+    Example:
+        >>> observer = MovingAverageMinMaxObserver(averaging_constant=0.5)
+        >>> _ = observer(torch.tensor([-1.0, 3.0])), observer(torch.tensor([-1.0, 5.0]))
+        >>> observer.max_val.item()
+        4.0
+    """
+
+    def __init__(self, averaging_constant: float = 0.01, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.averaging_constant = _checked(averaging_constant)
+        if self.is_dynamic and averaging_constant != 1:
+            raise SpecError(
+                "a range measured at run time has no earlier batches to average over",
+                got=f"is_dynamic=True, averaging_constant={averaging_constant}",
+                expected="averaging_constant=1",
+            )
+
+    def merge(self, low: Tensor, high: Tensor) -> None:
+        _blend(self, low, high, self.averaging_constant)
+
+
+@OBSERVERS.register("moving_average_per_channel")
+class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
+    """``MovingAverageMinMaxObserver`` for each channel, or each group within it.
+
+    A channel that shows no finite value in a batch keeps the range that it had.
+
+    Args:
+        averaging_constant: Weight of the newest batch, 0 to 1.
+        ch_axis: Dimension with one scale per index; negative counts from the end.
+        *args, **kwargs: As for ``PerChannelMinMaxObserver``.
+
+    Raises:
+        SpecError: ``averaging_constant`` is out of range; see ``PerChannelMinMaxObserver``.
+    """
+
+    def __init__(self, averaging_constant: float = 0.01, ch_axis: int = 0, *args: Any, **kwargs: Any) -> None:
+        super().__init__(ch_axis, *args, **kwargs)
+        self.averaging_constant = _checked(averaging_constant)
+
+    def merge(self, low: Tensor, high: Tensor) -> None:
+        _blend(self, low, high, self.averaging_constant)
+
+
+def _blend(observer: MinMaxObserver | PerChannelMinMaxObserver, low: Tensor, high: Tensor, rate: float) -> None:
+    started, seen = observer.min_val <= observer.max_val, low <= high
+    for range_end, batch in ((observer.min_val, low), (observer.max_val, high)):
+        # Written this way, and not as torch.lerp, because this is what torch.ao computes, bit for bit.
+        blended = torch.where(started, range_end + rate * (batch - range_end), batch)
+        range_end.copy_(torch.where(seen, blended, range_end))
+
+
+def _checked(averaging_constant: float) -> float:
+    if not 0 <= averaging_constant <= 1:
+        raise SpecError("averaging_constant is out of range", got=averaging_constant, expected="0 to 1")
+    return averaging_constant

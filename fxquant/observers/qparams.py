@@ -1,0 +1,89 @@
+"""From an observed range to scale and zero point: the formula, written once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import CalibrationError
+from fxquant.spec import QParams, QScheme
+
+SMALLEST_SCALE = torch.finfo(torch.float32).eps
+
+
+def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tensor = SMALLEST_SCALE) -> QParams:
+    """Choose the affine map of a real range onto the integer grid of a scheme.
+
+    The range is first widened to contain 0, so that 0.0 (padding, ReLU) is represented exactly; with
+    ``scheme.float_qparams`` it is taken as it is.
+
+    Args:
+        low: Smallest value seen. float [C], or [C, groups]; C is 1 per tensor (0-dim does too), else the size of
+            ``scheme.axis``.
+        high: Largest value seen, of the same shape and in the same real units, ``high >= low``.
+        scheme: The target grid.
+        eps: Smallest scale, in real units per step. float, or float [1].
+
+    Returns:
+        QParams with ``scale`` float32 of the shape of ``low``, at least [1], in real units per step and at least
+        ``eps``, and ``zero_point`` int32 of that shape, in steps, inside ``[quant_min, quant_max]``. If
+        ``scheme.symmetric`` it is the middle of the grid: 0 if signed, 128 for uint8. If ``scheme.float_qparams`` it
+        is float32, and a scale that would be at most ``eps`` is 1.
+
+    Raises:
+        CalibrationError: ``low`` or ``high`` holds inf or NaN, or they are crossed: nothing was seen. The message
+            gives the first such channel.
+
+    Source:
+        Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+        Inference", arXiv:1712.05877, eq. 1 and section 3. Symmetric: the bound is ``(quant_max - quant_min) / 2``
+        steps (127.5 for int8), as in torch.ao ``UniformQuantizationObserverBase``; not 127.
+    """
+    low, high = torch.atleast_1d(low), torch.atleast_1d(high)
+    _require_finite(low, high)
+    steps = float(scheme.quant_max - scheme.quant_min)
+    if scheme.float_qparams:
+        scale = _width(low, high, steps)
+        scale = torch.where(scale > eps, scale, torch.ones_like(scale))
+        return QParams(scheme, scale.float(), (-low / scale).float())
+    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+    if scheme.symmetric:
+        scale = _at_least(torch.maximum(-low, high) / (steps / 2), eps)
+        return QParams(scheme, scale.float(), torch.full_like(scale, middle(scheme), dtype=torch.int32))
+    scale = _at_least(_width(low, high, steps), eps)
+    zero_point = scheme.quant_min - torch.round(low / scale).to(torch.int32)
+    return QParams(scheme, scale.float(), zero_point.clamp(scheme.quant_min, scheme.quant_max))
+
+
+def middle(scheme: QScheme) -> int:
+    """Zero point of the symmetric form of a grid, in steps: 0 if signed, else the upper of the two middles."""
+    return 0 if scheme.signed else (scheme.quant_min + scheme.quant_max + 1) // 2
+
+
+def _width(low: Tensor, high: Tensor, steps: float) -> Tensor:
+    """``(high - low) / steps``, also where ``high - low`` is beyond the largest float."""
+    width = high - low
+    return torch.where(width.isfinite(), width / steps, high / steps - low / steps)
+
+
+def _at_least(scale: Tensor, eps: float | Tensor) -> Tensor:
+    return torch.clamp(scale, min=eps)  # type: ignore[arg-type]  # a number or a tensor
+
+
+def _require_finite(low: Tensor, high: Tensor) -> None:
+    usable = low.isfinite() & high.isfinite() & (low <= high)
+    if bool(usable.all()):
+        return
+    index = tuple(torch.nonzero(~usable)[0].tolist())
+    where = f" of channel {', group '.join(map(str, index))}" if usable.numel() > 1 else ""
+    first, last = float(low[index]), float(high[index])
+    if first > last:
+        raise CalibrationError(
+            f"no finite value was observed{where}",
+            hint="run calibration first; if it did run, this tensor was empty, or NaN and infinite throughout",
+        )
+    raise CalibrationError(
+        f"the observed range{where} is not finite",
+        got=f"[{first:g}, {last:g}]",
+        hint="the calibration data, or a layer before this tensor, overflows",
+    )

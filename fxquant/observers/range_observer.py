@@ -1,0 +1,112 @@
+"""What the observers share that remember one range per scale: their buffers, saving, loading, resetting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import CalibrationError, InputError
+from fxquant.observers.base import ObserverBase
+from fxquant.observers.qparams import choose_qparams
+from fxquant.observers.ranges import value_range
+from fxquant.observers.scheme import torch_dtype, torch_qscheme
+from fxquant.spec import QParams, QScheme
+
+
+class RangeObserver(ObserverBase):
+    """Base of observers whose statistics are one range per scale.
+
+    Buffers: ``min_val`` and ``max_val`` float32, [] per tensor, [C] per channel, [C, groups] per group ([0] before
+    the first batch); ``eps`` float32 [1], the smallest scale; ``nonfinite_count`` int64 [], how many NaN and infinite
+    values were left out.
+    """
+
+    eps: Tensor
+    min_val: Tensor
+    max_val: Tensor
+    nonfinite_count: Tensor
+    scheme: QScheme
+
+    def __init__(
+        self,
+        scheme: QScheme,
+        *,
+        dtype: torch.dtype | None,
+        reduce_range: bool,
+        eps: float,
+        is_dynamic: bool,
+        factory_kwargs: dict[str, Any] | None,
+    ) -> None:
+        super().__init__(scheme, dtype=torch_dtype(scheme) if dtype is None else dtype, is_dynamic=is_dynamic)
+        self.qscheme = torch_qscheme(scheme)
+        self.reduce_range = reduce_range
+        device = (factory_kwargs or {}).get("device")
+        self.register_buffer("eps", torch.tensor([eps], dtype=torch.float32, device=device))
+        for name, value in (("min_val", torch.inf), ("max_val", -torch.inf)):
+            empty = torch.full(self._unseen_shape(), value, dtype=torch.float32, device=device)
+            self.register_buffer(name, empty)
+        self.register_buffer("nonfinite_count", torch.zeros((), dtype=torch.int64, device=device))
+
+    def update(self, x: Tensor) -> None:
+        low, high, nonfinite = value_range(x, self.scheme)
+        low, high = low.to(self.min_val.device), high.to(self.max_val.device)
+        if self.min_val.numel() == 0:
+            # Resized and not replaced, so that whoever holds the buffer sees the change.
+            self.min_val.resize_(low.shape).fill_(torch.inf)
+            self.max_val.resize_(high.shape).fill_(-torch.inf)
+        if low.shape != self.min_val.shape:
+            raise InputError(
+                "the number of channels differs from that of earlier batches",
+                got=f"{_channels(low)} in a tensor of shape {tuple(x.shape)}",
+                expected=_channels(self.min_val),
+            )
+        self.merge(low, high)
+        if nonfinite:
+            self.nonfinite_count += nonfinite
+
+    def merge(self, low: Tensor, high: Tensor) -> None:
+        """Take the range of one batch into ``min_val`` and ``max_val``: here, widen them to hold it.
+
+        ``low`` and ``high`` have their shape; inf and -inf where the batch showed no finite value.
+        """
+        torch.minimum(self.min_val, low, out=self.min_val)
+        torch.maximum(self.max_val, high, out=self.max_val)
+
+    def qparams(self) -> QParams:
+        if self.min_val.numel() == 0:
+            raise CalibrationError("this observer has seen no data", hint="run calibration first")
+        return choose_qparams(self.min_val, self.max_val, self.scheme, self.eps)
+
+    def reset_min_max_vals(self) -> None:
+        """Forget everything that was observed."""
+        shape = self._unseen_shape()
+        self.min_val.resize_(shape).fill_(torch.inf)
+        self.max_val.resize_(shape).fill_(-torch.inf)
+        self.nonfinite_count.zero_()
+
+    def _unseen_shape(self) -> tuple[int, ...]:
+        return () if self.scheme.axis is None else (0,)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Take ranges of any number of channels, and states written by torch.ao, which count nothing."""
+        for name in ("min_val", "max_val"):
+            buffer, saved = getattr(self, name), state_dict.get(prefix + name)
+            if isinstance(saved, Tensor) and self.scheme.axis is not None and saved.shape != buffer.shape:
+                buffer.resize_(saved.shape)
+        state_dict.setdefault(prefix + "eps", self.eps)
+        state_dict.setdefault(prefix + "nonfinite_count", torch.zeros_like(self.nonfinite_count))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        if self.min_val.numel() == 0:
+            return f"{self.scheme}, nothing observed"
+        if self.min_val.numel() == 1:
+            return f"{self.scheme}, min_val={float(self.min_val):g}, max_val={float(self.max_val):g}"
+        span = f"min_val={float(self.min_val.min()):g}, max_val={float(self.max_val.max()):g}"
+        return f"{self.scheme}, {_channels(self.min_val)}, {span}"
+
+
+def _channels(ranges: Tensor) -> str:
+    return " x ".join(map(str, ranges.shape)) + (" channels" if ranges.dim() == 1 else " channels and groups")

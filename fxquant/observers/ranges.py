@@ -1,0 +1,82 @@
+"""Smallest and largest finite value of a tensor: as a whole, per channel, or per group."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import InputError
+from fxquant.spec import QScheme
+
+
+def value_range(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, int]:
+    """Measure a tensor at the granularity of a scheme.
+
+    Args:
+        x: Any real dtype, any shape and strides, at least one value.
+        scheme: Says which values share a scale.
+
+    Returns:
+        Smallest and largest finite value, float32 [] per tensor, [C] per channel, [C, groups] per group; where there
+        is no finite value, inf and -inf. Then how many values of ``x`` are NaN or infinite in float32.
+
+    Raises:
+        InputError: ``x`` has no dimension ``scheme.axis``, or it does not divide into groups.
+    """
+    low, high = _extremes(x, scheme)
+    if bool((low.isfinite() & high.isfinite()).all()):
+        return low, high, 0
+    x = x.float()
+    finite = x.isfinite()
+    low, _ = _extremes(torch.where(finite, x, torch.inf), scheme)
+    _, high = _extremes(torch.where(finite, x, -torch.inf), scheme)
+    return low, high, x.numel() - int(finite.sum())
+
+
+def _extremes(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor]:
+    if scheme.axis is None:
+        low, high = torch.aminmax(in_memory_order(x))
+    else:
+        x, kept = split_groups(x, scheme)
+        reduced = [dim for dim in range(x.dim()) if dim not in kept]
+        low, high = (x.amin(reduced), x.amax(reduced)) if reduced else (x, x)
+    # Rounding to float32 keeps the order, so it may come after the reduction, where there is less to convert.
+    return low.float(), high.float()
+
+
+def in_memory_order(x: Tensor) -> Tensor:
+    """The values of ``x`` as one flat view in the order of memory; ``x`` itself if it has gaps.
+
+    Reductions over a whole channels_last tensor first copy it to the other layout, unless they get this view.
+    """
+    if x.is_contiguous():
+        return x.view(-1)
+    ordered = x.permute(sorted(range(x.dim()), key=lambda dim: (-x.stride(dim), dim)))
+    return ordered.view(-1) if ordered.is_contiguous() else x
+
+
+def split_groups(x: Tensor, scheme: QScheme) -> tuple[Tensor, tuple[int, ...]]:
+    """A view of ``x``, and those of its dimensions that have their own scale for each index.
+
+    Per group, the dimension after the axis is split in two, (groups, ``group_size``), and the first one has scales.
+
+    Raises:
+        InputError: see ``value_range``.
+    """
+    axis = scheme.axis or 0
+    if not -x.dim() <= axis < x.dim():
+        raise InputError(
+            "the tensor has no such channel dimension",
+            got=f"axis {axis}, shape {tuple(x.shape)}",
+            expected=f"-{x.dim()} <= axis < {x.dim()}",
+        )
+    axis %= x.dim()
+    if scheme.group_size is None:
+        return x, (axis,)
+    if axis + 1 == x.dim() or x.shape[axis + 1] % scheme.group_size:
+        raise InputError(
+            "the tensor does not divide into groups",
+            got=f"shape {tuple(x.shape)}",
+            expected=f"a multiple of group_size {scheme.group_size} in dimension {axis + 1}, which follows axis {axis}",
+        )
+    return x.unflatten(axis + 1, (-1, scheme.group_size)), (axis, axis + 1)
