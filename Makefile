@@ -1,0 +1,53 @@
+# Everything a user or CI does, from a fresh clone. It needs Python 3.11 with pip, and a C++ compiler for the native kernels
+# (without one everything runs on the reference kernels, and says so).
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+FRAMEWORK := torch==2.14.1 torchvision==0.29.1
+BUILD := "setuptools>=77" wheel ninja packaging
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-script-location
+NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
+# One stamp per set of devices, so that FXQUANT_CUDA=1 builds again after a build without it.
+READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs; text here, picture in out/
+	@$(BIN)/python -m fxquant demo --output out
+
+test: lint ## lint, then all tests
+	@echo "== pytest"
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff and mypy
+	@echo "== ruff"
+	@$(BIN)/ruff check .
+	@echo "== mypy"
+	@$(BIN)/mypy
+
+bench: $(READY) ## int8 against float and torch.ao, then the cost of calibration (about ten minutes); JSON in out/
+	@mkdir -p out
+	@$(BIN)/python benchmarks/int8.py --json out/int8.json
+	@$(BIN)/python benchmarks/calibration.py --json out/calibration.json
+
+clean: ## remove what the other targets made in this folder (fetched weights and photographs stay in ~/.cache/fxquant)
+	rm -rf $(VENV) build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find fxquant -name '*.so' -delete
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.framework: Makefile
+	@echo "== $(VENV): $(FRAMEWORK), with $(PYTHON) (about a minute, once)"
+	@test -n "$(PYTHON)" || { echo "no python3.11 or python3 on PATH; name one: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) $(BUILD) $(FRAMEWORK)
+	@touch $@
+
+$(READY): $(VENV)/.framework pyproject.toml $(wildcard setup.py) $(NATIVE)
+	@echo "== fxquant: native kernels and an editable install"
+	@$(PIP) --no-build-isolation --editable '.[dev,examples]'
+	@touch $@
