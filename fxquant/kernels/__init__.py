@@ -1,6 +1,24 @@
 """Operators on quantized tensors. Importing this defines ``torch.ops.fxquant.*`` and loads the native kernels."""
 
+from fxquant.kernels.adaptive_avg_pool2d import adaptive_avg_pool2d
+from fxquant.kernels.add import add
+from fxquant.kernels.avg_pool2d import avg_pool2d
+from fxquant.kernels.cat import cat
 from fxquant.kernels.dequantize import dequantize
 from fxquant.kernels.library import NativeStatus, native_status
+from fxquant.kernels.max_pool2d import max_pool2d
+from fxquant.kernels.mean import mean
+from fxquant.kernels.mul import mul
 
-__all__ = ["NativeStatus", "dequantize", "native_status"]
+__all__ = [
+    "NativeStatus",
+    "adaptive_avg_pool2d",
+    "add",
+    "avg_pool2d",
+    "cat",
+    "dequantize",
+    "max_pool2d",
+    "mean",
+    "mul",
+    "native_status",
+]

@@ -1,0 +1,105 @@
+"""What the int8 operators that requantize have in common: float32 scalars, their checks, and the last step."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import KernelError
+from fxquant.kernels.checks import check_dtype
+
+STORED = (torch.uint8, torch.int8)
+"""The dtypes that int8 operators take and give."""
+
+SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
+
+
+def float32(value: float) -> float:
+    """``value`` rounded to float32, as a Python float: what a schema's double is rounded to before it is used."""
+    return ctypes.c_float(value).value
+
+
+def inverse(scale: float) -> float:
+    """``1.0f / scale`` in float32. Dividing in float64 and rounding once more cannot change a float32 quotient."""
+    return float32(1.0 / float32(scale))
+
+
+def check_stored(op: str, argument: str, x: Tensor) -> None:
+    """``x`` holds stored integers."""
+    check_dtype(op, argument, x, STORED)
+
+
+def check_same_dtype(op: str, argument: str, x: Tensor, like: Tensor) -> None:
+    """All inputs of an operator are stored alike, and its output like them."""
+    check_dtype(op, argument, x, (like.dtype,))
+
+
+def check_grid(op: str, prefix: str, scale: float, zero_point: int, dtype: torch.dtype) -> None:
+    """A scale that is a normal, positive float32 (so that its inverse is finite), and a zero point that fits ``dtype``.
+
+    Args:
+        op: Name of the operator, for the message.
+        prefix: What stands before ``scale`` and ``zero_point`` in the names of the arguments: ``"x_"`` or ``""``.
+        scale: Real units per step.
+        zero_point: In steps.
+        dtype: uint8 or int8.
+    """
+    if not SMALLEST_NORMAL <= float32(scale) < math.inf:
+        raise KernelError(f"{op}: {prefix}scale is unusable", got=f"{scale:g}", expected="a positive, normal float32")
+    low, high = integer_range(dtype)
+    if not low <= zero_point <= high:
+        raise KernelError(f"{op}: {prefix}zero_point is out of range", got=zero_point, expected=f"{low} to {high}")
+
+
+def check_output(op: str, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype) -> None:
+    """The grid of an output: as :func:`check_grid`, and limits in order that ``dtype`` can store."""
+    check_grid(op, "", scale, zero_point, dtype)
+    low, high = integer_range(dtype)
+    if not low <= quant_min <= quant_max <= high:
+        raise KernelError(
+            f"{op}: quant_min and quant_max are out of range",
+            got=f"[{quant_min}, {quant_max}]",
+            expected=f"quant_min <= quant_max, both in {low} to {high}",
+        )
+
+
+def requantize(
+    real: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
+) -> Tensor:
+    """``clamp(round(real * (1 / scale)) + zero_point, quant_min, quant_max)`` in float32; NaN becomes ``quant_min``."""
+    grid = torch.round(real * inverse(scale)) + float(zero_point)
+    return torch.where(grid > quant_min, grid, float(quant_min)).clamp(max=float(quant_max)).to(dtype)
+
+
+def average(
+    sums: Tensor,
+    divisor: Tensor,
+    x_scale: float,
+    scale: float,
+    zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """From exact sums to stored integers: ``r = float(sum) * (x_scale / float(divisor))``, then :func:`requantize`.
+
+    Args:
+        sums: int64, sums of ``q - x_zero_point``.
+        divisor: int64, broadcasts against ``sums``.
+        x_scale: Of the input, real units per step.
+        scale: Of the output.
+        zero_point: Of the output, in steps.
+        quant_min: Smallest integer of the result.
+        quant_max: Largest integer of the result.
+        dtype: Of the result, uint8 or int8.
+    """
+    factor = torch.full((), float32(x_scale), dtype=torch.float32, device=sums.device) / divisor.to(torch.float32)
+    return requantize(sums.to(torch.float32) * factor, scale, zero_point, quant_min, quant_max, dtype)
+
+
+def integer_range(dtype: torch.dtype) -> tuple[int, int]:
+    """Smallest and largest integer of uint8 or int8."""
+    return (0, 255) if dtype == torch.uint8 else (-128, 127)
