@@ -1,0 +1,170 @@
+"""Questions about one node: which module it calls, which module of the user it belongs to, what value it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+VALUE = "fxquant_value"
+"""Key of ``node.meta``: what ``graph.shapes`` recorded of the node's value."""
+CALLED = "fxquant_called"
+"""Key of ``node.meta``: (qualified name, type) of the module that the user called here, also after ``normalize``."""
+REASON = "fxquant_reason"
+"""Key of ``node.meta``: why the node must stay float, as a sentence fit for a report."""
+BY_REQUEST = "fxquant_by_request"
+"""Key of ``node.meta``, beside REASON: True where the user asked for it (``leaf_modules``)."""
+INPLACE = "inplace"
+"""Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
+
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+
+_HARMLESS_OVERRIDES = {"__init__", "extra_repr", "reset_parameters", "__repr__", "__doc__", "__setstate__"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What is known of a tensor without holding it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
+
+
+Value = TensorInfo | tuple["Value", ...] | Mapping[str, "Value"] | type
+"""Of a tensor its TensorInfo, of a list or tuple its items, of a dict its values, of anything else its type."""
+
+
+def info_of(value: Any) -> Any:
+    """Describe a value: a ``Value``."""
+    if isinstance(value, torch.Tensor):
+        return TensorInfo(tuple(value.shape), value.dtype, value.device)
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return tuple(info_of(item) for item in value)
+    if isinstance(value, dict):
+        return {str(key): info_of(item) for key, item in value.items()}
+    return type(value)
+
+
+def value_of(node: Node) -> TensorInfo | None:
+    """Shape, dtype and device of the node's value on the example inputs; None if it is no tensor, or was never run."""
+    value = node.meta.get(VALUE)
+    return value if isinstance(value, TensorInfo) else None
+
+
+def is_number(argument: object) -> bool:
+    """Whether an argument of a node is a Python number, or a node whose value was one."""
+    if isinstance(argument, Node):
+        return argument.meta.get(VALUE) in (int, float, bool, complex)
+    return isinstance(argument, (int, float, complex))
+
+
+def module_of(node: Node) -> nn.Module | None:
+    """The module that a ``call_module`` node calls; None for other nodes."""
+    if node.op != "call_module" or node.graph.owning_module is None:
+        return None
+    return node.graph.owning_module.get_submodule(str(node.target))
+
+
+def canonical_type(module: nn.Module) -> type[nn.Module] | None:
+    """The ``torch.nn`` class whose ``forward`` this module really runs; None for a module with its own forward.
+
+    A subclass that changes nothing of what its ``torch.nn`` base computes counts as that base.
+    """
+    return None if "forward" in vars(module) else canonical_class(type(module))
+
+
+def canonical_class(module_type: type[nn.Module]) -> type[nn.Module] | None:
+    """``canonical_type`` of the instances of a class."""
+    own: set[str] = set()
+    for base in module_type.__mro__:
+        if base is nn.Module:
+            return None
+        if getattr(nn, base.__name__, None) is base:
+            return base if own.isdisjoint(_computing_names(base)) else None
+        if not base.__module__.startswith("torch.nn."):
+            own |= {name for name, item in vars(base).items() if _is_code(item)} - _HARMLESS_OVERRIDES
+    return None
+
+
+def _computing_names(torch_class: type) -> set[str]:
+    """What may not be overridden: the code of the classes between a torch class and ``nn.Module``, and the call."""
+    names = {"forward", "__call__", "_call_impl", "__getattr__", "__getattribute__"}
+    for base in torch_class.__mro__:
+        if base is nn.Module:
+            break
+        names |= {name for name, item in vars(base).items() if _is_code(item)}
+    return names
+
+
+def _is_code(item: object) -> bool:
+    return callable(item) or isinstance(item, (property, staticmethod, classmethod))
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module does more than its ``forward``."""
+    return any(vars(module).get(name) for name in HOOKS)
+
+
+def module_path(node: Node) -> tuple[str, type[nn.Module] | None]:
+    """Where the node is in the user's model.
+
+    Returns:
+        If the user called a module here that was not traced through: its qualified name and its type (also after
+        ``normalize`` made a function call of it). Else the qualified name of the module whose ``forward`` the node
+        stands in (empty at top level), and None.
+    """
+    called = node.meta.get(CALLED)
+    if called is not None:
+        return called
+    if node.op == "call_module":
+        module = module_of(node)
+        return str(node.target), None if module is None else type(module)
+    stack = node.meta.get("nn_module_stack") or {}
+    return (str(list(stack.values())[-1][0]), None) if stack else ("", None)
+
+
+def qualified_name(node: Node) -> str:
+    """Path of the user's module that the node belongs to; empty at top level."""
+    return module_path(node)[0]
+
+
+def reason_of(node: Node) -> str | None:
+    """Why the node must stay float, where tracing or normalizing found a reason."""
+    return node.meta.get(REASON)
+
+
+def flat_arguments(node: Node) -> list[Any]:
+    """All arguments of a node, positional first, lists, tuples and dicts unpacked."""
+    flat: list[Any] = []
+
+    def visit(value: Any) -> None:
+        if isinstance(value, (list, tuple)):
+            for item in value:
+                visit(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                visit(item)
+        else:
+            flat.append(value)
+
+    visit(node.args)
+    visit(node.kwargs)
+    return flat
+
+
+def function_name(target: Callable[..., Any] | str) -> str:
+    """Short name of what a node calls."""
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
