@@ -6,7 +6,7 @@ BUILD := "setuptools>=77" wheel ninja packaging
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-script-location
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-warn-script-location
 NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 # One stamp per set of devices, so that FXQUANT_CUDA=1 builds again after a build without it.
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
