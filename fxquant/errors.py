@@ -8,7 +8,7 @@ import re
 import torch
 from torch.fx import Node
 
-_LIBRARY_ROOTS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.abspath(__file__)))
+_LIBRARY_ROOTS = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, __file__))
 
 
 class FxQuantError(Exception):
@@ -94,5 +94,10 @@ def describe(node: Node) -> str:
 def user_line(node: Node) -> str:
     """``path:line`` of the innermost frame outside torch and fxquant that created ``node``, or an empty string."""
     frames = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
-    own = [f"{path}:{line}" for path, line in frames if not path.startswith(_LIBRARY_ROOTS) and not path.startswith("<")]
+    own = [f"{path}:{line}" for path, line in frames if not is_library_file(path)]
     return own[-1] if own else ""
+
+
+def is_library_file(path: str) -> bool:
+    """Whether a source file belongs to torch or fxquant, or is generated code, so that it is no line of the user's."""
+    return path.startswith(_LIBRARY_ROOTS) or path.startswith("<")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 VALUE = "fxquant_value"
 """Key of ``node.meta``: what ``graph.shapes`` recorded of the node's value."""
@@ -18,6 +18,8 @@ REASON = "fxquant_reason"
 """Key of ``node.meta``: why the node must stay float, as a sentence fit for a report."""
 BY_REQUEST = "fxquant_by_request"
 """Key of ``node.meta``, beside REASON: True where the user asked for it (``leaf_modules``)."""
+NAMED = "fxquant_named"
+"""Key of ``node.meta``: True where a pattern names the exact type of the module, so that it must stay a module call."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 
@@ -168,3 +170,19 @@ def flat_arguments(node: Node) -> list[Any]:
 def function_name(target: Callable[..., Any] | str) -> str:
     """Short name of what a node calls."""
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def nodes_by_name(gm: GraphModule) -> dict[str, Node]:
+    """Every node of a graph under its name."""
+    return {node.name: node for node in gm.graph.nodes}
+
+
+_SHAPE_METHODS = {"size", "dim", "numel", "nelement", "ndimension", "stride"}
+_SHAPE_ATTRIBUTES = {"shape", "ndim", "device"}
+
+
+def is_shape_query(node: Node) -> bool:
+    """Whether a node asks for the shape of a tensor, not for its values."""
+    if node.op == "call_method":
+        return node.target in _SHAPE_METHODS
+    return node.op == "call_function" and node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES

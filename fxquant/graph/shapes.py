@@ -1,0 +1,118 @@
+"""Runs the example through a graph once, and writes down what each value was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from fxquant.errors import FxQuantError, InputError
+from fxquant.graph.inputs import bind, describe_call
+from fxquant.graph.query import VALUE, canonical_type, info_of, module_of
+
+Visit = Callable[[Node, Any], None]
+
+
+def record_values(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Run the example, and write shape, dtype and device of every value (the type, if it is no tensor) to its node.
+
+    Raises:
+        InputError: the example does not run; the message names the node, the user's line, and what it was given.
+    """
+
+    def write(node: Node, value: Any) -> None:
+        node.meta[VALUE] = info_of(value)
+
+    run_example(gm, args, kwargs, write)
+
+
+def run_example(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], visit: Visit) -> Any:
+    """Run ``gm`` on clones of the inputs, without gradients, and call ``visit(node, value)`` after every node.
+
+    Leaves no trace: buffers (running statistics) and the state of the random generator are put back.
+
+    Returns:
+        The output of ``gm``.
+
+    Raises:
+        InputError: the inputs do not fit, or a node fails on them.
+    """
+    args, kwargs = pytree.tree_map_only(Tensor, _clone, (args, dict(kwargs)))
+    bound = bind(gm, args, kwargs, "the example inputs")
+    with torch.no_grad(), unchanged_state(gm):
+        return _ExampleRun(gm, bound, visit).run()
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+@contextmanager
+def unchanged_state(module: nn.Module) -> Iterator[None]:
+    """Put back, at the end, all buffers of ``module`` and the random generators of the devices it is on."""
+    tensors = [*module.parameters(), *module.buffers()]
+    saved = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in saved:
+                    buffer.copy_(value)
+
+
+class _ExampleRun(Interpreter):
+    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], visit: Visit) -> None:
+        super().__init__(gm)
+        self.extra_traceback = False
+        self._bound = bound
+        self._visit = visit
+
+    def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._bound[str(target).lstrip("*")]
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            value = super().run_node(n)
+        except FxQuantError:
+            raise
+        except Exception as error:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            raise InputError(
+                f"the example inputs do not run through the model: {_first_line(error)}",
+                at=n,
+                got=describe_call(args, kwargs),
+                expected=_expectation(n),
+                hint="example_inputs must be inputs that the model itself can run on",
+            ) from error
+        self._visit(n, value)
+        return value
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _expectation(node: Node) -> str | None:
+    """What the module called by ``node`` takes, where that is easy to say."""
+    module: Any = module_of(node)
+    if module is None:
+        return None
+    kind = canonical_type(module)
+    if kind is None:
+        return None
+    for attribute, meaning in (
+        ("in_channels", "input channels"),
+        ("in_features", "input features (the last dimension)"),
+        ("num_features", "channels"),
+    ):
+        if hasattr(module, attribute):
+            return f"{kind.__name__} with {getattr(module, attribute)} {meaning}"
+    return None

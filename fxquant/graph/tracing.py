@@ -1,0 +1,367 @@
+"""From a module to a graph: what stays whole, where each node comes from, and what to do where tracing fails."""
+
+from __future__ import annotations
+
+import copy
+import linecache
+import operator
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node, Proxy, Tracer
+
+from fxquant.errors import InputError, TracingError, UnknownNameError, is_library_file
+from fxquant.graph.inputs import bind_example
+from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type
+from fxquant.graph.shapes import record_values
+from fxquant.registry import did_you_mean
+
+LeafModules = Sequence[type[nn.Module] | str]
+
+_ROOT_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_is_full_backward_hook",
+)
+
+
+def trace(
+    model: nn.Module,
+    *,
+    example_args: tuple[Any, ...],
+    example_kwargs: Mapping[str, Any] | None = None,
+    leaf_modules: LeafModules = (),
+    leaf_types: Sequence[type[nn.Module]] = (),
+) -> GraphModule:
+    """Trace a copy of ``model``, run the example through it once, and record what is known of every value.
+
+    Stays whole, as one ``call_module`` node: a ``torch.nn`` module (containers aside), a subclass of one that computes
+    the same, and what ``leaf_modules`` and ``leaf_types`` name. Names of modules, parameters and buffers are the
+    user's; modules and parameters that ``forward`` never uses are left out. An argument whose example (or default)
+    is None, a bool or a str is fixed to that value, because code branches on it; the traced module refuses another one.
+    Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
+
+    Args:
+        model: Any module, also one that is traced already (whose graph is then taken as it is). It is not changed.
+        example_args: Positional inputs.
+        example_kwargs: Keyword inputs.
+        leaf_modules: Types (subclasses too) or qualified names kept whole and in float.
+        leaf_types: Types (no subclasses) that patterns name: kept whole.
+
+    Returns:
+        A GraphModule with the name of the model's class. ``node.meta`` holds what ``graph.query`` asks for.
+
+    Raises:
+        InputError: the example does not fit the signature of ``forward``, or does not run.
+        UnknownNameError: ``leaf_modules`` names what the model does not have.
+        TracingError: the model cannot be copied or traced; the message names the submodule and the user's line.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TracingError(
+            "a scripted model cannot be traced",
+            got=type(model).__name__,
+            expected="the torch.nn.Module that it was made from",
+        )
+    kwargs = dict(example_kwargs or {})
+    bound = bind_example(model, example_args, kwargs)
+    _check_leaf_modules(model, leaf_modules)
+    own = _copy(model)
+    if isinstance(own, GraphModule):
+        gm = own
+    else:
+        tracer = QuantTracer(leaf_modules, leaf_types, bound)
+        graph = _trace_graph(tracer, own)
+        gm = GraphModule(tracer.root, graph, type(model).__name__)
+        _carry_over(own, gm)
+    _mark_module_calls(gm, leaf_modules, leaf_types)
+    record_values(gm, example_args, kwargs)
+    return gm
+
+
+class QuantTracer(Tracer):
+    """A tracer that keeps in-place operators in place, parameters and buffers by name, and the user's lines."""
+
+    record_stack_traces = True
+    proxy_buffer_attributes = True
+
+    def __init__(
+        self,
+        leaf_modules: LeafModules = (),
+        leaf_types: Sequence[type[nn.Module]] = (),
+        bound: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``bound``: argument name -> example value, to fix those that code branches on."""
+        super().__init__()
+        self._leaf_names = {item for item in leaf_modules if isinstance(item, str)}
+        self._leaf_classes = tuple(item for item in leaf_modules if not isinstance(item, str))
+        self._leaf_types = set(leaf_types)
+        self._fixed = {name: value for name, value in (bound or {}).items() if value is None or type(value) in (bool, str)}
+        self.failed: tuple[BaseException, str, type[nn.Module]] | None = None
+        """The last error that left a submodule: (error, path of the innermost module it left, its type)."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether the call of ``m`` becomes one node."""
+        if module_qualified_name in self._leaf_names or isinstance(m, self._leaf_classes) or type(m) in self._leaf_types:
+            return True
+        kind = canonical_type(m)
+        if kind is not None:
+            return not issubclass(kind, nn.Sequential)
+        return super().is_leaf_module(m, module_qualified_name) and type(m).__module__.startswith("torch.nn.")
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Trace the call of ``m``, and remember where an error came from."""
+        depth = len(self.module_stack)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception as error:
+            if self.failed is None or self.failed[0] is not error:
+                self.failed = (error, self.path_of_module(m), type(m))
+            while len(self.module_stack) > depth:
+                self.module_stack.popitem()
+            raise
+
+    def proxy(self, node: Node) -> Proxy:
+        """Wrap ``node`` in a proxy that records ``x += y`` as what it is."""
+        return TensorProxy(node, self)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Give parameters and buffers as proxies whose shape is known."""
+        if not isinstance(attr_val, Tensor):
+            return attr_val
+        names = self._tensor_names()
+        name = names.get(id(attr_val))
+        if name is None:
+            return attr_val
+        if name not in parameter_proxy_cache:
+            parameter_proxy_cache[name] = self.create_proxy(
+                "get_attr", name, (), {}, proxy_factory_fn=lambda node: KnownTensorProxy(node, self, attr_val)
+            )
+        return parameter_proxy_cache[name]
+
+    def _tensor_names(self) -> dict[int, str]:
+        if self._names is None:
+            named = [*self.root.named_parameters(), *self.root.named_buffers()]
+            self._names = {id(tensor): name for name, tensor in reversed(named)}
+        return self._names
+
+    def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
+        """As ``Tracer.trace``."""
+        self._names: dict[int, str] | None = None
+        return super().trace(root, concrete_args)
+
+    def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
+        # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
+        proxy = super()._proxy_placeholder(name, None, sig, fn_for_analysis)
+        if name not in self._fixed:
+            return proxy
+        value = self._fixed[name]
+        self.create_proxy("call_function", require_value, (proxy, value, name), {})
+        return value
+
+    def _filter_traceback_frames(self, user_stack_summary: traceback.StackSummary) -> traceback.StackSummary:
+        frames = list(user_stack_summary)
+        entry = max((i for i, frame in enumerate(frames) if frame.name == "_trace_graph"), default=-1)
+        own = [frame for frame in frames[entry + 1 :] if not is_library_file(frame.filename)]
+        return traceback.StackSummary.from_list(own)
+
+
+def require_value(value: Any, expected: Any, name: str) -> None:
+    """Stand in a graph for an argument that tracing fixed to one value.
+
+    Raises:
+        InputError: the argument has another value.
+    """
+    if type(value) is not type(expected) or value != expected:
+        raise InputError(
+            f"the argument {name!r} was fixed when the model was prepared",
+            got=repr(value),
+            expected=repr(expected),
+            hint=f"give {name!r} that value in the example inputs, and prepare again",
+        )
+
+
+class TensorProxy(Proxy):
+    """A proxy that also records in-place operators and item assignment.
+
+    Without them Python falls back from ``x += y`` to ``x = x + y``, and other names of ``x`` miss the change.
+    """
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+
+
+def _record_in_place(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, f"i{name}")
+
+    def method(self: Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {}, name=name)
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+    setattr(TensorProxy, f"__i{_name}__", _record_in_place(_name))
+
+
+class KnownTensorProxy(TensorProxy):
+    """A parameter or buffer: questions about its shape have an answer while tracing."""
+
+    def __init__(self, node: Node, tracer: Tracer, tensor: Tensor) -> None:
+        super().__init__(node, tracer)
+        self.known = tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.known.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.known.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.known.dtype
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.known.size() if dim is None else self.known.size(dim)
+
+    def dim(self) -> int:
+        return self.known.dim()
+
+    def numel(self) -> int:
+        return self.known.numel()
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        culprit = _uncopiable(model)
+        raise TracingError(
+            "the model cannot be copied (copy.deepcopy fails)" + (f" because of its attribute {culprit[0]}" if culprit else ""),
+            got=f"{type(error).__name__}: {error}" + (f", for a {culprit[1]}" if culprit else ""),
+            expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
+            hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
+        ) from error
+
+
+def _uncopiable(model: nn.Module) -> tuple[str, str] | None:
+    """Name and type of the first attribute that cannot be copied by itself."""
+    for path, module in model.named_modules():
+        for name, value in {**module._parameters, **module._buffers, **vars(module)}.items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                return repr(f"{path}.{name}" if path else name), type(value).__name__
+    return None
+
+
+def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for item in leaf_modules:
+        if isinstance(item, str) and item not in modules:
+            raise UnknownNameError(
+                "leaf_modules names a module that the model does not have",
+                got=repr(item),
+                expected="the qualified name of a submodule, as model.named_modules() gives it",
+                hint=did_you_mean(item, [name for name in modules if name]),
+            )
+        if not isinstance(item, (str, type)):
+            raise InputError(
+                "leaf_modules holds something that is neither a type nor a name",
+                got=repr(item),
+                expected='module types or qualified names: leaf_modules=(Gate, "layer1.gate")',
+            )
+        if isinstance(item, type) and not any(isinstance(module, item) for module in modules.values()):
+            types = {type(module).__name__: module for module in modules.values()}
+            raise UnknownNameError(
+                "leaf_modules names a type that the model does not have",
+                got=item.__name__,
+                expected="the type of a submodule",
+                hint=did_you_mean(item.__name__, types),
+            )
+
+
+def _trace_graph(tracer: QuantTracer, model: nn.Module) -> Graph:
+    try:
+        return tracer.trace(model)
+    except Exception as error:
+        raise _tracing_error(tracer, model, error) from error
+
+
+def _tracing_error(tracer: QuantTracer, model: nn.Module, error: Exception) -> TracingError:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not is_library_file(frame.filename)]
+    at = None
+    if own:
+        source = (own[-1].line or linecache.getline(own[-1].filename, own[-1].lineno or 0)).strip()
+        at = f"{own[-1].filename}:{own[-1].lineno}: {source}"
+    if tracer.failed is not None and tracer.failed[0] is error:
+        path, kind = tracer.failed[1], tracer.failed[2].__name__
+        what = f"torch.fx cannot trace the submodule {path!r} (a {kind})"
+        hint = f'leaf_modules=("{path}",) keeps it whole and in float'
+    else:
+        what = f"torch.fx cannot trace the forward of the model itself (a {type(model).__name__})"
+        hint = "move that line into a submodule of its own, which leaf_modules can then keep whole and in float"
+    return TracingError(what, at=at, got=_plain(error), expected="a forward that does not depend on values", hint=hint)
+
+
+def _plain(error: Exception) -> str:
+    """The error in the user's terms: he has no proxies."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    for symptom, meaning in (
+        ("inputs to control flow", "a branch (if, while, and, or, assert) on the value of a tensor"),
+        ("cannot be iterated", "a loop over a tensor or over something made of one, whose length is not known"),
+        ("'len' is not supported", "len() of a tensor, which is not known while tracing"),
+        ("cannot be interpreted as an integer", "range() or another use of a number that is known only at run time"),
+        ("__bool__ should return", "a branch on the value of a tensor"),
+    ):
+        if symptom in text:
+            return meaning
+    return f"{type(error).__name__}: {text}"
+
+
+def _carry_over(model: nn.Module, gm: GraphModule) -> None:
+    """What GraphModule forgets: hooks of the model, training flags, and which tensors are no part of the state."""
+    for name in _ROOT_HOOKS:
+        if name in vars(model):
+            setattr(gm, name, vars(model)[name])
+    originals = dict(model.named_modules(remove_duplicate=False))
+    for path, module in gm.named_modules(remove_duplicate=False):
+        original = originals.get(path)
+        if original is None or original is module:
+            continue
+        module.training = original.training
+        for name in module._buffers:
+            if name not in original._buffers:  # a plain tensor attribute, which GraphModule makes a buffer
+                module._non_persistent_buffers_set.add(name)
+
+
+def _mark_module_calls(gm: GraphModule, leaf_modules: LeafModules, leaf_types: Sequence[type[nn.Module]]) -> None:
+    classes = tuple(item for item in leaf_modules if not isinstance(item, str))
+    for node in gm.graph.nodes:
+        if node.op != "call_module":
+            continue
+        module = gm.get_submodule(node.target)
+        node.meta.setdefault(CALLED, (node.target, type(module)))
+        if node.target in leaf_modules or isinstance(module, classes):
+            node.meta[REASON] = "kept whole and in float by leaf_modules"
+            node.meta[BY_REQUEST] = True
+        if type(module) in leaf_types and getattr(nn, type(module).__name__, None) is not type(module):
+            node.meta[NAMED] = True
