@@ -20,7 +20,7 @@ class MinMaxObserver(RangeObserver):
 
     Args:
         dtype: Integers of the grid: ``torch.quint8`` (the default), ``qint8``, ``uint8``, ``int8``, ``int16``, ...
-        qscheme: ``torch.per_tensor_affine`` (the default) or ``torch.per_tensor_symmetric``; or such a name as a string.
+        qscheme: ``torch.per_tensor_affine`` (the default) or ``torch.per_tensor_symmetric``, or the name as a string.
         reduce_range: Halve the limits (one bit less).
         quant_min, quant_max: Inclusive limits of the grid, in steps. None: all that ``dtype`` or ``bits`` holds.
         factory_kwargs: ``{"device": ...}`` for the buffers.
@@ -80,7 +80,7 @@ class PerChannelMinMaxObserver(RangeObserver):
         ch_axis: Dimension with one scale per index; negative counts from the end.
         dtype: Integers of the grid: ``torch.quint8`` (the default), ``qint8``, ``uint8``, ``int8``, ``int16``, ...
         qscheme: ``torch.per_channel_affine`` (the default) or ``torch.per_channel_symmetric``,
-            or ``torch.per_channel_affine_float_qparams``; or such a name as a string.
+            or ``torch.per_channel_affine_float_qparams``, or the name as a string.
         reduce_range: Halve the limits (one bit less).
         quant_min, quant_max: Inclusive limits of the grid, in steps. None: all that ``dtype`` or ``bits`` holds.
         factory_kwargs: ``{"device": ...}`` for the buffers.

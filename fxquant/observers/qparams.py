@@ -67,7 +67,7 @@ def _width(low: Tensor, high: Tensor, steps: float) -> Tensor:
 
 
 def _at_least(scale: Tensor, eps: float | Tensor) -> Tensor:
-    return torch.clamp(scale, min=eps)  # type: ignore[arg-type]  # a number or a tensor
+    return torch.clamp(scale, min=eps)
 
 
 def _require_finite(low: Tensor, high: Tensor) -> None:

@@ -38,7 +38,7 @@ def _extremes(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor]:
         low, high = torch.aminmax(in_memory_order(x))
     else:
         x, kept = split_groups(x, scheme)
-        reduced = [dim for dim in range(x.dim()) if dim not in kept]
+        reduced = [dim for dim in range(x.ndim) if dim not in kept]
         low, high = (x.amin(reduced), x.amax(reduced)) if reduced else (x, x)
     # Rounding to float32 keeps the order, so it may come after the reduction, where there is less to convert.
     return low.float(), high.float()
@@ -51,7 +51,8 @@ def in_memory_order(x: Tensor) -> Tensor:
     """
     if x.is_contiguous():
         return x.view(-1)
-    ordered = x.permute(sorted(range(x.dim()), key=lambda dim: (-x.stride(dim), dim)))
+    strides = x.stride()
+    ordered = x.permute(sorted(range(x.ndim), key=lambda dim: (-strides[dim], dim)))
     return ordered.view(-1) if ordered.is_contiguous() else x
 
 
@@ -64,16 +65,16 @@ def split_groups(x: Tensor, scheme: QScheme) -> tuple[Tensor, tuple[int, ...]]:
         InputError: see ``value_range``.
     """
     axis = scheme.axis or 0
-    if not -x.dim() <= axis < x.dim():
+    if axis not in range(-x.ndim, x.ndim):
         raise InputError(
             "the tensor has no such channel dimension",
             got=f"axis {axis}, shape {tuple(x.shape)}",
-            expected=f"-{x.dim()} <= axis < {x.dim()}",
+            expected=f"-{x.ndim} <= axis < {x.ndim}",
         )
-    axis %= x.dim()
+    axis %= x.ndim
     if scheme.group_size is None:
         return x, (axis,)
-    if axis + 1 == x.dim() or x.shape[axis + 1] % scheme.group_size:
+    if axis + 1 == x.ndim or x.shape[axis + 1] % scheme.group_size:
         raise InputError(
             "the tensor does not divide into groups",
             got=f"shape {tuple(x.shape)}",

@@ -47,7 +47,8 @@ def make_scheme(
     Args:
         dtype: ``torch.quint8``, ``qint8``, ``quint4x2``, ``uint8``, ``int8``, ``int16``, ``uint16``, ``int4``, ...;
             ``torch.qint32`` together with limits that fit 16 bits. None: uint8.
-        qscheme: One of torch's five constants, or its name as a string. None: affine, per channel if there is a ``ch_axis``, else per tensor.
+        qscheme: One of torch's five constants, or its name as a string. None: affine, per channel if there is a
+            ``ch_axis``, else per tensor.
         reduce_range: Halve both limits (one bit less).
         quant_min, quant_max: Inclusive limits of the grid, in steps. None: all of ``bits``.
         ch_axis: Dimension with one scale per index; negative counts from the end. None: the grid must be per tensor;
