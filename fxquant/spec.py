@@ -116,6 +116,10 @@ class Clamp:
     low: float | None = None
     high: float | None = None
 
+    def __call__(self, x: Tensor) -> Tensor:
+        """Clamp real values."""
+        return x.clamp(self.low, self.high)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
@@ -149,6 +153,13 @@ class SharedWith:
     """Same grid as another tensor: max-pool, reshape, concatenation."""
 
     source: TensorRef
+    observed: bool = False
+    """True: this tensor's values count for the common range too, since the source does not hold them all."""
 
 
-GridPolicy = Observed | Fixed | SharedWith
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """The handler that a user registered for the pattern knows the grid."""
+
+
+GridPolicy = Observed | Fixed | SharedWith | Handled

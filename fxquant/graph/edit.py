@@ -7,35 +7,36 @@ from collections.abc import Iterable
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from fxquant.graph.query import INPLACE, module_path
 
-def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, replacing: Node | None = None) -> str:
+
+def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: Iterable[Node] = ()) -> str:
     """Put a module into ``gm`` at the path ``wanted``, or at ``wanted_1``, ``wanted_2``, … if that is taken.
 
     Args:
-        replacing: The call whose module this one replaces: its path counts as free unless another call uses it too.
+        instead_of: Calls that this module replaces. A path that the user's code calls there is free, unless another
+            call of the graph uses it too.
 
     Returns:
         The path, as target for ``call_module``.
     """
-    target, count = wanted.replace("@", "_"), 0
-    while _is_taken(gm, target, replacing):
+    replaced = tuple(instead_of)
+    free = {path for path, called in map(module_path, replaced) if called is not None}
+    free -= {str(node.target) for node in gm.graph.nodes if node.op == "call_module" and node not in replaced}
+    target, count = wanted, 0
+    while target not in free and _exists(gm, target):
         count += 1
         target = f"{wanted}_{count}"
     gm.add_submodule(target, module)
     return target
 
 
-def _is_taken(gm: GraphModule, target: str, replacing: Node | None) -> bool:
+def _exists(gm: GraphModule, target: str) -> bool:
     parent, _, name = target.rpartition(".")
     try:
-        holder = gm.get_submodule(parent)
+        return hasattr(gm.get_submodule(parent), name)
     except AttributeError:
         return False
-    if not hasattr(holder, name):
-        return False
-    if replacing is None or replacing.target != target:
-        return True
-    return any(node.op == "call_module" and node.target == target and node is not replacing for node in gm.graph.nodes)
 
 
 def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:
@@ -43,7 +44,7 @@ def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:
     graph, readers = node.graph, tuple(users)
     with graph.inserting_after(_last_placeholder(node)):
         call = graph.create_node("call_module", target, (node,), name=target.replace(".", "_"))
-    call.meta = {key: value for key, value in node.meta.items() if key != "inplace"}
+    call.meta = {key: value for key, value in node.meta.items() if key != INPLACE}
     for user in readers:
         user.replace_input_with(node, call)
     return call

@@ -22,6 +22,10 @@ class PassContext:
     config: QConfigMapping
     backend: Backend
     patterns: tuple[Pattern, ...]
+    input_observer: Callable[[], Any] | None = None
+    """Observes the values that no unit makes; None: as the QConfig of the unit that reads them says."""
+    handlers: Mapping[str, Any] = field(default_factory=dict)
+    """Root of a unit -> the handler that a user registered for its pattern."""
     example_args: tuple[Any, ...] = ()
     example_kwargs: Mapping[str, Any] = field(default_factory=dict)
 

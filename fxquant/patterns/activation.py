@@ -29,7 +29,7 @@ def clamped(inner: Op) -> Op:
 
 
 ACTIVATION = (
-    Pattern("relu", root=op(F.relu)(tensor("x")).named("act"), output=Output.SHARED_WITH_INPUT),
-    Pattern("relu6", root=op(F.relu6)(tensor("x")).named("act"), output=Output.SHARED_WITH_INPUT),
-    Pattern("hardtanh", root=op(F.hardtanh)(tensor("x")).named("act"), output=Output.SHARED_WITH_INPUT),
+    Pattern("relu", root=op(F.relu)(tensor("x")).named("act"), output=Output.CLAMPED),
+    Pattern("relu6", root=op(F.relu6)(tensor("x")).named("act"), output=Output.CLAMPED),
+    Pattern("hardtanh", root=op(F.hardtanh)(tensor("x")).named("act"), output=Output.CLAMPED),
 )

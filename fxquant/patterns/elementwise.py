@@ -17,7 +17,7 @@ MUL = op(torch.mul)(tensor("a"), tensor("b")).named("mul")
 def plain_add(captures: Mapping[str, Node]) -> Reject | None:
     """``torch.add(a, b, alpha=2)`` is a different sum."""
     node = captures["add"]
-    alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
+    alpha = node.kwargs.get("alpha", 1)
     return None if alpha == 1 else Reject(f"alpha={alpha}: only a plain sum has an integer form", node)
 
 

@@ -76,7 +76,8 @@ class Output(enum.Enum):
     """How the output of a unit gets its grid. A ``Fixed`` policy may stand in the same place."""
 
     OBSERVED = "its own range, measured"
-    SHARED_WITH_INPUT = "the grid of the first input: values are picked or clamped, never made"
+    PICKED = "the grid of the first input, whose values are picked or moved: nothing to round"
+    CLAMPED = "the grid of the first input, whose values are clamped: only the bounds may need rounding"
     ONE_FOR_ALL = "one grid for all inputs and the output"
 
 

@@ -11,22 +11,15 @@ from torch.fx import Node
 from fxquant.patterns.pattern import Output, Pattern, Reject, op, tensor
 
 
-def no_indices(captures: Mapping[str, Node]) -> Reject | None:
-    node = captures["pool"]
-    if node.kwargs.get("return_indices", node.args[6] if len(node.args) > 6 else False):
-        return Reject("return_indices=True: the output is a pair, not a tensor", node)
-    return None
-
-
 def no_dtype(captures: Mapping[str, Node]) -> Reject | None:
     node = captures["mean"]
-    if node.kwargs.get("dtype", node.args[3] if len(node.args) > 3 else None) is not None:
+    if node.kwargs.get("dtype") is not None:
         return Reject("dtype is given: the mean is wanted in another precision", node)
     return None
 
 
 POOL = (
-    Pattern("max_pool2d", op(F.max_pool2d)(tensor("x")).named("pool"), output=Output.SHARED_WITH_INPUT, check=no_indices),
+    Pattern("max_pool2d", op(F.max_pool2d)(tensor("x")).named("pool"), output=Output.PICKED),
     Pattern("avg_pool2d", op(F.avg_pool2d)(tensor("x")).named("pool")),
     Pattern("adaptive_avg_pool2d", op(F.adaptive_avg_pool2d)(tensor("x")).named("pool")),
     Pattern("mean", op(torch.mean)(tensor("x")).named("mean"), check=no_dtype),

@@ -9,8 +9,8 @@ from torch import nn
 from fxquant.patterns.pattern import Output, Pattern, op, tensor
 
 SHAPE = (
-    Pattern("flatten", op(torch.flatten)(tensor("x")), output=Output.SHARED_WITH_INPUT),
-    Pattern("reshape", op(torch.reshape)(tensor("x")), output=Output.SHARED_WITH_INPUT),
-    Pattern("dropout", op(nn.Dropout, nn.Dropout2d, F.dropout, F.dropout2d)(tensor("x")), output=Output.SHARED_WITH_INPUT),
-    Pattern("identity", op(nn.Identity)(tensor("x")), output=Output.SHARED_WITH_INPUT),
+    Pattern("flatten", op(torch.flatten)(tensor("x")), output=Output.PICKED),
+    Pattern("reshape", op(torch.reshape)(tensor("x")), output=Output.PICKED),
+    Pattern("dropout", op(nn.Dropout, nn.Dropout2d, F.dropout, F.dropout2d)(tensor("x")), output=Output.PICKED),
+    Pattern("identity", op(nn.Identity)(tensor("x")), output=Output.PICKED),
 )

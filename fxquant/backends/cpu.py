@@ -1,0 +1,141 @@
+"""The CPU: int8 operators on plain uint8 and int8 tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.fx import Node
+
+from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
+from fxquant.nn import (
+    QuantizedAdaptiveAvgPool2d,
+    QuantizedAdd,
+    QuantizedAvgPool2d,
+    QuantizedCat,
+    QuantizedConv,
+    QuantizedLinear,
+    QuantizedMaxPool2d,
+    QuantizedMean,
+    QuantizedMul,
+    QuantizedTable,
+)
+from fxquant.patterns.pattern import UnitView
+from fxquant.spec import QScheme
+
+
+def byte_activation(scheme: QScheme) -> str | None:
+    """Activations are stored in one byte, on one grid for the whole tensor."""
+    if scheme.bits > 8:
+        return f"{scheme.bits} bit activations do not fit a byte"
+    if scheme.axis is not None or scheme.float_qparams:
+        return f"activations need one integer grid for the whole tensor, not {scheme}"
+    return None
+
+
+def byte_weight(scheme: QScheme) -> str | None:
+    """Weights are stored as int8, symmetric, on one grid or one for each output channel."""
+    if scheme.bits > 8:
+        return f"{scheme.bits} bit weights do not fit a byte"
+    if not scheme.signed or not scheme.symmetric or scheme.float_qparams:
+        return f"weights must be signed and symmetric, not {scheme}"
+    if scheme.group_size is not None:
+        return "weights with one scale per group have no integer operator"
+    return None
+
+
+def conv(unit: UnitView) -> nn.Module:
+    return QuantizedConv(
+        unit.modules["conv"],
+        x=unit.qparams["x"],
+        weight=unit.qparams["weight"],
+        y=unit.qparams["y"],
+        activation=unit.activation,
+        residual=unit.qparams.get("residual"),
+    )
+
+
+def linear(unit: UnitView) -> nn.Module:
+    return QuantizedLinear(
+        unit.modules["linear"],
+        x=unit.qparams["x"],
+        weight=unit.qparams["weight"],
+        y=unit.qparams["y"],
+        activation=unit.activation,
+    )
+
+
+def add(unit: UnitView) -> nn.Module:
+    return QuantizedAdd(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
+
+
+def mul(unit: UnitView) -> nn.Module:
+    return QuantizedMul(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
+
+
+def cat(unit: UnitView) -> nn.Module:
+    _, dim = _arguments(unit.nodes["cat"], ("tensors", None), ("dim", 0))
+    return QuantizedCat([unit.qparams[name] for name in unit.inputs], unit.qparams["y"], dim)
+
+
+def max_pool2d(unit: UnitView) -> nn.Module:
+    names = (("kernel_size", None), ("stride", None), ("padding", 0), ("dilation", 1), ("ceil_mode", False))
+    _, *arguments = _arguments(unit.nodes["pool"], ("input", None), *names)
+    return QuantizedMaxPool2d(*arguments)
+
+
+def avg_pool2d(unit: UnitView) -> nn.Module:
+    names = (
+        ("kernel_size", None),
+        ("stride", None),
+        ("padding", 0),
+        ("ceil_mode", False),
+        ("count_include_pad", True),
+        ("divisor_override", None),
+    )
+    _, *arguments = _arguments(unit.nodes["pool"], ("input", None), *names)
+    return QuantizedAvgPool2d(*arguments, x=unit.qparams["x"], y=unit.qparams["y"])
+
+
+def adaptive_avg_pool2d(unit: UnitView) -> nn.Module:
+    _, size = _arguments(unit.nodes["pool"], ("input", None), ("output_size", None))
+    return QuantizedAdaptiveAvgPool2d(size, x=unit.qparams["x"], y=unit.qparams["y"])
+
+
+def mean(unit: UnitView) -> nn.Module:
+    _, dim, keepdim = _arguments(unit.nodes["mean"], ("input", None), ("dim", None), ("keepdim", False))
+    return QuantizedMean(dim, keepdim, x=unit.qparams["x"], y=unit.qparams["y"])
+
+
+def clamp(unit: UnitView) -> nn.Module:
+    """A clamp alone is a table filled from the clamp itself: exact, like every function of one byte."""
+    return QuantizedTable(unit.activation, unit.qparams["x"], unit.qparams["y"])
+
+
+def _arguments(node: Node, *names: tuple[str, Any]) -> tuple[Any, ...]:
+    """A node's arguments in the order of ``names``, each a name and its default."""
+    return tuple(
+        node.args[i] if i < len(node.args) else node.kwargs.get(name, default) for i, (name, default) in enumerate(names)
+    )
+
+
+CPU = register_backend(
+    Backend(
+        "cpu",
+        rules=(
+            LoweringRule(("conv_bn_add_act", "conv_bn_add", "conv_add_act", "conv_add"), conv, byte_activation, byte_weight),
+            LoweringRule(("conv_bn_act", "conv_bn", "conv_act", "conv"), conv, byte_activation, byte_weight),
+            LoweringRule(("linear_act", "linear"), linear, byte_activation, byte_weight),
+            LoweringRule(("add_act", "add"), add, byte_activation),
+            LoweringRule(("mul_act", "mul"), mul, byte_activation),
+            LoweringRule(("cat",), cat, byte_activation),
+            LoweringRule(("max_pool2d",), max_pool2d, byte_activation),
+            LoweringRule(("avg_pool2d",), avg_pool2d, byte_activation),
+            LoweringRule(("adaptive_avg_pool2d",), adaptive_avg_pool2d, byte_activation),
+            LoweringRule(("mean",), mean, byte_activation),
+            LoweringRule(("relu", "relu6", "hardtanh"), clamp, byte_activation),
+            LoweringRule(("flatten", "reshape"), Lower.KEEP, byte_activation),
+            LoweringRule(("dropout", "identity"), Lower.ELIDE, byte_activation),
+        ),
+    )
+)

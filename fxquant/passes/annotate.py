@@ -1,0 +1,162 @@
+"""Decides which nodes become units: patterns, configuration and backend, in that order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch.fx import GraphModule, Node
+
+from fxquant.backends.base import Backend
+from fxquant.graph.query import BY_REQUEST, is_number, reason_of, value_of
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.configure import Decision, decide
+from fxquant.patterns.matcher import match
+from fxquant.patterns.pattern import Match, Mismatch, Output, Pattern
+from fxquant.plan import QuantUnit, Rejection
+from fxquant.spec import Fixed, GridPolicy, Handled, Observed, SharedWith, TensorRef
+
+logger = logging.getLogger("fxquant")
+
+CALLS = ("call_module", "call_function", "call_method")
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    reason: str
+    excused: bool = False
+
+
+@graph_pass(after=("normalize",), keeps_values=True)
+def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
+    decisions = decide(gm, ctx.config)
+    patterns = sorted(ctx.patterns, key=lambda pattern: -pattern.root.size)
+    taken: set[Node] = set()
+    units: list[QuantUnit] = []
+    rejections: list[Rejection] = []
+    policies: dict[TensorRef, GridPolicy] = {}
+    for node in reversed(gm.graph.nodes):
+        if node.op not in CALLS or node in taken:
+            continue
+        found, rejection = _best_match(node, patterns, taken, ctx.backend, decisions)
+        if found is not None:
+            unit, made = _unit_of(found, decisions, ctx)
+            taken.update(found.nodes)
+            units.append(unit)
+            # Readers come before the unit that makes a value: what the maker says of its grid overwrites them.
+            policies.update(made)
+        elif rejection is not None:
+            rejections.append(rejection)
+    ctx.plan = replace(
+        ctx.plan, units=tuple(reversed(units)), policies=policies, rejections=tuple(reversed(rejections))
+    )
+    return gm
+
+
+def _best_match(
+    node: Node, patterns: list[Pattern], taken: set[Node], backend: Backend, decisions: Mapping[Node, Decision]
+) -> tuple[Match | None, Rejection | None]:
+    near: Mismatch | None = None
+    refusal: tuple[str, _Refusal] | None = None
+    for pattern in patterns:
+        found = match(pattern, node)
+        if isinstance(found, Mismatch):
+            near = found if near is None or found.matched > near.matched else near
+            continue
+        if not taken.isdisjoint(found.nodes):
+            continue
+        refused = _refuse(found, backend, decisions)
+        if refused is None:
+            logger.debug("%s: %s", node.name, pattern.name, extra={"fxquant_level": 3})
+            return found, None
+        logger.debug("%s: %s refused: %s", node.name, pattern.name, refused.reason, extra={"fxquant_level": 3})
+        refusal = (pattern.name, refused)
+    if near is not None and near.matched:
+        text = "%s: nearest miss %s, stopped at %s: %s"
+        logger.debug(text, node.name, near.pattern, near.node.name, near.reason, extra={"fxquant_level": 3})
+    value = value_of(node)
+    if value is None or not value.dtype.is_floating_point:
+        return None, None  # sizes, masks, tuples: nothing that could be quantized
+    if refusal is None:
+        refusal = ("", _unknown(node, decisions[node]))
+    return None, Rejection(node.name, refusal[0], refusal[1].reason, refusal[1].excused)
+
+
+def _unknown(node: Node, decision: Decision) -> _Refusal:
+    if decision.qconfig is None:
+        return _Refusal(decision.in_float, excused=True)
+    return _Refusal(reason_of(node) or "no pattern knows this operator", excused=bool(node.meta.get(BY_REQUEST)))
+
+
+def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) -> _Refusal | None:
+    """Why a match cannot become a unit, or None."""
+    in_float = [decisions[node] for node in found.nodes if decisions[node].qconfig is None]
+    if in_float:
+        return _Refusal(in_float[-1].in_float, excused=True)
+    for name in found.inputs:
+        if reason := _not_quantizable(found.captures[name]):
+            return _Refusal(f"its operand {name!r} {reason}")
+    if reason := _not_quantizable(found.nodes[-1]):
+        return _Refusal(f"its output {reason}")
+    if found.pattern.handler is not None:
+        return None
+    qconfig = decisions[_primary(found)].qconfig
+    assert qconfig is not None  # checked above
+    if qconfig.activation_scheme is None or (found.pattern.weight and qconfig.weight_scheme is None):
+        return _Refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
+    if found.pattern.check and (reject := found.pattern.check(found.captures)):
+        return _Refusal(reject.reason)
+    rule = backend.rule_for(found.pattern)
+    if rule is None:
+        return _Refusal(f"backend {backend.name!r} has no operator for it")
+    reason = rule.activation(qconfig.activation_scheme)
+    if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
+        reason = rule.weight(qconfig.weight_scheme)
+    return None if reason is None else _Refusal(f"backend {backend.name!r}: {reason}")
+
+
+def _not_quantizable(value: object) -> str | None:
+    if is_number(value):
+        return f"is the number {value}, not a tensor" if not isinstance(value, Node) else "is a number, not a tensor"
+    if not isinstance(value, Node):
+        return f"is {value!r}"
+    info = value_of(value)
+    if info is None:
+        return "is no tensor"
+    return None if info.dtype.is_floating_point else f"is a tensor of {str(info.dtype).removeprefix('torch.')}"
+
+
+def _primary(found: Match) -> Node:
+    """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
+    return found.captures[found.pattern.weight] if found.pattern.weight else found.nodes[0]
+
+
+def _unit_of(
+    found: Match, decisions: Mapping[Node, Decision], ctx: PassContext
+) -> tuple[QuantUnit, dict[TensorRef, GridPolicy]]:
+    pattern, root = found.pattern, found.nodes[-1]
+    qconfig = decisions[_primary(found)].qconfig
+    assert qconfig is not None  # _refuse saw to it
+    roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
+    roles["y"] = TensorRef(root.name)
+    observed = Observed(ctx.input_observer or qconfig.activation)
+    policies: dict[TensorRef, GridPolicy] = {roles[name]: observed for name in found.inputs}
+    if pattern.handler is not None:
+        if hasattr(pattern.handler, "qparams"):
+            policies[roles["y"]] = Handled()
+    elif isinstance(pattern.output, Fixed):
+        policies[roles["y"]] = pattern.output
+    elif pattern.output in (Output.PICKED, Output.CLAMPED):
+        policies[roles["y"]] = SharedWith(roles[found.inputs[0]])
+    else:
+        policies[roles["y"]] = Observed(qconfig.activation)
+    if pattern.weight:
+        # A module called at two places is two units: each may fold a batch norm of its own into the weight.
+        module = found.captures[pattern.weight].target
+        roles["weight"] = TensorRef(f"{module}.weight@{root.name}", "parameter")
+        policies[roles["weight"]] = Observed(qconfig.weight)
+    captures = {name: value.name for name, value in found.captures.items() if isinstance(value, Node)}
+    names = tuple(node.name for node in found.nodes)
+    return QuantUnit(pattern.name, names, captures, found.inputs, roles), policies

@@ -1,0 +1,77 @@
+"""What the user's QConfigMapping says of each node of a graph."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from fxquant.graph.canonical import spellings
+from fxquant.graph.query import module_of, module_path
+from fxquant.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
+
+CALLS = ("call_module", "call_function", "call_method")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The rule that decides for one node."""
+
+    rule: Rule
+
+    @property
+    def qconfig(self) -> QConfig | None:
+        return self.rule.qconfig
+
+    @property
+    def in_float(self) -> str:
+        """Why the node stays float, where its QConfig is None."""
+        if self.rule.kind == "global":
+            return "the configuration has no global QConfig, and no rule for it"
+        return f"the configuration leaves it in float: {self.rule}"
+
+
+def decide(gm: GraphModule, config: QConfigMapping) -> Mapping[Node, Decision]:
+    """The decision for every call of the graph."""
+    return {
+        node: Decision(config.resolve(names[0], names[1], names[2])) for node, names in _names_of_calls(gm).items()
+    }
+
+
+def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:
+    """The rules that match nothing in the model, each with the nearest thing that exists."""
+    calls = _names_of_calls(gm).values()
+    modules = dict(gm.named_modules())
+    types = {object_type for _, object_types, _ in calls for object_type in object_types}
+    return config.unused_rules(
+        modules,
+        types | {type(module) for module in modules.values()},
+        [occurrence for _, _, occurrences in calls for occurrence in occurrences],
+    )
+
+
+Names = tuple[str, tuple[ObjectType, ...], tuple[tuple[str, ObjectType, int], ...]]
+"""Path, names of the operator, and which use of it this is in the module that calls it."""
+
+
+def _names_of_calls(gm: GraphModule) -> dict[Node, Names]:
+    seen: Counter[tuple[str, ObjectType]] = Counter()
+    named: dict[Node, Names] = {}
+    for node in gm.graph.nodes:
+        if node.op not in CALLS:
+            continue
+        path, own_type = module_path(node)
+        types = _types_of(node, own_type)
+        caller = path.rpartition(".")[0] if own_type is not None else path
+        named[node] = (path, types, tuple((caller, object_type, seen[caller, object_type]) for object_type in types))
+        seen.update((caller, object_type) for object_type in types)
+    return named
+
+
+def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
+    """All names of an operator, the most exact first: the user's class, its torch class, every spelling."""
+    module = module_of(node)
+    classes = (own_type,) if own_type is not None else (type(module),) if module is not None else ()
+    return tuple(dict.fromkeys((*classes, *spellings(node))))

@@ -1,0 +1,71 @@
+"""Folds batch norms into the weights before them, inside planned units only: what the config leaves out keeps its own."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from fxquant.graph.edit import add_module, replace_node
+from fxquant.graph.query import VALUE, module_of, nodes_by_name
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.plan import QuantUnit
+
+
+@graph_pass(keeps_values=True)
+def fold_conv_bn(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``bn(conv(x))`` becomes one convolution, under the name of the batch norm's node."""
+    axes = {pattern.name: pattern.weight_axis for pattern in ctx.patterns}
+    ctx.plan = replace(ctx.plan, units=tuple(_fold(gm, unit, axes[unit.pattern]) for unit in ctx.plan.units))
+    return gm
+
+
+def _fold(gm: GraphModule, unit: QuantUnit, axis: int) -> QuantUnit:
+    if "bn" not in unit.captures or "conv" not in unit.captures:
+        return unit
+    nodes = nodes_by_name(gm)
+    conv_node, bn_node = nodes[unit.captures["conv"]], nodes[unit.captures["bn"]]
+    folded = fold(module_of(conv_node), module_of(bn_node), axis)
+    # A new module, since a convolution that is called elsewhere too keeps its meaning there.
+    target = add_module(gm, str(conv_node.target), folded, instead_of=(conv_node,))
+    with gm.graph.inserting_before(bn_node):
+        node = gm.graph.call_module(target, conv_node.args, conv_node.kwargs)
+    node.meta = {**conv_node.meta, VALUE: bn_node.meta.get(VALUE)}
+    replace_node(bn_node, node)
+    gm.graph.erase_node(conv_node)
+    captures = {name: value for name, value in unit.captures.items() if name != "bn"}
+    return replace(
+        unit,
+        nodes=tuple(name for name in unit.nodes if name != unit.captures["conv"]),
+        captures={**captures, "conv": unit.captures["bn"]},
+    )
+
+
+def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
+    """One convolution or linear layer that computes ``bn(conv(x))`` with the running statistics.
+
+    ``weight' = weight * f`` along ``axis`` and ``bias' = (bias - running_mean) * f + beta`` with
+    ``f = gamma / sqrt(running_var + eps)``, in float64 and rounded once.
+
+    Source:
+        Jacob et al., arXiv:1712.05877, section 3.2.
+    """
+    with torch.no_grad():
+        factor = torch.rsqrt(bn.running_var.double() + bn.eps)
+        if bn.weight is not None:
+            factor = factor * bn.weight.double()
+        shift: Tensor = -bn.running_mean.double()
+        if conv.bias is not None:
+            shift = shift + conv.bias.double()
+        bias = shift * factor + (bn.bias.double() if bn.bias is not None else 0.0)
+        shape = [-1 if dim == axis else 1 for dim in range(conv.weight.dim())]
+        weight = conv.weight.double() * factor.reshape(shape)
+        folded = copy.copy(conv)  # hooks, training flag and hyperparameters as they are
+        folded._parameters = dict(conv._parameters)
+        folded.weight = nn.Parameter(weight.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
+        folded.bias = nn.Parameter(bias.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
+    return folded

@@ -1,0 +1,25 @@
+"""Simulates the planned grids in float: every planned tensor and weight goes through a fake-quantize module."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule
+
+from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.edit import add_module, insert_after
+from fxquant.graph.query import module_of
+from fxquant.nn.fake_quantized import with_fake_quantized_weight
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.rounding import rounding_points, weighted_nodes
+
+
+@graph_pass(after=("fold_conv_bn", "observe_weights"))
+def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``t`` becomes ``t_fake_quant(t)``; a weight goes through the ``weight_fake_quant`` of its module."""
+    for point in rounding_points(gm, ctx):
+        target = add_module(gm, f"{point.node.name}_fake_quant", StaticFakeQuantize(point.qparams))
+        insert_after(point.node, target, users=point.users)
+    for node, qparams in weighted_nodes(gm, ctx):
+        node.target = add_module(
+            gm, str(node.target), with_fake_quantized_weight(module_of(node), qparams), instead_of=(node,)
+        )
+    return gm

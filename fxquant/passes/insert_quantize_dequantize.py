@@ -1,0 +1,27 @@
+"""The reference form: explicit quantize and dequantize around float operators, weights stored as integers."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule
+
+from fxquant.graph.edit import add_module, insert_after
+from fxquant.graph.query import module_of
+from fxquant.nn.fake_quantized import with_dequantized_weight
+from fxquant.nn.quantize import Dequantize, Quantize
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.rounding import rounding_points, weighted_nodes
+
+
+@graph_pass(after=("fold_conv_bn", "observe_weights"))
+def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``t`` becomes ``dequantize(quantize(t))`` where the integer graph would hold integers."""
+    for point in rounding_points(gm, ctx):
+        quantize = add_module(gm, f"{point.node.name}_quantize", Quantize(point.qparams))
+        dequantize = add_module(gm, f"{point.node.name}_dequantize", Dequantize(point.qparams))
+        integers = insert_after(point.node, quantize, users=point.users)
+        insert_after(integers, dequantize, users=tuple(integers.users))
+    for node, qparams in weighted_nodes(gm, ctx):
+        node.target = add_module(
+            gm, str(node.target), with_dequantized_weight(module_of(node), qparams), instead_of=(node,)
+        )
+    return gm

@@ -1,0 +1,172 @@
+"""Replaces each unit by the operator of the backend that runs on stored integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from fxquant.backends.base import Backend, Lower
+from fxquant.errors import FxQuantError, LoweringError
+from fxquant.graph.edit import add_module, insert_after, rename
+from fxquant.graph.query import is_shape_query, module_of, module_path, nodes_by_name
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.quantize import Dequantize, Quantize
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.patterns.activation import CLAMPS, clamp_of
+from fxquant.patterns.pattern import Build, Pattern, UnitView
+from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.spec import QParams, TensorRef
+
+
+@graph_pass(after=("fold_conv_bn", "observe_weights"))
+def lower_units(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Emit one integer operator per unit; quantize and dequantize once per value, shared by all who read it."""
+    patterns = {pattern.name: pattern for pattern in ctx.patterns}
+    lowering = _Lowering(gm, ctx.plan, ctx.backend, nodes_by_name(gm))
+    for unit in ctx.plan.units:
+        pattern = patterns[unit.pattern]
+        if pattern.handler is not None:
+            lowering.by_handler(unit, ctx.handlers[unit.root])
+        else:
+            lowering.by_rule(unit, pattern)
+    lowering.take_float_nodes_out()
+    return gm
+
+
+class HandlerView:
+    """What the ``quantize`` method of a handler gets as ``quantizer``."""
+
+    def __init__(self, gm: GraphModule, plan: QuantPlan) -> None:
+        self.root = gm
+        self.modules: dict[str, nn.Module] = dict(gm.named_modules())
+        self.quantized_graph: Graph = gm.graph
+        self._plan = plan
+
+    def qparams(self, node: Node | str) -> QParams:
+        """Grid of the integers of a value of the model."""
+        return self._plan.qparams[TensorRef(node if isinstance(node, str) else node.name)]
+
+    def add_module(self, name: str, module: nn.Module) -> str:
+        """Put a module into the converted model; the answer is the target to call it by."""
+        return add_module(self.root, name, module)
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """First the integer graph grows beside the float nodes, which stay until every unit has been lowered."""
+
+    gm: GraphModule
+    plan: QuantPlan
+    backend: Backend
+    nodes: dict[str, Node]
+    integers: dict[str, Node] = field(default_factory=dict)
+    """Name of a value of the float graph -> the node that holds its integers."""
+    floats: dict[str, Node] = field(default_factory=dict)
+    """Name of a value of the float graph -> the node that a handler made for it, where that is a float."""
+    made: dict[str, Node] = field(default_factory=dict)
+    """Root of a unit -> the node that takes its place."""
+
+    def by_rule(self, unit: QuantUnit, pattern: Pattern) -> None:
+        rule = self.backend.rule_for(pattern)
+        assert rule is not None  # the annotate pass asked the same question
+        inputs = [self.integers_of(unit.roles[role]) for role in unit.inputs]
+        root = self.nodes[unit.root]
+        if rule.build is Lower.ELIDE:
+            self.integers[unit.root] = inputs[0]
+            return
+        with self.gm.graph.inserting_before(root):
+            if rule.build is Lower.KEEP:
+                node = self.gm.graph.node_copy(root, lambda n: inputs[0] if n is root.args[0] else n)
+            else:
+                module = self._build(unit, rule.build, self._view(unit))
+                members = [self.nodes[name] for name in unit.nodes]
+                target = add_module(self.gm, _home(members), module, instead_of=members)
+                node = self.gm.graph.call_module(target, tuple(inputs))
+        self.integers[unit.root] = self.made[unit.root] = node
+
+    def by_handler(self, unit: QuantUnit, handler: Any) -> None:
+        root = self.nodes[unit.root]
+        with self.gm.graph.inserting_before(root):
+            node = handler.quantize(HandlerView(self.gm, self.plan), root, self.load_arg)
+        if not isinstance(node, Node):
+            raise LoweringError(
+                f"the handler of pattern {unit.pattern!r} answered neither a node nor NotImplemented",
+                at=root,
+                got=repr(node),
+                expected="a node made with quantizer.quantized_graph",
+            )
+        results = self.integers if unit.roles["y"] in self.plan.qparams else self.floats
+        results[unit.root] = self.made[unit.root] = node
+
+    def load_arg(self, arg: Any) -> Any:
+        """Map nodes of the model, in any structure, to the nodes of their integers."""
+        return map_arg(arg, lambda node: self.integers_of(TensorRef(node.name)))
+
+    def integers_of(self, ref: TensorRef) -> Node:
+        """The node that holds the integers of a float value; it is quantized where no unit made it."""
+        if ref.name not in self.integers:
+            target = add_module(self.gm, f"{ref.name}_quantize", _named(Quantize(self.plan.qparams[ref]), ref.name))
+            source = self.floats.get(ref.name, self.nodes[ref.name])
+            self.integers[ref.name] = insert_after(source, target, users=())
+        return self.integers[ref.name]
+
+    def take_float_nodes_out(self) -> None:
+        """Let what stays float read ``dequantize`` of the integers; the units' float nodes then have no readers."""
+        inside = {self.nodes[name] for unit in self.plan.units for name in unit.nodes}
+        dequantized: dict[Node, Node] = {}
+        for unit in self.plan.units:
+            root = self.nodes[unit.root]
+            for reader in [user for user in root.users if user not in inside]:
+                reader.replace_input_with(root, self._value_for(reader, unit, dequantized))
+        for node in [node for node in reversed(self.gm.graph.nodes) if node in inside]:
+            self.gm.graph.erase_node(node)
+        for name, node in self.made.items():
+            node.meta = {**self.nodes[name].meta, **node.meta}
+            rename(node, name)
+
+    def _value_for(self, reader: Node, unit: QuantUnit, dequantized: dict[Node, Node]) -> Node:
+        if unit.root in self.floats:
+            return self.floats[unit.root]
+        node = self.integers[unit.root]
+        if is_shape_query(reader):
+            return node
+        if node not in dequantized:
+            ref = unit.roles["y"]
+            target = add_module(self.gm, f"{ref.name}_dequantize", _named(Dequantize(self.plan.qparams[ref]), ref.name))
+            dequantized[node] = insert_after(node, target, users=())
+        return dequantized[node]
+
+    def _view(self, unit: QuantUnit) -> UnitView:
+        nodes = {capture: self.nodes[name] for capture, name in unit.captures.items()}
+        act = nodes.get("act")
+        return UnitView(
+            name=unit.root,
+            inputs=unit.inputs,
+            nodes=nodes,
+            modules={capture: module for capture, node in nodes.items() if (module := module_of(node)) is not None},
+            qparams={role: self.plan.qparams[ref] for role, ref in unit.roles.items() if ref in self.plan.qparams},
+            activation=clamp_of(act) if act is not None and act.target in CLAMPS else None,
+        )
+
+    def _build(self, unit: QuantUnit, build: Build, view: UnitView) -> nn.Module:
+        try:
+            return _named(build(view), unit.root)
+        except FxQuantError as error:
+            what = f"backend {self.backend.name!r} cannot build pattern {unit.pattern!r}: {error}"
+            raise LoweringError(what, at=self.nodes[unit.root]) from error
+
+
+def _home(members: list[Node]) -> str:
+    """Where the lowered module lives: at the path of the user's own layer, where the unit begins with one."""
+    path, called = module_path(members[0])
+    return members[-1].name if called is None else path
+
+
+def _named(module: nn.Module, name: str) -> nn.Module:
+    if isinstance(module, QuantizedModule):
+        module.unit = name
+    return module.eval()

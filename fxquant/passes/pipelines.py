@@ -1,0 +1,44 @@
+"""The orders in which passes run. What must come before what stands in each pass's ``after``."""
+
+from __future__ import annotations
+
+from fxquant.passes.annotate import annotate
+from fxquant.passes.base import Pass
+from fxquant.passes.choose_layout import choose_layout
+from fxquant.passes.eliminate_dead_code import eliminate_dead_code
+from fxquant.passes.fold_conv_bn import fold_conv_bn
+from fxquant.passes.insert_fake_quant import insert_fake_quant
+from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
+from fxquant.passes.lower_units import lower_units
+from fxquant.passes.merge_requantize import merge_requantize
+from fxquant.passes.normalize import normalize
+from fxquant.passes.observe_weights import observe_weights
+from fxquant.passes.propagate_grids import propagate_grids
+
+Pipeline = tuple[Pass, ...]
+
+PREPARE: Pipeline = (
+    normalize,  # first: tables name each operator once
+    annotate,
+    propagate_grids,  # needs every unit
+)
+
+FOLD: Pipeline = (
+    fold_conv_bn,
+    observe_weights,  # a weight's range is that of the folded weight
+)
+
+TO_FAKE_QUANT: Pipeline = (*FOLD, insert_fake_quant, eliminate_dead_code)
+
+TO_REFERENCE: Pipeline = (*FOLD, insert_quantize_dequantize, eliminate_dead_code)
+
+TO_INT8: Pipeline = (
+    *FOLD,
+    lower_units,
+    merge_requantize,  # before the layout: a conversion that is gone needs none
+    choose_layout,
+    eliminate_dead_code,  # last: lowering leaves float values that nobody reads
+)
+
+CONVERT: dict[str, Pipeline] = {"int8": TO_INT8, "fake_quant": TO_FAKE_QUANT, "reference": TO_REFERENCE}
+"""What ``convert(..., to=...)`` runs."""

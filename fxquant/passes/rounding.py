@@ -1,0 +1,58 @@
+"""Where a float graph has to round so that it holds what the integer graph will hold. Shared by the passes that simulate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from fxquant.graph.query import nodes_by_name
+from fxquant.passes.base import PassContext
+from fxquant.patterns.pattern import Output
+from fxquant.spec import QParams
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingPoint:
+    """One value that goes onto a grid, and those of its users that see the rounded value."""
+
+    node: Node
+    qparams: QParams
+    users: tuple[Node, ...]
+
+
+def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
+    """Every activation that is rounded.
+
+    A unit's output is rounded for all its users, since no other value exists in the integer graph. A value that no
+    unit makes is rounded for the units that read it; whatever else reads it goes on reading the float value.
+    """
+    nodes = nodes_by_name(gm)
+    patterns = {pattern.name: pattern for pattern in ctx.patterns}
+    made = {unit.roles["y"].name: unit for unit in ctx.plan.units}
+    readers: dict[str, list[Node]] = {}
+    for unit in ctx.plan.units:
+        for name in dict.fromkeys(unit.roles[role].name for role in unit.inputs):
+            inside = [nodes[member] for member in unit.nodes if nodes[name] in nodes[member].all_input_nodes]
+            readers.setdefault(name, []).extend(inside)
+    points = []
+    for ref, qparams in ctx.plan.qparams.items():
+        if ref.kind != "activation":
+            continue
+        node = nodes[ref.name]
+        if ref.name not in made:
+            points.append(RoundingPoint(node, qparams, tuple(readers[ref.name])))
+        elif patterns[made[ref.name].pattern].output is not Output.PICKED:
+            points.append(RoundingPoint(node, qparams, tuple(node.users)))
+    return points
+
+
+def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QParams]]:
+    """The calls whose weight is quantized, each with the weight's grid."""
+    nodes = nodes_by_name(gm)
+    patterns = {pattern.name: pattern for pattern in ctx.patterns}
+    return [
+        (nodes[unit.captures[patterns[unit.pattern].weight or ""]], ctx.plan.qparams[unit.roles["weight"]])
+        for unit in ctx.plan.units
+        if "weight" in unit.roles
+    ]
