@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -14,8 +15,8 @@ from pathlib import Path
 import torch
 from peers import PEERS
 from tabulate import tabulate
-from timing import geometric_mean, interleaved_medians, machine, sqnr
 
+from fxquant.demo.measure import interleaved_medians, machine, sqnr
 from fxquant.samples.networks import random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 
@@ -70,7 +71,7 @@ def summary(rows: list[dict]) -> list[dict]:
         if other == ours:
             continue
         ratios = {f"{row['model']} b{row['batch']}": row["ms"][other] / row["ms"][ours] for row in rows}
-        lines.append({f"{ours} is faster than": other, **ratios, "geometric mean": geometric_mean(ratios.values())})
+        lines.append({f"{ours} is faster than": other, **ratios, "geometric mean": statistics.geometric_mean(ratios.values())})
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,7 +62,7 @@ def labelled_photographs() -> list[Photograph]:
 def labelled_batch() -> tuple[Tensor, Tensor]:
     """The same as ``(images, labels)``: float32 [20, 3, 224, 224], normalised, and int64 [20]."""
     photographs = labelled_photographs()
-    return torch.stack([to_input(each.image) for each in photographs]), torch.tensor([each.label for each in photographs])
+    return to_batch([each.image for each in photographs]), torch.tensor([each.label for each in photographs])
 
 
 def calibration_batches(batch_size: int = 16, num_batches: int = 6, seed: int = 0) -> list[Tensor]:
@@ -78,14 +79,15 @@ def calibration_batches(batch_size: int = 16, num_batches: int = 6, seed: int = 
     photographs = [_open(archive, member) for archive, member in _CALIBRATION_PHOTOGRAPHS]
     choice = random.Random(seed)
     total = batch_size * num_batches
-    crops = [to_input(_random_crop(photographs[i % len(photographs)], choice)) for i in range(total)]
+    crops = [_random_crop(photographs[index % len(photographs)], choice) for index in range(total)]
     choice.shuffle(crops)
-    return list(torch.stack(crops).split(batch_size))
+    return list(to_batch(crops).split(batch_size))
 
 
-def to_input(image: Image.Image) -> Tensor:
-    """Resize, crop the middle, scale to [0, 1] and normalise: float32 [3, 224, 224]."""
-    return transforms.normalize(transforms.pil_to_tensor(cropped(image)).float() / 255.0, list(MEAN), list(STD))
+def to_batch(images: Sequence[Image.Image]) -> Tensor:
+    """Resize, crop the middle, scale to [0, 1] and normalise: float32 [N, 3, 224, 224]."""
+    pixels = torch.stack([transforms.pil_to_tensor(cropped(image)) for image in images])
+    return transforms.normalize(pixels.float().div_(255.0), list(MEAN), list(STD), inplace=True)
 
 
 def cropped(image: Image.Image) -> Image.Image:

