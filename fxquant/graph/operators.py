@@ -43,6 +43,8 @@ class Operator:
     """Parameter that methods also take as several arguments: ``x.permute(0, 2, 1)``."""
     commutative: bool = False
     """A number may stand first (``2 * x``): the tensor is put first."""
+    view: bool = False
+    """The result may share memory with the first argument."""
     finish: Callable[[dict[str, Any]], None] | None = None
     """Brings equal argument values to one form, in place."""
 
@@ -185,7 +187,13 @@ ACTIVATIONS = (
         methods=("softmax",),
         modules=(nn.Softmax,),
     ),
-    Operator(target=F.dropout, defaults={"p": 0.5, "training": True}, functions=(torch.dropout,), synonyms={"train": "training"}),
+    Operator(
+        target=F.dropout,
+        defaults={"p": 0.5, "training": True},
+        functions=(torch.dropout,),
+        synonyms={"train": "training"},
+        view=True,
+    ),
 )
 
 ARITHMETIC = (
@@ -238,7 +246,7 @@ ARITHMETIC = (
     Operator(
         target=torch.matmul,
         required=("input", "other"),
-        functions=(operator.matmul,),
+        functions=(operator.matmul, operator.imatmul),  # tensors have no in-place one: Python runs the plain one
         methods=("matmul", "__matmul__"),
     ),
     Operator(target=torch.bmm, required=("input", "mat2"), methods=("bmm",)),
@@ -269,6 +277,7 @@ SHAPES = (
         defaults={"start_dim": 0, "end_dim": -1},
         methods=("flatten",),
         modules=(nn.Flatten,),
+        view=True,
     ),
     Operator(
         target=torch.reshape,
@@ -276,26 +285,29 @@ SHAPES = (
         methods=("reshape", "view"),
         synonyms={"size": "shape"},
         spread="shape",
+        view=True,
     ),
-    Operator(target=torch.permute, required=("input", "dims"), methods=("permute",), spread="dims"),
+    Operator(target=torch.permute, required=("input", "dims"), methods=("permute",), spread="dims", view=True),
     Operator(
         target=torch.transpose,
         required=("input", "dim0", "dim1"),
         functions=(torch.swapaxes, torch.swapdims),
         methods=("transpose", "swapaxes", "swapdims"),
         synonyms={"axis0": "dim0", "axis1": "dim1"},
+        view=True,
     ),
-    Operator(target=torch.unsqueeze, required=("input", "dim"), methods=("unsqueeze",)),
-    Operator(target=torch.chunk, required=("input", "chunks"), defaults={"dim": 0}, methods=("chunk",)),
+    Operator(target=torch.unsqueeze, required=("input", "dim"), methods=("unsqueeze",), view=True),
+    Operator(target=torch.chunk, required=("input", "chunks"), defaults={"dim": 0}, methods=("chunk",), view=True),
     Operator(
         target=torch.split,
         required=("tensor", "split_size_or_sections"),
         defaults={"dim": 0},
         methods=("split",),
         synonyms={"split_size": "split_size_or_sections"},
+        view=True,
     ),
-    Operator(target=F.pixel_shuffle, required=("input", "upscale_factor"), modules=(nn.PixelShuffle,)),
-    Operator(target=F.pixel_unshuffle, required=("input", "downscale_factor"), modules=(nn.PixelUnshuffle,)),
+    Operator(target=F.pixel_shuffle, required=("input", "upscale_factor"), modules=(nn.PixelShuffle,), view=True),
+    Operator(target=F.pixel_unshuffle, required=("input", "downscale_factor"), modules=(nn.PixelUnshuffle,), view=True),
     Operator(
         target=F.interpolate,
         defaults={

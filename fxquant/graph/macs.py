@@ -1,0 +1,55 @@
+"""How many multiply-accumulates a node costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Node
+
+from fxquant.graph.query import canonical_type, module_of, value_of
+
+Shape = tuple[int, ...]
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONV_FUNCTIONS = (F.conv1d, F.conv2d, F.conv3d)
+TRANSPOSED_FUNCTIONS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+
+
+def _per_output(output: Shape, weight: Shape) -> int:
+    """Each output element sums over all of the weight but its first dimension: convolutions, linear layers."""
+    return prod(output) * prod(weight[1:])
+
+
+COUNTS: dict[Any, Callable[[Node, Shape], int]] = {
+    **{kind: lambda node, output: _per_output(output, _weight(node)) for kind in (*CONVOLUTIONS, nn.Linear)},
+    # A transposed convolution multiplies each *input* element with all of the weight but its first dimension.
+    **{kind: lambda node, output: _per_output(_shape(node.args[0]), _weight(node)) for kind in TRANSPOSED},
+    **{f: lambda node, output: _per_output(output, _shape(node.args[1])) for f in (*CONV_FUNCTIONS, F.linear)},
+    **{f: lambda node, output: _per_output(_shape(node.args[0]), _shape(node.args[1])) for f in TRANSPOSED_FUNCTIONS},
+    **{f: lambda node, output: prod(output) * _shape(node.args[0])[-1] for f in (torch.matmul, torch.bmm)},
+}
+
+
+def multiply_accumulates(node: Node) -> int:
+    """Multiply-accumulates of a node on the example inputs; 0 for operators that are no sum of products."""
+    output, module = value_of(node), module_of(node)
+    target = node.target if module is None else canonical_type(module) or type(module)
+    if output is None or target not in COUNTS:
+        return 0
+    return COUNTS[target](node, output.shape)
+
+
+def _weight(node: Node) -> Shape:
+    weight = getattr(module_of(node), "weight", None)
+    return tuple(weight.shape) if weight is not None else (0,)
+
+
+def _shape(value: Any) -> Shape:
+    info = value_of(value) if isinstance(value, Node) else None
+    return info.shape if info is not None else (0,)
