@@ -92,6 +92,9 @@ def _unknown(node: Node, decision: Decision) -> _Refusal:
 
 def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) -> _Refusal | None:
     """Why a match cannot become a unit, or None."""
+    for node in found.nodes:
+        if reason := reason_of(node):
+            return _Refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
     in_float = [decisions[node] for node in found.nodes if decisions[node].qconfig is None]
     if in_float:
         return _Refusal(in_float[-1].in_float, excused=True)

@@ -46,6 +46,11 @@ class Op:
         return 1 + sum(arg.size for arg in self.args if isinstance(arg, Op))
 
     @property
+    def all_targets(self) -> tuple[Any, ...]:
+        """Every target in the tree."""
+        return (*self.targets, *(target for arg in self.args if isinstance(arg, Op) for target in arg.all_targets))
+
+    @property
     def captures(self) -> tuple[str, ...]:
         """Every name in the tree, in the order of evaluation of its arguments, its own last."""
         inner = (n for arg in self.args for n in (arg.captures if isinstance(arg, Op) else (arg.name,)))

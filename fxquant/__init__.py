@@ -1,0 +1,81 @@
+"""fxquant quantizes PyTorch models by rewriting their torch.fx graphs: calibrated int8, and its exact simulation."""
+
+from fxquant import kernels
+from fxquant.api import calibrate, convert, prepare, quantize
+from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
+from fxquant.backends.cpu import CPU
+from fxquant.errors import FxQuantError, FxQuantWarning
+from fxquant.observers import (
+    FixedQParamsObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    MovingAveragePerChannelMinMaxObserver,
+    NoopObserver,
+    PerChannelMinMaxObserver,
+    PlaceholderObserver,
+)
+from fxquant.observers.defaults import get_default_qconfig, get_default_qconfig_mapping
+from fxquant.passes.instruments import print_passes
+from fxquant.patterns import (
+    DEFAULT_PATTERNS,
+    Output,
+    Pattern,
+    Reject,
+    UnitView,
+    op,
+    register_pattern,
+    tensor,
+    tensors,
+    unregister_pattern,
+)
+from fxquant.plan import QuantPlan, QuantUnit, Rejection
+from fxquant.qconfig import QConfig, QConfigMapping
+from fxquant.quantizer import Quantizer
+from fxquant.spec import Clamp, QParams, QScheme, TensorRef
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CPU",
+    "DEFAULT_PATTERNS",
+    "Backend",
+    "Clamp",
+    "FixedQParamsObserver",
+    "FxQuantError",
+    "FxQuantWarning",
+    "Lower",
+    "LoweringRule",
+    "MinMaxObserver",
+    "MovingAverageMinMaxObserver",
+    "MovingAveragePerChannelMinMaxObserver",
+    "NoopObserver",
+    "Output",
+    "Pattern",
+    "PerChannelMinMaxObserver",
+    "PlaceholderObserver",
+    "QConfig",
+    "QConfigMapping",
+    "QParams",
+    "QScheme",
+    "QuantPlan",
+    "QuantUnit",
+    "Quantizer",
+    "Reject",
+    "Rejection",
+    "TensorRef",
+    "UnitView",
+    "calibrate",
+    "convert",
+    "get_default_qconfig",
+    "get_default_qconfig_mapping",
+    "kernels",
+    "op",
+    "prepare",
+    "print_passes",
+    "quantize",
+    "register_backend",
+    "register_pattern",
+    "tensor",
+    "tensors",
+    "unregister_pattern",
+]

@@ -1,0 +1,146 @@
+"""The functions that users call: prepare, calibrate, convert, and all three as quantize."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.calibration import check_iterable
+from fxquant.errors import CalibrationError, InputError
+from fxquant.patterns.pattern import Pattern
+from fxquant.qconfig import QConfig, QConfigMapping
+from fxquant.quantizer import Quantizer
+
+
+def prepare(
+    model: nn.Module,
+    example_inputs: Any,
+    qconfig: QConfig | QConfigMapping | None = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    backend: str = "cpu",
+    patterns: Sequence[Pattern] | None = None,
+    leaf_modules: Sequence[type[nn.Module] | str] = (),
+    strict: bool = False,
+) -> Quantizer:
+    """Trace a model, find what can be quantized, and make it ready for calibration. ``model`` is not changed.
+
+    Arguments and errors are those of :class:`Quantizer`.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
+        >>> prepared = prepare(model, torch.randn(2, 4))
+        >>> prepared.coverage().int8_macs
+        1.0
+    """
+    return Quantizer(
+        model,
+        example_inputs,
+        qconfig,
+        example_kwargs=example_kwargs,
+        backend=backend,
+        patterns=patterns,
+        leaf_modules=leaf_modules,
+        strict=strict,
+    )
+
+
+def calibrate(
+    prepared: Quantizer, data: Iterable[Any], *, num_batches: int | None = None, progress: bool = True
+) -> Quantizer:
+    """Run data through the float model, and measure the range of every value that will be quantized.
+
+    Args:
+        prepared: What :func:`prepare` gave. Observations add to those it has.
+        data: Yields tensors, tuples, dicts (keyword inputs), or the ``(input, label)`` pairs of a DataLoader: as many
+            leading elements as the example inputs hold are used.
+        num_batches: Stop after so many.
+        progress: Show a progress bar.
+
+    Returns:
+        ``prepared``. An interrupt keeps what was observed until then.
+
+    Raises:
+        InputError: a batch of the wrong kind; the message shows what came and what was expected.
+        CalibrationError: ``data`` holds no batch.
+    """
+    if not isinstance(prepared, Quantizer):
+        raise InputError("calibrate takes what prepare gave", got=type(prepared).__name__, expected="a Quantizer")
+    return prepared.calibrate(data, num_batches=num_batches, progress=progress)
+
+
+def convert(prepared: Quantizer, *, to: str = "int8", allow_uncalibrated: bool = False) -> GraphModule:
+    """Make the quantized model. ``prepared`` is not changed, so it can be converted again.
+
+    Args:
+        prepared: A calibrated :class:`Quantizer`.
+        to: ``"int8"``: integer operators on plain uint8 and int8 tensors. ``"fake_quant"``: the same grids simulated
+            in float, differentiable. ``"reference"``: explicit quantize and dequantize around float operators.
+        allow_uncalibrated: Make a shell without ranges, which raises when it is run, until a state dict is loaded.
+
+    Returns:
+        A new ``torch.fx.GraphModule`` with the float model's signature. Its ``quant_plan`` says what was done.
+
+    Raises:
+        CalibrationError: a value was never observed, or a weight is not finite; the message names it.
+        UnknownNameError: ``to`` is none of the three.
+    """
+    if not isinstance(prepared, Quantizer):
+        raise InputError("convert takes what prepare gave", got=type(prepared).__name__, expected="a Quantizer")
+    return prepared.convert(to=to, allow_uncalibrated=allow_uncalibrated)
+
+
+def quantize(
+    model: nn.Module,
+    data: Iterable[Any],
+    qconfig: QConfig | QConfigMapping | None = None,
+    *,
+    num_batches: int | None = None,
+    progress: bool = True,
+    **same: Any,
+) -> GraphModule:
+    """Prepare, calibrate and convert in one call. The first batch serves as example.
+
+    Args:
+        model: The float model. It is not changed.
+        data: As for :func:`calibrate`. Of a batch that is a tuple, as many leading elements are inputs as the
+            model's ``forward`` has arguments without a default.
+        qconfig: As for :func:`prepare`, as are all further keywords.
+        num_batches: Stop after so many.
+        progress: Show a progress bar.
+
+    Returns:
+        The int8 model.
+
+    Raises:
+        CalibrationError: ``data`` holds no batch.
+    """
+    check_iterable(data)
+    batches: Iterable[Any] = data
+    first = next(iter(data), None)
+    if first is None:
+        raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
+    if isinstance(data, Iterator):
+        batches = chain([first], data)
+    args, kwargs = _example_of(model, first)
+    prepared = prepare(model, args, qconfig, example_kwargs=kwargs, **same)
+    return convert(calibrate(prepared, batches, num_batches=num_batches, progress=progress))
+
+
+def _example_of(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    if not isinstance(batch, (tuple, list)):
+        return (batch,), {}
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return tuple(batch), {}
+    needed = sum(
+        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters
+    )
+    return tuple(batch[: max(needed, 1)]), {}

@@ -1,0 +1,167 @@
+"""Runs the float graph over data, and shows every planned tensor to its observer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter, Node
+from tqdm import tqdm
+
+from fxquant.errors import CalibrationError, FxQuantError, InputError
+from fxquant.graph.inputs import describe_call, describe_value
+from fxquant.graph.query import INPLACE
+
+IN_PLACE: dict[Any, Callable[..., Tensor]] = {
+    F.relu: torch.relu_,
+    F.relu6: lambda x: F.hardtanh_(x, 0.0, 6.0),
+    F.hardtanh: F.hardtanh_,
+    torch.add: Tensor.add_,
+}
+"""How to run again in place what the user wrote in place, and ``normalize`` made out-of-place."""
+
+
+class CalibrationInterpreter(Interpreter):
+    """Runs a graph node by node, and hands values to observers as they appear.
+
+    The graph is the float graph, untouched: what comes out is what the model gives, to the bit. A value is freed after
+    its last use, so memory does not grow with the number of batches.
+
+    Args:
+        gm: The prepared float graph.
+        observers: Name of a node -> the observers that see its value.
+        handlers: Root of a unit -> the user's handler, whose ``observe(node, env)`` is called.
+    """
+
+    def __init__(
+        self, gm: GraphModule, observers: Mapping[str, Sequence[nn.Module]], handlers: Mapping[str, Any]
+    ) -> None:
+        super().__init__(gm, garbage_collect_values=True)
+        self.extra_traceback = False
+        self._observers = observers
+        self._handlers = handlers
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            result = self._in_place(n) if n.meta.get(INPLACE) and self._may_overwrite(n) else super().run_node(n)
+        except FxQuantError:
+            raise
+        except Exception as error:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            raise InputError(
+                f"this batch does not run through the model: {error}",
+                at=n,
+                got=describe_call(args, kwargs),
+                hint="batches must be inputs that the model itself can run on",
+            ) from error
+        for observer in self._observers.get(n.name, ()):
+            observer(result)
+        if n.name in self._handlers:
+            self._handlers[n.name].observe(n, Values({**self.env, n: result}))
+        return result
+
+    def _may_overwrite(self, n: Node) -> bool:
+        """The caller's tensors and the model's parameters are never written to."""
+        source = n.args[0]
+        return n.target in IN_PLACE and isinstance(source, Node) and source.op not in ("placeholder", "get_attr")
+
+    def _in_place(self, n: Node) -> Any:
+        args, _ = self.fetch_args_kwargs_from_env(n)
+        if n.target is torch.add and (n.kwargs or not _same_kind(args[0], args[1])):
+            return super().run_node(n)
+        return IN_PLACE[n.target](*args)
+
+
+def _same_kind(a: Any, b: Any) -> bool:
+    return isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
+
+
+class Values(Mapping[Any, Any]):
+    """What a handler sees of a run: values under their nodes, or under the names of these."""
+
+    def __init__(self, env: Mapping[Node, Any]) -> None:
+        self._values = {node.name: value for node, value in env.items()}
+
+    def __getitem__(self, key: Node | str) -> Any:
+        return self._values[key if isinstance(key, str) else key.name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def batches(
+    data: Iterable[Any], example_args: Sequence[Any], *, num_batches: int | None = None, progress: bool = True
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The inputs in each item of ``data``, as positional and keyword arguments; with a progress bar.
+
+    Raises:
+        InputError: ``data`` is no iterable of batches, or a batch does not hold what the example inputs hold.
+        CalibrationError: there is no batch at all.
+    """
+    check_iterable(data)
+    total = len(data) if isinstance(data, Sized) else None
+    if num_batches is not None:
+        total = num_batches if total is None else min(num_batches, total)
+    index = -1
+    bar = tqdm(islice(data, num_batches), desc="calibrate", total=total, unit="batch", disable=not progress)
+    for index, item in enumerate(bar):
+        yield inputs_of(item, example_args, f"calibration batch {index}")
+    if index < 0:
+        raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
+
+
+def check_iterable(data: object) -> None:
+    """Refuse what is no iterable of batches, and a lone batch, whose rows would be taken for batches.
+
+    Raises:
+        InputError: it is one of these.
+    """
+    if isinstance(data, (Tensor, str, Mapping)) or not isinstance(data, Iterable):
+        raise InputError(
+            "calibration data must be an iterable of batches",
+            got=describe_value(data),
+            expected="a DataLoader, a list, a generator: anything that yields batches",
+            hint="[batch] is a list of one batch",
+        )
+
+
+def inputs_of(batch: Any, example_args: Sequence[Any], what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The model's inputs in one batch of an ordinary data loader.
+
+    Args:
+        batch: A tensor; a dict of keyword inputs; or a tuple or list, of which as many leading elements as
+            ``example_args`` has are used, so that labels behind them do no harm.
+        example_args: The positional example inputs.
+        what: Name of the batch, for messages.
+
+    Raises:
+        InputError: too few elements, or elements of another kind than the example's.
+    """
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    items = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    expected = describe_call(tuple(example_args), {})
+    if len(items) < len(example_args):
+        raise InputError(f"{what} holds too few inputs", got=describe_value(batch), expected=expected)
+    args = items[: len(example_args)]
+    for position, (value, example) in enumerate(zip(args, example_args, strict=True)):
+        if _kind(value) != _kind(example):
+            raise InputError(
+                f"{what} is of the wrong kind (input {position})",
+                got=describe_value(value),
+                expected=describe_value(example),
+                hint="batches must look like the example inputs that prepare was given; their size may differ",
+            )
+    return args, {}
+
+
+def _kind(value: Any) -> Any:
+    """What has to be the same: that it is a tensor, and whether of floats; for anything else the type."""
+    return ("tensor", value.is_floating_point()) if isinstance(value, Tensor) else type(value)

@@ -1,0 +1,333 @@
+"""The Quantizer: wires tracing, passes, observers and conversion together. Each step is written elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule
+
+from fxquant.backends.base import BACKENDS
+from fxquant.calibration import CalibrationInterpreter, batches
+from fxquant.errors import CalibrationError, FxQuantWarning, InputError, PlanError, UnknownNameError, layout
+from fxquant.graph.inputs import bind
+from fxquant.graph.query import nodes_by_name, qualified_name
+from fxquant.graph.tracing import trace
+from fxquant.observers.defaults import get_default_qconfig_mapping
+from fxquant.passes.base import PassContext
+from fxquant.passes.configure import unused_rules
+from fxquant.passes.instruments import instruments_for
+from fxquant.passes.lower_units import HandlerView
+from fxquant.passes.manager import PassManager, Snapshot
+from fxquant.passes.pipelines import CONVERT, PREPARE
+from fxquant.patterns.pattern import Pattern
+from fxquant.patterns.registry import known_patterns
+from fxquant.plan import QuantPlan, QuantUnit, Rejection
+from fxquant.qconfig import QConfig, QConfigMapping
+from fxquant.registry import did_you_mean
+from fxquant.report import Coverage, coverage
+from fxquant.settings import read_settings
+from fxquant.spec import Fixed, Handled, Observed, QParams, SharedWith, TensorRef
+
+
+class Quantizer:
+    """A model that is being quantized: traced, planned, and ready to observe values.
+
+    Calling it runs the float model and observes; what comes out is what the model gives, to the bit. The model itself
+    is never changed: all work is done on a copy.
+
+    Args:
+        model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning.
+        example_inputs: Tuple of the positional inputs (a lone tensor is taken as a one-tuple). They are run once.
+        qconfig: A ``QConfig`` for everything, or a ``QConfigMapping``; None: the backend's default.
+        example_kwargs: Keyword inputs.
+        backend: Name of the backend that decides what can be quantized and what is fused.
+        patterns: What to look for; None: what was registered, and ``DEFAULT_PATTERNS``.
+        leaf_modules: Module types or qualified names that are kept whole and in float.
+        strict: Raise if anything that the configuration asks to quantize stays float.
+        input_observer: Constructor of the observer for values that no pattern covers; None: as the ``QConfig`` of
+            the operator that reads them says.
+
+    Raises:
+        InputError: the example inputs do not fit, or do not run.
+        TracingError: the model cannot be traced.
+        PlanError: nothing can be quantized; or, if ``strict``, something stays float.
+        UnknownNameError: no backend has that name, or ``leaf_modules`` names what does not exist.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_inputs: Any,
+        qconfig: QConfig | QConfigMapping | None = None,
+        *,
+        example_kwargs: Mapping[str, Any] | None = None,
+        backend: str = "cpu",
+        patterns: Sequence[Pattern] | None = None,
+        leaf_modules: Sequence[type[nn.Module] | str] = (),
+        strict: bool = False,
+        input_observer: Callable[[], Any] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
+        self.backend = BACKENDS[backend]
+        self.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
+        self.patterns = known_patterns() if patterns is None else tuple(patterns)
+        self.example_args = _as_tuple(example_inputs)
+        self.example_kwargs = dict(example_kwargs or {})
+        self._input_observer = input_observer
+        gm = _trace_in_eval(model, self.example_args, self.example_kwargs, leaf_modules, self.patterns)
+        _warn_of_unused_rules(gm, self.config)
+        ctx = self._context(QuantPlan())
+        manager = PassManager(PREPARE, instruments_for(read_settings()))
+        self.graph_module = manager.run(gm, ctx)
+        self.snapshots: tuple[Snapshot, ...] = manager.snapshots
+        self.plan: QuantPlan = ctx.plan
+        _check_plan(self.plan, self.coverage(), strict)
+        self.observers = _make_observers(self.plan)
+        self.handlers = self._make_handlers()
+
+    @property
+    def graph(self) -> Graph:
+        """The normalized float graph."""
+        return self.graph_module.graph
+
+    @property
+    def root(self) -> GraphModule:
+        """The traced copy of the model."""
+        return self.graph_module
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The modules of the traced copy, under their qualified names."""
+        return dict(self.graph_module.named_modules())
+
+    def observe(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one batch, show every planned tensor to its observer, and return the float output."""
+        bound = bind(self.graph_module, args, kwargs, "the inputs")
+        by_name = {node.name: node for node in self.graph.nodes if node.op == "placeholder"}
+        with torch.no_grad():
+            run = CalibrationInterpreter(self.graph_module, self._observers_by_node(), self.handlers)
+            return run.run(*(bound[str(node.target).lstrip("*")] for node in by_name.values()))
+
+    __call__ = observe
+
+    def calibrate(self, data: Iterable[Any], *, num_batches: int | None = None, progress: bool = True) -> Quantizer:
+        """Observe every batch of ``data``; see :func:`calibrate`."""
+        for args, kwargs in batches(data, self.example_args, num_batches=num_batches, progress=progress):
+            self.observe(*args, **kwargs)
+        return self
+
+    def quantize(self) -> GraphModule:
+        """The int8 model; see :func:`convert`."""
+        return self.convert(to="int8")
+
+    def fake_quantize(self) -> GraphModule:
+        """The simulation in float; see :func:`convert`."""
+        return self.convert(to="fake_quant")
+
+    def convert(self, *, to: str = "int8", allow_uncalibrated: bool = False) -> GraphModule:
+        """A new module; see :func:`convert`."""
+        if to not in CONVERT:
+            raise UnknownNameError(
+                "unknown form to convert to", got=repr(to), expected=", ".join(CONVERT), hint=did_you_mean(to, CONVERT)
+            )
+        gm = copy.deepcopy(self.graph_module)
+        plan = self.plan.with_observations(self._qparams(allow_uncalibrated))
+        ctx = self._context(plan.with_observations(plan.qparams, self._declined(gm, plan)))
+        manager = PassManager(CONVERT[to], instruments_for(read_settings()))
+        converted = manager.run(gm, ctx)
+        converted.quant_plan = ctx.plan
+        converted.snapshots = self.snapshots + manager.snapshots
+        return converted
+
+    def coverage(self) -> Coverage:
+        """What becomes int8, what stays float, and why."""
+        return coverage(self.graph_module, self.plan)
+
+    def __str__(self) -> str:
+        return f"{type(self.graph_module).__name__} for backend {self.backend.name!r}\n{self.coverage()}"
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The float model's state under its own names, and that of the observers under ``observers.<value>.``."""
+        return {**self.graph_module.state_dict(), **self.observers.state_dict(prefix="observers.")}
+
+    def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
+        """Take over the state of a Quantizer of the same model and configuration.
+
+        Raises:
+            RuntimeError: keys or shapes differ, as ``torch.nn.Module.load_state_dict`` says.
+        """
+        holder = nn.Module()
+        own = {name: value for name, value in state_dict.items() if not name.startswith("observers.")}
+        holder.observers = self.observers
+        self.graph_module.load_state_dict(own, strict=strict)
+        holder.load_state_dict({name: value for name, value in state_dict.items() if name not in own}, strict=strict)
+
+    def _context(self, plan: QuantPlan) -> PassContext:
+        return PassContext(
+            plan=plan,
+            config=self.config,
+            backend=self.backend,
+            patterns=self.patterns,
+            input_observer=self._input_observer,
+            handlers=getattr(self, "handlers", {}),
+            example_args=self.example_args,
+            example_kwargs=self.example_kwargs,
+        )
+
+    def _make_handlers(self) -> dict[str, Any]:
+        kinds = {pattern.name: pattern.handler for pattern in self.patterns if pattern.handler is not None}
+        nodes = nodes_by_name(self.graph_module)
+        made = {}
+        for unit in self.plan.units:
+            if unit.pattern in kinds:
+                kind = kinds[unit.pattern]
+                takes = len(inspect.signature(kind).parameters)
+                made[unit.root] = kind(self, nodes[unit.root]) if takes >= 2 else kind()
+        return made
+
+    def _observers_by_node(self) -> dict[str, list[nn.Module]]:
+        found: dict[str, list[nn.Module]] = {}
+        for ref, policy in self.plan.policies.items():
+            if ref.kind == "activation" and (
+                isinstance(policy, Observed) or (isinstance(policy, SharedWith) and policy.observed)
+            ):
+                found.setdefault(ref.name, []).append(self.observers[self.plan.grid_owner(ref).name])
+        return found
+
+    def _qparams(self, allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
+        """Grids of all owners. What has none is an error that names it, unless a shell was asked for."""
+        found: dict[TensorRef, QParams] = {}
+        missing: list[TensorRef] = []
+        for ref, policy in self.plan.policies.items():
+            if ref.kind == "parameter":
+                continue
+            if isinstance(policy, Fixed):
+                found[ref] = policy.qparams
+            elif isinstance(policy, Handled):
+                found[ref] = self.handlers[ref.name].qparams()
+            elif isinstance(policy, Observed):
+                observer = self.observers[ref.name]
+                try:
+                    found[ref] = observer.qparams()
+                except CalibrationError:
+                    missing.append(ref)
+                    unknown = torch.full((1,), float("nan"))
+                    found[ref] = QParams(observer.scheme, unknown, torch.zeros(1, dtype=torch.int32))
+        if missing and not allow_uncalibrated:
+            raise self._never_observed(missing)
+        return found
+
+    def _never_observed(self, missing: list[TensorRef]) -> CalibrationError:
+        nodes = nodes_by_name(self.graph_module)
+        readers: dict[TensorRef, list[QuantUnit]] = {}
+        for unit in self.plan.units:
+            for role, ref in unit.roles.items():
+                if ref in missing:
+                    readers.setdefault(ref, []).append((unit, role))
+        lines = [
+            f"{ref.name} ({', '.join(f'{qualified_name(nodes[u.nodes[0]]) or u.root} {r}' for u, r in readers[ref])})"
+            for ref in missing
+        ]
+        shown = "\n            ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
+        return CalibrationError(
+            f"{len(missing)} values have no range: no calibration batch held a finite number for them",
+            got=shown,
+            hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
+            "convert(..., allow_uncalibrated=True) makes a shell to load a state dict into",
+        )
+
+    def _declined(self, gm: GraphModule, plan: QuantPlan) -> list[Rejection]:
+        """The units whose handler answers NotImplemented, found out on a copy so that every form knows of it."""
+        if not self.handlers:
+            return []
+        scratch = copy.deepcopy(gm)
+        nodes, view = nodes_by_name(scratch), HandlerView(scratch, plan)
+        refused = []
+        for unit in plan.units:
+            handler = self.handlers.get(unit.root)
+            if handler is None:
+                continue
+            with scratch.graph.inserting_before(nodes[unit.root]):
+                answer = handler.quantize(view, nodes[unit.root], lambda arg: arg)
+            if answer is NotImplemented:
+                refused.append(Rejection(unit.root, unit.pattern, "its handler declined (NotImplemented)"))
+        return refused
+
+
+def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
+    if isinstance(example_inputs, (tuple, list)):
+        return tuple(example_inputs)
+    return (example_inputs,)
+
+
+def _trace_in_eval(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    leaf_modules: Sequence[type[nn.Module] | str],
+    patterns: Sequence[Pattern],
+) -> GraphModule:
+    """Trace the model as it is in evaluation mode, whatever mode it is in."""
+    training = sum(module.training for module in model.modules())
+    if training:
+        warnings.warn(
+            FxQuantWarning(
+                layout(
+                    "the model is in training mode; it is calibrated and converted as if eval() had been called",
+                    got=f"{training} modules have training=True",
+                    hint="call model.eval() first",
+                )
+            ),
+            stacklevel=4,
+        )
+        model = copy.deepcopy(model).eval()
+    return trace(
+        model, example_args=args, example_kwargs=kwargs, leaf_modules=leaf_modules, leaf_types=_leaf_types(patterns)
+    )
+
+
+def _leaf_types(patterns: Sequence[Pattern]) -> tuple[type[nn.Module], ...]:
+    """Module types that patterns name: they must be one node each."""
+    found = {t for p in patterns for t in p.root.all_targets if isinstance(t, type) and issubclass(t, nn.Module)}
+    return tuple(found)
+
+
+def _warn_of_unused_rules(gm: GraphModule, config: QConfigMapping) -> None:
+    for unused in unused_rules(gm, config):
+        warnings.warn(unused.warning(), stacklevel=4)
+
+
+def _check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:
+    if not plan.units:
+        reasons = [f"{row.module or row.node}: {row.reason}" for row in found.float_rows[:10]]
+        raise PlanError(
+            "the model has no operator that can be quantized",
+            got="\n            ".join(reasons) or "no operator on float tensors",
+            hint="look at the configuration and at the backend; register_pattern adds patterns",
+        )
+    left = [row for row in found.float_rows if not row.excused]
+    if strict and left:
+        lines = [f"{row.module or row.node} ({row.operator}): {row.reason}" for row in left]
+        raise PlanError(
+            f"strict: {len(left)} operators would stay float",
+            got="\n            ".join(lines),
+            expected="every operator that the configuration asks to quantize becomes int8",
+            hint="set_module_name(name, None) says that one shall stay float; strict=False only reports them",
+        )
+
+
+def _make_observers(plan: QuantPlan) -> nn.ModuleDict:
+    return nn.ModuleDict(
+        {
+            ref.name: policy.observer()
+            for ref, policy in plan.policies.items()
+            if ref.kind == "activation" and isinstance(policy, Observed)
+        }
+    )

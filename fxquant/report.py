@@ -1,0 +1,123 @@
+"""Tables that people read: what becomes int8, what stays float, and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tabulate import tabulate
+from torch.fx import GraphModule, Node
+
+from fxquant.errors import user_line
+from fxquant.graph.macs import multiply_accumulates
+from fxquant.graph.query import function_name, module_of, module_path, nodes_by_name
+from fxquant.plan import QuantPlan
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageRow:
+    """The fate of one unit, or of one operator that is in none."""
+
+    node: str
+    """Name of the node; of a unit, its root."""
+    module: str
+    """Path of the user's module; empty at top level."""
+    operator: str
+    """Name of the pattern, or of the operator that stays float."""
+    fate: Literal["int8", "float"]
+    macs: int
+    """Multiply-accumulates on the example inputs."""
+    reason: str = ""
+    """Why it stays float."""
+    excused: bool = False
+    """Float because the configuration says so, or because nothing is lost by it."""
+    line: str = ""
+    """``path:line`` of the user's code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What becomes int8, what stays float, and why. Print it, or read ``rows``."""
+
+    rows: tuple[CoverageRow, ...]
+
+    def __iter__(self) -> Iterator[CoverageRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def int8_macs(self) -> float:
+        """Share of the multiply-accumulates that becomes int8, 0 to 1; 1 for a model that has none."""
+        total = sum(row.macs for row in self.rows)
+        return sum(row.macs for row in self.rows if row.fate == "int8") / total if total else 1.0
+
+    @property
+    def float_rows(self) -> tuple[CoverageRow, ...]:
+        """What stays float."""
+        return tuple(row for row in self.rows if row.fate == "float")
+
+    def __str__(self) -> str:
+        total = sum(row.macs for row in self.rows) or 1
+        counted: dict[str, list[CoverageRow]] = defaultdict(list)
+        for row in self.rows:
+            if row.fate == "int8":
+                counted[row.operator].append(row)
+        table = [
+            (name, len(rows), f"{100 * sum(row.macs for row in rows) / total:.1f} %", "int8", _examples(rows))
+            for name, rows in counted.items()
+        ]
+        table += [(row.operator, 1, f"{100 * row.macs / total:.1f} %", "float", _where(row)) for row in self.float_rows]
+        head = ("unit", "count", "MACs", "becomes", "where, and why not")
+        done = sum(row.fate == "int8" for row in self.rows)
+        return (
+            tabulate(table, headers=head, disable_numparse=True, colalign=("left", "right", "right", "left", "left"))
+            + f"\n{done} units become int8, {len(self.float_rows)} operators stay float;"
+            + f" {100 * self.int8_macs:.2f} % of {total / 1e6:,.1f} M multiply-accumulates become int8."
+        )
+
+
+def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
+    """The fate of every unit and of every rejected operator, in the order of the graph."""
+    nodes = nodes_by_name(gm)
+    order = {name: index for index, name in enumerate(nodes)}
+    rows = []
+    for unit in plan.units:
+        members = [nodes[name] for name in unit.nodes]
+        macs = sum(multiply_accumulates(node) for node in members)
+        path = module_path(members[0])[0]
+        rows.append(CoverageRow(unit.root, path, unit.pattern, "int8", macs, line=user_line(members[0])))
+    for rejection in plan.rejections:
+        node = nodes[rejection.node]
+        rows.append(
+            CoverageRow(
+                rejection.node,
+                module_path(node)[0],
+                operator_name(node),
+                "float",
+                multiply_accumulates(node),
+                rejection.reason,
+                rejection.excused,
+                user_line(node),
+            )
+        )
+    return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])))
+
+
+def operator_name(node: Node) -> str:
+    """What a node calls, in a word."""
+    module = module_of(node)
+    return type(module).__name__ if module is not None else function_name(node.target)
+
+
+def _examples(rows: list[CoverageRow]) -> str:
+    names = [row.module or row.node for row in rows]
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+
+
+def _where(row: CoverageRow) -> str:
+    name = row.module or row.node
+    return f"{name}: {row.reason}"
