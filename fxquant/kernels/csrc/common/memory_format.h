@@ -1,0 +1,61 @@
+// Which results are channels_last: the rule of torch, as fxquant/kernels/windows.py has it.
+#pragma once
+#include <vector>
+
+#include "tensor.h"
+
+namespace fxquant {
+
+// Whether a four-dimensional x is stored in the order N, H, W, C. Ambiguous strides count as contiguous.
+inline bool is_channels_last(const Tensor& x) {
+  if (x.dim() != 4 || x.stride(1) == 0) return false;
+  int64_t smallest = 0;
+  for (const int64_t d : {1, 3, 2, 0}) {
+    const int64_t size = x.size(d);
+    const int64_t stride = x.stride(d);
+    if (size == 0 || stride < smallest || (d == 0 && smallest == x.stride(1))) return false;
+    smallest = size > 1 ? stride * size : stride;
+  }
+  return true;
+}
+
+// Strides of a dense tensor of these sizes, as torch gives them to one without elements too.
+inline std::vector<int64_t> dense_strides(const std::vector<int64_t>& sizes, bool channels_last) {
+  if (channels_last) return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
+inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool channels_last) {
+  AtenTensorHandle handle = nullptr;
+  int32_t device_type = 0;
+  int32_t dtype = 0;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(x.get(), &dtype));
+  const std::vector<int64_t> strides = dense_strides(sizes, channels_last);
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
+                                                         strides.data(), dtype, device_type, x.get_device_index(),
+                                                         &handle));
+  return Tensor(handle);
+}
+
+inline std::vector<int64_t> sizes_of(const Tensor& x) { return {x.sizes().begin(), x.sizes().end()}; }
+
+// x itself if it is dense in the order asked for, else a copy that is.
+inline Tensor in_order(const Tensor& x, bool channels_last) {
+  const std::vector<int64_t> sizes = sizes_of(x);
+  const std::vector<int64_t> strides = dense_strides(sizes, channels_last);
+  bool right = true;
+  for (int64_t d = 0; d < x.dim(); ++d) right = right && (sizes[d] == 1 || x.stride(d) == strides[d]);
+  if (right || x.numel() == 0) return x;
+  Tensor y = empty_as(x, sizes, channels_last);
+  torch::stable::copy_(y, x);
+  return y;
+}
+
+}  // namespace fxquant

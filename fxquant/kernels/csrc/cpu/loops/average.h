@@ -1,0 +1,30 @@
+#pragma once
+#include "../../math/requantize.h"
+#include "../../math/window.h"
+#include "../isa.h"
+
+namespace fxquant {
+
+constexpr int64_t kChannelBlock = 256;  // channels that one task sums; their sums stay in the first cache
+
+struct AverageArgs {
+  const void* x;
+  void* y;
+  bool is_signed;
+  bool is_wide;      // sums may need 64 bits
+  int64_t channels;  // innermost; 1 where the tensor is no channels_last one
+  PoolAxis rows;
+  PoolAxis columns;
+  const Window* row_windows;     // [rows.outputs]
+  const Window* column_windows;  // [columns.outputs]
+  bool count_padding;
+  int64_t divisor;  // 0: the number of elements
+  float x_scale;
+  int32_t x_zero_point;
+  OutputGrid grid;
+};
+
+}  // namespace fxquant
+
+// The tasks begin <= i < end: a window (counted through all planes) and a block of its channels each.
+FXQ_DECLARE_LOOP(average_loop, (const AverageArgs& args, int64_t begin, int64_t end))

@@ -1,0 +1,25 @@
+#pragma once
+#include "../../common/strided.h"
+#include "../../math/requantize.h"
+#include "../isa.h"
+
+namespace fxquant {
+
+struct ElementwiseArgs {
+  const void* a;
+  const void* b;
+  void* y;
+  bool is_signed;  // int8, else uint8: a, b and y alike
+  const StridedPair* shape;
+  float a_scale;
+  float b_scale;
+  int32_t a_zero_point;
+  int32_t b_zero_point;
+  OutputGrid grid;
+};
+
+}  // namespace fxquant
+
+// The elements begin <= i < end of y, in the order of its memory.
+FXQ_DECLARE_LOOP(add_loop, (const ElementwiseArgs& args, int64_t begin, int64_t end))
+FXQ_DECLARE_LOOP(mul_loop, (const ElementwiseArgs& args, int64_t begin, int64_t end))

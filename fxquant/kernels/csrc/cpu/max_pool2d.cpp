@@ -1,0 +1,34 @@
+#include <torch/csrc/stable/library.h>
+
+#include "../common/pool.h"
+#include "loops/max_pool2d.h"
+#include "windows.h"
+
+namespace fxquant {
+namespace {
+
+Tensor max_pool2d_cpu(const Tensor& x, const std::vector<int64_t>& kernel_size, const std::vector<int64_t>& stride,
+                      const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, bool ceil_mode) {
+  constexpr const char* op = "fxquant::max_pool2d";
+  check_stored(op, "x", x);
+  check_image(op, x);
+  const Images im = prepare_pool(op, x, kernel_size, stride, padding, dilation, ceil_mode);
+  const std::vector<Window> rows = windows_of(im.rows);
+  const std::vector<Window> columns = windows_of(im.columns);
+  const MaxPoolArgs args{im.x.const_data_ptr(), im.y.mutable_data_ptr(), im.x.scalar_type() == ScalarType::Char,
+                         im.channels,           im.rows,                 im.columns,
+                         rows.data(),           columns.data()};
+  const int64_t work = im.columns.outputs * im.channels * im.rows.kernel * im.columns.kernel;  // of a row of the output
+  // An element costs less here than elsewhere: bytes are compared 64 at a time.
+  const int64_t grain = std::max<int64_t>(4 * kGrain / work, 1);
+  const auto loop = FXQ_LOOP(max_pool2d_loop);
+  torch::stable::parallel_for(0, im.planes * im.rows.outputs, grain,
+                              [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  return im.y;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("max_pool2d", TORCH_BOX(&max_pool2d_cpu)); }
+
+}  // namespace fxquant
