@@ -1,12 +1,76 @@
-"""Changes to a graph: the only file that touches what is inside one."""
+"""Edits of a graph that torch.fx lacks: the only file that touches graph internals."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
+
+from fxquant.graph.query import INPLACE, module_path
+
+
+def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: Iterable[Node] = ()) -> str:
+    """Put a module into ``gm`` at the path ``wanted``, or at ``wanted_1``, ``wanted_2``, … if that is taken.
+
+    Args:
+        instead_of: Calls that this module replaces. A path that the user's code calls there is free, unless another
+            call of the graph uses it too.
+
+    Returns:
+        The path, as target for ``call_module``.
+    """
+    replaced = tuple(instead_of)
+    free = {path for path, called in map(module_path, replaced) if called is not None}
+    free -= {str(node.target) for node in gm.graph.nodes if node.op == "call_module" and node not in replaced}
+    target, count = wanted, 0
+    while target not in free and _exists(gm, target):
+        count += 1
+        target = f"{wanted}_{count}"
+    gm.add_submodule(target, module)
+    return target
+
+
+def _exists(gm: GraphModule, target: str) -> bool:
+    parent, _, name = target.rpartition(".")
+    try:
+        return hasattr(gm.get_submodule(parent), name)
+    except AttributeError:
+        return False
+
+
+def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:
+    """Call the module ``target`` on the value of ``node``; ``users`` read the result in place of the value."""
+    graph, readers = node.graph, tuple(users)
+    with graph.inserting_after(_last_placeholder(node)):
+        call = graph.create_node("call_module", target, (node,), name=target.replace(".", "_"))
+    call.meta = {key: value for key, value in node.meta.items() if key != INPLACE}
+    for user in readers:
+        user.replace_input_with(node, call)
+    return call
+
+
+def _last_placeholder(node: Node) -> Node:
+    """``node``, or, if it is a placeholder, the last one: inputs stay together at the head of the graph."""
+    while node.op == "placeholder" and node.next.op == "placeholder":
+        node = node.next
+    return node
+
+
+def replace_node(old: Node, new: Node) -> None:
+    """Let ``new`` stand for ``old``: all its users, its name, and its metadata where ``new`` has none. ``old`` is erased."""
+    old.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+    new.meta = {**old.meta, **new.meta}
+    name = old.name
+    old.graph.erase_node(old)
+    rename(new, name)
+
+
+def rename(node: Node, name: str) -> None:
+    """Give a node a name that is free: its old bearer was erased or renamed."""
+    if node.name != name:
+        node.name = name
 
 
 def retarget(node: Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
@@ -25,27 +89,6 @@ def positions(graph: Graph) -> dict[Node, int]:
 def redirect_later_reads(node: Node, new: Node, order: Mapping[Node, int]) -> None:
     """Let everything that reads ``node`` after ``new`` read ``new`` instead."""
     node.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new], propagate_meta=False)
-
-
-def free_name(gm: GraphModule, prefix: str) -> str:
-    """``prefix``, or the first of ``prefix_1``, ``prefix_2``, … that is no attribute of ``gm`` yet."""
-    name, count = prefix, 0
-    while hasattr(gm, name):
-        count += 1
-        name = f"{prefix}_{count}"
-    return name
-
-
-def add_module(gm: GraphModule, prefix: str, module: nn.Module) -> str:
-    """Install ``module`` at the top of ``gm`` under a free name, which is returned."""
-    name = free_name(gm, prefix)
-    gm.add_module(name, module)
-    return name
-
-
-def erase(node: Node) -> None:
-    """Remove a node that nothing reads."""
-    node.graph.erase_node(node)
 
 
 def drop_unused_modules(gm: GraphModule) -> None:
