@@ -5,10 +5,13 @@ from fxquant.kernels.add import add
 from fxquant.kernels.avg_pool2d import avg_pool2d
 from fxquant.kernels.cat import cat
 from fxquant.kernels.dequantize import dequantize
+from fxquant.kernels.fake_quantize import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.max_pool2d import max_pool2d
 from fxquant.kernels.mean import mean
 from fxquant.kernels.mul import mul
+from fxquant.kernels.quantize import quantize
+from fxquant.kernels.table import table
 
 __all__ = [
     "NativeStatus",
@@ -17,8 +20,12 @@ __all__ = [
     "avg_pool2d",
     "cat",
     "dequantize",
+    "fake_quantize_per_channel_affine",
+    "fake_quantize_per_tensor_affine",
     "max_pool2d",
     "mean",
     "mul",
     "native_status",
+    "quantize",
+    "table",
 ]

@@ -1,4 +1,4 @@
-"""Argument checks of the references and fakes: the words of csrc/common/checks.h and qparams.h, in Python.
+"""Argument checks of the references and fakes: the words of csrc/common/checks.h, in Python.
 
 A native kernel makes its own checks, in C++ and as a RuntimeError; here they are a KernelError, which is one too.
 """
@@ -14,7 +14,7 @@ from fxquant.errors import KernelError
 def check_axis(op: str, axis: int, dim: int) -> int:
     """``axis`` as 0 <= axis < dim."""
     if not -dim <= axis < dim:
-        raise KernelError(f"{op}: axis is out of range", got=axis, expected=f"a dimension of x, which has {dim}")
+        raise KernelError(f"{op}: axis is out of range", got=axis, expected=f"a dimension of the tensor, which has {dim}")
     return axis % dim
 
 
@@ -24,9 +24,36 @@ def check_count(op: str, argument: str, values: Tensor, channels: int) -> None:
         raise KernelError(f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=[channels])
 
 
-def check_dtype(op: str, argument: str, tensor: Tensor, allowed: tuple[torch.dtype, ...]) -> None:
+def check_dtype(op: str, argument: str, tensor: Tensor | torch.dtype, allowed: tuple[torch.dtype, ...]) -> None:
     """The dtype of a tensor is one of a few."""
-    if tensor.dtype not in allowed:
-        *most, last = (str(dtype).removeprefix("torch.") for dtype in allowed)
+    dtype = tensor.dtype if isinstance(tensor, Tensor) else tensor
+    if dtype not in allowed:
+        *most, last = (str(each).removeprefix("torch.") for each in allowed)
         expected = f"{', '.join(most)} or {last}" if most else last
-        raise KernelError(f"{op}: {argument} has the wrong dtype", got=tensor.dtype, expected=expected)
+        raise KernelError(f"{op}: {argument} has the wrong dtype", got=dtype, expected=expected)
+
+
+def check_limits(op: str, quant_min: int, quant_max: int, dtype: torch.dtype = torch.int32) -> None:
+    """The limits are in order and fit an integer dtype."""
+    if quant_min > quant_max:
+        got = f"{quant_min} and {quant_max}"
+        raise KernelError(f"{op}: quant_min is above quant_max", got=got, expected="quant_min <= quant_max")
+    range_ = torch.iinfo(dtype)
+    if quant_min < range_.min or quant_max > range_.max:
+        raise KernelError(
+            f"{op}: quant_min and quant_max do not fit the integers they limit",
+            got=f"{quant_min} and {quant_max}",
+            expected=f"{range_.min} to {range_.max}",
+        )
+
+
+def check_zero_points(op: str, zero_point: Tensor | int, quant_min: int, quant_max: int) -> None:
+    """Every zero point is a step of the grid. On a GPU this waits for it, which the native kernels avoid."""
+    values = [zero_point] if isinstance(zero_point, int) else zero_point.tolist()
+    for value in values if isinstance(values, list) else [values]:
+        if not quant_min <= value <= quant_max:
+            raise KernelError(
+                f"{op}: a zero point lies outside [quant_min, quant_max]",
+                got=value,
+                expected=f"{quant_min} to {quant_max}",
+            )

@@ -4,9 +4,12 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <cstdint>
+#include <limits>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace fxquant {
 
@@ -36,13 +39,84 @@ inline std::string name_of(ScalarType dtype) {
   }
 }
 
+inline std::string shape_of(const Tensor& x) {
+  std::string text = "[";
+  for (int64_t d = 0; d < x.dim(); ++d) text += (d ? ", " : "") + std::to_string(x.size(d));
+  return text + "]";
+}
+
+[[noreturn]] inline void fail_dtype(const char* op, const char* argument, ScalarType got, const char* expected) {
+  fail(std::string(op) + ": " + argument + " has the wrong dtype", name_of(got), expected);
+}
+
 // The axis as 0 <= axis < dim.
 inline int64_t check_axis(const char* op, int64_t axis, int64_t dim) {
   if (axis < -dim || axis >= dim) {
-    fail(std::string(op) + ": axis is out of range", axis,
-         "a dimension of x, which has " + std::to_string(dim));
+    fail(std::string(op) + ": axis is out of range", axis, "a dimension of the tensor, which has " + std::to_string(dim));
   }
   return axis < 0 ? axis + dim : axis;
+}
+
+// A qparam has one value for each channel.
+inline void check_count(const char* op, const char* argument, const Tensor& values, int64_t channels) {
+  if (values.numel() != channels || values.dim() > 1) {
+    fail(std::string(op) + ": " + argument + " has the wrong shape", shape_of(values),
+         "[" + std::to_string(channels) + "]");
+  }
+}
+
+inline void check_limits(const char* op, int64_t quant_min, int64_t quant_max, int64_t lowest, int64_t highest) {
+  if (quant_min > quant_max) {
+    fail(std::string(op) + ": quant_min is above quant_max",
+         std::to_string(quant_min) + " and " + std::to_string(quant_max), "quant_min <= quant_max");
+  }
+  if (quant_min < lowest || quant_max > highest) {
+    fail(std::string(op) + ": quant_min and quant_max do not fit the integers they limit",
+         std::to_string(quant_min) + " and " + std::to_string(quant_max),
+         std::to_string(lowest) + " to " + std::to_string(highest));
+  }
+}
+
+inline void check_zero_point(const char* op, int64_t zero_point, int64_t quant_min, int64_t quant_max) {
+  if (zero_point < quant_min || zero_point > quant_max) {
+    fail(std::string(op) + ": a zero point lies outside [quant_min, quant_max]", zero_point,
+         std::to_string(quant_min) + " to " + std::to_string(quant_max));
+  }
+}
+
+constexpr int64_t kInt32Min = std::numeric_limits<int32_t>::min();
+constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
+
+// The limits fit the integer dtype that stores the result.
+inline void check_integers(const char* op, int64_t quant_min, int64_t quant_max, ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Byte: return check_limits(op, quant_min, quant_max, 0, 255);
+    case ScalarType::Char: return check_limits(op, quant_min, quant_max, -128, 127);
+    case ScalarType::Short: return check_limits(op, quant_min, quant_max, -32768, 32767);
+    default: return check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
+  }
+}
+
+inline void check_channels_last(const char* op, bool channels_last, int64_t dim) {
+  if (channels_last && dim != 4) {
+    fail(std::string(op) + ": channels_last is for images only", std::to_string(dim) + " dimensions",
+         "4: [N, C, H, W]");
+  }
+}
+
+inline void check_mask(const char* op, const Tensor& grad, const Tensor& mask) {
+  if (mask.scalar_type() != ScalarType::Bool) fail_dtype(op, "mask", mask.scalar_type(), "bool");
+  if (shape_of(grad) != shape_of(mask)) {
+    fail(std::string(op) + ": mask has the wrong shape", shape_of(mask), shape_of(grad) + ", as grad");
+  }
+}
+
+inline void check_table(const char* op, const Tensor& x, const Tensor& table) {
+  for (const auto& [argument, tensor] : {std::pair{"x", &x}, std::pair{"table", &table}}) {
+    const ScalarType dtype = tensor->scalar_type();
+    if (dtype != ScalarType::Byte && dtype != ScalarType::Char) fail_dtype(op, argument, dtype, "uint8 or int8");
+  }
+  check_count(op, "table", table, 256);
 }
 
 }  // namespace fxquant

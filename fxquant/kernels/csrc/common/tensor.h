@@ -56,6 +56,21 @@ inline Tensor empty_like_dense(const Tensor& x, ScalarType dtype) {
   return empty_strided(x, x.strides().data(), dtype);
 }
 
+// x in channels_last order: itself, or a copy.
+inline Tensor in_channels_last(const Tensor& x) {
+  return torch::stable::contiguous(x, torch::headeronly::MemoryFormat::ChannelsLast);
+}
+
+// grad, of the shape of a dense x, with its elements in the same places: itself, or a copy.
+inline Tensor in_strides_of(const Tensor& x, const Tensor& grad) {
+  bool same = true;
+  for (int64_t d = 0; d < x.dim(); ++d) same = same && (x.size(d) == 1 || x.stride(d) == grad.stride(d));
+  if (same) return grad;
+  Tensor copy = empty_like_dense(x, grad.scalar_type());
+  torch::stable::copy_(copy, grad);
+  return copy;
+}
+
 // A dense x seen as [outer, channels, inner] in the order of memory.
 inline Layout layout_of(const Tensor& x, std::optional<int64_t> axis) {
   if (!axis.has_value()) return {1, 1, x.numel()};

@@ -1,8 +1,9 @@
 // Per-element affine quantization, written once for the CPU (C++) and for CUDA.
 // No torch, no tensors, no loops: only the arithmetic, so that the two devices cannot drift apart.
 //
-// A grid value stays in float until it is stored: inf and NaN are representable there, and clamped before any cast.
-// Clamps are ternaries, which send NaN to the lower limit and vectorise (fmaxf and fminf do neither).
+// A grid value stays in floating point until it is stored: inf and NaN are representable there, and are clamped before
+// any cast. Clamps are ternaries, which send NaN to the lower limit and vectorise (fmaxf and fminf do neither).
+// Real is float, or double for double tensors.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -15,6 +16,44 @@
 #endif
 
 namespace fxquant {
+
+// The grid of one channel. The limits are whole numbers that Real can represent.
+template <typename Real>
+struct Affine {
+  Real scale;       // real units per step
+  Real inverse;     // 1 / scale, rounded to Real
+  Real zero_point;  // in steps
+  Real low;         // smallest step
+  Real high;        // largest step
+};
+
+// Nearest integer, ties to even.
+FXQ_HOST_DEVICE float round_even(float x) { return ::nearbyintf(x); }
+FXQ_HOST_DEVICE double round_even(double x) { return ::nearbyint(x); }
+
+// The nearest step, not clamped: may be any number, inf or NaN.
+template <typename Real>
+FXQ_HOST_DEVICE Real to_grid(Real x, const Affine<Real>& a) {
+  return round_even(x * a.inverse) + a.zero_point;
+}
+
+template <typename Real>
+FXQ_HOST_DEVICE Real saturate(Real step, const Affine<Real>& a) {
+  const Real at_least_low = step > a.low ? step : a.low;
+  return at_least_low < a.high ? at_least_low : a.high;
+}
+
+// Whether fake quantization lets the gradient through: the step is on the grid before clamping. False for NaN.
+template <typename Real>
+FXQ_HOST_DEVICE bool inside(Real step, const Affine<Real>& a) {
+  return (step >= a.low) & (step <= a.high);
+}
+
+// Real number of a clamped step. The difference is exact where |step| and |zero_point| are below 2^24.
+template <typename Real>
+FXQ_HOST_DEVICE Real from_grid(Real step, const Affine<Real>& a) {
+  return (step - a.zero_point) * a.scale;
+}
 
 // Real number of an integer of at most 16 bits: the difference is exact, the product is rounded once.
 FXQ_HOST_DEVICE float dequantize(int32_t q, float scale, int32_t zero_point) {

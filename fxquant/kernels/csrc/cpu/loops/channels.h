@@ -1,8 +1,8 @@
-// Walks [outer, channels, inner] for loops with one parameter set per channel. No torch.
+// Walks [outer, channels, inner] for loops with one grid per channel. No torch.
 #pragma once
 #include "../../common/layout.h"
-
-#define FXQ_RESTRICT __restrict__
+#include "../../math/affine.h"
+#include "blocks.h"
 
 namespace fxquant {
 
@@ -28,5 +28,18 @@ static inline void for_each_channel(const Layout& layout, int64_t begin, int64_t
     begin += count;
   }
 }
+
+// The grids of all channels, as arrays: [channels] each.
+template <typename Real>
+struct Grids {
+  const Real* scale;
+  const Real* inverse;
+  const Real* zero_point;
+  Real low;
+  Real high;
+
+  Affine<Real> at(int64_t c) const { return {scale[c], inverse[c], zero_point[c], low, high}; }
+  Grids from(int64_t c) const { return {scale + c, inverse + c, zero_point + c, low, high}; }
+};
 
 }  // namespace fxquant

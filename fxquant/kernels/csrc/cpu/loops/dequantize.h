@@ -1,10 +1,9 @@
 #pragma once
 #include "../../common/layout.h"
 #include "../isa.h"
+#include "types.h"
 
 namespace fxquant {
-
-enum class Integer : int32_t { kUint8, kInt8, kInt16, kInt32 };
 
 struct DequantizeArgs {
   const void* q;

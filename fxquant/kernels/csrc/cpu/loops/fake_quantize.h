@@ -1,0 +1,28 @@
+#pragma once
+#include "../isa.h"
+#include "channels.h"
+#include "types.h"
+
+namespace fxquant {
+
+struct FakeQuantizeArgs {
+  Float type;  // of x and y
+  const void* x;
+  void* y;
+  bool* mask;  // true where the gradient passes; null: not wanted
+  Layout layout;
+  Grids<float> grids;          // for every type but double
+  Grids<double> double_grids;  // for double
+};
+
+struct FakeQuantizeBackwardArgs {
+  Float type;  // of grad and result
+  const void* grad;
+  const bool* mask;
+  void* result;
+};
+
+}  // namespace fxquant
+
+FXQ_DECLARE_LOOP(fake_quantize_loop, (const FakeQuantizeArgs& args, int64_t begin, int64_t end))
+FXQ_DECLARE_LOOP(fake_quantize_backward_loop, (const FakeQuantizeBackwardArgs& args, int64_t begin, int64_t end))

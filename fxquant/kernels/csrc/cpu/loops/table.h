@@ -1,0 +1,14 @@
+#pragma once
+#include "../isa.h"
+
+namespace fxquant {
+
+struct TableArgs {
+  const uint8_t* x;
+  const uint8_t* table;  // [256]
+  uint8_t* y;
+};
+
+}  // namespace fxquant
+
+FXQ_DECLARE_LOOP(table_loop, (const TableArgs& args, int64_t begin, int64_t end))

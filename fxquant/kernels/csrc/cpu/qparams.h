@@ -1,0 +1,152 @@
+// Scale and zero point of a call, read on the CPU, checked, and brought to the arrays that loops want.
+#pragma once
+#include <torch/csrc/stable/tensor.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "../common/checks.h"
+#include "../common/tensor.h"
+#include "loops/channels.h"
+
+namespace fxquant {
+
+// Calls f with a typed pointer to the data of a CPU tensor of numbers.
+template <typename F>
+void visit_numbers(const char* op, const char* argument, const Tensor& x, const F& f) {
+  switch (x.scalar_type()) {
+    case ScalarType::Byte: return f(x.const_data_ptr<uint8_t>());
+    case ScalarType::Char: return f(x.const_data_ptr<int8_t>());
+    case ScalarType::Short: return f(x.const_data_ptr<int16_t>());
+    case ScalarType::Int: return f(x.const_data_ptr<int32_t>());
+    case ScalarType::Long: return f(x.const_data_ptr<int64_t>());
+    case ScalarType::Half: return f(x.const_data_ptr<torch::headeronly::Half>());
+    case ScalarType::BFloat16: return f(x.const_data_ptr<torch::headeronly::BFloat16>());
+    case ScalarType::Float: return f(x.const_data_ptr<float>());
+    case ScalarType::Double: return f(x.const_data_ptr<double>());
+    default: fail_dtype(op, argument, x.scalar_type(), "an integer or floating dtype");
+  }
+}
+
+// Scale as float32 and zero point as int32, [channels] each.
+struct QParams {
+  std::vector<float> scale;
+  std::vector<int32_t> zero_point;
+
+  QParams(double scale_, int64_t zero_point_)
+      : scale{static_cast<float>(scale_)}, zero_point{static_cast<int32_t>(zero_point_)} {}
+
+  QParams(const char* op, const Tensor& scale_, const Tensor& zero_point_, int64_t channels) {
+    check_count(op, "scale", scale_, channels);
+    check_count(op, "zero_point", zero_point_, channels);
+    check_cpu(op, "scale", scale_);
+    check_cpu(op, "zero_point", zero_point_);
+    scale.reserve(channels);
+    zero_point.reserve(channels);
+    visit_numbers(op, "scale", dense(scale_), [&](const auto* values) {
+      for (int64_t c = 0; c < channels; ++c) scale.push_back(static_cast<float>(values[c]));
+    });
+    visit_numbers(op, "zero_point", dense(zero_point_), [&](const auto* values) {
+      for (int64_t c = 0; c < channels; ++c) zero_point.push_back(integral(op, static_cast<double>(values[c])));
+    });
+  }
+
+  // Where channels lie side by side and are few, several rows of them make one long one, for the sake of the loops.
+  void lengthen_rows(Layout& layout) {
+    constexpr int64_t kRow = 256;
+    if (layout.inner != 1 || layout.channels == 1 || layout.channels >= kRow) return;
+    const int64_t channels = layout.channels;
+    const int64_t times = (kRow + channels - 1) / channels;
+    scale.reserve(channels * times);
+    zero_point.reserve(channels * times);
+    for (int64_t i = channels; i < channels * times; ++i) {
+      scale.push_back(scale[i - channels]);
+      zero_point.push_back(zero_point[i - channels]);
+    }
+    layout.outer = (layout.outer + times - 1) / times;  // the last row may be a part
+    layout.channels = channels * times;
+  }
+
+ private:
+  static void check_cpu(const char* op, const char* argument, const Tensor& values) {
+    if (!values.is_cpu()) {
+      fail(std::string(op) + ": " + argument + " lies on another device than the tensor", "no CPU tensor", "cpu");
+    }
+  }
+
+  static int32_t integral(const char* op, double value) {
+    if (!(value == std::nearbyint(value)) || value < kInt32Min || value > kInt32Max) {
+      fail(std::string(op) + ": a zero point is no int32", value,
+           "integers of 32 bits, in any integer or floating dtype");
+    }
+    return static_cast<int32_t>(value);
+  }
+};
+
+// The arrays behind Grids<Real>.
+template <typename Real>
+struct GridArrays {
+  std::vector<Real> scale;
+  std::vector<Real> inverse;
+  std::vector<Real> zero_point;
+  Real low = 0;
+  Real high = 0;
+
+  GridArrays() = default;
+
+  GridArrays(const QParams& qparams, int64_t quant_min, int64_t quant_max)
+      : scale(qparams.scale.begin(), qparams.scale.end()),
+        zero_point(qparams.zero_point.begin(), qparams.zero_point.end()),
+        low(representable(quant_min, 1)),
+        high(representable(quant_max, -1)) {
+    inverse.reserve(scale.size());
+    for (const Real s : scale) inverse.push_back(Real{1} / s);
+  }
+
+  Grids<Real> view() const { return {scale.data(), inverse.data(), zero_point.data(), low, high}; }
+
+ private:
+  // The nearest Real of an integer that does not lie beyond it, so that a clamped value fits its integer type.
+  static Real representable(int64_t limit, int direction) {
+    Real real = static_cast<Real>(limit);
+    const double beyond = (static_cast<double>(real) - static_cast<double>(limit)) * direction;
+    return beyond < 0 ? std::nextafter(real, direction * std::numeric_limits<Real>::infinity()) : real;
+  }
+};
+
+// The grids in both precisions; only the one that x needs is filled.
+struct AnyGrids {
+  GridArrays<float> floats;
+  GridArrays<double> doubles;
+
+  AnyGrids(Float type, const QParams& qparams, int64_t quant_min, int64_t quant_max) {
+    if (type == Float::kDouble) {
+      doubles = GridArrays<double>(qparams, quant_min, quant_max);
+    } else {
+      floats = GridArrays<float>(qparams, quant_min, quant_max);
+    }
+  }
+};
+
+inline Float float_type(const char* op, const char* argument, ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Float: return Float::kFloat;
+    case ScalarType::Double: return Float::kDouble;
+    case ScalarType::Half: return Float::kHalf;
+    case ScalarType::BFloat16: return Float::kBFloat16;
+    default: fail_dtype(op, argument, dtype, "float32, float64, float16 or bfloat16");
+  }
+}
+
+inline Integer integer_type(const char* op, const char* argument, ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Byte: return Integer::kUint8;
+    case ScalarType::Char: return Integer::kInt8;
+    case ScalarType::Short: return Integer::kInt16;
+    case ScalarType::Int: return Integer::kInt32;
+    default: fail_dtype(op, argument, dtype, "uint8, int8, int16 or int32");
+  }
+}
+
+}  // namespace fxquant

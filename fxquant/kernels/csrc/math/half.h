@@ -1,0 +1,51 @@
+// float16 and bfloat16 as bits, to and from float: exact one way, to nearest even the other. Branchless, so that loops
+// over them vectorise, and the same on the CPU and in CUDA.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "affine.h"
+
+namespace fxquant {
+
+FXQ_HOST_DEVICE float float_of_bits(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+FXQ_HOST_DEVICE uint32_t bits_of_float(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+FXQ_HOST_DEVICE float float_from_bfloat16(uint16_t x) { return float_of_bits(static_cast<uint32_t>(x) << 16); }
+
+FXQ_HOST_DEVICE uint16_t bfloat16_from_float(float x) {
+  const uint32_t bits = bits_of_float(x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+}
+
+// The exponent is moved by multiplying with 2^112, which also normalises subnormals; inf and NaN get theirs back.
+FXQ_HOST_DEVICE float float_from_half(uint16_t x) {
+  const uint32_t magnitude = static_cast<uint32_t>(x & 0x7fffu) << 13;
+  const uint32_t finite = bits_of_float(float_of_bits(magnitude) * float_of_bits(0x77800000u));
+  const uint32_t bits = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite;
+  return float_of_bits(bits | (static_cast<uint32_t>(x & 0x8000u) << 16));
+}
+
+FXQ_HOST_DEVICE uint16_t half_from_float(float x) {
+  const uint32_t bits = bits_of_float(x);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  // Below 2^-14 the result is subnormal: adding 0.5 lets the float adder round to its multiples of 2^-24.
+  const uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
+  const uint32_t infinite = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  const uint32_t result = magnitude >= 0x477ff000u ? infinite : finite;
+  return static_cast<uint16_t>(result | ((bits >> 16) & 0x8000u));
+}
+
+}  // namespace fxquant
