@@ -1,0 +1,168 @@
+"""A convolution on stored integers, with batch norm, activation and residual already inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from fxquant.errors import InputError
+from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
+from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.onednn import OnednnConv, onednn_status
+from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.weight import byte_grid, float_bias, integer_weight
+from fxquant.spec import Clamp, QParams
+
+
+class QuantizedConv(QuantizedModule):
+    """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator.
+
+    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI the framework's oneDNN operator computes
+    it (at most one step away, equal in at least 99.99 %), elsewhere the Python reference does; :meth:`kernel` says which.
+
+    Args:
+        conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.
+        x: Grid of the input; at most 8 bits, per tensor.
+        weight: Grid of the weight; at most 8 bits, per tensor or per output channel.
+        y: Grid of the output, after the activation.
+        activation: Clamp between sum and output, in real units.
+        residual: Grid of a second input that is added before the activation.
+
+    Shape:
+        x: uint8 or int8 [N, C_in, *spatial] or [C_in, *spatial], 1 to 3 spatial dimensions.
+        residual: uint8 or int8, broadcasts to the output.
+        Output: uint8 or int8 [N, C_out, *out] or [C_out, *out]; channels_last from the oneDNN operator.
+
+    Raises:
+        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_scale: Tensor
+    weight_zero_point: Tensor
+
+    def __init__(
+        self,
+        conv: nn.Conv1d | nn.Conv2d | nn.Conv3d,
+        *,
+        x: QParams,
+        weight: QParams,
+        y: QParams,
+        activation: Clamp | None = None,
+        residual: QParams | None = None,
+    ) -> None:
+        super().__init__()
+        integers, weight_grid = integer_weight(conv.weight, weight)
+        self.register_buffer("weight", integers)
+        self.register_buffer("bias", float_bias(conv.bias))
+        self.add_grid("x", byte_grid("the input", x))
+        self.add_grid("weight", weight_grid)
+        self.add_grid("y", byte_grid("the output", y))
+        if residual is not None:
+            self.add_grid("residual", byte_grid("the residual", residual))
+        self.x_dtype = x.scheme.dtype
+        self.has_residual = residual is not None
+        self.activation = activation
+        self.geometry = ConvGeometry.of(conv)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self._run(self._derived or self.derived(), x, residual)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        self.derived()  # raises where the grids are unknown
+        return self._run(self._by_reference(), *inputs)
+
+    def _run(self, convolve: Callable[..., Tensor], x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if x.dtype != self.x_dtype or (residual is not None) != self.has_residual:
+            raise self._wrong_inputs(x, residual)
+        if x.dim() != self.geometry.spatial + 1:
+            return convolve(x, residual=residual)
+        return convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0)).squeeze(0)
+
+    def kernel(self) -> str:
+        """What runs: ``onednn``, or ``reference`` and why."""
+        reason = self._refusal()
+        return f"reference: {reason}" if reason else "onednn"
+
+    def derive(self) -> Callable[..., Tensor]:
+        if self._refusal():
+            return self._by_reference()
+        return OnednnConv(
+            self.weight,
+            self.x_dtype,
+            self.scalars("x")[1],
+            self.geometry,
+            self.epilogue(),
+            self.grid("residual").scheme.dtype if self.has_residual else None,
+        )
+
+    def _by_reference(self) -> Callable[..., Tensor]:
+        return partial(
+            conv_reference,
+            x_zero_point=self.scalars("x")[1],
+            weight=self.weight,
+            weight_zero_point=self.weight_zero_point,
+            geometry=self.geometry,
+            epilogue=self.epilogue(),
+        )
+
+    def epilogue(self) -> Epilogue:
+        """What follows the sums, as the buffers have it now."""
+        y = self.grid("y")
+        scale, zero_point = self.scalars("y")
+        low, high = integer_limits(y, self.activation)
+        residual_scale, residual_zero_point = self.scalars("residual") if self.has_residual else (1.0, 0)
+        return Epilogue(
+            x_scale=self.scalars("x")[0],
+            weight_scale=self.weight_scale,
+            bias=self.bias,
+            y_scale=scale,
+            y_zero_point=zero_point,
+            quant_min=low,
+            quant_max=high,
+            dtype=y.scheme.dtype,
+            residual_scale=residual_scale,
+            residual_zero_point=residual_zero_point,
+        )
+
+    def _refusal(self) -> str:
+        if self.weight.device.type != "cpu":
+            return f"the oneDNN operators run on the CPU, not on {self.weight.device.type}"
+        if not onednn_status().usable:
+            return onednn_status().reason
+        if bool(self.weight_zero_point.any()):
+            return "the oneDNN operators take no zero point of the weight"
+        if self.has_residual and self.geometry.spatial == 3:
+            return "the oneDNN operator adds no residual to a three-dimensional convolution"
+        return ""
+
+    def _wrong_inputs(self, x: Tensor, residual: Tensor | None) -> InputError:
+        second = {True: ", then a residual", False: ""}
+        return InputError(
+            "a quantized convolution got inputs that it was not made for",
+            at=self.unit or type(self).__name__,
+            got=f"{x.dtype}{second[residual is not None]}",
+            expected=f"{self.x_dtype}{second[self.has_residual]}",
+        )
+
+    def extra_repr(self) -> str:
+        geometry = self.geometry
+        parts = [f"{self.weight.shape[1] * geometry.groups}, {self.weight.shape[0]}"]
+        parts += [f"kernel_size={geometry.kernel_size}", f"stride={geometry.stride}"]
+        if any(geometry.before) or any(geometry.after):
+            even = geometry.before == geometry.after
+            parts.append(f"padding={geometry.before if even else (geometry.before, geometry.after)}")
+        if geometry.padding_mode != "zeros":
+            parts.append(f"padding_mode={geometry.padding_mode!r}")
+        if any(step != 1 for step in geometry.dilation):
+            parts.append(f"dilation={geometry.dilation}")
+        if geometry.groups != 1:
+            parts.append(f"groups={geometry.groups}")
+        if self.bias is None:
+            parts.append("bias=False")
+        if self.activation is not None:
+            parts.append(f"activation={self.activation}")
+        return f"{', '.join(parts)}\n{super().extra_repr()}"

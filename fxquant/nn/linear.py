@@ -1,0 +1,127 @@
+"""A linear layer on stored integers, with its activation already inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from fxquant.errors import InputError
+from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.linear_reference import linear_reference
+from fxquant.kernels.onednn import OnednnLinear, onednn_status
+from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.weight import byte_grid, float_bias, integer_weight
+from fxquant.spec import Clamp, QParams
+
+
+class QuantizedLinear(QuantizedModule):
+    """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator.
+
+    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI the framework's oneDNN operator computes
+    it (at most one step away, equal in at least 99.99 %), elsewhere the Python reference does; :meth:`kernel` says which.
+
+    Args:
+        linear: The float layer.
+        x: Grid of the input; at most 8 bits, per tensor.
+        weight: Grid of the weight; at most 8 bits, per tensor or per output feature.
+        y: Grid of the output, after the activation.
+        activation: Clamp between sum and output, in real units.
+
+    Shape:
+        uint8 or int8 [..., in_features] to uint8 or int8 [..., out_features].
+
+    Raises:
+        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_scale: Tensor
+    weight_zero_point: Tensor
+
+    def __init__(
+        self, linear: nn.Linear, *, x: QParams, weight: QParams, y: QParams, activation: Clamp | None = None
+    ) -> None:
+        super().__init__()
+        integers, weight_grid = integer_weight(linear.weight, weight)
+        self.register_buffer("weight", integers)
+        self.register_buffer("bias", float_bias(linear.bias))
+        self.add_grid("x", byte_grid("the input", x))
+        self.add_grid("weight", weight_grid)
+        self.add_grid("y", byte_grid("the output", y))
+        self.x_dtype = x.scheme.dtype
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != self.x_dtype:
+            raise self._wrong_input(x)
+        return (self._derived or self.derived())(x)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        if x.dtype != self.x_dtype:
+            raise self._wrong_input(x)
+        self.derived()  # raises where the grids are unknown
+        return self._by_reference()(x)
+
+    def kernel(self) -> str:
+        """What runs: ``onednn``, or ``reference`` and why."""
+        reason = self._refusal()
+        return f"reference: {reason}" if reason else "onednn"
+
+    def derive(self) -> Callable[..., Tensor]:
+        if self._refusal():
+            return self._by_reference()
+        return OnednnLinear(self.weight, self.x_dtype, self.scalars("x")[1], self.epilogue())
+
+    def _by_reference(self) -> Callable[..., Tensor]:
+        return partial(
+            linear_reference,
+            x_zero_point=self.scalars("x")[1],
+            weight=self.weight,
+            weight_zero_point=self.weight_zero_point,
+            epilogue=self.epilogue(),
+        )
+
+    def epilogue(self) -> Epilogue:
+        """What follows the sums, as the buffers have it now."""
+        y = self.grid("y")
+        scale, zero_point = self.scalars("y")
+        low, high = integer_limits(y, self.activation)
+        return Epilogue(
+            x_scale=self.scalars("x")[0],
+            weight_scale=self.weight_scale,
+            bias=self.bias,
+            y_scale=scale,
+            y_zero_point=zero_point,
+            quant_min=low,
+            quant_max=high,
+            dtype=y.scheme.dtype,
+        )
+
+    def _refusal(self) -> str:
+        if self.weight.device.type != "cpu":
+            return f"the oneDNN operators run on the CPU, not on {self.weight.device.type}"
+        if not onednn_status().usable:
+            return onednn_status().reason
+        if bool(self.weight_zero_point.any()):
+            return "the oneDNN operators take no zero point of the weight"
+        return ""
+
+    def _wrong_input(self, x: Tensor) -> InputError:
+        return InputError(
+            "a quantized linear layer got an input that it was not made for",
+            at=self.unit or type(self).__name__,
+            got=x.dtype,
+            expected=self.x_dtype,
+        )
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.weight.shape[1]}, {self.weight.shape[0]}"]
+        if self.bias is None:
+            parts.append("bias=False")
+        if self.activation is not None:
+            parts.append(f"activation={self.activation}")
+        return f"{', '.join(parts)}\n{super().extra_repr()}"

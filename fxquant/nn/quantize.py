@@ -1,0 +1,131 @@
+"""The borders between real numbers and stored integers, and the step from one grid to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.kernels import dequantize, quantize, table
+from fxquant.kernels.dequantize import reference as dequantize_reference
+from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.nn.base import QuantizedModule
+from fxquant.spec import QParams
+
+IMAGE_RANK = 4
+
+
+class Quantize(QuantizedModule):
+    """Real numbers to stored integers: ``clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max)``.
+
+    Args:
+        qparams: Grid of the result, role ``y``.
+        channels_last: Give [N, C, H, W] results in channels_last order, in the same step.
+
+    Shape:
+        Floating point of any shape; the result is an integer tensor of that shape, of the dtype of the scheme.
+    """
+
+    def __init__(self, qparams: QParams, channels_last: bool = False) -> None:
+        super().__init__()
+        self.add_grid("y", qparams)
+        self.channels_last = channels_last
+
+    def derive(self) -> tuple[Any, ...]:
+        return quantize_arguments(self.grid("y"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return quantize(x, *(self._derived or self.derived()), channels_last=self._turns(x))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return quantize_reference(x, *self.derived(), channels_last=self._turns(x))
+
+    def _turns(self, x: Tensor) -> bool:
+        return self.channels_last and x.dim() == IMAGE_RANK
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (", channels_last=True" if self.channels_last else "")
+
+
+class Dequantize(QuantizedModule):
+    """Stored integers to the real numbers they stand for: ``(q - zero_point) * scale``, in float32.
+
+    Args:
+        qparams: Grid of the input, role ``x``.
+
+    Shape:
+        Any; memory order is kept.
+    """
+
+    def __init__(self, qparams: QParams) -> None:
+        super().__init__()
+        self.add_grid("x", qparams)
+
+    def derive(self) -> tuple[Any, ...]:
+        return dequantize_arguments(self.grid("x"))
+
+    def forward(self, q: Tensor) -> Tensor:
+        return dequantize(q, *(self._derived or self.derived()))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (q,) = inputs
+        return dequantize_reference(q, *self.derived())
+
+
+class Requantize(QuantizedModule):
+    """From one grid to another: what dequantizing and quantizing again gives, to the bit.
+
+    Grids of at most 8 bits go through a table of 256 answers; wider ones through float32.
+
+    Args:
+        x: Grid of the input.
+        y: Grid of the result.
+
+    Shape:
+        Any; memory order is kept.
+    """
+
+    def __init__(self, x: QParams, y: QParams) -> None:
+        super().__init__()
+        self.add_grid("x", x)
+        self.add_grid("y", y)
+        self.by_table = x.scheme.bits <= 8 and y.scheme.bits <= 8 and x.scheme.axis is None and y.scheme.axis is None
+
+    def derive(self) -> tuple[Any, ...]:
+        if not self.by_table:
+            return dequantize_arguments(self.grid("x")), quantize_arguments(self.grid("y"))
+        return (self._through_float(every_byte(self.grid("x"))),)
+
+    def forward(self, q: Tensor) -> Tensor:
+        derived = self._derived or self.derived()
+        if self.by_table:
+            return table(q, derived[0])
+        return quantize(dequantize(q, *derived[0]), *derived[1])
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (q,) = inputs
+        self.derived()  # raises where the grids are unknown
+        return self._through_float(q)
+
+    def _through_float(self, q: Tensor) -> Tensor:
+        real = dequantize_reference(q, *dequantize_arguments(self.grid("x")))
+        return quantize_reference(real, *quantize_arguments(self.grid("y")))
+
+
+def quantize_arguments(y: QParams) -> tuple[Any, ...]:
+    """What ``fxquant.kernels.quantize`` takes after its input."""
+    scheme = y.scheme
+    return y.scale, y.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype, scheme.axis
+
+
+def dequantize_arguments(x: QParams) -> tuple[Any, ...]:
+    """What ``fxquant.kernels.dequantize`` takes after its input."""
+    return x.scale, x.zero_point, x.scheme.axis
+
+
+def every_byte(x: QParams) -> Tensor:
+    """All 256 stored values of a grid of at most 8 bits, in the order of their bytes: what a table is filled from."""
+    values = torch.arange(256, dtype=torch.int32, device=x.scale.device).to(torch.uint8)
+    return values.view(x.scheme.dtype)
