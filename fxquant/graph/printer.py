@@ -1,0 +1,116 @@
+"""A graph as text: one short line per node, for people and for diffs."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from tabulate import tabulate
+from torch.fx import GraphModule, Node
+
+from fxquant.errors import user_line
+from fxquant.graph.query import function_name, module_of, value_of
+
+WIDTH = 100
+"""No line of a diff is wider."""
+_TEXT_WIDTH = WIDTH - 2  # a diff puts two characters in front
+_VALUE_COLUMN = 68
+
+_PREFIXES = {
+    "torch.nn.functional": "F.",
+    "torch._C._nn": "F.",
+    "torch": "torch.",
+    "torch.functional": "torch.",
+    "_operator": "operator.",
+}
+
+
+def format_graph(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str:
+    """The graph, one node per line: name, what it calls on what, and shape and dtype of its value where known.
+
+    A node whose line would be wider than 98 columns goes on in indented lines.
+
+    Args:
+        gm: Any graph module.
+        notes: Node name -> text that is put behind the value (a grid, say).
+    """
+    beside = notes or {}
+    return "\n".join(_line(node, beside.get(node.name, "")) for node in gm.graph.nodes)
+
+
+def format_table(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str:
+    """The graph as a table: name, operation, value, note, line of the user's code. As wide as it needs to be."""
+    beside = notes or {}
+    rows = [
+        (node.name, format_call(node), _value(node), beside.get(node.name, ""), user_line(node))
+        for node in gm.graph.nodes
+    ]
+    return tabulate(rows, headers=("node", "operation", "value", "grid", "from"), tablefmt="simple", disable_numparse=True)
+
+
+def format_call(node: Node) -> str:
+    """What a node computes: ``F.relu(conv1)``, ``Conv2d[layer1.0.conv1](x)``."""
+    if node.op == "placeholder":
+        return f"input (default {node.args[0]!r})" if node.args else "input"
+    if node.op == "get_attr":
+        return f"attribute {node.target}"
+    if node.op == "output":
+        return f"return {_argument(node.args[0])}"
+    arguments = [_argument(arg) for arg in node.args] + [f"{key}={_argument(arg)}" for key, arg in node.kwargs.items()]
+    if node.op == "call_method" and arguments:
+        return f"{arguments[0]}.{node.target}({', '.join(arguments[1:])})"
+    return f"{_called(node)}({', '.join(arguments)})"
+
+
+def _called(node: Node) -> str:
+    if node.op == "call_module":
+        kind = type(module_of(node)).__name__
+        return kind if str(node.target).replace(".", "_") == node.name else f"{kind}[{node.target}]"
+    target: Any = node.target
+    module = getattr(target, "__module__", None) or "torch"
+    return _PREFIXES.get(module, "") + function_name(target)
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, Node):
+        return value.name
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_argument, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_argument, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_argument(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, slice):
+        return ":".join("" if part is None else _argument(part) for part in (value.start, value.stop, value.step))
+    return function_name(value) if callable(value) and not isinstance(value, type) else repr(value)
+
+
+def _value(node: Node) -> str:
+    info = value_of(node)
+    return "" if info is None else str(info).replace(" ", "")
+
+
+def _line(node: Node, note: str) -> str:
+    call = format_call(node)
+    left = call if node.op == "output" else f"{node.name} = {call}"
+    right = "  ".join(part for part in (_value(node), note) if part)
+    padded = f"{left:<{_VALUE_COLUMN}}  {right}" if right else left
+    if len(padded) <= _TEXT_WIDTH:
+        return padded
+    tight = f"{left}  {right}"
+    wrap = textwrap.TextWrapper(_TEXT_WIDTH, subsequent_indent="        ", break_on_hyphens=False)
+    return tight if len(tight) <= _TEXT_WIDTH else "\n".join(wrap.wrap(left) + ([f"        {right}"] if right else []))
+
+
+def diff(before: str, after: str) -> str:
+    """The lines that differ, each with ``- `` or ``+ `` in front; empty if none does."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return "\n".join(f"{line[0]} {line[1:]}" for line in list(lines)[2:] if not line.startswith("@@"))
+
+
+def coloured(text: str) -> str:
+    """A diff with removed lines in red and added ones in green, for a terminal."""
+    colours = {"- ": "\x1b[31m", "+ ": "\x1b[32m"}
+    return "\n".join(f"{colours[line[:2]]}{line}\x1b[0m" if line[:2] in colours else line for line in text.splitlines())

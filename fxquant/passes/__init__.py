@@ -1,0 +1,1 @@
+"""Passes, one a file, the orders in which they run (``pipelines``), and the manager that runs them."""

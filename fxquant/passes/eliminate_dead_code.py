@@ -1,0 +1,43 @@
+"""Removes what nothing reads: values, and the modules that no call needs any more."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from fxquant.graph.aliases import changed_argument
+from fxquant.graph.edit import drop_unused_modules
+from fxquant.graph.query import canonical_type, has_hooks, module_of
+from fxquant.graph.tracing import require_value
+from fxquant.passes.base import PassContext, graph_pass
+
+
+@graph_pass(keeps_values=True)
+def eliminate_dead_code(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Drop nodes without readers, unless running them has an effect; then drop modules that are never called."""
+    for node in reversed(gm.graph.nodes):
+        if not node.users and not has_effect(node):
+            gm.graph.erase_node(node)
+    drop_unused_modules(gm)
+    return gm
+
+
+def has_effect(node: Node) -> bool:
+    """Whether a node must run although nothing reads its value.
+
+    Inputs and outputs, checks, in-place changes, random numbers, and modules that may keep count of their calls: the
+    user's own, those with hooks, and batch norms that still learn their statistics.
+    """
+    if node.op == "call_module":
+        module = module_of(node)
+        return changed_argument(node) is not None or module is None or not _is_pure(module)
+    return node.is_impure() or changed_argument(node) is not None or node.target is require_value
+
+
+def _is_pure(module: nn.Module) -> bool:
+    if has_hooks(module) or getattr(module, "_is_impure", False):
+        return False
+    if type(module).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return True
+    learns = module.training and any(True for _ in module.buffers())
+    return canonical_type(module) is not None and not learns

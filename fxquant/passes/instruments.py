@@ -1,0 +1,195 @@
+"""What prints while passes run: a line per pass, diffs, whole graphs, files. Everything goes through ``logging``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from tabulate import tabulate
+from torch.fx import GraphModule
+
+from fxquant.graph.printer import WIDTH, coloured, format_graph, format_table
+from fxquant.passes.base import PassContext
+from fxquant.passes.snapshot import Instrument, Snapshot
+from fxquant.plan import QuantPlan
+from fxquant.settings import Settings
+from fxquant.spec import Fixed, Observed, QParams, SharedWith, TensorRef
+
+logger = logging.getLogger("fxquant")
+
+
+def instruments_for(settings: Settings) -> tuple[Instrument, ...]:
+    """The instruments that the environment asks for.
+
+    The line per pass is always there: it goes to ``logging.getLogger("fxquant")`` at level INFO, which nobody hears
+    unless the application or FXQUANT_DEBUG listens.
+    """
+    chosen: list[Instrument] = [log_pass]
+    if settings.debug >= 2:
+        chosen.append(log_diff)
+    chosen.append(PlanLog())
+    if settings.print_after:
+        chosen.append(log_graph_after(settings.print_after))
+    if settings.dump_dir:
+        chosen.append(dump_into(Path(settings.dump_dir)))
+    return tuple(chosen)
+
+
+@contextmanager
+def debug_output(settings: Settings) -> Iterator[None]:
+    """Let the log be seen while passes run, if FXQUANT_DEBUG or FXQUANT_PRINT_AFTER asks for it.
+
+    Level 3 shows DEBUG records too. The level is put back, and the handler, which is added only where the application
+    has none of its own, is taken away at the end.
+    """
+    if not (settings.debug or settings.print_after):
+        yield
+        return
+    handler = None if logger.hasHandlers() else logging.StreamHandler(sys.stderr)
+    level = logger.level
+    logger.setLevel(logging.DEBUG if settings.debug >= 3 else logging.INFO)
+    if handler is not None:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if handler is not None:
+            logger.removeHandler(handler)
+
+
+def log_pass(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
+    """``[2/4] annotate  +0 -0  3.1 ms``."""
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", snapshot.title())
+
+
+def log_diff(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
+    """What the pass changed, with the grid of each value where it is known; in colour on a terminal."""
+    if snapshot.changed:
+        text = with_notes(snapshot.diff(), grid_notes(ctx.plan))
+        logger.info("%s", coloured(text) if sys.stderr.isatty() else text)
+
+
+class PlanLog:
+    """Logs the plan, as a table, each time that a pass has changed it."""
+
+    def __init__(self) -> None:
+        self._seen: QuantPlan | None = None
+
+    def __call__(self, snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
+        plan = ctx.plan
+        if plan is self._seen or not (plan.units or plan.rejections):
+            return
+        self._seen = plan
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s", format_plan(plan))
+
+
+def log_graph_after(names: tuple[str, ...]) -> Instrument:
+    """Logs the whole graph, as a table, after the passes ``names``."""
+
+    def instrument(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
+        if snapshot.name in names:
+            logger.info("the graph after %s:\n%s", snapshot.name, format_table(gm, grid_notes(ctx.plan)))
+
+    return instrument
+
+
+def dump_into(folder: Path) -> Instrument:
+    """Writes ``003_annotate.txt`` into ``folder``, which is made: the graph before and after, and the diff."""
+
+    def instrument(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        sections = (
+            ("before", snapshot.before),
+            ("after", format_graph(gm, grid_notes(ctx.plan))),
+            ("diff", snapshot.diff() or "(nothing)"),
+        )
+        text = "\n\n".join(f"# {name}\n{body}" for name, body in (("pass", snapshot.title()), *sections))
+        path = folder / f"{snapshot.index + 1:03d}_{snapshot.name}.txt"
+        path.write_text(text + "\n", encoding="utf-8")
+
+    return instrument
+
+
+def grid_notes(plan: QuantPlan) -> dict[str, str]:
+    """Node name -> its grid in a few characters: ``uint8 s=0.0235 z=114`` once calibrated, else where it comes from."""
+    notes = {ref.name: note for ref, policy in plan.policies.items() if ref.kind == "activation" and (note := _policy(policy))}
+    notes |= {ref.name: _grid(qparams) for ref, qparams in plan.qparams.items() if ref.kind == "activation"}
+    return notes
+
+
+def _grid(qparams: QParams) -> str:
+    kind = f"{'int' if qparams.scheme.signed else 'uint'}{qparams.scheme.bits}"
+    if qparams.scale.numel() != 1:
+        return f"{kind} x{qparams.scale.numel()}"
+    return f"{kind} s={float(qparams.scale):.4g} z={int(qparams.zero_point)}"
+
+
+def _policy(policy: Any) -> str:
+    if isinstance(policy, SharedWith):
+        return f"grid of {policy.source.name}"
+    if isinstance(policy, Fixed):
+        return _grid(policy.qparams)
+    return "observed" if isinstance(policy, Observed) else ""
+
+
+def with_notes(diff: str, notes: dict[str, str]) -> str:
+    """Put the notes behind the lines of a diff that define their nodes; in a line of its own where there is no room."""
+    lines: list[str] = []
+    for line in diff.splitlines():
+        name, equals, _ = line[2:].partition(" = ")
+        note = notes.get(name, "") if equals else ""
+        if not note:
+            lines.append(line)
+        elif len(line) + 2 + len(note) <= WIDTH:
+            lines.append(f"{line}  {note}")
+        else:
+            lines += [line, f"{line[:2]}        {note}"]
+    return "\n".join(lines)
+
+
+def format_plan(plan: QuantPlan) -> str:
+    """The plan as two tables: units with their grids, and what was refused with the reason."""
+    grids = grid_notes(plan)
+    units = [
+        (unit.root, unit.pattern, " ".join(unit.nodes[:-1]), _roles(unit.inputs, unit.roles), grids.get(unit.root, ""))
+        for unit in plan.units
+    ]
+    text = _table(units, ("unit", "pattern", "with", "reads", "grid")) if units else "no unit"
+    refused = [(item.node, item.pattern, item.reason) for item in plan.rejections]
+    return text + ("\n\n" + _table(refused, ("stays float", "pattern", "reason")) if refused else "")
+
+
+def _roles(inputs: Iterable[str], roles: Any) -> str:
+    return " ".join(roles[name].name for name in inputs if isinstance(roles.get(name), TensorRef))
+
+
+def _table(rows: list[tuple[str, ...]], headers: tuple[str, ...]) -> str:
+    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+
+
+class HasSnapshots(Protocol):
+    """A Quantizer, or a converted model."""
+
+    snapshots: tuple[Snapshot, ...]
+
+
+def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None) -> None:
+    """Print what each pass did: its line, and the lines of the graph that it changed, at most 100 columns wide.
+
+    Args:
+        prepared: What ``prepare`` or ``convert`` gave. A converted model shows the passes of both.
+        file: Where to; None: standard output. In colour if that is a terminal.
+    """
+    out = sys.stdout if file is None else file
+    paint: Callable[[str], str] = coloured if out.isatty() else str
+    for snapshot in prepared.snapshots:
+        print(snapshot.title(), file=out)
+        if snapshot.changed:
+            print(paint(snapshot.diff()), file=out)

@@ -1,0 +1,117 @@
+"""Runs passes in order, checks the graph after each, and shows what happened to whoever asked."""
+
+from __future__ import annotations
+
+import time
+
+from torch.fx import GraphModule
+
+from fxquant.errors import PassError, PlanError, UnknownNameError
+from fxquant.graph.printer import format_graph
+from fxquant.passes.base import Pass, PassContext
+from fxquant.passes.instruments import debug_output
+from fxquant.passes.pipelines import CONVERT, PREPARE
+from fxquant.passes.snapshot import Instrument, Snapshot
+from fxquant.passes.verify import compare, run_values
+from fxquant.registry import did_you_mean
+from fxquant.settings import Settings, read_settings
+
+__all__ = ["Instrument", "PassManager", "Snapshot"]
+
+
+class PassManager:
+    """Runs a pipeline.
+
+    Args:
+        passes: The pipeline.
+        instruments: Called after each pass, in order.
+        settings: What to skip, verify and print; None: what the environment says.
+        first: Index of the first snapshot, to count on from an earlier pipeline.
+
+    Raises:
+        PassError: a pass stands before one that it must follow.
+        UnknownNameError: FXQUANT_SKIP_PASSES or FXQUANT_PRINT_AFTER names no pass.
+    """
+
+    def __init__(
+        self,
+        passes: tuple[Pass, ...],
+        instruments: tuple[Instrument, ...] = (),
+        *,
+        settings: Settings | None = None,
+        first: int = 0,
+    ) -> None:
+        self.settings = read_settings() if settings is None else settings
+        self.instruments = instruments
+        self.snapshots: tuple[Snapshot, ...] = ()
+        """One per pass that was run, by the last ``run``."""
+        self._first = first
+        _check_order(passes)
+        _check_names(passes, self.settings)
+        self.passes = tuple(item for item in passes if item.name not in self.settings.skip_passes)
+
+    def run(self, gm: GraphModule, ctx: PassContext) -> GraphModule:
+        """Run every pass on ``gm``, which is changed.
+
+        Raises:
+            PassError: a pass failed, left an invalid graph, or (FXQUANT_VERIFY=1) changed values that it promised to
+                keep. The error that it met is its cause, and the message names the passes that ran before.
+            PlanError: as a pass raised it: it answers what the user asked for, and is no failure of the pass.
+        """
+        self.snapshots = ()
+        with debug_output(self.settings):
+            text = format_graph(gm)
+            for step, item in enumerate(self.passes, start=1):
+                before, start = text, time.perf_counter()
+                gm = self._run_one(item, step, gm, ctx)
+                seconds = time.perf_counter() - start
+                text = format_graph(gm)
+                index = self._first + step - 1
+                snapshot = Snapshot(index, item.name, before, text, seconds, step, len(self.passes))
+                self.snapshots += (snapshot,)
+                for instrument in self.instruments:
+                    instrument(snapshot, gm, ctx)
+        return gm
+
+    def _run_one(self, item: Pass, step: int, gm: GraphModule, ctx: PassContext) -> GraphModule:
+        verify = self.settings.verify and item.keeps_values
+        try:
+            values = run_values(gm, ctx) if verify else {}
+            gm = item(gm, ctx)
+            gm.graph.lint()
+            gm.recompile()
+            if verify:
+                compare(item.name, values, run_values(gm, ctx))
+        except PlanError:
+            raise
+        except Exception as error:
+            ran = ", ".join(done.name for done in self.passes[: step - 1]) or "nothing"
+            raise PassError(
+                f"pass {item.name!r} ({step} of {len(self.passes)}, after {ran}) failed: {type(error).__name__}: {error}",
+                hint="FXQUANT_DEBUG=2 prints what each pass before it did",
+            ) from error
+        return gm
+
+
+def _check_order(passes: tuple[Pass, ...]) -> None:
+    names = [item.name for item in passes]
+    for index, item in enumerate(passes):
+        if late := [name for name in item.after if name in names[index + 1 :]]:
+            raise PassError(
+                f"pass {item.name!r} is placed too early",
+                got=" -> ".join(names),
+                expected=f"{item.name} after {', '.join(late)}",
+            )
+
+
+def _check_names(passes: tuple[Pass, ...], settings: Settings) -> None:
+    known = list(dict.fromkeys(item.name for pipeline in (passes, PREPARE, *CONVERT.values()) for item in pipeline))
+    for variable, names in (("SKIP_PASSES", settings.skip_passes), ("PRINT_AFTER", settings.print_after)):
+        for name in names:
+            if name not in known:
+                raise UnknownNameError(
+                    f"FXQUANT_{variable} names an unknown pass",
+                    got=repr(name),
+                    expected=", ".join(known),
+                    hint=did_you_mean(name, known),
+                )
