@@ -60,7 +60,9 @@ class QuantPlan:
             ref = policy.source
         return ref
 
-    def with_observations(self, qparams: Mapping[TensorRef, QParams], rejections: Iterable[Rejection] = ()) -> QuantPlan:
+    def with_observations(
+        self, qparams: Mapping[TensorRef, QParams], rejections: Iterable[Rejection] = ()
+    ) -> QuantPlan:
         """A new plan that holds ``qparams``, without the units that ``rejections`` names (by their root).
 
         Policies and qparams that no unit needs any more are dropped with them.

@@ -27,7 +27,7 @@ from fxquant.passes.manager import PassManager, Snapshot
 from fxquant.passes.pipelines import CONVERT, PREPARE
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import known_patterns
-from fxquant.plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan import QuantPlan, Rejection
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
 from fxquant.report import Coverage, coverage
@@ -213,7 +213,7 @@ class Quantizer:
             elif isinstance(policy, Handled):
                 found[ref] = self.handlers[ref.name].qparams()
             elif isinstance(policy, Observed):
-                observer = self.observers[ref.name]
+                observer: Any = self.observers[ref.name]
                 try:
                     found[ref] = observer.qparams()
                 except CalibrationError:
@@ -226,15 +226,13 @@ class Quantizer:
 
     def _never_observed(self, missing: list[TensorRef]) -> CalibrationError:
         nodes = nodes_by_name(self.graph_module)
-        readers: dict[TensorRef, list[QuantUnit]] = {}
+        uses: dict[TensorRef, list[str]] = {ref: [] for ref in missing}
         for unit in self.plan.units:
+            where = qualified_name(nodes[unit.nodes[0]]) or unit.root
             for role, ref in unit.roles.items():
-                if ref in missing:
-                    readers.setdefault(ref, []).append((unit, role))
-        lines = [
-            f"{ref.name} ({', '.join(f'{qualified_name(nodes[u.nodes[0]]) or u.root} {r}' for u, r in readers[ref])})"
-            for ref in missing
-        ]
+                if ref in uses:
+                    uses[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
+        lines = [f"{ref.name} ({', '.join(dict.fromkeys(names))})" for ref, names in uses.items()]
         shown = "\n            ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
         return CalibrationError(
             f"{len(missing)} values have no range: no calibration batch held a finite number for them",

@@ -61,7 +61,9 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self._items:
             return self._items[name]
         raise UnknownNameError(
-            f"unknown {self._kind}", got=repr(name), expected=", ".join(self._items) or "none is registered",
+            f"unknown {self._kind}",
+            got=repr(name),
+            expected=", ".join(self._items) or "none is registered",
             hint=did_you_mean(name, self._items),
         )
 

@@ -20,7 +20,9 @@ from fxquant.nn import (
     QuantizedMul,
     QuantizedTable,
 )
-from fxquant.patterns.pattern import UnitView
+from fxquant.patterns.conv import CONV_PATTERNS
+from fxquant.patterns.linear import LINEAR_PATTERNS
+from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.spec import QScheme
 
 
@@ -112,10 +114,15 @@ def clamp(unit: UnitView) -> nn.Module:
     return QuantizedTable(unit.activation, unit.qparams["x"], unit.qparams["y"])
 
 
+def names_of(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
+    return tuple(pattern.name for pattern in patterns)
+
+
 def _arguments(node: Node, *names: tuple[str, Any]) -> tuple[Any, ...]:
     """A node's arguments in the order of ``names``, each a name and its default."""
     return tuple(
-        node.args[i] if i < len(node.args) else node.kwargs.get(name, default) for i, (name, default) in enumerate(names)
+        node.args[i] if i < len(node.args) else node.kwargs.get(name, default)
+        for i, (name, default) in enumerate(names)
     )
 
 
@@ -123,9 +130,8 @@ CPU = register_backend(
     Backend(
         "cpu",
         rules=(
-            LoweringRule(("conv_bn_add_act", "conv_bn_add", "conv_add_act", "conv_add"), conv, byte_activation, byte_weight),
-            LoweringRule(("conv_bn_act", "conv_bn", "conv_act", "conv"), conv, byte_activation, byte_weight),
-            LoweringRule(("linear_act", "linear"), linear, byte_activation, byte_weight),
+            LoweringRule(names_of(CONV_PATTERNS), conv, byte_activation, byte_weight),
+            LoweringRule(names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight),
             LoweringRule(("add_act", "add"), add, byte_activation),
             LoweringRule(("mul_act", "mul"), mul, byte_activation),
             LoweringRule(("cat",), cat, byte_activation),

@@ -80,6 +80,13 @@ def module_of(node: Node) -> nn.Module | None:
     return node.graph.owning_module.get_submodule(str(node.target))
 
 
+def called_module(node: Node) -> Any:
+    """The module of a node that is known to call one (by its pattern, say), whatever its class."""
+    module = module_of(node)
+    assert module is not None, f"{node.name} calls no module"
+    return module
+
+
 def canonical_type(module: nn.Module) -> type[nn.Module] | None:
     """The ``torch.nn`` class whose ``forward`` this module really runs; None for a module with its own forward.
 

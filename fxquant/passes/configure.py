@@ -35,9 +35,7 @@ class Decision:
 
 def decide(gm: GraphModule, config: QConfigMapping) -> Mapping[Node, Decision]:
     """The decision for every call of the graph."""
-    return {
-        node: Decision(config.resolve(names[0], names[1], names[2])) for node, names in _names_of_calls(gm).items()
-    }
+    return {node: Decision(config.resolve(names[0], names[1], names[2])) for node, names in _names_of_calls(gm).items()}
 
 
 def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.graph.edit import add_module, replace_node
-from fxquant.graph.query import VALUE, module_of, nodes_by_name
+from fxquant.graph.query import VALUE, called_module, nodes_by_name
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.plan import QuantUnit
 
@@ -29,7 +29,7 @@ def _fold(gm: GraphModule, unit: QuantUnit, axis: int) -> QuantUnit:
         return unit
     nodes = nodes_by_name(gm)
     conv_node, bn_node = nodes[unit.captures["conv"]], nodes[unit.captures["bn"]]
-    folded = fold(module_of(conv_node), module_of(bn_node), axis)
+    folded = fold(called_module(conv_node), called_module(bn_node), axis)
     # A new module, since a convolution that is called elsewhere too keeps its meaning there.
     target = add_module(gm, str(conv_node.target), folded, instead_of=(conv_node,))
     with gm.graph.inserting_before(bn_node):

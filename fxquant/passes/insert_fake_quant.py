@@ -6,7 +6,7 @@ from torch.fx import GraphModule
 
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.edit import add_module, insert_after
-from fxquant.graph.query import module_of
+from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import rounding_points, weighted_nodes
@@ -20,6 +20,6 @@ def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
         insert_after(point.node, target, users=point.users)
     for node, qparams in weighted_nodes(gm, ctx):
         node.target = add_module(
-            gm, str(node.target), with_fake_quantized_weight(module_of(node), qparams), instead_of=(node,)
+            gm, str(node.target), with_fake_quantized_weight(called_module(node), qparams), instead_of=(node,)
         )
     return gm

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.fx import GraphModule
 
 from fxquant.graph.edit import add_module, insert_after
-from fxquant.graph.query import module_of
+from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantized import with_dequantized_weight
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
@@ -22,6 +22,6 @@ def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule
         insert_after(integers, dequantize, users=tuple(integers.users))
     for node, qparams in weighted_nodes(gm, ctx):
         node.target = add_module(
-            gm, str(node.target), with_dequantized_weight(module_of(node), qparams), instead_of=(node,)
+            gm, str(node.target), with_dequantized_weight(called_module(node), qparams), instead_of=(node,)
         )
     return gm

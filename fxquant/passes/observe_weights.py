@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.errors import CalibrationError
-from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.spec import Observed, QParams, TensorRef
 
@@ -26,7 +26,7 @@ def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
             continue
         policy, node = ctx.plan.policies[ref], nodes[unit.captures[patterns[unit.pattern].weight or ""]]
         assert isinstance(policy, Observed)  # the annotate pass gives weights no other policy
-        weight: Tensor = module_of(node).weight.detach()  # type: ignore[union-attr, assignment, operator]
+        weight: Tensor = called_module(node).weight.detach()
         if not bool(torch.isfinite(weight).all()):
             raise CalibrationError(
                 "a weight holds values that are not finite",

@@ -15,9 +15,7 @@ from fxquant.patterns.pool import POOL
 from fxquant.patterns.shape import SHAPE
 from fxquant.registry import Registry
 
-DEFAULT_PATTERNS: tuple[Pattern, ...] = (
-    CONV_PATTERNS + LINEAR_PATTERNS + ELEMENTWISE + POOL + ACTIVATION + SHAPE
-)
+DEFAULT_PATTERNS: tuple[Pattern, ...] = CONV_PATTERNS + LINEAR_PATTERNS + ELEMENTWISE + POOL + ACTIVATION + SHAPE
 
 REGISTERED: Registry[Pattern] = Registry("pattern")
 """What users added. They are tried before the default patterns of the same size."""

@@ -1,0 +1,188 @@
+"""Measures, unit by unit, whether int8 operators, their integer reference and the simulation agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
+
+from fxquant.errors import InputError
+from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.nn.base import QuantizedModule
+from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.spec import QParams
+
+NEAR = 1e-3
+"""Steps from a rounding boundary within which float32 sums of the simulation may round the other way."""
+EQUAL_SHARE = 0.9999
+"""Share of elements that an operator of the framework must have in common with the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParityRow:
+    """One unit, on the integers that the int8 model gave it."""
+
+    unit: str
+    pattern: str
+    elements: int
+    native_equal: float
+    """Share of elements that the int8 operator and the integer reference have in common, 0 to 1."""
+    native_steps: int
+    """Largest difference between these two, in integer steps."""
+    simulation_equal: float
+    """Share of elements that simulation and integer reference have in common."""
+    simulation_steps: int
+    """Largest difference between these two, in integer steps."""
+    simulation_far: int
+    """Elements that differ although the unrounded value is further than ``NEAR`` steps from a rounding boundary."""
+
+    @property
+    def breach(self) -> str:
+        """What of the contract is broken; empty if nothing is."""
+        if self.native_steps > 1 or self.native_equal < EQUAL_SHARE:
+            return "the int8 operator differs from the integer reference"
+        if self.simulation_steps > 1 or self.simulation_far:
+            return "the simulation differs from the integer reference"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """The contract between simulation and int8, measured. Print it, or read ``rows``."""
+
+    rows: tuple[ParityRow, ...]
+
+    def __iter__(self) -> Iterator[ParityRow]:
+        return iter(self.rows)
+
+    @property
+    def breaches(self) -> tuple[ParityRow, ...]:
+        """The units that break the contract."""
+        return tuple(row for row in self.rows if row.breach)
+
+    def __str__(self) -> str:
+        table = [
+            (
+                row.unit,
+                row.pattern,
+                f"{100 * row.native_equal:.4f}",
+                row.native_steps,
+                f"{100 * row.simulation_equal:.4f}",
+                row.simulation_steps,
+                row.simulation_far,
+                row.breach,
+            )
+            for row in self.rows
+        ]
+        head = ("unit", "pattern", "int8 = ref %", "steps", "sim = ref %", "steps", "far", "breach")
+        text = tabulate(table, headers=head, disable_numparse=True)
+        return f"{text}\n{len(self.rows)} units measured, {len(self.breaches)} break the contract."
+
+
+def measure_parity(
+    int8: GraphModule, simulated: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> Parity:
+    """Give every unit of the int8 model's run the same integers in three ways: operator, reference, simulation.
+
+    Args:
+        int8: What ``convert(prepared)`` gave.
+        simulated: What ``convert(prepared, to="fake_quant")`` gave for the same ``prepared``.
+        args, kwargs: A batch.
+
+    Returns:
+        A row for every unit that computes; units that only move values are left out.
+    """
+    plan = plan_of(int8)
+    values = _run(int8, args, kwargs or {})
+    nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
+    rows = []
+    with torch.no_grad():
+        for unit in plan.units:
+            node = nodes.get(unit.root)
+            module = None if node is None else module_of(node)
+            if node is None or not isinstance(module, QuantizedModule):
+                continue
+            inputs = [values[arg] for arg in node.args if isinstance(arg, Node)]
+            reference = module.reference(*inputs)
+            floats = {
+                unit.roles[role].name: _dequantize(x, plan.qparams[unit.roles[role]])
+                for role, x in zip(unit.inputs, inputs, strict=True)
+            }
+            unrounded = _simulate(unit, simulated_nodes, floats)
+            rows.append(_compare(unit, values[node], reference, unrounded, plan.qparams[unit.roles["y"]]))
+    return Parity(tuple(rows))
+
+
+class _Recorder(Interpreter):
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.extra_traceback = False
+
+
+def _run(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Node, Any]:
+    recorder = _Recorder(gm)
+    names = [str(node.target) for node in gm.graph.nodes if node.op == "placeholder"]
+    with torch.no_grad():
+        recorder.run(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
+    return recorder.env
+
+
+def plan_of(converted: GraphModule) -> QuantPlan:
+    """The plan by which a model was converted.
+
+    Raises:
+        InputError: the model was not made by ``convert``.
+    """
+    plan = getattr(converted, "quant_plan", None)
+    if not isinstance(plan, QuantPlan):
+        raise InputError("this model was not made by convert", got=type(converted).__name__)
+    return plan
+
+
+def _dequantize(q: Tensor, qparams: QParams) -> Tensor:
+    return (q.to(torch.int32) - qparams.zero_point).to(torch.float32) * qparams.scale
+
+
+def _simulate(unit: QuantUnit, nodes: Mapping[str, Node], floats: Mapping[str, Tensor]) -> Tensor:
+    """The unit's float nodes with fake-quantized weight, on given inputs: the value before it is rounded."""
+    env: dict[str, Any] = {}
+
+    def value_of(arg: Node) -> Any:
+        if arg.name in env:
+            return env[arg.name]
+        rounded = isinstance(module_of(arg), StaticFakeQuantize)
+        return floats[arg.all_input_nodes[0].name if rounded else arg.name]
+
+    for name in unit.nodes:
+        node = nodes[name]
+        args, kwargs = map_arg(node.args, value_of), map_arg(node.kwargs, value_of)
+        function: Any = module_of(node) or node.target
+        env[name] = function(*args, **kwargs)
+    return env[unit.root]
+
+
+def _compare(unit: QuantUnit, native: Tensor, reference: Tensor, unrounded: Tensor, y: QParams) -> ParityRow:
+    steps = unrounded * (1.0 / y.scale)
+    low, high = y.scheme.quant_min, y.scheme.quant_max
+    simulated = (torch.round(steps) + y.zero_point).clamp(low, high).to(torch.int32)
+    expected = reference.to(torch.int32)
+    off, gap = (native.to(torch.int32) - expected).abs(), (simulated - expected).abs()
+    far = (gap > 0) & (((steps - torch.floor(steps)) - 0.5).abs() > NEAR)
+    count = max(expected.numel(), 1)
+    return ParityRow(
+        unit.root,
+        unit.pattern,
+        expected.numel(),
+        1 - int((off > 0).sum()) / count,
+        int(off.max()) if off.numel() else 0,
+        1 - int((gap > 0).sum()) / count,
+        int(gap.max()) if gap.numel() else 0,
+        int(far.sum()),
+    )
