@@ -19,8 +19,9 @@ from fxquant.spec import Clamp, QParams
 class QuantizedConv(QuantizedModule):
     """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator.
 
-    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI the framework's oneDNN operator computes
-    it (at most one step away, equal in at least 99.99 %), elsewhere the Python reference does; :meth:`kernel` says which.
+    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI, the framework's oneDNN operator computes
+    it, at most one step away and equal in at least 99.99 %; elsewhere the Python reference does. :meth:`kernel` says
+    which, and why.
 
     Args:
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.

@@ -19,8 +19,9 @@ from fxquant.spec import Clamp, QParams
 class QuantizedLinear(QuantizedModule):
     """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator.
 
-    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI the framework's oneDNN operator computes
-    it (at most one step away, equal in at least 99.99 %), elsewhere the Python reference does; :meth:`kernel` says which.
+    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI, the framework's oneDNN operator computes
+    it, at most one step away and equal in at least 99.99 %; elsewhere the Python reference does. :meth:`kernel` says
+    which, and why.
 
     Args:
         linear: The float layer.

@@ -36,11 +36,11 @@ class Quantize(QuantizedModule):
         return quantize_arguments(self.grid("y"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return quantize(x, *(self._derived or self.derived()), channels_last=self._turns(x))
+        return quantize(x, *(self._derived or self.derived()), self._turns(x))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return quantize_reference(x, *self.derived(), channels_last=self._turns(x))
+        return quantize_reference(x, *self.derived(), self._turns(x))
 
     def _turns(self, x: Tensor) -> bool:
         return self.channels_last and x.dim() == IMAGE_RANK
