@@ -32,15 +32,15 @@ class Quantize(QuantizedModule):
         self.add_grid("y", qparams)
         self.channels_last = channels_last
 
-    def derive(self) -> tuple[Any, ...]:
+    def derive(self) -> dict[str, Any]:
         return quantize_arguments(self.grid("y"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return quantize(x, *(self._derived or self.derived()), self._turns(x))
+        return quantize(x, **(self._derived or self.derived()), channels_last=self._turns(x))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return quantize_reference(x, *self.derived(), self._turns(x))
+        return quantize_reference(x, **self.derived(), channels_last=self._turns(x))
 
     def _turns(self, x: Tensor) -> bool:
         return self.channels_last and x.dim() == IMAGE_RANK
@@ -63,15 +63,15 @@ class Dequantize(QuantizedModule):
         super().__init__()
         self.add_grid("x", qparams)
 
-    def derive(self) -> tuple[Any, ...]:
+    def derive(self) -> dict[str, Any]:
         return dequantize_arguments(self.grid("x"))
 
     def forward(self, q: Tensor) -> Tensor:
-        return dequantize(q, *(self._derived or self.derived()))
+        return dequantize(q, **(self._derived or self.derived()))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        return dequantize_reference(q, *self.derived())
+        return dequantize_reference(q, **self.derived())
 
 
 class Requantize(QuantizedModule):
@@ -102,7 +102,7 @@ class Requantize(QuantizedModule):
         derived = self._derived or self.derived()
         if self.by_table:
             return table(q, derived[0])
-        return quantize(dequantize(q, *derived[0]), *derived[1])
+        return quantize(dequantize(q, **derived[0]), **derived[1])
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
@@ -110,19 +110,26 @@ class Requantize(QuantizedModule):
         return self._through_float(q)
 
     def _through_float(self, q: Tensor) -> Tensor:
-        real = dequantize_reference(q, *dequantize_arguments(self.grid("x")))
-        return quantize_reference(real, *quantize_arguments(self.grid("y")))
+        real = dequantize_reference(q, **dequantize_arguments(self.grid("x")))
+        return quantize_reference(real, **quantize_arguments(self.grid("y")))
 
 
-def quantize_arguments(y: QParams) -> tuple[Any, ...]:
-    """What ``fxquant.kernels.quantize`` takes after its input."""
+def quantize_arguments(y: QParams) -> dict[str, Any]:
+    """What ``fxquant.kernels.quantize`` takes beside its input."""
     scheme = y.scheme
-    return y.scale, y.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype, scheme.axis
+    return {
+        "scale": y.scale,
+        "zero_point": y.zero_point,
+        "quant_min": scheme.quant_min,
+        "quant_max": scheme.quant_max,
+        "dtype": scheme.dtype,
+        "axis": scheme.axis,
+    }
 
 
-def dequantize_arguments(x: QParams) -> tuple[Any, ...]:
-    """What ``fxquant.kernels.dequantize`` takes after its input."""
-    return x.scale, x.zero_point, x.scheme.axis
+def dequantize_arguments(x: QParams) -> dict[str, Any]:
+    """What ``fxquant.kernels.dequantize`` takes beside its input."""
+    return {"scale": x.scale, "zero_point": x.zero_point, "axis": x.scheme.axis}
 
 
 def every_byte(x: QParams) -> Tensor:
