@@ -1,4 +1,4 @@
-"""Builds the native kernels of fxquant when it is installed. Everything else about the package stands in pyproject.toml.
+"""Builds the native kernels of fxquant when it is installed. All else about the package stands in pyproject.toml.
 
 ``fxquant/kernels/csrc`` becomes at most two shared libraries beside ``fxquant/kernels/library.py``, which loads them:
 
@@ -129,7 +129,8 @@ def toolkit_includes(nvcc: str, torch: Path) -> tuple[str, ...]:
     top = re.search(r"_HERE_=(\S+)", plan)
     if top and (Path(top[1]).parent / "include" / "cuda_runtime.h").exists():
         return ()
-    return tuple(flag for folder in sorted(torch.parent.glob("nvidia/cu*/include")) for flag in ("-isystem", str(folder)))
+    folders = sorted(torch.parent.glob("nvidia/cu*/include"))
+    return tuple(flag for folder in folders for flag in ("-isystem", str(folder)))
 
 
 def sources_of(path: Path, seen: set[Path] | None = None) -> set[Path]:
@@ -181,7 +182,7 @@ def describe(compiler: str) -> str:
 
 
 def link(linker: str, objects: list[Path], libraries: list[str], torch: Path, target: Path) -> None:
-    """Link, unless the very same objects were linked before. Torch's libraries are those that the process has loaded."""
+    """Link, unless the very same objects were linked before. Torch's libraries are those the process has loaded."""
     key = hashlib.sha256("\0".join([linker, *libraries, *(path.name for path in objects)]).encode()).hexdigest()[:20]
     linked = OBJECTS / f"{target.stem}-{key}.so"
     if not linked.exists():
@@ -227,13 +228,14 @@ def build_cuda(target: Path) -> str | None:
     return None
 
 
+BUILDERS: dict[str, Callable[[Path], str | None]] = {
+    "fxquant.kernels._native": build_cpu,
+    "fxquant.kernels._native_cuda": build_cuda,
+}
+
+
 class BuildNative(build_ext):
     """setuptools' build_ext, with our own compiler calls in place of its own."""
-
-    BUILDERS: dict[str, Callable[[Path], str | None]] = {
-        "fxquant.kernels._native": build_cpu,
-        "fxquant.kernels._native_cuda": build_cuda,
-    }
 
     def get_ext_filename(self, fullname: str) -> str:
         """No Python version in the name: these are no Python modules, torch loads them."""
@@ -241,7 +243,7 @@ class BuildNative(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name))
-        reason = self.BUILDERS[ext.name](target)
+        reason = BUILDERS[ext.name](target)
         if reason is not None:
             print(f"fxquant: {reason}", file=sys.stderr)
 

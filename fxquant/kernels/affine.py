@@ -48,7 +48,14 @@ def real(x: Tensor) -> Tensor:
 
 
 def make_grid(
-    op: str, argument: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None, quant_min: int, quant_max: int
+    op: str,
+    argument: str,
+    x: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int | None,
+    quant_min: int,
+    quant_max: int,
 ) -> Grid:
     """The grid for the values of ``x``; ``scale`` is float32 and ``zero_point`` int32, [C] or []."""
     check_dtype(op, argument, x, FLOATS)

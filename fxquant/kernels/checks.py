@@ -14,7 +14,9 @@ from fxquant.errors import KernelError
 def check_axis(op: str, axis: int, dim: int) -> int:
     """``axis`` as 0 <= axis < dim."""
     if not -dim <= axis < dim:
-        raise KernelError(f"{op}: axis is out of range", got=axis, expected=f"a dimension of the tensor, which has {dim}")
+        raise KernelError(
+            f"{op}: axis is out of range", got=axis, expected=f"a dimension of the tensor, which has {dim}"
+        )
     return axis % dim
 
 

@@ -18,8 +18,8 @@ def dequantize(q: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None = 
 
     Args:
         q: uint8, int8, int16 or int32, any shape and strides.
-        scale: [C] or [] of any floating dtype, real units per step; rounded to float32. C is 1 if ``axis`` is None, else
-            ``q.shape[axis]``.
+        scale: [C] or [] of any floating dtype, real units per step; rounded to float32. C is 1 if ``axis`` is None,
+            else ``q.shape[axis]``.
         zero_point: [C] or [] of any integer dtype, or of a floating one with integral values; in steps.
         axis: The dimension whose every index has its own scale and zero point; negative ones count from the end.
 

@@ -27,14 +27,14 @@ def quantize(
 ) -> Tensor:
     """Map real numbers to integers: ``clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max)``.
 
-    Rounding is to nearest, ties to even, and comes before the zero point is added. NaN becomes ``quant_min``; infinities
-    saturate. An activation that clamps (ReLU, ReLU6) is nothing but narrower limits.
+    Rounding is to nearest, ties to even, and comes before the zero point is added. NaN becomes ``quant_min``;
+    infinities saturate. An activation that clamps (ReLU, ReLU6) is nothing but narrower limits.
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape and strides. Computed in float64 if it is that, else in
             float32.
-        scale: [C] or [] of any floating dtype, > 0, real units per step; rounded to float32. C is 1 if ``axis`` is None,
-            else ``x.shape[axis]``.
+        scale: [C] or [] of any floating dtype, > 0, real units per step; rounded to float32. C is 1 if ``axis`` is
+            None, else ``x.shape[axis]``.
         zero_point: [C] or [] of any integer dtype, or of a floating one with integral values; in steps. It may lie
             outside the limits.
         quant_min: Smallest integer, in steps; within the range of ``dtype``.
@@ -52,11 +52,9 @@ def quantize(
 
     Source:
         Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
-        arXiv:1712.05877, eq. 1 solved for q; ONNX QuantizeLinear, but for ``x * (1 / scale)`` in place of ``x / scale``.
+        arXiv:1712.05877, eq. 1 solved for q; ONNX QuantizeLinear, but for ``x * (1 / scale)`` instead of ``x / scale``.
     """
-    return torch.ops.fxquant.quantize.default(
-        x, scale, zero_point, quant_min, quant_max, dtype, axis, channels_last
-    )
+    return torch.ops.fxquant.quantize.default(x, scale, zero_point, quant_min, quant_max, dtype, axis, channels_last)
 
 
 def reference(
