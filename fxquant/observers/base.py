@@ -16,6 +16,16 @@ from fxquant.spec import QParams, QScheme
 OBSERVERS: Registry[type[ObserverBase]] = Registry("observer")
 
 
+def keeping_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """For ``Module._apply``: ``fn`` without its casts, so that ``model.half()`` leaves statistics and scales alone."""
+
+    def move(tensor: Tensor) -> Tensor:
+        moved = fn(tensor)
+        return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+    return move
+
+
 class ObserverBase(nn.Module):
     """Base class of observers.
 
@@ -82,12 +92,7 @@ class ObserverBase(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ObserverBase:
         """Move buffers as ``fn`` says, but keep their dtype: half precision cannot hold a range."""
-        kept = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
-        super()._apply(fn, recurse)
-        for name, before in kept.items():
-            after = self._buffers[name]
-            if after is not None and after.dtype != before.dtype:
-                self._buffers[name] = before.to(after.device)
+        super()._apply(keeping_dtype(fn), recurse)
         return self
 
     def extra_repr(self) -> str:

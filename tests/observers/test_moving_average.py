@@ -81,7 +81,7 @@ def test_channel_without_a_finite_value_keeps_its_range():
     observer(torch.tensor([[1.0, math.inf, -math.inf]]))
     assert observer.min_val.tolist() == [1.0, 2.0, math.inf]
     assert observer.max_val.tolist() == [1.0, 2.0, -math.inf]
-    with pytest.raises(CalibrationError, match="^no finite value was observed of channel 2\n"):
+    with pytest.raises(CalibrationError, match=r"^no finite value was observed of channel 2\n"):
         observer.qparams()
 
 

@@ -89,7 +89,7 @@ def test_unusable_ranges_are_named():
         "  got:      [-1, inf]\n"
         "  hint:     the calibration data, or a layer before this tensor, overflows"
     )
-    with pytest.raises(CalibrationError, match="^the observed range is not finite\n  got:      .nan, 1."):
+    with pytest.raises(CalibrationError, match=r"^the observed range is not finite\n  got:      .nan, 1."):
         choose_qparams(torch.tensor(math.nan), torch.tensor(1.0), QScheme())
     with pytest.raises(CalibrationError) as caught:
         choose_qparams(torch.tensor(math.inf), torch.tensor(-math.inf), QScheme())
@@ -97,6 +97,6 @@ def test_unusable_ranges_are_named():
         "no finite value was observed\n"
         "  hint:     run calibration first; if it did run, this tensor was empty, or NaN and infinite throughout"
     )
-    with pytest.raises(CalibrationError, match="^no finite value was observed of channel 1, group 0\n"):
-        low = torch.tensor([[0.0, 0.0], [math.inf, 0.0]])
-        choose_qparams(low, torch.tensor([[1.0, 1.0], [-math.inf, 1.0]]), QScheme(axis=0, group_size=2))
+    low, high = torch.tensor([[0.0, 0.0], [math.inf, 0.0]]), torch.tensor([[1.0, 1.0], [-math.inf, 1.0]])
+    with pytest.raises(CalibrationError, match=r"^no finite value was observed of channel 1, group 0\n"):
+        choose_qparams(low, high, QScheme(axis=0, group_size=2))

@@ -1,0 +1,74 @@
+"""Fake-quantize with a grid that is already known: what a converted model is simulated with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.errors import CalibrationError
+from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.observers.base import keeping_dtype
+from fxquant.spec import QParams
+
+
+class StaticFakeQuantize(nn.Module):
+    """Rounds a tensor to a fixed grid and back; differentiable, straight-through.
+
+    Buffers: ``scale`` float32 and ``zero_point`` int32 (float32 for ``float_qparams``), [1] per tensor, [C] per
+    channel, [C, groups] per group. They keep their dtype when the model is cast, and can be loaded from a state dict.
+
+    Args:
+        qparams: The grid; its tensors are copied. A NaN scale means "not calibrated yet": running raises then,
+            until a state dict is loaded.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+
+    def __init__(self, qparams: QParams) -> None:
+        super().__init__()
+        self.scheme = qparams.scheme
+        dtype = torch.float32 if qparams.scheme.float_qparams else torch.int32
+        self.register_buffer("scale", qparams.scale.detach().to(torch.float32, copy=True))
+        self.register_buffer("zero_point", qparams.zero_point.detach().to(dtype, copy=True))
+        # A Python bool, since a branch on a tensor would wait for the GPU, and breaks torch.compile.
+        self._calibrated = is_calibrated(self.scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format.
+
+        Raises:
+            CalibrationError: the grid is not known yet.
+        """
+        if not self._calibrated:
+            raise CalibrationError(
+                "this fake-quantize module was never calibrated, so its grid is unknown",
+                got=f"scale = nan, {self.scheme}",
+                hint="calibrate before convert, or load a state dict that was saved after calibration",
+            )
+        return fake_quantize(x, self.scale, self.zero_point, self.scheme)
+
+    def qparams(self) -> QParams:
+        """The grid, as the buffers have it now."""
+        return QParams(self.scheme, self.scale, self.zero_point)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> StaticFakeQuantize:
+        super()._apply(keeping_dtype(fn), recurse)
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._calibrated = is_calibrated(self.scale)
+
+    def extra_repr(self) -> str:
+        if self.scale.numel() == 1:
+            return f"{self.scheme}, scale={self.scale.item():.4g}, zero_point={self.zero_point.item()}"
+        return f"{self.scheme}, scale=[{self.scale.min().item():.4g}, {self.scale.max().item():.4g}]"
+
+
+def is_calibrated(scale: Tensor) -> bool:
+    """Whether every scale is known; on the meta device nothing is known, and nothing runs."""
+    return scale.is_meta or not bool(scale.isnan().any())

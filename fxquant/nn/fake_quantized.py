@@ -1,0 +1,220 @@
+"""Float layers whose weight lies on an integer grid: simulated in float, or stored as integers.
+
+Each has the torch class that it stands for as a base, with all its arguments, and runs the ``forward`` of that class.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from fxquant.errors import CalibrationError, InputError
+from fxquant.fake_quantize.grid import from_integers, to_integers
+from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
+from fxquant.graph.query import canonical_type
+from fxquant.observers.base import keeping_dtype
+from fxquant.spec import QParams, QScheme
+
+
+class WithWeight:
+    """A layer as its own ``forward`` sees it, with another weight."""
+
+    def __init__(self, layer: nn.Module, weight: Tensor) -> None:
+        self.layer = layer
+        self.weight = weight
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.layer, name)
+
+
+class WeightOnGrid(nn.Module):
+    """Runs the ``forward`` of ``torch_class`` with ``effective_weight`` in place of ``weight``."""
+
+    torch_class: type[nn.Module]
+    weight: Tensor
+
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self.torch_class.forward(WithWeight(self, self.effective_weight(input)), input, *args, **kwargs)
+
+    def effective_weight(self, input: Tensor) -> Tensor:
+        """The weight to multiply ``input`` with: float, of the shape of ``weight``."""
+        raise NotImplementedError(f"{type(self).__name__}.effective_weight")
+
+
+class FakeQuantizedWeight(WeightOnGrid):
+    """``weight`` is a trainable float parameter, and goes through ``weight_fake_quant`` in each forward."""
+
+    weight_fake_quant: nn.Module
+
+    def effective_weight(self, input: Tensor) -> Tensor:
+        return self.weight_fake_quant(self.weight)
+
+
+class DequantizedWeight(WeightOnGrid):
+    """``weight`` is a buffer of integers, turned to float in each forward.
+
+    Buffers ``weight_scale`` float32 and ``weight_zero_point`` int32, [1], [C] or [C, groups], are its grid.
+    """
+
+    weight_scale: Tensor
+    weight_zero_point: Tensor
+    weight_scheme: QScheme
+    weight_is_known: bool
+
+    def effective_weight(self, input: Tensor) -> Tensor:
+        if not self.weight_is_known:
+            raise CalibrationError(
+                "this layer was converted without calibration, so the grid of its weight is unknown",
+                got=f"weight_scale = nan, {self.weight_scheme}",
+                hint="calibrate before convert, or load a state dict that was saved after calibration",
+            )
+        weight = from_integers(self.weight, self.weight_scale, self.weight_zero_point, self.weight_scheme)
+        return weight.to(input.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, weight: {self.weight_scheme}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DequantizedWeight:
+        scale = keeping_dtype(fn)(self.weight_scale)
+        super()._apply(fn, recurse)
+        self.weight_scale = scale
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.weight_is_known = is_calibrated(self.weight_scale)
+
+
+class FakeQuantizedLinear(FakeQuantizedWeight, nn.Linear):
+    torch_class = nn.Linear
+
+
+class FakeQuantizedConv1d(FakeQuantizedWeight, nn.Conv1d):
+    torch_class = nn.Conv1d
+
+
+class FakeQuantizedConv2d(FakeQuantizedWeight, nn.Conv2d):
+    torch_class = nn.Conv2d
+
+
+class FakeQuantizedConv3d(FakeQuantizedWeight, nn.Conv3d):
+    torch_class = nn.Conv3d
+
+
+class FakeQuantizedConvTranspose1d(FakeQuantizedWeight, nn.ConvTranspose1d):
+    torch_class = nn.ConvTranspose1d
+
+
+class FakeQuantizedConvTranspose2d(FakeQuantizedWeight, nn.ConvTranspose2d):
+    torch_class = nn.ConvTranspose2d
+
+
+class FakeQuantizedConvTranspose3d(FakeQuantizedWeight, nn.ConvTranspose3d):
+    torch_class = nn.ConvTranspose3d
+
+
+class DequantizedLinear(DequantizedWeight, nn.Linear):
+    torch_class = nn.Linear
+
+
+class DequantizedConv1d(DequantizedWeight, nn.Conv1d):
+    torch_class = nn.Conv1d
+
+
+class DequantizedConv2d(DequantizedWeight, nn.Conv2d):
+    torch_class = nn.Conv2d
+
+
+class DequantizedConv3d(DequantizedWeight, nn.Conv3d):
+    torch_class = nn.Conv3d
+
+
+class DequantizedConvTranspose1d(DequantizedWeight, nn.ConvTranspose1d):
+    torch_class = nn.ConvTranspose1d
+
+
+class DequantizedConvTranspose2d(DequantizedWeight, nn.ConvTranspose2d):
+    torch_class = nn.ConvTranspose2d
+
+
+class DequantizedConvTranspose3d(DequantizedWeight, nn.ConvTranspose3d):
+    torch_class = nn.ConvTranspose3d
+
+
+LAYERS: dict[type[nn.Module], tuple[type[FakeQuantizedWeight], type[DequantizedWeight]]] = {
+    nn.Linear: (FakeQuantizedLinear, DequantizedLinear),
+    nn.Conv1d: (FakeQuantizedConv1d, DequantizedConv1d),
+    nn.Conv2d: (FakeQuantizedConv2d, DequantizedConv2d),
+    nn.Conv3d: (FakeQuantizedConv3d, DequantizedConv3d),
+    nn.ConvTranspose1d: (FakeQuantizedConvTranspose1d, DequantizedConvTranspose1d),
+    nn.ConvTranspose2d: (FakeQuantizedConvTranspose2d, DequantizedConvTranspose2d),
+    nn.ConvTranspose3d: (FakeQuantizedConvTranspose3d, DequantizedConvTranspose3d),
+}
+"""Torch class -> the same with a simulated weight, and with an integer one."""
+
+
+def with_fake_quantized_weight(module: nn.Module, weight: QParams | nn.Module) -> FakeQuantizedWeight:
+    """A copy of a layer that rounds its weight to a grid in each forward.
+
+    Args:
+        module: A linear layer or convolution of torch, or of a class derived from one that does not change
+            ``forward``. Not changed.
+        weight: The grid, or a fake-quantize module to use as it is.
+
+    Returns:
+        A layer with the parameters ``weight`` and ``bias`` and the module ``weight_fake_quant``; gradients reach
+        ``weight`` straight through the rounding. Hooks, training mode and the user's own attributes are kept.
+
+    Raises:
+        InputError: another kind of module.
+    """
+    layer = _copy_as(module, 0)
+    layer.weight_fake_quant = StaticFakeQuantize(weight) if isinstance(weight, QParams) else weight
+    return layer
+
+
+def with_dequantized_weight(module: nn.Module, weight: QParams) -> DequantizedWeight:
+    """A copy of a layer that stores its weight as integers.
+
+    Args:
+        module: As for ``with_fake_quantized_weight``.
+        weight: The grid.
+
+    Returns:
+        A layer with the buffers ``weight`` (``weight.scheme.dtype``), ``weight_scale`` and ``weight_zero_point``, and
+        the parameter ``bias``.
+
+    Raises:
+        InputError: another kind of module.
+    """
+    layer = _copy_as(module, 1)
+    values = layer.weight.detach()
+    del layer.weight
+    layer.register_buffer("weight", to_integers(values, weight.scale, weight.zero_point, weight.scheme))
+    layer.register_buffer("weight_scale", weight.scale.detach().float().clone())
+    layer.register_buffer("weight_zero_point", weight.zero_point.detach().clone())
+    layer.weight_scheme = weight.scheme
+    layer.weight_is_known = is_calibrated(weight.scale)
+    return layer
+
+
+def _copy_as(module: nn.Module, form: int) -> Any:
+    forms = LAYERS.get(canonical_type(module) or type(module))
+    if forms is None:
+        raise InputError(
+            "the weight of this kind of module cannot be put on a grid",
+            got=type(module).__name__,
+            expected=", ".join(kind.__name__ for kind in LAYERS) + ", or a class derived from one without own forward",
+        )
+    layer: Any = copy.deepcopy(module)
+    if "weight" not in layer._parameters:
+        # A parametrization computes it: from here on it is what it was last.
+        value = layer.weight.detach().clone()
+        layer._modules.pop("parametrizations", None)
+        layer.__class__ = forms[form]
+        layer.weight = nn.Parameter(value)
+    layer.__class__ = forms[form]
+    return layer
