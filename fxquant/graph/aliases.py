@@ -26,22 +26,32 @@ _IN_PLACE_OPERATORS |= {operator.iand: operator.and_, operator.ior: operator.or_
 
 # Methods whose in-place form computes exactly what the plain one does. Left out: those that fill (zero_, copy_), draw
 # random numbers, or whose plain form has another dtype (eq_).
-_PLAIN_METHODS = frozenset(
+_PLAIN = (
     "abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt reciprocal square floor ceil round trunc frac sin cos tan "
     "sinh cosh tanh asin acos atan sigmoid erf erfc sign pow add sub mul div clamp clamp_min clamp_max clip "
     "masked_fill masked_scatter addcmul addcdiv lerp index_add index_copy index_fill index_put scatter scatter_add "
-    "tril triu nan_to_num floor_divide remainder fmod unsqueeze squeeze transpose t relu".split()
+    "tril triu nan_to_num floor_divide remainder fmod unsqueeze squeeze transpose t relu"
 )
-_VIEWS = frozenset("unsqueeze squeeze transpose t".split())
+_VIEWS = "unsqueeze squeeze transpose t"
 # Other methods, and torch functions of the same names, that compute into new memory.
-_FRESH = (_PLAIN_METHODS - _VIEWS) | frozenset(
+_OTHERS = (
     "clone repeat gather index_select where cumsum cumprod max min amax amin argmax argmin topk sort argsort norm var "
     "std prod any all eq ne lt gt le ge logical_and logical_or logical_not isnan maximum minimum bmm mm addmm baddbmm "
-    "outer dot zeros_like ones_like full_like rand_like randn_like empty_like new_zeros new_ones new_full".split()
+    "outer dot zeros_like ones_like full_like rand_like randn_like empty_like new_zeros new_ones new_full"
 )
+_PLAIN_METHODS = frozenset(_PLAIN.split())
+_FRESH = (_PLAIN_METHODS - frozenset(_VIEWS.split())) | frozenset(_OTHERS.split())
 _NO_CHANGE_OF_VALUES = frozenset(("requires_grad_", "detach_", "retain_grad", "share_memory_"))
 
-_MAY_RETURN_INPUT = (nn.Identity, _DropoutNd, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle)
+_MAY_RETURN_INPUT = (
+    nn.Identity,
+    _DropoutNd,
+    nn.Flatten,
+    nn.Unflatten,
+    nn.PixelShuffle,
+    nn.PixelUnshuffle,
+    nn.ChannelShuffle,
+)
 
 
 def changed_argument(node: Node) -> Any:
@@ -51,10 +61,9 @@ def changed_argument(node: Node) -> Any:
     """
     if node.op == "call_module":
         module = module_of(node)
-        changes = getattr(module, "inplace", False) is True and module is not None and canonical_type(module) is not None
-        if not changes or (isinstance(module, _DropoutNd) and not module.training):
+        if module is None or getattr(module, "inplace", False) is not True or canonical_type(module) is None:
             return None
-        return _first(node)
+        return None if isinstance(module, _DropoutNd) and not module.training else _first(node)
     if node.op == "call_method":
         name = str(node.target)
         dunder = name.startswith("__i") and name.endswith("__") and name not in ("__iter__", "__index__", "__invert__")
@@ -111,7 +120,8 @@ def plain_form(node: Node) -> tuple[str, Any] | None:
         return "call_method", target[:-1]
     if node.op == "call_function" and getattr(target, "__name__", "")[:-1] in _PLAIN_METHODS:
         plain = getattr(torch, target.__name__[:-1], None)
-        return None if plain is None or getattr(torch, target.__name__, None) is not target else ("call_function", plain)
+        in_torch = getattr(torch, target.__name__, None) is target
+        return ("call_function", plain) if in_torch and plain is not None else None
     return None
 
 

@@ -59,7 +59,7 @@ def _last_placeholder(node: Node) -> Node:
 
 
 def replace_node(old: Node, new: Node) -> None:
-    """Let ``new`` stand for ``old``: all its users, its name, and its metadata where ``new`` has none. ``old`` is erased."""
+    """Let ``new`` stand for ``old``: its users, its name, its metadata where ``new`` has none. ``old`` is erased."""
     old.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
     new.meta = {**old.meta, **new.meta}
     name = old.name

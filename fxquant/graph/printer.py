@@ -47,7 +47,8 @@ def format_table(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str
         (node.name, format_call(node), _value(node), beside.get(node.name, ""), user_line(node))
         for node in gm.graph.nodes
     ]
-    return tabulate(rows, headers=("node", "operation", "value", "grid", "from"), tablefmt="simple", disable_numparse=True)
+    headers = ("node", "operation", "value", "grid", "from")
+    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 
 
 def format_call(node: Node) -> str:

@@ -39,7 +39,7 @@ class TensorInfo:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    device: torch.device = torch.device("cpu")
+    device: torch.device
 
     def __str__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"

@@ -133,7 +133,7 @@ def _tensor_first(known: Operator, arguments: dict[str, Any], spelled: Any) -> O
     second = arguments.get("other")
     if not is_number(value) or not isinstance(second, Node) or value_of(second) is None:
         return None
-    if known.commutative and not arguments.get("alpha", 1) != 1:
+    if known.commutative and arguments.get("alpha", 1) == 1:
         arguments[first], arguments["other"] = second, value
         return known
     if spelled is operator.sub:

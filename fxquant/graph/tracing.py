@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import linecache
 import operator
-import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import torch
@@ -104,13 +104,16 @@ class QuantTracer(Tracer):
         self._leaf_names = {item for item in leaf_modules if isinstance(item, str)}
         self._leaf_classes = tuple(item for item in leaf_modules if not isinstance(item, str))
         self._leaf_types = set(leaf_types)
-        self._fixed = {name: value for name, value in (bound or {}).items() if value is None or type(value) in (bool, str)}
+        self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in (NoneType, bool, str)}
+        self._names: dict[int, str] = {}
         self.failed: tuple[BaseException, str, type[nn.Module]] | None = None
         """The last error that left a submodule: (error, path of the innermost module it left, its type)."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the call of ``m`` becomes one node."""
-        if module_qualified_name in self._leaf_names or isinstance(m, self._leaf_classes) or type(m) in self._leaf_types:
+        if module_qualified_name in self._leaf_names or isinstance(m, self._leaf_classes):
+            return True
+        if type(m) in self._leaf_types:
             return True
         kind = canonical_type(m)
         if kind is not None:
@@ -139,8 +142,7 @@ class QuantTracer(Tracer):
         """Give parameters and buffers as proxies whose shape is known."""
         if not isinstance(attr_val, Tensor):
             return attr_val
-        names = self._tensor_names()
-        name = names.get(id(attr_val))
+        name = self._names.get(id(attr_val))
         if name is None:
             return attr_val
         if name not in parameter_proxy_cache:
@@ -149,15 +151,11 @@ class QuantTracer(Tracer):
             )
         return parameter_proxy_cache[name]
 
-    def _tensor_names(self) -> dict[int, str]:
-        if self._names is None:
-            named = [*self.root.named_parameters(), *self.root.named_buffers()]
-            self._names = {id(tensor): name for name, tensor in reversed(named)}
-        return self._names
-
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
         """As ``Tracer.trace``."""
-        self._names: dict[int, str] | None = None
+        if isinstance(root, nn.Module):
+            named = (*root.named_parameters(), *root.named_buffers())
+            self._names = {id(tensor): name for name, tensor in named}
         return super().trace(root, concrete_args)
 
     def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
@@ -210,7 +208,8 @@ def _record_in_place(name: str) -> Callable[[Any, Any], Any]:
     return method
 
 
-for _name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
+_OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
+for _name in _OPERATORS.split():
     setattr(TensorProxy, f"__i{_name}__", _record_in_place(_name))
 
 
@@ -252,15 +251,15 @@ def _copy(model: nn.Module) -> nn.Module:
     except Exception as error:
         culprit = _uncopiable(model)
         raise TracingError(
-            "the model cannot be copied (copy.deepcopy fails)" + (f" because of its attribute {culprit[0]}" if culprit else ""),
-            got=f"{type(error).__name__}: {error}" + (f", for a {culprit[1]}" if culprit else ""),
+            "the model cannot be copied (copy.deepcopy fails)" + (f" because of {culprit}" if culprit else ""),
+            got=f"{type(error).__name__}: {error}",
             expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
             hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
         ) from error
 
 
-def _uncopiable(model: nn.Module) -> tuple[str, str] | None:
-    """Name and type of the first attribute that cannot be copied by itself."""
+def _uncopiable(model: nn.Module) -> str | None:
+    """A phrase that names the first attribute that cannot be copied by itself."""
     for path, module in model.named_modules():
         for name, value in {**module._parameters, **module._buffers, **vars(module)}.items():
             if name in ("_parameters", "_buffers", "_modules"):
@@ -268,7 +267,8 @@ def _uncopiable(model: nn.Module) -> tuple[str, str] | None:
             try:
                 copy.deepcopy(value)
             except Exception:
-                return repr(f"{path}.{name}" if path else name), type(value).__name__
+                where = f"{path}.{name}" if path else name
+                return f"its attribute {where!r}, a {type(value).__name__}"
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -119,9 +119,8 @@ def dump_into(folder: Path) -> Instrument:
 
 def grid_notes(plan: QuantPlan) -> dict[str, str]:
     """Node name -> its grid in a few characters: ``uint8 s=0.0235 z=114`` once calibrated, else where it comes from."""
-    notes = {ref.name: note for ref, policy in plan.policies.items() if ref.kind == "activation" and (note := _policy(policy))}
-    notes |= {ref.name: _grid(qparams) for ref, qparams in plan.qparams.items() if ref.kind == "activation"}
-    return notes
+    notes = {ref.name: _policy(policy) for ref, policy in plan.policies.items() if ref.kind == "activation"}
+    return notes | {ref.name: _grid(qparams) for ref, qparams in plan.qparams.items() if ref.kind == "activation"}
 
 
 def _grid(qparams: QParams) -> str:
@@ -170,7 +169,7 @@ def _roles(inputs: Iterable[str], roles: Any) -> str:
     return " ".join(roles[name].name for name in inputs if isinstance(roles.get(name), TensorRef))
 
 
-def _table(rows: list[tuple[str, ...]], headers: tuple[str, ...]) -> str:
+def _table(rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> str:
     return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 
 

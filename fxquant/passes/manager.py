@@ -86,8 +86,9 @@ class PassManager:
             raise
         except Exception as error:
             ran = ", ".join(done.name for done in self.passes[: step - 1]) or "nothing"
+            where = f"pass {item.name!r} ({step} of {len(self.passes)}, after {ran})"
             raise PassError(
-                f"pass {item.name!r} ({step} of {len(self.passes)}, after {ran}) failed: {type(error).__name__}: {error}",
+                f"{where} failed: {type(error).__name__}: {error}",
                 hint="FXQUANT_DEBUG=2 prints what each pass before it did",
             ) from error
         return gm

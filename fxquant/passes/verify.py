@@ -55,7 +55,7 @@ def compare(name: str, before: Values, after: Values) -> None:
 
 
 def difference(before: Any, after: Any) -> float:
-    """Largest difference of two values of one structure, as a share of the largest magnitude; inf if they do not compare."""
+    """Largest difference, as a share of the largest magnitude of ``before``; inf if the two do not compare."""
     old, old_spec = pytree.tree_flatten(before)
     new, new_spec = pytree.tree_flatten(after)
     if old_spec != new_spec:
