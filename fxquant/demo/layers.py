@@ -1,0 +1,56 @@
+"""How much noise each layer of an int8 model carries, against the float model on the same inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+import fxquant as fxq
+from fxquant.demo.measure import sqnr
+
+
+def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[tuple[str, float], ...]:
+    """SQNR of the output of every unit that multiplies and accumulates.
+
+    Args:
+        prepared: A calibrated quantizer: its graph is the float model.
+        int8: What ``convert(prepared)`` gave.
+        x: The only input of the model.
+
+    Returns:
+        Name of the user's module (or of the node) and dB, in the order in which they run. Noise adds up: a value holds
+        that of all layers before it.
+    """
+    wanted = {row.node: row.module or row.node for row in prepared.coverage() if row.fate == "int8" and row.macs}
+    plan = int8.quant_plan
+    grids = {unit.root: plan.qparams[unit.roles["y"]] for unit in plan.units if unit.root in wanted}
+    exact, stored = _values(prepared.graph_module, x, grids), _values(int8, x, grids)
+    return tuple(
+        (wanted[name], sqnr(exact[name], (stored[name].float() - grid.zero_point) * grid.scale))
+        for name, grid in grids.items()
+        if name in exact and name in stored
+    )
+
+
+class _Keeper(Interpreter):
+    """Runs a graph and keeps the values of some nodes."""
+
+    def __init__(self, gm: GraphModule, names: Any) -> None:
+        super().__init__(gm)
+        self.names, self.kept = names, {}
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self.names:
+            self.kept[n.name] = value.clone()
+        return value
+
+
+def _values(gm: GraphModule, x: Tensor, names: Any) -> dict[str, Tensor]:
+    keeper = _Keeper(gm, names)
+    with torch.no_grad():
+        keeper.run(x)
+    return keeper.kept
