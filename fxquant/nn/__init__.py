@@ -2,7 +2,25 @@
 
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.conv import QuantizedConv
+from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul
 from fxquant.nn.linear import QuantizedLinear
+from fxquant.nn.pool import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
+from fxquant.nn.table import QuantizedTable
 
-__all__ = ["Dequantize", "Quantize", "QuantizedConv", "QuantizedLinear", "QuantizedModule", "Requantize"]
+__all__ = [
+    "Dequantize",
+    "Quantize",
+    "QuantizedAdaptiveAvgPool2d",
+    "QuantizedAdd",
+    "QuantizedAvgPool2d",
+    "QuantizedCat",
+    "QuantizedConv",
+    "QuantizedLinear",
+    "QuantizedMaxPool2d",
+    "QuantizedMean",
+    "QuantizedModule",
+    "QuantizedMul",
+    "QuantizedTable",
+    "Requantize",
+]

@@ -1,0 +1,130 @@
+"""Sums, products and joins of stored integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from fxquant.kernels import add, cat, mul
+from fxquant.kernels.add import reference as add_reference
+from fxquant.kernels.cat import reference as cat_reference
+from fxquant.kernels.mul import reference as mul_reference
+from fxquant.nn.base import integer_limits
+from fxquant.nn.stored import StoredModule
+from fxquant.spec import Clamp, QParams
+
+
+class _Binary(StoredModule):
+    """What the sum and the product of two tensors have in common."""
+
+    def __init__(self, a: QParams, b: QParams, y: QParams, activation: Clamp | None = None) -> None:
+        super().__init__()
+        self.add_stored_grid("y", y)
+        self.add_stored_grid("a", a)
+        self.add_stored_grid("b", b)
+        self.activation = activation
+
+    def derive(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
+        """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
+        limits = integer_limits(self.grid("y"), self.activation)
+        return *self.numbers("a"), (*self.numbers("b"), *self.numbers("y"), *limits)
+
+    def extra_repr(self) -> str:
+        activation = "" if self.activation is None else f", activation={self.activation}"
+        return super().extra_repr() + activation
+
+
+class QuantizedAdd(_Binary):
+    """``q_y = quantize(act(a + b))`` of stored integers, in one operator: ``fxquant.kernels.add``.
+
+    Args:
+        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
+        b: Grid of the second one.
+        y: Grid of the output, after the activation.
+        activation: Clamp of the sum, in real units.
+
+    Shape:
+        Two uint8 or int8 tensors that broadcast; the result has the layout of the one that is not repeated.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        scale, zero_point, rest = self._derived or self.derived()
+        return add(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        scale, zero_point, rest = self.derived()
+        return add_reference(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
+
+
+class QuantizedMul(_Binary):
+    """``q_y = quantize(act(a * b))`` of stored integers, in one operator: ``fxquant.kernels.mul``.
+
+    Args:
+        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
+        b: Grid of the second one.
+        y: Grid of the output, after the activation.
+        activation: Clamp of the product, in real units.
+
+    Shape:
+        Two uint8 or int8 tensors that broadcast; the result has the layout of the one that is not repeated.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        scale, zero_point, rest = self._derived or self.derived()
+        return mul(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        scale, zero_point, rest = self.derived()
+        return mul_reference(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
+
+
+class QuantizedCat(StoredModule):
+    """Joins tensors of stored integers on one grid: ``fxquant.kernels.cat``.
+
+    An input that is on the output's grid already is copied; another one is requantized on the way.
+
+    Args:
+        inputs: Grid of each input, roles ``x0``, ``x1``, ...; at most 8 bits, per tensor.
+        y: Grid of the output.
+        dim: Dimension to join along.
+
+    Shape:
+        As many uint8 or int8 tensors as grids, equal in size but for ``dim``.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, inputs: Sequence[QParams], y: QParams, dim: int = 0) -> None:
+        super().__init__()
+        self.dim = dim
+        self.add_stored_grid("y", y)
+        self.roles = tuple(f"x{index}" for index in range(len(inputs)))
+        for role, qparams in zip(self.roles, inputs, strict=True):
+            self.add_stored_grid(role, qparams)
+
+    def derive(self) -> tuple[list[float], list[int], int, float, int, int, int]:
+        scales, zero_points = zip(*(self.numbers(role) for role in self.roles), strict=True)
+        limits = integer_limits(self.grid("y"), None)
+        return list(scales), list(zero_points), self.dim, *self.numbers("y"), *limits
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return cat(self._take_all(inputs), *(self._derived or self.derived()))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        return cat_reference(self._take_all(inputs), *self.derived())
+
+    def _take_all(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        return [self.take(role, q) for role, q in zip(self.roles, inputs, strict=True)]
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, {super().extra_repr()}"

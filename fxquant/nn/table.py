@@ -1,0 +1,66 @@
+"""Any function of one tensor of stored integers, as a table of its 256 answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fxquant.kernels import table
+from fxquant.kernels.dequantize import reference as dequantize_reference
+from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.kernels.table import reference as table_reference
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.quantize import every_byte
+from fxquant.nn.weight import byte_grid
+from fxquant.spec import Clamp, QParams
+
+
+class QuantizedTable(QuantizedModule):
+    """``q_y = quantize(function(dequantize(q_x)))``, looked up: exact, whatever the function costs.
+
+    The table is filled from the float function itself, in float32, when it is first needed.
+
+    Args:
+        function: Elementwise, float32 to float32 of the same shape; or a clamp, in real units.
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output.
+
+    Shape:
+        uint8 or int8, any; memory order is kept.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, function: Clamp | Callable[[Tensor], Tensor], x: QParams, y: QParams) -> None:
+        super().__init__()
+        self.add_grid("x", byte_grid("the input", x))
+        self.add_grid("y", byte_grid("the output", y))
+        self.function = function
+
+    def derive(self) -> Tensor:
+        x, y = self.grid("x"), self.grid("y")
+        answers = self._apply_function(dequantize_reference(every_byte(x), x.scale, x.zero_point))
+        scheme = y.scheme
+        return quantize_reference(answers, y.scale, y.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        derived = self._derived
+        return table(x, self.derived() if derived is None else derived)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return table_reference(x, self.derived())
+
+    def _apply_function(self, real: Tensor) -> Tensor:
+        if not isinstance(self.function, Clamp):
+            return self.function(real)
+        if self.function.low is None and self.function.high is None:
+            return real
+        return torch.clamp(real, self.function.low, self.function.high)
+
+    def extra_repr(self) -> str:
+        name = getattr(self.function, "__name__", None) or repr(self.function)
+        return f"{name}, {super().extra_repr()}"
