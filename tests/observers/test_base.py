@@ -1,0 +1,88 @@
+"""ObserverBase: what every observer can do; a user's own observer."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
+from fxquant.observers import OBSERVERS, MinMaxObserver, ObserverBase, PerChannelMinMaxObserver, choose_qparams
+from fxquant.spec import QParams, QScheme
+
+
+class LargestMagnitude(ObserverBase):
+    """A user's own: -m to m, where m is the largest magnitude."""
+
+    def __init__(self, bits: int = 8) -> None:
+        super().__init__(QScheme(bits=bits, symmetric=True), dtype=torch.int8)
+        self.register_buffer("magnitude", torch.tensor(0.0))
+
+    def update(self, x: Tensor) -> None:
+        self.magnitude.copy_(torch.maximum(self.magnitude, x.abs().max()))
+
+    def qparams(self) -> QParams:
+        return choose_qparams(-self.magnitude, self.magnitude, self.scheme)
+
+
+def test_an_own_observer():
+    observer = LargestMagnitude.with_args(bits=4)()
+    x = torch.tensor([-7.5, 1.0], requires_grad=True)
+    assert observer(x) is x
+    assert observer(torch.empty(0)).numel() == 0
+    scale, zero_point = observer.calculate_qparams()
+    assert (scale.tolist(), zero_point.tolist()) == ([1.0], [0])
+    assert (observer.quant_min, observer.quant_max) == (-8, 7)
+    assert repr(observer) == "LargestMagnitude(int4 symmetric per tensor)"
+
+
+def test_registry_knows_every_observer_by_name():
+    assert list(OBSERVERS) == [
+        "minmax",
+        "per_channel_minmax",
+        "fixed",
+        "moving_average",
+        "moving_average_per_channel",
+        "noop",
+        "placeholder",
+    ]
+    with pytest.raises(UnknownNameError, match="did you mean 'moving_average'"):
+        OBSERVERS["moving_avrage"]
+    with pytest.raises(DuplicateNameError, match="observer 'minmax' is registered already"):
+        OBSERVERS.register("minmax")(LargestMagnitude)
+
+
+def test_with_args_compares_pickles_and_prints():
+    constructor = MinMaxObserver.with_args(bits=4).with_args(eps=0.5)
+    assert constructor == MinMaxObserver.with_args(bits=4, eps=0.5)
+    assert constructor != MinMaxObserver.with_args(bits=4)
+    assert hash(constructor) == hash(MinMaxObserver.with_args(eps=0.5, bits=4))
+    assert pickle.loads(pickle.dumps(constructor)) == constructor
+    assert repr(constructor) == "MinMaxObserver.with_args(bits=4, eps=0.5)"
+    assert constructor().scheme == QScheme(bits=4, signed=False)
+    assert constructor() is not constructor()
+    with pytest.raises(SpecError) as caught:
+        MinMaxObserver.with_args(quant_mni=0)
+    assert str(caught.value) == (
+        "MinMaxObserver takes no argument 'quant_mni'\n"
+        "  expected: dtype, qscheme, reduce_range, quant_min, quant_max, factory_kwargs, eps, is_dynamic, bits, scheme\n"
+        "  hint:     did you mean 'quant_min'?"
+    )
+
+
+def test_casting_a_model_leaves_statistics_in_float32():
+    model = nn.Sequential(nn.Linear(2, 2), MinMaxObserver(), PerChannelMinMaxObserver())
+    model(torch.randn(3, 2))
+    before = copy.deepcopy(model)
+    for cast in (model.half, model.double, model.bfloat16):
+        cast()
+        for index in (1, 2):
+            for name, buffer in before[index].state_dict().items():
+                kept = model[index].state_dict()[name]
+                assert kept.dtype == buffer.dtype
+                assert torch.equal(kept, buffer)
+    assert model[0].weight.dtype == torch.bfloat16
+    assert model.to("meta")[1].min_val.is_meta
