@@ -74,13 +74,18 @@ def calibrate(
     return prepared.calibrate(data, num_batches=num_batches, progress=progress)
 
 
-def convert(prepared: Quantizer, *, to: str = "int8", allow_uncalibrated: bool = False) -> GraphModule:
+def convert(
+    prepared: Quantizer, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False
+) -> GraphModule:
     """Make the quantized model. ``prepared`` is not changed, so it can be converted again.
 
     Args:
         prepared: A calibrated :class:`Quantizer`.
         to: ``"int8"``: integer operators on plain uint8 and int8 tensors. ``"fake_quant"``: the same grids simulated
             in float, differentiable. ``"reference"``: explicit quantize and dequantize around float operators.
+        check: A batch, on which it is measured unit by unit whether the int8 operators, their integer reference and
+            the simulation agree. The table is printed, and is the result's ``parity``; a unit that breaks the contract
+            is warned of by name.
         allow_uncalibrated: Make a shell without ranges, which raises when it is run, until a state dict is loaded.
 
     Returns:
@@ -92,7 +97,7 @@ def convert(prepared: Quantizer, *, to: str = "int8", allow_uncalibrated: bool =
     """
     if not isinstance(prepared, Quantizer):
         raise InputError("convert takes what prepare gave", got=type(prepared).__name__, expected="a Quantizer")
-    return prepared.convert(to=to, allow_uncalibrated=allow_uncalibrated)
+    return prepared.convert(to=to, check=check, allow_uncalibrated=allow_uncalibrated)
 
 
 def quantize(

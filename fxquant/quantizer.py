@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 
 from fxquant.backends.base import BACKENDS
-from fxquant.calibration import CalibrationInterpreter, batches
+from fxquant.calibration import CalibrationInterpreter, batches, inputs_of
 from fxquant.errors import CalibrationError, FxQuantWarning, InputError, PlanError, UnknownNameError, layout
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import nodes_by_name, qualified_name
 from fxquant.graph.tracing import trace
 from fxquant.observers.defaults import get_default_qconfig_mapping
+from fxquant.parity import Parity, measure_parity
 from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
 from fxquant.passes.instruments import instruments_for
@@ -131,7 +132,7 @@ class Quantizer:
         """The simulation in float; see :func:`convert`."""
         return self.convert(to="fake_quant")
 
-    def convert(self, *, to: str = "int8", allow_uncalibrated: bool = False) -> GraphModule:
+    def convert(self, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False) -> GraphModule:
         """A new module; see :func:`convert`."""
         if to not in CONVERT:
             raise UnknownNameError(
@@ -140,11 +141,21 @@ class Quantizer:
         gm = copy.deepcopy(self.graph_module)
         plan = self.plan.with_observations(self._qparams(allow_uncalibrated))
         ctx = self._context(plan.with_observations(plan.qparams, self._declined(gm, plan)))
-        manager = PassManager(CONVERT[to], instruments_for(read_settings()))
-        converted = manager.run(gm, ctx)
+        manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
+        converted: Any = manager.run(gm, ctx)
         converted.quant_plan = ctx.plan
         converted.snapshots = self.snapshots + manager.snapshots
+        if check is not None:
+            converted.parity = self._check(converted if to == "int8" else self.convert(), check)
         return converted
+
+    def _check(self, int8: GraphModule, batch: Any) -> Parity:
+        args, kwargs = inputs_of(batch, self.example_args, "the batch to check parity on")
+        found = measure_parity(int8, self.convert(to="fake_quant"), args, kwargs)
+        print(found)
+        for row in found.breaches:
+            warnings.warn(FxQuantWarning(layout(row.breach, at=row.unit, got=str(row))), stacklevel=4)
+        return found
 
     def coverage(self) -> Coverage:
         """What becomes int8, what stays float, and why."""

@@ -6,7 +6,7 @@ import time
 
 from torch.fx import GraphModule
 
-from fxquant.errors import PassError, PlanError, UnknownNameError
+from fxquant.errors import CalibrationError, PassError, PlanError, UnknownNameError
 from fxquant.graph.printer import format_graph
 from fxquant.passes.base import Pass, PassContext
 from fxquant.passes.instruments import debug_output
@@ -56,7 +56,7 @@ class PassManager:
         Raises:
             PassError: a pass failed, left an invalid graph, or (FXQUANT_VERIFY=1) changed values that it promised to
                 keep. The error that it met is its cause, and the message names the passes that ran before.
-            PlanError: as a pass raised it: it answers what the user asked for, and is no failure of the pass.
+            PlanError, CalibrationError: as a pass raised it: the user's request or data is at fault, not the pass.
         """
         self.snapshots = ()
         with debug_output(self.settings):
@@ -82,7 +82,7 @@ class PassManager:
             gm.recompile()
             if verify:
                 compare(item.name, values, run_values(gm, ctx))
-        except PlanError:
+        except (PlanError, CalibrationError):
             raise
         except Exception as error:
             ran = ", ".join(done.name for done in self.passes[: step - 1]) or "nothing"

@@ -1,0 +1,258 @@
+"""What annotate and propagate_grids decide, as tables: model -> units, rejections with their reasons, grids."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.observers import MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
+from fxquant.spec import Observed, SharedWith, TensorRef
+
+
+class Lambda(nn.Module):
+    """A model whose forward is a function of (self, x)."""
+
+    def __init__(self, function, **modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def plan(model: nn.Module, x: Tensor | None = None, qconfig=None, **options):
+    example = torch.rand(2, 3, 8, 8) if x is None else x
+    return fxq.prepare(model.eval(), example, qconfig, **options).plan
+
+
+def conv(channels_in: int = 3, channels_out: int = 3) -> nn.Conv2d:
+    return nn.Conv2d(channels_in, channels_out, 3, padding=1)
+
+
+def bn() -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(3)
+
+
+IMAGE_MODELS = {
+    "conv": (Lambda(lambda m, x: m.c(x), c=conv()), ["conv"]),
+    "conv, relu": (Lambda(lambda m, x: m.c(x).relu(), c=conv()), ["conv_act"]),
+    "conv, bn": (Lambda(lambda m, x: m.b(m.c(x)), c=conv(), b=bn()), ["conv_bn"]),
+    "conv, bn, relu in place": (
+        Lambda(lambda m, x: m.r(m.b(m.c(x))), c=conv(), b=bn(), r=nn.ReLU(inplace=True)),
+        ["conv_bn_act"],
+    ),
+    "conv, bn, relu6": (Lambda(lambda m, x: F.relu6(m.b(m.c(x))), c=conv(), b=bn()), ["conv_bn_act"]),
+    "conv, hardtanh": (Lambda(lambda m, x: F.hardtanh(m.c(x), -2, 2), c=conv()), ["conv_act"]),
+    "residual behind conv": (Lambda(lambda m, x: m.b(m.c(x)) + x, c=conv(), b=bn()), ["conv_bn_add"]),
+    "residual before conv": (Lambda(lambda m, x: torch.relu(x + m.c(x)), c=conv()), ["conv_add_act"]),
+    "residual in place": (Lambda(lambda m, x: _iadd(m.c(x), x), c=conv()), ["conv_add"]),
+    "two convs added": (
+        Lambda(lambda m, x: m.c(x) + m.d(x), c=conv(), d=conv()),
+        ["conv", "conv_add"],
+    ),
+    "conv read twice": (Lambda(lambda m, x: m.b(y := m.c(x)) + y, c=conv(), b=bn()), ["conv", "add"]),
+    "conv added to itself": (Lambda(lambda m, x: (y := m.c(x)) + y, c=conv()), ["conv", "add"]),
+    "mul, cat": (
+        Lambda(lambda m, x: torch.cat([m.c(x) * x, x], dim=1), c=conv()),
+        ["conv", "mul", "cat"],
+    ),
+    "pools": (
+        Lambda(lambda m, x: F.adaptive_avg_pool2d(F.avg_pool2d(F.max_pool2d(m.c(x), 2), 2), 1).mean((2, 3)), c=conv()),
+        ["conv", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "mean"],
+    ),
+    "moves": (
+        Lambda(lambda m, x: m.i(m.d(m.c(x))).flatten(1).view(2, -1), c=conv(), d=nn.Dropout(), i=nn.Identity()),
+        ["conv", "dropout", "identity", "flatten", "reshape"],
+    ),
+    "relu alone, behind a max-pool": (
+        Lambda(lambda m, x: F.relu(F.max_pool2d(m.c(x), 2)), c=conv()),
+        ["conv", "max_pool2d", "relu"],
+    ),
+}
+
+
+def _iadd(a: Tensor, b: Tensor) -> Tensor:
+    a += b
+    return a
+
+
+@pytest.mark.parametrize("name", IMAGE_MODELS)
+def test_units(name):
+    model, expected = IMAGE_MODELS[name]
+    assert [unit.pattern for unit in plan(model).units] == expected
+
+
+def test_linear_and_clamp_are_one_unit():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert [unit.pattern for unit in plan(model, torch.rand(2, 4)).units] == ["linear_act", "linear"]
+
+
+REJECTIONS = {
+    "number": (Lambda(lambda m, x: m.c(x) + 2, c=conv()), "add", "its operand 'b' is the number 2, not a tensor"),
+    "no pattern": (
+        Lambda(lambda m, x: torch.sin(m.c(x)), c=conv()),
+        "sin",
+        "no pattern knows this operator",
+    ),
+    "alpha": (
+        Lambda(lambda m, x: torch.add(m.c(x), x, alpha=2), c=conv()),
+        "add",
+        "alpha=2: only a plain sum has an integer form",
+    ),
+    "integer operand": (
+        Lambda(lambda m, x: m.c(x) * (x > 0.5).long(), c=conv()),
+        "mul",
+        "its operand 'b' is a tensor of int64",
+    ),
+    "no running statistics": (
+        Lambda(lambda m, x: m.b(m.c(x)), c=conv(), b=nn.BatchNorm2d(3, track_running_stats=False)),
+        "b",
+        "batch norm keeps no running statistics (track_running_stats=False)",
+    ),
+    "mean in another precision": (
+        Lambda(lambda m, x: m.c(x).mean(1, dtype=torch.float64), c=conv()),
+        "mean",
+        "dtype is given: the mean is wanted in another precision",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REJECTIONS)
+def test_rejections_say_why(name):
+    model, node, reason = REJECTIONS[name]
+    found = plan(model)
+    assert [(r.node, r.reason, r.excused) for r in found.rejections] == [(node, reason, False)]
+    assert [unit.pattern for unit in found.units] == ["conv"]
+
+
+def test_what_the_configuration_leaves_out_is_excused():
+    model = nn.Sequential(conv(), nn.ReLU(), conv())
+    rules = fxq.get_default_qconfig_mapping().set_module_name("2", None)
+    found = plan(model, qconfig=rules)
+    assert [unit.pattern for unit in found.units] == ["conv_act"]
+    (rejection,) = found.rejections
+    assert rejection.excused
+    assert rejection.reason == "the configuration leaves it in float: set_module_name('2')"
+
+
+def test_an_activation_left_in_float_is_not_fused():
+    model = nn.Sequential(conv(), nn.ReLU())
+    found = plan(model, qconfig=fxq.get_default_qconfig_mapping().set_object_type(nn.ReLU, None))
+    assert [unit.pattern for unit in found.units] == ["conv"]
+    assert [r.node for r in found.rejections] == ["_1"]
+
+
+def test_leaf_modules_stay_float_by_request():
+    model = nn.Sequential(conv(), conv())
+    found = plan(model, leaf_modules=("1",))
+    assert [(r.node, r.reason, r.excused) for r in found.rejections] == [
+        ("_1", "kept whole and in float by leaf_modules", True)
+    ]
+
+
+WIDE = fxq.QConfig(activation=MinMaxObserver.with_args(bits=16), weight=fxq.PerChannelMinMaxObserver)
+
+
+def test_the_backend_refuses_what_it_cannot_store():
+    with pytest.raises(fxq.FxQuantError) as caught:
+        plan(nn.Sequential(conv()), qconfig=WIDE)
+    assert "backend 'cpu': 16 bit activations do not fit a byte" in str(caught.value)
+
+
+def test_a_placeholder_observer_leaves_in_float():
+    rules = fxq.get_default_qconfig_mapping().set_module_name(
+        "0", fxq.QConfig(activation=PlaceholderObserver, weight=PlaceholderObserver)
+    )
+    found = plan(nn.Sequential(conv(), conv()), qconfig=rules)
+    assert [(r.node, r.excused) for r in found.rejections] == [("_0", True)]
+
+
+
+
+def test_a_move_before_a_quantized_layer_is_quantized():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    found = plan(model)
+    assert [unit.pattern for unit in found.units] == ["flatten", "linear"]
+    assert found.grid_owner(found.units[0].roles["y"]) == TensorRef("input_1")
+    assert found.policies[TensorRef("input_1")] == Observed(_default_activation())
+
+
+def _default_activation():
+    return fxq.get_default_qconfig().activation
+
+
+def test_picked_and_clamped_values_share_their_inputs_grid():
+    found = plan(Lambda(lambda m, x: F.relu(F.max_pool2d(m.c(x), 2)), c=conv()))
+    assert found.policies[TensorRef("max_pool2d")] == SharedWith(TensorRef("c"))
+    assert found.policies[TensorRef("relu")] == SharedWith(TensorRef("max_pool2d"))
+    assert found.grid_owner(TensorRef("relu")) == TensorRef("c")
+
+
+def test_a_concatenation_has_one_grid():
+    model = Lambda(lambda m, x: torch.cat([m.c(x), F.max_pool2d(m.d(x), 1)], 1), c=conv(), d=conv())
+    found = plan(model)
+    out = TensorRef("cat")
+    assert {found.grid_owner(ref) for ref in (TensorRef("c"), TensorRef("d"), TensorRef("max_pool2d"))} == {out}
+    # c goes straight into the concatenation, whose range holds it; d's own values may never reach it.
+    assert found.policies[TensorRef("c")] == SharedWith(out, observed=False)
+    assert found.policies[TensorRef("d")] == SharedWith(out, observed=True)
+
+
+def test_concatenations_of_concatenations_meet_in_one_owner():
+    def forward(m, x):
+        a = m.c(x)
+        b = torch.cat([a, m.d(x)], 1)
+        return torch.cat([a, b], 1), torch.cat([b, a], 1)
+
+    found = plan(Lambda(forward, c=conv(), d=conv()))
+    owners = {found.grid_owner(ref) for ref in found.policies if ref.kind == "activation" and ref.name != "x"}
+    assert len(owners) == 1
+
+
+def test_the_input_observer_sees_what_no_unit_makes():
+    found = plan(
+        Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv())
+    )
+    assert found.policies[TensorRef("sin")] == Observed(_default_activation())
+    quantizer = fxq.Quantizer(
+        Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv()).eval(),
+        (torch.rand(1, 3, 8, 8),),
+        input_observer=MovingAverageMinMaxObserver,
+    )
+    assert isinstance(quantizer.observers["sin"], MovingAverageMinMaxObserver)
+    assert isinstance(quantizer.observers["x"], MovingAverageMinMaxObserver)
+    assert isinstance(quantizer.observers["d"], MinMaxObserver)
+
+
+def test_one_module_at_two_places_is_two_units_with_two_grids():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.bn = conv(), bn()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.bn(self.conv(self.conv(x)))
+
+    found = plan(Net())
+    assert [unit.pattern for unit in found.units] == ["conv", "conv_bn"]
+    assert found.units[0].roles["weight"] != found.units[1].roles["weight"]
+
+
+def test_planning_leaves_the_graph_alone():
+    prepared = fxq.prepare(IMAGE_MODELS["pools"][0].eval(), torch.rand(2, 3, 8, 8))
+    changed = {snapshot.name: snapshot.changed for snapshot in prepared.snapshots}
+    assert changed["annotate"] is False
+    assert changed["propagate_grids"] is False
+
+
+def test_moves_of_float_values_are_left_alone():
+    found = plan(Lambda(lambda m, x: torch.sin(m.c(x)).flatten(2), c=conv()))
+    assert [unit.pattern for unit in found.units] == ["conv"]
+    flatten = next(rejection for rejection in found.rejections if rejection.node == "flatten")
+    assert flatten.excused
+    assert flatten.reason == "neither what makes its input nor what reads its output is quantized"
