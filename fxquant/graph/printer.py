@@ -84,7 +84,8 @@ def _argument(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_argument(item)}" for key, item in value.items()) + "}"
     if isinstance(value, slice):
-        return ":".join("" if part is None else _argument(part) for part in (value.start, value.stop, value.step))
+        ends = [value.start, value.stop] + ([] if value.step is None else [value.step])
+        return ":".join("" if end is None else _argument(end) for end in ends)
     return function_name(value) if callable(value) and not isinstance(value, type) else repr(value)
 
 

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fxquant.errors import InputError
+from fxquant.graph.inputs import bind, bind_example, describe_call, describe_value
+
+
+class Net(nn.Module):
+    def forward(self, x, scale=2.0, *rest, flag=False, **more):
+        return x
+
+
+def test_bind_fills_in_defaults():
+    x = torch.zeros(1)
+    assert bind(Net(), (x,), {"flag": True, "other": 3}, "the inputs") == {
+        "x": x, "scale": 2.0, "rest": (), "flag": True, "more": {"other": 3},
+    }  # fmt: skip
+
+
+def test_bind_shows_what_it_got_and_the_signature():
+    with pytest.raises(InputError) as caught:
+        bind(nn.ReLU(), (torch.zeros(2, 3), torch.ones(1, dtype=torch.int64)), {"k": 1}, "batch 3")
+    assert str(caught.value) == (
+        "batch 3 do not fit the model's forward: too many positional arguments\n"
+        "  got:      (float32[2, 3], int64[1], k=1)\n"
+        "  expected: ReLU.forward(input: torch.Tensor) -> torch.Tensor\n"
+        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs"
+    ).replace("torch.Tensor", _annotation())
+
+
+def _annotation() -> str:
+    """Whether torch annotates with the class or with a string depends on its version."""
+    text = str(nn.ReLU.forward.__annotations__["input"])
+    return "'Tensor'" if text == "Tensor" else "torch.Tensor"
+
+
+def test_example_inputs_must_be_a_tuple():
+    with pytest.raises(InputError, match=r"the example inputs are no tuple\n  got:      \[float32\[1\]\]"):
+        bind_example(Net(), [torch.zeros(1)], {})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.zeros(2, 3), "float32[2, 3]"),
+        (torch.Size([2, 3]), "(2, 3)"),
+        ([1, 2, 3, 4, 5], "[1, 2, 3, 4, …]"),
+        ((torch.zeros(1),), "(float32[1],)"),
+        ({"a": None, "b": "x"}, "{a: None, b: 'x'}"),
+        ("y" * 100, "str of length 102"),
+        (object(), "a object"),
+    ],
+    ids=range(7),
+)
+def test_describe_value(value, text):
+    assert describe_value(value) == text
+
+
+def test_describe_call():
+    assert describe_call((1,), {"x": torch.zeros(1)}) == "(1, x=float32[1])"
