@@ -1,8 +1,7 @@
-"""Which parts of a model are quantized, and how: QConfig, QConfigMapping, and the constructors that they hold."""
+"""Which parts of a model are quantized, and how: QConfig and QConfigMapping."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,45 +17,6 @@ ObjectType = type | Callable[..., Any] | str
 """What ``set_object_type`` names: a module class, a function, or the name of a method."""
 
 RuleKind = Literal["global", "object_type", "module_name_regex", "module_name", "module_name_object_type_order"]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Constructor:
-    """A class with some of its arguments filled in; calling it makes a new object each time.
-
-    Unlike ``functools.partial``, two that hold the same are equal, and a keyword that the class does not take is
-    refused where it is written.
-
-    Example:
-        >>> from fxquant.observers import MinMaxObserver
-        >>> MinMaxObserver.with_args(bits=4).with_args(signed=True)
-        MinMaxObserver.with_args(bits=4, signed=True)
-    """
-
-    target: Callable[..., Any]
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        signature = inspect.signature(self.target)
-        try:
-            signature.bind_partial(**self.arguments)
-        except TypeError as error:
-            unknown = next((name for name in self.arguments if name not in signature.parameters), "")
-            raise SpecError(
-                f"{_name(self.target)} takes no argument {unknown!r}",
-                expected=", ".join(signature.parameters),
-                hint=did_you_mean(unknown, list(signature.parameters)),
-            ) from error
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.target(*args, **{**self.arguments, **kwargs})
-
-    def with_args(self, **arguments: Any) -> Constructor:
-        """A new constructor with ``arguments`` filled in too; they win over those set earlier."""
-        return Constructor(self.target, {**self.arguments, **arguments})
-
-    def __repr__(self) -> str:
-        return f"{_name(self.target)}.with_args({', '.join(f'{k}={v!r}' for k, v in self.arguments.items())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +39,15 @@ class QConfig:
     """Grid that ``weight`` asks for; None if it leaves the weight in float."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "activation_scheme", _scheme_of(self.activation, "activation"))
-        object.__setattr__(self, "weight_scheme", _scheme_of(self.weight, "weight"))
+        activation = _build(self.activation, "activation")
+        if getattr(activation, "is_dynamic", False):
+            raise SpecError(
+                "activation ranges are measured by calibration, not at run time",
+                got=repr(self.activation),
+                expected="is_dynamic=False",
+            )
+        object.__setattr__(self, "activation_scheme", activation.scheme)
+        object.__setattr__(self, "weight_scheme", _build(self.weight, "weight").scheme)
         if self.activation_scheme is not None and self.activation_scheme.axis is not None:
             raise SpecError(
                 "an activation has one scale for the whole tensor",
@@ -333,8 +300,8 @@ class QConfigMapping:
         return "\n".join(["QConfigMapping:", *(f"  {rule} = {rule.qconfig}" for rule in self.rules())])
 
 
-def _scheme_of(constructor: object, role: str) -> QScheme | None:
-    """Build one observer, to see that it can be built, and what grid it asks for."""
+def _build(constructor: object, role: str) -> Any:
+    """Build one observer, to see that it can be built, and what grid it asks for: its ``scheme``, or None."""
     expected = "an observer class, or what its with_args(...) gives"
     if isinstance(constructor, nn.Module) or not callable(constructor):
         hint = "leave out the call: it is made anew for every tensor" if isinstance(constructor, nn.Module) else ""
@@ -351,7 +318,7 @@ def _scheme_of(constructor: object, role: str) -> QScheme | None:
             expected=expected,
             hint="fxquant.observers has the observers of torch.ao.quantization under the same names",
         )
-    return scheme
+    return made
 
 
 def _checked(qconfig: Any) -> QConfig | None:

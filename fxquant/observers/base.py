@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.qconfig import Constructor
+from fxquant.observers.constructor import Constructor
 from fxquant.registry import Registry
 from fxquant.spec import QParams, QScheme
 

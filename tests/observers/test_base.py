@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import pickle
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
+from fxquant.errors import DuplicateNameError, UnknownNameError
 from fxquant.observers import OBSERVERS, MinMaxObserver, ObserverBase, PerChannelMinMaxObserver, choose_qparams
 from fxquant.spec import QParams, QScheme
 
@@ -53,24 +52,6 @@ def test_registry_knows_every_observer_by_name():
         OBSERVERS["moving_avrage"]
     with pytest.raises(DuplicateNameError, match="observer 'minmax' is registered already"):
         OBSERVERS.register("minmax")(LargestMagnitude)
-
-
-def test_with_args_compares_pickles_and_prints():
-    constructor = MinMaxObserver.with_args(bits=4).with_args(eps=0.5)
-    assert constructor == MinMaxObserver.with_args(bits=4, eps=0.5)
-    assert constructor != MinMaxObserver.with_args(bits=4)
-    assert hash(constructor) == hash(MinMaxObserver.with_args(eps=0.5, bits=4))
-    assert pickle.loads(pickle.dumps(constructor)) == constructor
-    assert repr(constructor) == "MinMaxObserver.with_args(bits=4, eps=0.5)"
-    assert constructor().scheme == QScheme(bits=4, signed=False)
-    assert constructor() is not constructor()
-    with pytest.raises(SpecError) as caught:
-        MinMaxObserver.with_args(quant_mni=0)
-    assert str(caught.value) == (
-        "MinMaxObserver takes no argument 'quant_mni'\n"
-        "  expected: dtype, qscheme, reduce_range, quant_min, quant_max, factory_kwargs, eps, is_dynamic, bits, scheme\n"
-        "  hint:     did you mean 'quant_min'?"
-    )
 
 
 def test_casting_a_model_leaves_statistics_in_float32():

@@ -98,7 +98,7 @@ def test_states_of_torch_load():
 def test_a_wrong_state_is_refused():
     with pytest.raises(RuntimeError, match="size mismatch for min_val"):
         MinMaxObserver().load_state_dict(observed(MAKE[2]).state_dict())
-    with pytest.raises(RuntimeError, match="Missing key.*max_val"):
+    with pytest.raises(RuntimeError, match=r"Missing key.*max_val"):
         MinMaxObserver().load_state_dict({"min_val": torch.tensor(0.0)})
 
 

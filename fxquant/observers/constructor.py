@@ -1,0 +1,50 @@
+"""What ``with_args`` gives: a class with some of its arguments filled in."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fxquant.errors import SpecError
+from fxquant.registry import did_you_mean
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Constructor:
+    """A class with some of its arguments filled in; calling it makes a new object each time.
+
+    Unlike ``functools.partial``, two that hold the same are equal, and a keyword that the class does not take is
+    refused where it is written.
+
+    Example:
+        >>> from fxquant.observers import MinMaxObserver
+        >>> MinMaxObserver.with_args(bits=4).with_args(signed=True)
+        MinMaxObserver.with_args(bits=4, signed=True)
+    """
+
+    target: type
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        signature = inspect.signature(self.target)
+        try:
+            signature.bind_partial(**self.arguments)
+        except TypeError as error:
+            unknown = next((name for name in self.arguments if name not in signature.parameters), "")
+            raise SpecError(
+                f"{self.target.__name__} takes no argument {unknown!r}",
+                expected=", ".join(signature.parameters),
+                hint=did_you_mean(unknown, list(signature.parameters)),
+            ) from error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.target(*args, **{**self.arguments, **kwargs})
+
+    def with_args(self, **arguments: Any) -> Constructor:
+        """A new constructor with ``arguments`` filled in too; they win over those set earlier."""
+        return Constructor(self.target, {**self.arguments, **arguments})
+
+    def __repr__(self) -> str:
+        return f"{self.target.__name__}.with_args({', '.join(f'{k}={v!r}' for k, v in self.arguments.items())})"
