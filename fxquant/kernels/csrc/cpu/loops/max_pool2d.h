@@ -17,5 +17,5 @@ struct MaxPoolArgs {
 
 }  // namespace fxquant
 
-// The rows begin <= i < end of the output, counted through all planes.
-FXQ_DECLARE_LOOP(max_pool2d_loop, (const MaxPoolArgs& args, int64_t begin, int64_t end))
+// The rows begin <= i < end of the output, counted through all planes. scratch: [columns.size * channels] of this thread.
+FXQ_DECLARE_LOOP(max_pool2d_loop, (const MaxPoolArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
