@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import linecache
 import operator
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType
+from types import FrameType, NoneType
 from typing import Any
 
 import torch
@@ -90,7 +91,6 @@ def trace(
 class QuantTracer(Tracer):
     """A tracer that keeps in-place operators in place, parameters and buffers by name, and the user's lines."""
 
-    record_stack_traces = True
     proxy_buffer_attributes = True
 
     def __init__(
@@ -167,11 +167,24 @@ class QuantTracer(Tracer):
         self.create_proxy("call_function", require_value, (proxy, value, name), {})
         return value
 
-    def _filter_traceback_frames(self, user_stack_summary: traceback.StackSummary) -> traceback.StackSummary:
-        frames = list(user_stack_summary)
-        entry = max((i for i, frame in enumerate(frames) if frame.name == "_trace_graph"), default=-1)
-        own = [frame for frame in frames[entry + 1 :] if not is_library_file(frame.filename)]
-        return traceback.StackSummary.from_list(own)
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        """Create a node that knows the user's lines which made it."""
+        # torch's own recording of stack traces takes seconds, once, to import what it needs.
+        node = super().create_node(*args, **kwargs)
+        node.stack_trace = _user_stack(sys._getframe(1))
+        return node
+
+
+def _user_stack(frame: FrameType | None) -> str:
+    """The user's frames below the call of ``QuantTracer.trace``, innermost last, as Python prints them."""
+    lines: list[str] = []
+    while frame is not None and frame.f_code is not QuantTracer.trace.__code__:
+        code, number = frame.f_code, frame.f_lineno
+        if not is_library_file(code.co_filename):
+            source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+            lines.append(f'File "{code.co_filename}", line {number}, in {code.co_name}\n    {source}')
+        frame = frame.f_back
+    return "\n  ".join(reversed(lines))
 
 
 def require_value(value: Any, expected: Any, name: str) -> None:

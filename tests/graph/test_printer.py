@@ -52,10 +52,7 @@ def test_one_short_line_per_node(gm):
 
 def test_notes_stand_behind_the_value(gm):
     lines = format_graph(gm, {"layer_1": "uint8 s=0.1 z=0", "max_pool2d": "observed"}).splitlines()
-    assert (
-        lines[3]
-        == "layer_1 = ReLU(layer_0)                                               float32[2,4,4,4]  uint8 s=0.1 z=0"
-    )
+    assert lines[3] == "layer_1 = ReLU(layer_0)  float32[2,4,4,4]  uint8 s=0.1 z=0"
     assert lines[11] == "        float32[2,4,2,2]  observed"
 
 
