@@ -46,8 +46,8 @@ def fake_quantize_per_tensor_affine(
         The dtype, shape and memory format of ``input``; always a new tensor.
 
     Raises:
-        RuntimeError: dtype, shape, limits or device do not fit; the message names the argument. The values of qparams on
-            a GPU are not read, so not checked.
+        RuntimeError: dtype, shape, limits or device do not fit; the message names the argument. The values of qparams
+            on a GPU are not read, so not checked.
 
     Source:
         Jacob et al., arXiv:1712.05877, eq. 12; straight-through estimator: Bengio et al., arXiv:1308.3432. Signature:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../common/checks.h"
+#include "../common/numbers.h"
 #include "../common/tensor.h"
 #include "loops/channels.h"
 
@@ -98,21 +99,13 @@ struct GridArrays {
   GridArrays(const QParams& qparams, int64_t quant_min, int64_t quant_max)
       : scale(qparams.scale.begin(), qparams.scale.end()),
         zero_point(qparams.zero_point.begin(), qparams.zero_point.end()),
-        low(representable(quant_min, 1)),
-        high(representable(quant_max, -1)) {
+        low(within<Real>(quant_min, 1)),
+        high(within<Real>(quant_max, -1)) {
     inverse.reserve(scale.size());
     for (const Real s : scale) inverse.push_back(Real{1} / s);
   }
 
   Grids<Real> view() const { return {scale.data(), inverse.data(), zero_point.data(), low, high}; }
-
- private:
-  // The nearest Real of an integer that does not lie beyond it, so that a clamped value fits its integer type.
-  static Real representable(int64_t limit, int direction) {
-    Real real = static_cast<Real>(limit);
-    const double beyond = (static_cast<double>(real) - static_cast<double>(limit)) * direction;
-    return beyond < 0 ? std::nextafter(real, direction * std::numeric_limits<Real>::infinity()) : real;
-  }
 };
 
 // The grids in both precisions; only the one that x needs is filled.
@@ -128,25 +121,5 @@ struct AnyGrids {
     }
   }
 };
-
-inline Float float_type(const char* op, const char* argument, ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Float: return Float::kFloat;
-    case ScalarType::Double: return Float::kDouble;
-    case ScalarType::Half: return Float::kHalf;
-    case ScalarType::BFloat16: return Float::kBFloat16;
-    default: fail_dtype(op, argument, dtype, "float32, float64, float16 or bfloat16");
-  }
-}
-
-inline Integer integer_type(const char* op, const char* argument, ScalarType dtype) {
-  switch (dtype) {
-    case ScalarType::Byte: return Integer::kUint8;
-    case ScalarType::Char: return Integer::kInt8;
-    case ScalarType::Short: return Integer::kInt16;
-    case ScalarType::Int: return Integer::kInt32;
-    default: fail_dtype(op, argument, dtype, "uint8, int8, int16 or int32");
-  }
-}
 
 }  // namespace fxquant

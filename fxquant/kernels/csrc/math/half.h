@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../common/types.h"
 #include "affine.h"
 
 namespace fxquant {
@@ -47,5 +48,18 @@ FXQ_HOST_DEVICE uint16_t half_from_float(float x) {
   const uint32_t result = magnitude >= 0x477ff000u ? infinite : finite;
   return static_cast<uint16_t>(result | ((bits >> 16) & 0x8000u));
 }
+
+// A 16-bit float as it lies in memory.
+template <Float type>
+struct Short {
+  uint16_t bits;
+};
+using Half = Short<Float::kHalf>;
+using BFloat16 = Short<Float::kBFloat16>;
+
+FXQ_HOST_DEVICE float to_float(Half x) { return float_from_half(x.bits); }
+FXQ_HOST_DEVICE float to_float(BFloat16 x) { return float_from_bfloat16(x.bits); }
+FXQ_HOST_DEVICE void from_float(float x, Half& y) { y.bits = half_from_float(x); }
+FXQ_HOST_DEVICE void from_float(float x, BFloat16& y) { y.bits = bfloat16_from_float(x); }
 
 }  // namespace fxquant

@@ -1,26 +1,13 @@
 // Element types of loops, and 16-bit floats by way of float blocks that stay in the first cache. No torch.
 #pragma once
 #include "../../math/half.h"
-#include "types.h"
+#include "../../common/types.h"
 
 #define FXQ_RESTRICT __restrict__
 
 namespace fxquant {
 
 constexpr int64_t kBlock = 512;  // elements converted at a time
-
-// A 16-bit float as it lies in memory.
-template <Float type>
-struct Short {
-  uint16_t bits;
-};
-using Half = Short<Float::kHalf>;
-using BFloat16 = Short<Float::kBFloat16>;
-
-static inline float to_float(Half x) { return float_from_half(x.bits); }
-static inline float to_float(BFloat16 x) { return float_from_bfloat16(x.bits); }
-static inline void from_float(float x, Half& y) { y.bits = half_from_float(x); }
-static inline void from_float(float x, BFloat16& y) { y.bits = bfloat16_from_float(x); }
 
 template <Float type>
 static inline void widen(const Short<type>* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t count) {

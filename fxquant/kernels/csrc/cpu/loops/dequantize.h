@@ -1,7 +1,7 @@
 #pragma once
 #include "../../common/layout.h"
 #include "../isa.h"
-#include "types.h"
+#include "../../common/types.h"
 
 namespace fxquant {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include "../isa.h"
 #include "channels.h"
-#include "types.h"
+#include "../../common/types.h"
 
 namespace fxquant {
 

@@ -1,4 +1,4 @@
-// Names of element types that can stand in an argument list of a loop. No torch.
+// Names of element types. No torch.
 #pragma once
 #include <cstdint>
 

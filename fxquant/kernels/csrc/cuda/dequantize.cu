@@ -1,0 +1,54 @@
+#include <torch/csrc/stable/library.h>
+
+#include "launch.h"
+#include "numbers.h"
+#include "qparams.h"
+
+namespace fxquant {
+namespace {
+
+constexpr const char* kOp = "fxquant::dequantize";
+
+template <typename Q>
+struct Dequantize {
+  const Q* q;
+  float* y;
+  DeviceQParams qparams;
+  Layout layout;
+
+  __device__ void operator()(int64_t i) const {
+    const int64_t c = layout.channels == 1 ? 0 : (i / layout.inner) % layout.channels;
+    const float scale = qparams.scale_at(c);
+    const int32_t zero_point = qparams.zero_point_at(c);
+    y[i] = sizeof(Q) == 4 ? dequantize_wide(q[i], scale, zero_point) : dequantize(q[i], scale, zero_point);
+  }
+};
+
+struct Call {
+  const Tensor& q;
+  const Tensor& y;
+  const QParams& qparams;
+  Layout layout;
+
+  template <typename Q>
+  void go() const {
+    const Q* source = static_cast<const Q*>(q.const_data_ptr());
+    for_each(q, q.numel(), Dequantize<Q>{source, y.mutable_data_ptr<float>(), qparams.device, layout});
+  }
+};
+
+Tensor dequantize_cuda(const Tensor& q_, const Tensor& scale, const Tensor& zero_point, std::optional<int64_t> axis) {
+  const Integer type = integer_type(kOp, "q", q_.scalar_type());
+  if (axis.has_value()) axis = check_axis(kOp, *axis, q_.dim());
+  const QParams qparams(kOp, q_, scale, zero_point, axis.has_value() ? q_.size(*axis) : 1);
+  const Tensor q = dense(q_);
+  const Tensor y = empty_like_dense(q, ScalarType::Float);
+  with_integer(type, Call{q, y, qparams, layout_of(q, axis)});
+  return y;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("dequantize", TORCH_BOX(&dequantize_cuda)); }
+
+}  // namespace fxquant

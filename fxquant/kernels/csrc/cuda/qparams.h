@@ -1,0 +1,80 @@
+// Scale and zero point of a call, as device code reads them. Their values are never read on the host, which would wait
+// for the GPU; so they are not checked either.
+#pragma once
+#include <torch/csrc/stable/ops.h>
+
+#include <optional>
+
+#include "../common/checks.h"
+#include "../common/layout.h"
+#include "../common/numbers.h"
+#include "../common/tensor.h"
+#include "../math/affine.h"
+
+namespace fxquant {
+
+// What a kernel gets by value. Without arrays there is one grid for all.
+struct DeviceQParams {
+  const float* scales = nullptr;
+  const int32_t* zero_points = nullptr;
+  float scale = 0;
+  int32_t zero_point = 0;
+
+  __device__ float scale_at(int64_t c) const { return scales ? scales[c] : scale; }
+  __device__ int32_t zero_point_at(int64_t c) const { return zero_points ? zero_points[c] : zero_point; }
+};
+
+// Owns the arrays until the kernel is on its stream.
+struct QParams {
+  std::optional<Tensor> scale;
+  std::optional<Tensor> zero_point;
+  DeviceQParams device;
+
+  QParams(double scale_, int64_t zero_point_) {
+    device.scale = static_cast<float>(scale_);
+    device.zero_point = static_cast<int32_t>(zero_point_);
+  }
+
+  QParams(const char* op, const Tensor& x, const Tensor& scale_, const Tensor& zero_point_, int64_t channels) {
+    check_count(op, "scale", scale_, channels);
+    check_count(op, "zero_point", zero_point_, channels);
+    check_device(op, "scale", x, scale_);
+    check_device(op, "zero_point", x, zero_point_);
+    scale = torch::stable::contiguous(torch::stable::to(scale_, ScalarType::Float));
+    zero_point = torch::stable::contiguous(torch::stable::to(zero_point_, ScalarType::Int));
+    device.scales = scale->const_data_ptr<float>();
+    device.zero_points = zero_point->const_data_ptr<int32_t>();
+  }
+
+ private:
+  static void check_device(const char* op, const char* argument, const Tensor& x, const Tensor& values) {
+    if (!values.is_cuda() || values.get_device_index() != x.get_device_index()) {
+      fail(std::string(op) + ": " + argument + " lies on another device than the tensor",
+           values.is_cuda() ? "cuda:" + std::to_string(values.get_device_index()) : "no CUDA tensor",
+           "cuda:" + std::to_string(x.get_device_index()));
+    }
+  }
+};
+
+// The grid of each element of a tensor, for kernels that compute in Real.
+template <typename Real>
+struct DeviceGrids {
+  DeviceQParams qparams;
+  Layout layout;
+  Real low;
+  Real high;
+
+  DeviceGrids(const QParams& qparams_, const Layout& layout_, int64_t quant_min, int64_t quant_max)
+      : qparams(qparams_.device),
+        layout(layout_),
+        low(within<Real>(quant_min, 1)),
+        high(within<Real>(quant_max, -1)) {}
+
+  __device__ Affine<Real> at(int64_t i) const {
+    const int64_t c = layout.channels == 1 ? 0 : (i / layout.inner) % layout.channels;
+    const Real scale = static_cast<Real>(qparams.scale_at(c));
+    return {scale, Real{1} / scale, static_cast<Real>(qparams.zero_point_at(c)), low, high};
+  }
+};
+
+}  // namespace fxquant

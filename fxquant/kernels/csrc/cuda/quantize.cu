@@ -1,0 +1,74 @@
+#include <torch/csrc/stable/library.h>
+
+#include "launch.h"
+#include "numbers.h"
+#include "qparams.h"
+
+namespace fxquant {
+namespace {
+
+constexpr const char* kOp = "fxquant::quantize";
+
+template <typename T, typename Q>
+struct Quantize {
+  using Real = typename Number<T>::Real;
+  const T* x;
+  Q* q;
+  DeviceGrids<Real> grids;
+
+  __device__ void operator()(int64_t i) const {
+    const Affine<Real> a = grids.at(i);
+    q[i] = static_cast<Q>(static_cast<int32_t>(saturate(to_grid(Number<T>::load(x[i]), a), a)));
+  }
+};
+
+struct Arguments {
+  const Tensor& x;
+  const Tensor& q;
+  const QParams& qparams;
+  Layout layout;
+  int64_t quant_min;
+  int64_t quant_max;
+};
+
+template <typename T>
+struct ToInteger {
+  const Arguments& a;
+
+  template <typename Q>
+  void go() const {
+    const DeviceGrids<typename Number<T>::Real> grids(a.qparams, a.layout, a.quant_min, a.quant_max);
+    const T* source = static_cast<const T*>(a.x.const_data_ptr());
+    for_each(a.x, a.x.numel(), Quantize<T, Q>{source, static_cast<Q*>(a.q.mutable_data_ptr()), grids});
+  }
+};
+
+struct FromFloat {
+  const Arguments& a;
+  Integer to;
+
+  template <typename T>
+  void go() const {
+    with_integer(to, ToInteger<T>{a});
+  }
+};
+
+Tensor quantize_cuda(const Tensor& x_, const Tensor& scale, const Tensor& zero_point, int64_t quant_min,
+                     int64_t quant_max, ScalarType dtype, std::optional<int64_t> axis, bool channels_last) {
+  const Float from = float_type(kOp, "x", x_.scalar_type());
+  const Integer to = integer_type(kOp, "dtype", dtype);
+  check_integers(kOp, quant_min, quant_max, dtype);
+  check_channels_last(kOp, channels_last, x_.dim());
+  if (axis.has_value()) axis = check_axis(kOp, *axis, x_.dim());
+  const QParams qparams(kOp, x_, scale, zero_point, axis.has_value() ? x_.size(*axis) : 1);
+  const Tensor x = channels_last ? in_channels_last(x_) : dense(x_);
+  const Tensor q = empty_like_dense(x, dtype);
+  with_float(from, FromFloat{{x, q, qparams, layout_of(x, axis), quant_min, quant_max}, to});
+  return q;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("quantize", TORCH_BOX(&quantize_cuda)); }
+
+}  // namespace fxquant
