@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+import fxquant as fxq
+
 Model = Callable[[Tensor], Tensor]
 Peer = Callable[[nn.Module, Sequence[Tensor]], Model]
 """From a float model in eval mode and the calibration batches to what is timed."""
@@ -22,6 +24,11 @@ def float_eager(model: nn.Module, batches: Sequence[Tensor]) -> Model:
 def float_channels_last(model: nn.Module, batches: Sequence[Tensor]) -> Model:
     moved = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return lambda x: moved(x.contiguous(memory_format=torch.channels_last))
+
+
+def fxquant_int8(model: nn.Module, batches: Sequence[Tensor]) -> Model:
+    prepared = fxq.prepare(model, batches[0])
+    return fxq.convert(fxq.calibrate(prepared, batches, progress=False))
 
 
 def torch_ao(engine: str) -> Peer:
@@ -43,6 +50,7 @@ def torch_ao(engine: str) -> Peer:
 
 
 PEERS: dict[str, Peer] = {
+    "fxquant": fxquant_int8,
     "fp32": float_eager,
     "fp32 channels_last": float_channels_last,
     "torch.ao x86": torch_ao("x86"),

@@ -1,0 +1,87 @@
+"""What quantizing costs: calibration against the forward passes it contains, prepare + convert, and the import."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import fxquant as fxq
+from fxquant.demo.measure import interleaved_medians, machine
+from fxquant.samples.networks import mobilenet_v2, random_network
+from fxquant.samples.photographs import calibration_batches
+
+IMPORT = "import time, torch; start = time.perf_counter(); import fxquant; print(time.perf_counter() - start)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--quick", action="store_true", help="3 rounds: to see that it runs, not to quote")
+    parser.add_argument("--json", help="also write everything to this file")
+    options = parser.parse_args()
+    rounds = 3 if options.quick else options.rounds
+    torch.set_num_threads(options.threads)
+    about = machine()
+    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
+    found = {**calibration(rounds), **preparation(min(rounds, 5)), **import_time(min(rounds, 5))}
+    for name, (value, unit) in found.items():
+        print(f"{name:<60} {value:8.3f} {unit}")
+    if options.json:
+        results = {name: value for name, (value, _) in found.items()}
+        Path(options.json).write_text(json.dumps({"machine": about, "rounds": rounds, "results": results}, indent=1) + "\n")
+
+
+def calibration(rounds: int) -> dict[str, tuple[float, str]]:
+    """MobileNetV2, batch 16, min-max observers."""
+    model, (batch,) = mobilenet_v2(), calibration_batches(16, 1)
+    prepared = fxq.prepare(model, batch[:1])
+
+    def plain() -> None:
+        with torch.no_grad():
+            model(batch)
+
+    ms = interleaved_medians({"plain": plain, "calibration": lambda: prepared.observe(batch)}, rounds)
+    what = "mobilenet_v2, batch 16"
+    return {
+        f"{what}: forward": (ms["plain"], "ms"),
+        f"{what}: forward with min-max calibration": (ms["calibration"], "ms"),
+        f"{what}: calibration / forward": (ms["calibration"] / ms["plain"], "times"),
+    }
+
+
+def preparation(rounds: int) -> dict[str, tuple[float, str]]:
+    """ResNet-50, random weights."""
+    batches = calibration_batches(2, 1)
+    model = random_network("resnet50", batches)
+    times: dict[str, list[float]] = {"prepare": [], "convert": []}
+    for _ in range(rounds):
+        start = time.perf_counter()
+        prepared = fxq.prepare(model, batches[0])
+        prepare_end = time.perf_counter()
+        fxq.calibrate(prepared, batches, progress=False)
+        convert_start = time.perf_counter()
+        fxq.convert(prepared)
+        times["convert"].append(time.perf_counter() - convert_start)
+        times["prepare"].append(prepare_end - start)
+    seconds = {f"resnet50: {name}": statistics.median(values) for name, values in times.items()}
+    return {name: (value, "s") for name, value in {**seconds, "resnet50: both": sum(seconds.values())}.items()}
+
+
+def import_time(rounds: int) -> dict[str, tuple[float, str]]:
+    """Of fxquant alone, in a new process that has imported torch."""
+    runs = [
+        subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True) for _ in range(rounds)
+    ]
+    return {"import fxquant, after torch": (statistics.median(float(run.stdout) for run in runs), "s")}
+
+
+if __name__ == "__main__":
+    main()
