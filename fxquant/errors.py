@@ -30,8 +30,10 @@ class SpecError(FxQuantError, ValueError):
     """A QScheme, QParams or QConfig cannot exist as written."""
 
 
-class UnknownNameError(FxQuantError, LookupError):
+class UnknownNameError(FxQuantError, KeyError):
     """No pattern, observer, backend or pass has that name."""
+
+    __str__ = Exception.__str__  # KeyError shows the repr of its message, on one line
 
 
 class DuplicateNameError(FxQuantError, ValueError):
@@ -67,14 +69,16 @@ class KernelError(FxQuantError, RuntimeError):
 
 
 class SampleError(FxQuantError, RuntimeError):
-    """Sample weights or photographs, or an extra that reads them, cannot be had; nothing that quantizing itself needs."""
+    """Sample weights or photographs, or an extra that reads them, cannot be had. Quantizing itself needs none."""
 
 
 class FxQuantWarning(UserWarning):
     """Something the user should know, after which the work can go on. Same layout as the errors."""
 
 
-def layout(what: str, *, at: Node | str | None = None, got: object = None, expected: object = None, hint: str = "") -> str:
+def layout(
+    what: str, *, at: Node | str | None = None, got: object = None, expected: object = None, hint: str = ""
+) -> str:
     """Lay a message out: one line that says what, then one line for each further fact that is known."""
     facts = (
         ("at", describe(at) if isinstance(at, Node) else at),

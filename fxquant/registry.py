@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from fxquant.errors import DuplicateNameError, UnknownNameError
@@ -58,7 +58,7 @@ class Registry(Mapping[str, T], Generic[T]):
         del self._items[name]
 
     def __getitem__(self, name: str) -> T:
-        if name in self._items:
+        if isinstance(name, str) and name in self._items:
             return self._items[name]
         raise UnknownNameError(
             f"unknown {self._kind}",
@@ -74,7 +74,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._items)
 
 
-def did_you_mean(name: str, known: Mapping[str, object] | list[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` for the known name nearest to ``name``, or an empty string if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else ()
     return f"did you mean {near[0]!r}?" if near else ""
