@@ -12,6 +12,10 @@ from torch import Tensor
 from fxquant.errors import SpecError
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QScheme:
     """How real numbers map to integers: ``real = (q - zero_point) * scale``."""
@@ -32,18 +36,25 @@ class QScheme:
     """True: zero_point is a float32 in steps, and the range is not widened to hold 0 (embeddings)."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.bits, bool) or not isinstance(self.bits, int) or not 2 <= self.bits <= 16:
+        if not _is_whole(self.bits) or not 2 <= self.bits <= 16:
             raise SpecError("bits is out of range", got=self.bits, expected="a whole number from 2 to 16")
-        if self.group_size is not None and (self.axis is None or self.group_size < 1):
+        if self.axis is not None and not _is_whole(self.axis):
+            raise SpecError("axis is no dimension", got=repr(self.axis), expected="a whole number or None")
+        if self.group_size is not None and (self.axis is None or not _is_whole(self.group_size) or self.group_size < 1):
             raise SpecError(
                 "group_size needs an axis and at least one value per group",
                 got=f"group_size={self.group_size}, axis={self.axis}",
             )
+        if self.limits is not None:
+            self._check_limits(self.limits)
+
+    def _check_limits(self, limits: tuple[int, int]) -> None:
         low, high = self.full_range
-        if self.limits is not None and not low <= self.limits[0] < self.limits[1] <= high:
+        pair = isinstance(limits, tuple) and len(limits) == 2 and all(map(_is_whole, limits))
+        if not pair or not low <= limits[0] < limits[1] <= high:
             raise SpecError(
                 f"quant_min and quant_max do not fit a {'signed' if self.signed else 'unsigned'} {self.bits} bit grid",
-                got=f"[{self.limits[0]}, {self.limits[1]}]",
+                got=f"[{limits[0]}, {limits[1]}]" if pair else repr(limits),
                 expected=f"quant_min < quant_max, both inside [{low}, {high}]",
             )
 
@@ -65,7 +76,7 @@ class QScheme:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The plain torch dtype that stores the integers: uint8, int8, int16, or int32 for unsigned grids over 8 bits."""
+        """The plain torch dtype that stores the integers: uint8, int8, int16; int32 for unsigned grids over 8 bits."""
         if self.bits <= 8:
             return torch.int8 if self.signed else torch.uint8
         return torch.int16 if self.signed else torch.int32
@@ -83,8 +94,11 @@ class QScheme:
 class QParams:
     """The measured half of a grid.
 
-    ``scale``: float32 [C] (or [C, groups]), real units per step, > 0; C is 1 per tensor.
+    ``scale``: float32 [C] (or [C, groups]), real units per step, > 0; C is 1 per tensor. NaN: not calibrated yet.
     ``zero_point``: int32 of the same shape, in steps (float32 if ``scheme.float_qparams``).
+
+    Raises:
+        SpecError: shapes or dtypes are others. Values are not looked at: that would wait for a GPU.
     """
 
     scheme: QScheme
@@ -97,13 +111,31 @@ class QParams:
                 "scale and zero_point have different shapes",
                 got=f"scale {tuple(self.scale.shape)}, zero_point {tuple(self.zero_point.shape)}",
             )
+        self._check_shape()
+        self._check_dtype("scale", self.scale, torch.float32)
+        self._check_dtype("zero_point", self.zero_point, torch.float32 if self.scheme.float_qparams else torch.int32)
+
+    def _check_shape(self) -> None:
+        shape = tuple(self.scale.shape)
+        if self.scheme.axis is None:
+            fits, expected = shape == (1,), "(1,)"
+        elif self.scheme.group_size is None:
+            fits, expected = len(shape) == 1, "(channels,)"
+        else:
+            fits, expected = len(shape) == 2, "(channels, groups)"
+        if not fits:
+            raise SpecError(f"scale and zero_point have no shape of {self.scheme}", got=shape, expected=expected)
+
+    def _check_dtype(self, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+        if tensor.dtype != dtype:
+            raise SpecError(f"{name} has the wrong dtype", got=tensor.dtype, expected=dtype)
 
     def same_grid(self, other: QParams) -> bool:
         """Whether a stored integer means the same number under both."""
         return (
             self.scheme.dtype == other.scheme.dtype
             and (self.scheme.quant_min, self.scheme.quant_max) == (other.scheme.quant_min, other.scheme.quant_max)
-            and self.scheme.axis == other.scheme.axis
+            and (self.scheme.axis, self.scheme.group_size) == (other.scheme.axis, other.scheme.group_size)
             and torch.equal(self.scale, other.scale)
             and torch.equal(self.zero_point, other.zero_point)
         )
@@ -117,8 +149,8 @@ class Clamp:
     high: float | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Clamp real values."""
-        return x.clamp(self.low, self.high)
+        """Clamp real values. Without bounds ``x`` itself comes back."""
+        return x if self.low is None and self.high is None else x.clamp(self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
