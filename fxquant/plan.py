@@ -19,7 +19,7 @@ class QuantUnit:
     captures: Mapping[str, str]
     """Pattern's name for a node or an input -> name of the node, e.g. ``{"conv": "layer1_0_conv1", "x": "relu"}``."""
     inputs: tuple[str, ...]
-    """Roles of the quantized inputs, in the order in which the lowered operator takes them, e.g. ``("x", "residual")``."""
+    """Roles of the quantized inputs, in the order in which the lowered operator takes them: ``("x", "residual")``."""
     roles: Mapping[str, TensorRef]
     """Role -> tensor: every name in ``inputs``, ``"y"`` for the output, and ``"weight"`` where there is one."""
 
@@ -56,9 +56,14 @@ class QuantPlan:
 
     def grid_owner(self, ref: TensorRef) -> TensorRef:
         """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
-        while isinstance(policy := self.policies[ref], SharedWith):
-            ref = policy.source
-        return ref
+        return self._sharing(ref)[-1]
+
+    def _sharing(self, ref: TensorRef) -> list[TensorRef]:
+        """``ref``, what it shares its grid with, what that shares its grid with, …, the owner last."""
+        chain = [ref]
+        while isinstance(policy := self.policies[chain[-1]], SharedWith):
+            chain.append(policy.source)
+        return chain
 
     def with_observations(
         self, qparams: Mapping[TensorRef, QParams], rejections: Iterable[Rejection] = ()
@@ -71,11 +76,11 @@ class QuantPlan:
         gone = {rejection.node for rejection in refused}
         units = tuple(unit for unit in self.units if unit.root not in gone)
         needed = {ref for unit in units for ref in unit.roles.values() if ref in self.policies}
-        owners = {self.grid_owner(ref) for ref in needed}
+        kept = {link for ref in needed for link in self._sharing(ref)}
         return replace(
             self,
             units=units,
             rejections=self.rejections + refused,
-            policies={ref: policy for ref, policy in self.policies.items() if ref in needed | owners},
+            policies={ref: policy for ref, policy in self.policies.items() if ref in kept},
             qparams={ref: qparams[self.grid_owner(ref)] for ref in needed if self.grid_owner(ref) in qparams},
         )
