@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch.nn.functional as F
 from torch.fx import Node
@@ -11,15 +12,22 @@ from fxquant.graph.canonical import canonical_target
 from fxquant.patterns.pattern import Op, Output, Pattern, op, tensor
 from fxquant.spec import Clamp
 
+
+def _bounds(node: Node) -> Clamp:
+    arguments: Any = node.args
+    _, low, high = arguments  # the normalize pass writes defaults out
+    return Clamp(float(low), float(high))
+
+
 CLAMPS: dict[object, Callable[[Node], Clamp]] = {
     canonical_target(F.relu): lambda node: Clamp(0.0, None),
     canonical_target(F.relu6): lambda node: Clamp(0.0, 6.0),
-    canonical_target(F.hardtanh): lambda node: Clamp(*(float(bound) for bound in (*node.args[1:3], -1.0, 1.0)[:2])),
+    canonical_target(F.hardtanh): _bounds,
 }
 
 
 def clamp_of(node: Node) -> Clamp:
-    """The bounds that an activation node clamps to."""
+    """The bounds that an activation node of a normalized graph clamps to."""
     return CLAMPS[node.target](node)
 
 

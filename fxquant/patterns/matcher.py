@@ -1,14 +1,14 @@
-"""Finds where patterns fit a graph. Knows structure only: configuration and backends are the annotate pass's business."""
+"""Finds where patterns fit a graph. Knows structure only: configuration and backends are for the annotate pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import Node
 
-from fxquant.graph.query import canonical_type, module_of
+from fxquant.graph.query import canonical_type, function_name, module_of
 from fxquant.patterns.pattern import Input, Match, Mismatch, Op, Pattern
 
 
@@ -16,28 +16,29 @@ from fxquant.patterns.pattern import Input, Match, Mismatch, Op, Pattern
 class _Fit:
     """A partial match: the operators seen so far in topological order, and what the names stand for."""
 
-    nodes: tuple[Node, ...]
-    captures: dict[str, Any]
+    nodes: tuple[Node, ...] = ()
+    captures: Mapping[str, Any] = field(default_factory=dict)
 
 
 def match(pattern: Pattern, root: Node) -> Match | Mismatch:
     """Fit ``pattern`` with its root at ``root``.
 
     Interior nodes must have the match as their only user; the root and the inputs are free. A captured input must lie
-    outside the match.
+    outside the match. A name that stands at several places of the tree stands for one value.
     """
-    fit = _fit(pattern.root, root, pattern.name, depth=0)
-    if isinstance(fit, Mismatch):
-        return fit
-    inputs = tuple(name for role in pattern.inputs for name in _expand(role, fit.captures))
+    fits = _fit(pattern.root, root, pattern.name, 0)
+    if isinstance(fits, Mismatch):
+        return fits
+    nodes, captures = fits[0].nodes, dict(fits[0].captures)
+    inputs = tuple(name for role in pattern.inputs for name in _expand(role, captures))
     if pattern.handler is not None:
-        outside = dict.fromkeys(arg for node in fit.nodes for arg in node.all_input_nodes if arg not in fit.nodes)
+        outside = dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes if arg not in nodes)
         inputs = tuple(f"x{i}" for i in range(len(outside)))
-        fit.captures.update(zip(inputs, outside, strict=True))
-    return Match(pattern, fit.nodes, fit.captures, inputs)
+        captures.update(zip(inputs, outside, strict=True))
+    return Match(pattern, nodes, captures, inputs)
 
 
-def _expand(role: str, captures: dict[str, Any]) -> Iterator[str]:
+def _expand(role: str, captures: Mapping[str, Any]) -> Iterator[str]:
     if role in captures:
         yield role
         return
@@ -47,50 +48,72 @@ def _expand(role: str, captures: dict[str, Any]) -> Iterator[str]:
         count += 1
 
 
-def _fit(tree: Op, value: Any, pattern: str, depth: int) -> _Fit | Mismatch:
-    if not isinstance(value, Node):
-        raise AssertionError("the caller passes nodes only")
-    if not _is_call_of(value, tree.targets):
-        return Mismatch(pattern, value, f"not a call of {_names(tree.targets)}", depth)
-    if depth and len(value.users) > 1:
-        return Mismatch(pattern, value, f"its value has {len(value.users)} readers, so it cannot be fused away", depth)
+def _fit(tree: Op, node: Node, pattern: str, matched: int) -> list[_Fit] | Mismatch:
+    """Every way in which ``tree`` fits at ``node``: more than one where operands can be swapped.
+
+    ``matched`` counts the operators of the pattern that fitted so far.
+    """
+    if not _is_call_of(node, tree.targets):
+        return Mismatch(pattern, node, f"not a call of {_names(tree.targets)}", matched)
+    if matched and len(node.users) > 1:
+        return Mismatch(pattern, node, f"its value has {len(node.users)} readers, so it cannot be fused away", matched)
     orders = [tree.args]
     if tree.commutative:
         orders.append((tree.args[1], tree.args[0], *tree.args[2:]))
-    failures = []
+    found: list[_Fit] = []
+    failures: list[Mismatch] = []
     for args in orders:
-        fit = _fit_arguments(args, value, pattern, depth + 1)
-        if isinstance(fit, _Fit):
-            captures = {**fit.captures, **({tree.name: value} if tree.name else {})}
-            return _Fit((*fit.nodes, value), captures)
-        failures.append(fit)
-    return max(failures, key=lambda failure: failure.matched)
-
-
-def _fit_arguments(args: tuple[Op | Input, ...], node: Node, pattern: str, depth: int) -> _Fit | Mismatch:
-    if len(node.args) < len(args):
-        return Mismatch(pattern, node, f"has {len(node.args)} positional arguments, {len(args)} are needed", depth)
-    nodes: tuple[Node, ...] = ()
-    captures: dict[str, Any] = {}
-    for tree, value in zip(args, node.args, strict=False):
-        if isinstance(tree, Op):
-            if not isinstance(value, Node):
-                return Mismatch(pattern, node, f"{value!r} stands where {_names(tree.targets)} should", depth)
-            inner = _fit(tree, value, pattern, depth)
-            if isinstance(inner, Mismatch):
-                return inner
-            nodes += inner.nodes
-            captures.update(inner.captures)
-        elif tree.many:
-            if not isinstance(value, (list, tuple)):
-                return Mismatch(pattern, node, "its first argument is no list of tensors", depth)
-            captures.update({f"{tree.name}{i}": item for i, item in enumerate(value)})
+        fits = _fit_arguments(args, node, pattern, matched + 1)
+        if isinstance(fits, Mismatch):
+            failures.append(fits)
         else:
-            captures[tree.name] = value
-    for tree in args:
-        if isinstance(tree, Input) and captures.get(tree.name) in nodes:
-            return Mismatch(pattern, node, "both operands are the same value, which cannot be fused away", depth)
-    return _Fit(nodes, captures)
+            found += [_Fit((*fit.nodes, node), {**fit.captures, **_named(tree.name, node)}) for fit in fits]
+    return found or max(failures, key=lambda failure: failure.matched)
+
+
+def _fit_arguments(args: tuple[Op | Input, ...], node: Node, pattern: str, matched: int) -> list[_Fit] | Mismatch:
+    if len(node.args) < len(args):
+        return Mismatch(pattern, node, f"has {len(node.args)} positional arguments, {len(args)} are needed", matched)
+    fits = [_Fit()]
+    for tree, value in zip(args, node.args, strict=False):
+        found = _fit_argument(tree, value, node, pattern, matched + len(fits[0].nodes))
+        if isinstance(found, Mismatch):
+            return found
+        fits = [joined for fit in fits for one in found if (joined := _join(fit, one)) is not None]
+        if not fits:
+            return Mismatch(pattern, node, "two of its operands should be the same value", matched)
+    direct = [tree.name for tree in args if isinstance(tree, Input)]
+    outside = [fit for fit in fits if not any(fit.captures.get(name) in fit.nodes for name in direct)]
+    return outside or Mismatch(
+        pattern, node, "both operands are the same value, which cannot be fused away", matched + len(fits[0].nodes)
+    )
+
+
+def _fit_argument(tree: Op | Input, value: Any, node: Node, pattern: str, matched: int) -> list[_Fit] | Mismatch:
+    if isinstance(tree, Op):
+        if not isinstance(value, Node):
+            return Mismatch(pattern, node, f"{value!r} stands where {_names(tree.targets)} should", matched)
+        return _fit(tree, value, pattern, matched)
+    if not tree.many:
+        return [_Fit(captures={tree.name: value})]
+    if not isinstance(value, (list, tuple)):
+        return Mismatch(pattern, node, f"{value!r} stands where a list of tensors should", matched)
+    return [_Fit(captures={f"{tree.name}{i}": item for i, item in enumerate(value)})]
+
+
+def _join(a: _Fit, b: _Fit) -> _Fit | None:
+    """Both, unless a name stands for one value in ``a`` and for another in ``b``."""
+    if any(name in a.captures and not _same(a.captures[name], value) for name, value in b.captures.items()):
+        return None
+    return _Fit(tuple(dict.fromkeys((*a.nodes, *b.nodes))), {**a.captures, **b.captures})
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b if isinstance(a, Node) or isinstance(b, Node) else type(a) is type(b) and a == b
+
+
+def _named(name: str, node: Node) -> dict[str, Node]:
+    return {name: node} if name else {}
 
 
 def _is_call_of(node: Node, targets: tuple[Any, ...]) -> bool:
@@ -101,4 +124,4 @@ def _is_call_of(node: Node, targets: tuple[Any, ...]) -> bool:
 
 
 def _names(targets: tuple[Any, ...]) -> str:
-    return " or ".join(target if isinstance(target, str) else target.__name__ for target in targets)
+    return " or ".join(function_name(target) for target in targets)

@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from fxquant.errors import SpecError
 from fxquant.graph.canonical import canonical_target
+from fxquant.graph.query import function_name
 from fxquant.spec import Clamp, Fixed, QParams
 
 
@@ -29,12 +30,23 @@ class Op:
     """A node of the tree: a call of one of ``targets`` whose first positional arguments match ``args``.
 
     Further arguments (strides, dimensions, …) are free. ``commutative`` also tries the first two arguments swapped.
+
+    Raises:
+        SpecError: there is nothing to swap.
     """
 
     targets: tuple[Any, ...]
     args: tuple[Op | Input, ...] = ()
     name: str = ""
     commutative: bool = False
+
+    def __post_init__(self) -> None:
+        if self.commutative and len(self.args) < 2:
+            raise SpecError(
+                f"{function_name(self.targets[0])} is called commutative, but has nothing to swap",
+                got=f"{len(self.args)} arguments",
+                expected='two, as in op(torch.add, commutative=True)(tensor("a"), tensor("b"))',
+            )
 
     def named(self, name: str) -> Op:
         """The same, captured under ``name``."""

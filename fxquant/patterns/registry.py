@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from fxquant.errors import DuplicateNameError, SpecError
+from fxquant.graph.query import function_name
 from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.conv import CONV_PATTERNS
 from fxquant.patterns.elementwise import ELEMENTWISE
@@ -52,7 +53,8 @@ def register_pattern(pattern: Any) -> Any:
         The pattern, or a decorator that gives the class back.
 
     Raises:
-        DuplicateNameError: a pattern of that name, or with that tree, is registered already.
+        DuplicateNameError: a pattern of that name exists, or one with that tree is registered already.
+        SpecError: ``pattern`` is neither a pattern nor made of targets, or the class lacks a method.
 
     Example:
         >>> from torch import nn
@@ -87,6 +89,13 @@ def unregister_pattern(name: str) -> None:
 
 
 def _add(pattern: Pattern) -> None:
+    # Plans and backends name patterns: a second one of that name would be lowered by the rule of the first.
+    if any(pattern.name == other.name for other in DEFAULT_PATTERNS):
+        raise DuplicateNameError(
+            f"pattern {pattern.name!r} is one of the default patterns",
+            got=_text(pattern.root),
+            expected="a new name: registered patterns are tried before the default ones of the same size",
+        )
     for other in REGISTERED.values():
         if other.root == pattern.root and other.name != pattern.name:
             raise DuplicateNameError(
@@ -98,18 +107,16 @@ def _add(pattern: Pattern) -> None:
 
 
 def _from_tuple(target: Any) -> Op:
-    if not isinstance(target, tuple):
-        if not (isinstance(target, str) or callable(target)):
-            raise SpecError(
-                "a pattern is made of targets", got=repr(target), expected="a module type, a function or a method name"
-            )
-        return op(target)()
-    head, *arguments = target
+    head, *arguments = target if isinstance(target, tuple) and target else (target,)
+    if not (isinstance(head, str) or callable(head)):
+        raise SpecError(
+            "a pattern is made of targets", got=repr(head), expected="a module type, a function or a method name"
+        )
     return op(head)(*(_from_tuple(argument) for argument in arguments))
 
 
 def _text(tree: Any) -> str:
     if not isinstance(tree, Op):
         return tree.name
-    names = "|".join(t if isinstance(t, str) else t.__name__ for t in tree.targets)
+    names = "|".join(function_name(target) for target in tree.targets)
     return names + (f"({', '.join(_text(arg) for arg in tree.args)})" if tree.args else "")
