@@ -15,5 +15,5 @@ def test_passes_values_on():
     assert observer(x) is x
     assert (observer.scheme, observer.dtype, observer.custom_op) == (None, torch.float16, "op")
     assert repr(observer) == "NoopObserver(torch.float16)"
-    with pytest.raises(CalibrationError, match="^a NoopObserver measures nothing, so it has no scale"):
+    with pytest.raises(CalibrationError, match="a NoopObserver measures nothing, so it has no scale"):
         observer.qparams()

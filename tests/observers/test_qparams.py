@@ -52,13 +52,18 @@ def test_middle(scheme, expected):
     assert middle(scheme) == expected
 
 
-def test_shapes_and_dtypes():
-    for shape, made in (((), (1,)), ((3,), (3,)), ((3, 2), (3, 2))):
-        for scheme in (QScheme(), QScheme(symmetric=True), QScheme(axis=0, float_qparams=True)):
-            qparams = choose_qparams(-torch.ones(shape, dtype=torch.float64), torch.ones(shape).double(), scheme)
-            assert qparams.scale.shape == qparams.zero_point.shape == made
-            assert qparams.scale.dtype == torch.float32
-            assert qparams.zero_point.dtype == (torch.float32 if scheme.float_qparams else torch.int32)
+@pytest.mark.parametrize("words", [{}, {"symmetric": True}, {"float_qparams": True}], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "made", "granularity"),
+    [((), (1,), {}), ((3,), (3,), {"axis": 0}), ((3, 2), (3, 2), {"axis": 0, "group_size": 4})],
+    ids=["tensor", "channels", "groups"],
+)
+def test_shapes_and_dtypes(words, shape, made, granularity):
+    scheme = QScheme(**words, **granularity)
+    qparams = choose_qparams(-torch.ones(shape, dtype=torch.float64), torch.ones(shape).double(), scheme)
+    assert qparams.scale.shape == qparams.zero_point.shape == made
+    assert qparams.scale.dtype == torch.float32
+    assert qparams.zero_point.dtype == (torch.float32 if scheme.float_qparams else torch.int32)
 
 
 def test_float_qparams_do_not_widen_the_range():

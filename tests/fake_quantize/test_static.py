@@ -1,0 +1,84 @@
+"""StaticFakeQuantize: fixed grid, its state, and what is never calibrated."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+from fxquant.errors import CalibrationError
+from fxquant.fake_quantize import StaticFakeQuantize
+from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.spec import QParams, QScheme
+
+TENSOR = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32))
+CHANNELS = QParams(
+    QScheme(symmetric=True, axis=-1), torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3, dtype=torch.int32)
+)
+GROUPS = QParams(
+    QScheme(bits=4, axis=0, group_size=3), torch.full((4, 1), 0.25), torch.full((4, 1), -2, dtype=torch.int32)
+)
+ALL = pytest.mark.parametrize("qparams", [TENSOR, CHANNELS, GROUPS], ids=["tensor", "channels", "groups"])
+
+
+@ALL
+def test_rounds_to_its_grid(qparams):
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)) * 20
+    module = StaticFakeQuantize(qparams)
+    right = fake_quantize(x, qparams.scale, qparams.zero_point, qparams.scheme)
+    assert torch.equal(module(x), right)
+    assert module.qparams().same_grid(qparams)
+    assert not torch.equal(right, x)
+
+
+@ALL
+def test_state_round_trip(qparams):
+    module = StaticFakeQuantize(qparams)
+    state = module.state_dict()
+    assert {name: value.dtype for name, value in state.items()} == {"scale": torch.float32, "zero_point": torch.int32}
+    empty = QParams(qparams.scheme, torch.full_like(qparams.scale, math.nan), torch.zeros_like(qparams.zero_point))
+    shell = StaticFakeQuantize(empty)
+    x = torch.randn(4, 3)
+    with pytest.raises(CalibrationError) as caught:
+        shell(x)
+    assert str(caught.value) == (
+        "this fake-quantize module was never calibrated, so its grid is unknown\n"
+        f"  got:      scale = nan, {qparams.scheme}\n"
+        "  hint:     calibrate before convert, or load a state dict that was saved after calibration"
+    )
+    for twin in (shell, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        twin.load_state_dict(state, strict=True)
+        assert torch.equal(twin(x), module(x))
+
+
+def test_the_given_tensors_are_copied():
+    qparams = QParams(QScheme(), torch.tensor([0.5]), torch.tensor([0], dtype=torch.int32))
+    module = StaticFakeQuantize(qparams)
+    module.scale.fill_(2.0)
+    assert qparams.scale.item() == 0.5
+
+
+def test_casts_leave_the_grid_alone():
+    module = StaticFakeQuantize(CHANNELS).half().double().bfloat16()
+    assert module.qparams().same_grid(CHANNELS)
+    assert module(torch.randn(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert module.to("meta").scale.is_meta
+
+
+def test_gradient_and_compile():
+    module = StaticFakeQuantize(TENSOR)
+    x = torch.tensor([-100.0, 0.04, 1.0, 100.0], requires_grad=True)
+    module(x).sum().backward()
+    assert x.grad.tolist() == [0.0, 1.0, 1.0, 0.0]
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(x), module(x))
+
+
+def test_repr():
+    assert repr(StaticFakeQuantize(TENSOR)) == "StaticFakeQuantize(uint8 affine per tensor, scale=0.1, zero_point=3)"
+    assert repr(StaticFakeQuantize(CHANNELS)) == (
+        "StaticFakeQuantize(int8 symmetric per channel (axis -1), scale=[0.1, 0.3])"
+    )
