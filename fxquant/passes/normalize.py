@@ -108,6 +108,7 @@ def _keep_in_place(
 ) -> None:
     stale = _aliases(changed, roots) if isinstance(changed, Node) else []
     readers = [user for value in stale for user in value.users if order[user] > order[node]]
-    for marked in (node, *stale, *readers):
+    node.meta.setdefault(REASON, reason)
+    for marked in (*stale, *readers):
         if marked.op != "output" and may_hold_tensor(marked):
             marked.meta.setdefault(REASON, reason)

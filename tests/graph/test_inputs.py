@@ -16,8 +16,12 @@ class Net(nn.Module):
 def test_bind_fills_in_defaults():
     x = torch.zeros(1)
     assert bind(Net(), (x,), {"flag": True, "other": 3}, "the inputs") == {
-        "x": x, "scale": 2.0, "rest": (), "flag": True, "more": {"other": 3},
-    }  # fmt: skip
+        "x": x,
+        "scale": 2.0,
+        "rest": (),
+        "flag": True,
+        "more": {"other": 3},
+    }
 
 
 def test_bind_shows_what_it_got_and_the_signature():

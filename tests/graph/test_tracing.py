@@ -211,8 +211,13 @@ def test_in_place_operators_are_recorded_as_such():
     model = Fn(change)
     gm = trace(model, example_args=(X,))
     assert [getattr(target, "__name__", target) for target in targets(gm)] == [
-        "add", "view", "iadd", "imul", "isub", "setitem",
-    ]  # fmt: skip
+        "add",
+        "view",
+        "iadd",
+        "imul",
+        "isub",
+        "setitem",
+    ]
     assert torch.equal(gm(X), model(X))
 
 

@@ -1,0 +1,619 @@
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from fxquant.graph.query import INPLACE, REASON, module_path
+from fxquant.graph.tracing import trace
+from fxquant.passes.normalize import ALIASED, NO_PLAIN_FORM, PROMOTED, SHARED_MODULE, STORED, normalize
+
+X = torch.linspace(-3, 8, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)
+
+
+class Fn(nn.Module):
+    """A model of one function of the input; parts are submodules."""
+
+    def __init__(self, function: Callable[..., object], **parts: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def normalized(model: nn.Module, x: Tensor = X) -> GraphModule:
+    """Trace and normalize, and check that values stay, and that doing it again changes nothing."""
+    gm = trace(model, example_args=(x,))
+    gm = normalize(gm, None)
+    gm.graph.lint()
+    gm.recompile()
+    torch.testing.assert_close(gm(x.clone()), copy.deepcopy(model)(x.clone()), rtol=0, atol=0, equal_nan=True)
+    text = str(gm.graph)
+    assert str(normalize(gm, None).graph) == text
+    return gm
+
+
+def calls(gm: GraphModule) -> list[tuple[object, tuple[object, ...], dict[str, object]]]:
+    """Target, constant arguments and keywords of every call; nodes stand as "*"."""
+    star = lambda value: torch.fx.node.map_arg(value, lambda node: "*")  # noqa: E731
+    return [
+        (node.target, star(node.args), dict(star(node.kwargs)))
+        for node in gm.graph.nodes
+        if node.op in ("call_function", "call_method", "call_module")
+    ]
+
+
+def reasons(gm: GraphModule) -> dict[str, str]:
+    return {node.name: node.meta[REASON] for node in gm.graph.nodes if REASON in node.meta}
+
+
+SAME = {
+    "relu": (
+        (F.relu, ("*",), {}),
+        [
+            lambda self, x: F.relu(x),
+            lambda self, x: torch.relu(input=x),
+            lambda self, x: x.relu(),
+            lambda self, x: F.relu(x, inplace=True),
+            lambda self, x: F.relu(x, True),
+            lambda self, x: F.relu_(x),
+            lambda self, x: x.relu_(),
+            lambda self, x: self.relu(x),
+            lambda self, x: self.relu_(input=x),
+        ],
+    ),
+    "relu6": (
+        (F.relu6, ("*",), {}),
+        [
+            lambda self, x: F.relu6(x),
+            lambda self, x: F.relu6(x, inplace=True),
+            lambda self, x: F.hardtanh(x, 0, 6),
+            lambda self, x: F.hardtanh(x, min_val=0.0, max_val=6.0),
+            lambda self, x: F.hardtanh_(x, 0.0, 6.0),
+            lambda self, x: self.relu6(x),
+            lambda self, x: self.hardtanh6(x),
+        ],
+    ),
+    "hardtanh": (
+        (F.hardtanh, ("*", -1.0, 1.0), {}),
+        [
+            lambda self, x: F.hardtanh(x),
+            lambda self, x: F.hardtanh(input=x, max_val=1.0),
+            lambda self, x: self.hardtanh(x),
+        ],
+    ),
+    "add": (
+        (torch.add, ("*", 2), {}),
+        [
+            lambda self, x: x + 2,
+            lambda self, x: 2 + x,
+            lambda self, x: torch.add(x, 2),
+            lambda self, x: torch.add(input=x, other=2, alpha=1),
+            lambda self, x: x.add(other=2),
+            lambda self, x: x.add_(2),
+            lambda self, x: operator.iadd(x, 2),
+        ],
+    ),
+    "add with alpha": (
+        (torch.add, ("*", "*"), {"alpha": 2}),
+        [lambda self, x: torch.add(x, x, alpha=2), lambda self, x: x.add(x, alpha=2)],
+    ),
+    "sub": (
+        (torch.sub, ("*", 1), {}),
+        [lambda self, x: x - 1, lambda self, x: x.sub(1), lambda self, x: torch.subtract(x, 1)],
+    ),
+    "rsub": ((torch.rsub, ("*", 1), {}), [lambda self, x: 1 - x, lambda self, x: torch.rsub(x, 1)]),
+    "mul": (
+        (torch.mul, ("*", 3), {}),
+        [lambda self, x: x * 3, lambda self, x: 3 * x, lambda self, x: x.mul(3), lambda self, x: x.mul_(3)],
+    ),
+    "div": (
+        (torch.div, ("*", 4), {}),
+        [lambda self, x: x / 4, lambda self, x: x.div(4), lambda self, x: torch.divide(x, 4)],
+    ),
+    "neg": ((torch.neg, ("*",), {}), [lambda self, x: -x, lambda self, x: x.neg(), lambda self, x: torch.neg(x)]),
+    "matmul": (
+        (torch.matmul, ("*", "*"), {}),
+        [lambda self, x: x @ x, lambda self, x: x.matmul(x), lambda self, x: torch.matmul(x, x)],
+    ),
+    "cat": (
+        (torch.cat, (["*", "*"], 1), {}),
+        [
+            lambda self, x: torch.cat([x, x], 1),
+            lambda self, x: torch.cat(tensors=[x, x], dim=1),
+            lambda self, x: torch.concat([x, x], axis=1),
+            lambda self, x: torch.concatenate([x, x], dim=1),
+        ],
+    ),
+    "stack": (
+        (torch.stack, (["*"], 0), {}),
+        [lambda self, x: torch.stack([x]), lambda self, x: torch.stack([x], dim=0)],
+    ),
+    "mean": (
+        (torch.mean, ("*", (2, 3), False), {}),
+        [
+            lambda self, x: x.mean([2, 3]),
+            lambda self, x: x.mean((2, 3), keepdim=False),
+            lambda self, x: torch.mean(x, dim=[2, 3]),
+            lambda self, x: x.mean(axis=(2, 3)),
+        ],
+    ),
+    "mean of all": ((torch.mean, ("*", None, False), {}), [lambda self, x: x.mean(), lambda self, x: torch.mean(x)]),
+    "mean of one": (
+        (torch.mean, ("*", (1,), True), {}),
+        [lambda self, x: x.mean(1, True), lambda self, x: x.mean(dim=1, keepdim=True)],
+    ),
+    "max_pool2d": (
+        (F.max_pool2d, ("*", 2, 2, 0, 1, False), {}),
+        [
+            lambda self, x: F.max_pool2d(x, 2),
+            lambda self, x: F.max_pool2d(x, kernel_size=2, stride=2),
+            lambda self, x: torch.max_pool2d(x, 2),
+            lambda self, x: self.max_pool2d(x),
+        ],
+    ),
+    "avg_pool2d": (
+        (F.avg_pool2d, ("*", 2, 2, 0, False, True, None), {}),
+        [
+            lambda self, x: F.avg_pool2d(x, 2),
+            lambda self, x: F.avg_pool2d(x, (2), stride=2),
+            lambda self, x: self.avg_pool2d(x),
+        ],
+    ),
+    "adaptive_avg_pool2d": (
+        (F.adaptive_avg_pool2d, ("*", 1), {}),
+        [lambda self, x: F.adaptive_avg_pool2d(x, 1), lambda self, x: self.adaptive_avg_pool2d(x)],
+    ),
+    "flatten": (
+        (torch.flatten, ("*", 1, -1), {}),
+        [lambda self, x: x.flatten(1), lambda self, x: torch.flatten(x, start_dim=1), lambda self, x: self.flatten(x)],
+    ),
+    "reshape": (
+        (torch.reshape, ("*", (2, -1)), {}),
+        [
+            lambda self, x: x.view(2, -1),
+            lambda self, x: x.view((2, -1)),
+            lambda self, x: x.view([2, -1]),
+            lambda self, x: x.reshape(2, -1),
+            lambda self, x: torch.reshape(x, (2, -1)),
+        ],
+    ),
+    "permute": (
+        (torch.permute, ("*", (0, 2, 3, 1)), {}),
+        [
+            lambda self, x: x.permute(0, 2, 3, 1),
+            lambda self, x: x.permute((0, 2, 3, 1)),
+            lambda self, x: torch.permute(x, dims=(0, 2, 3, 1)),
+        ],
+    ),
+    "transpose": (
+        (torch.transpose, ("*", 1, 2), {}),
+        [lambda self, x: x.transpose(1, 2), lambda self, x: torch.transpose(x, dim0=1, dim1=2)],
+    ),
+    "chunk": (
+        (torch.chunk, ("*", 2, 1), {}),
+        [lambda self, x: x.chunk(2, 1), lambda self, x: torch.chunk(x, chunks=2, dim=1)],
+    ),
+    "split": (
+        (torch.split, ("*", 2, 1), {}),
+        [
+            lambda self, x: x.split(2, 1),
+            lambda self, x: x.split(split_size=2, dim=1),
+            lambda self, x: torch.split(x, 2, dim=1),
+        ],
+    ),
+    "softmax": (
+        (F.softmax, ("*", 1), {}),
+        [
+            lambda self, x: F.softmax(x, dim=1),
+            lambda self, x: x.softmax(1),
+            lambda self, x: torch.softmax(x, 1),
+            lambda self, x: self.softmax(x),
+        ],
+    ),
+    "sigmoid": (
+        (torch.sigmoid, ("*",), {}),
+        [
+            lambda self, x: F.sigmoid(x),
+            lambda self, x: x.sigmoid_(),
+            lambda self, x: torch.sigmoid_(x),
+            lambda self, x: self.sigmoid(x),
+        ],
+    ),
+    "gelu": (
+        (F.gelu, ("*",), {"approximate": "tanh"}),
+        [lambda self, x: F.gelu(x, approximate="tanh"), lambda self, x: self.gelu(x)],
+    ),
+    "elu": (
+        (F.elu, ("*", 0.5), {}),
+        [lambda self, x: F.elu(x, 0.5), lambda self, x: F.elu(x, alpha=0.5, inplace=True), lambda self, x: self.elu(x)],
+    ),
+    "interpolate": (
+        (F.interpolate, ("*", None, 2.0, "nearest", None, None, False), {}),
+        [lambda self, x: F.interpolate(x, scale_factor=2.0), lambda self, x: self.upsample(x)],
+    ),
+    "pixel_shuffle": (
+        (F.pixel_shuffle, ("*", 2), {}),
+        [lambda self, x: F.pixel_shuffle(x, 2), lambda self, x: self.pixel_shuffle(x)],
+    ),
+}
+
+
+def parts() -> dict[str, nn.Module]:
+    return {
+        "relu": nn.ReLU(),
+        "relu_": nn.ReLU(inplace=True),
+        "relu6": nn.ReLU6(inplace=True),
+        "hardtanh": nn.Hardtanh(),
+        "hardtanh6": nn.Hardtanh(0.0, 6.0),
+        "max_pool2d": nn.MaxPool2d(2),
+        "avg_pool2d": nn.AvgPool2d(2),
+        "adaptive_avg_pool2d": nn.AdaptiveAvgPool2d(1),
+        "flatten": nn.Flatten(),
+        "softmax": nn.Softmax(dim=1),
+        "sigmoid": nn.Sigmoid(),
+        "gelu": nn.GELU(approximate="tanh"),
+        "elu": nn.ELU(0.5),
+        "upsample": nn.Upsample(scale_factor=2.0),
+        "pixel_shuffle": nn.PixelShuffle(2),
+    }
+
+
+@pytest.mark.parametrize(("expected", "spellings"), SAME.values(), ids=SAME)
+def test_every_spelling_becomes_one_call(expected, spellings):
+    for spelling in spellings:
+        call = calls(normalized(Fn(spelling, **parts())))[0]
+        assert call == expected
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda self, x: F.max_pool2d(x, 2, return_indices=True),
+        lambda self, x: x.view(torch.int32),
+        lambda self, x: x.size(0) + 1,
+        lambda self, x: 1 / x,
+        lambda self, x: x.contiguous(),
+        lambda self, x: x.max(1),
+    ],
+)
+def test_what_the_table_cannot_say_stays_as_it_is(function):
+    model = Fn(function)
+    gm = trace(model, example_args=(X,))
+    before = str(gm.graph)
+    assert str(normalized(model).graph) == before
+
+
+def test_parameters_by_keyword_become_positional():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(5, 4, 1, 1))
+            self.b = nn.Parameter(torch.ones(5))
+            self.v = nn.Parameter(torch.ones(3, 6))
+
+        def forward(self, x):
+            return F.linear(bias=None, weight=self.v, input=F.conv2d(weight=self.w, bias=self.b, input=x, groups=1))
+
+    assert calls(normalized(Net())) == [
+        (F.conv2d, ("*", "*", "*", 1, 0, 1, 1), {}),
+        (F.linear, ("*", "*", None), {}),
+    ]
+
+
+def test_modules_with_parameters_hooks_or_their_own_forward_stay_modules():
+    class Mine(nn.ReLU):
+        def forward(self, x):
+            return x + 1
+
+    hooked = nn.ReLU()
+    hooked.register_forward_hook(lambda module, args, out: out + 1)
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Dropout(), nn.Identity(), hooked, Mine()).eval()
+    assert [call[0] for call in calls(normalized(model))] == ["0", "1", "2", "3", "4", torch.add]
+
+
+def test_names_and_origins_survive():
+    gm = normalized(nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()))
+    relu = list(gm.graph.nodes)[2]
+    assert relu.name == "_1"
+    assert module_path(relu) == ("1", nn.ReLU)
+    assert isinstance(gm.get_submodule("1"), nn.ReLU)
+    assert relu.stack_trace == ""  # called by nn.Sequential: no line of the user's
+
+
+def test_view_works_on_any_layout():
+    gm = normalized(Fn(lambda self, x: x.view(x.size(0), -1)))
+    wide = torch.rand(5, 4, 6, 6).to(memory_format=torch.channels_last)
+    assert torch.equal(gm(wide), wide.contiguous().view(5, -1))
+
+
+# In-place operators
+
+
+def test_a_private_value_is_changed_out_of_place_and_marked():
+    gm = normalized(Fn(lambda self, x: self.relu_(self.conv(x)), conv=nn.Conv2d(4, 4, 1), **parts()))
+    relu = list(gm.graph.nodes)[2]
+    assert relu.target is F.relu
+    assert relu.meta[INPLACE]
+    assert reasons(gm) == {}
+
+
+def residual(self, x):
+    out = self.conv(x)
+    out += x
+    return F.relu(out, inplace=True)
+
+
+def test_a_residual_network_is_plain_and_in_place():
+    gm = normalized(Fn(residual, conv=nn.Conv2d(4, 4, 1)))
+    assert [(node.name, node.meta.get(INPLACE)) for node in gm.graph.nodes] == [
+        ("x", None),
+        ("conv", None),
+        ("add", True),
+        ("relu", True),
+        ("output", None),
+    ]
+
+
+def later_read(self, x):
+    y = x * 1
+    z = y.relu_()
+    return y + z  # both are the changed tensor
+
+
+def test_later_reads_see_the_change():
+    gm = normalized(Fn(later_read))
+    mul, relu, add = list(gm.graph.nodes)[1:4]
+    assert relu.args == (mul,)
+    assert add.args == (relu, relu)
+
+
+def earlier_read(self, x):
+    y = x * 1
+    before = y * 2
+    y.relu_()
+    return before, y
+
+
+def test_earlier_reads_do_not():
+    gm = normalized(Fn(earlier_read))
+    mul, before, relu, output = list(gm.graph.nodes)[1:5]
+    assert before.args == (mul, 2)
+    assert output.args[0] == (before, relu)
+    assert INPLACE not in relu.meta  # the value is read twice
+
+
+def on_the_input(self, x):
+    x += 1
+    return x * 2
+
+
+def test_the_input_of_the_model_is_no_longer_changed():
+    gm = normalized(Fn(on_the_input))
+    x = X.clone()
+    assert torch.equal(gm(x), (X + 1) * 2)
+    assert torch.equal(x, X)
+    assert INPLACE not in list(gm.graph.nodes)[1].meta
+
+
+def through_view(self, x):
+    y = self.conv(x)
+    flat = y.view(2, -1)
+    flat.add_(1)
+    return F.relu(y)
+
+
+def test_the_base_of_a_changed_view_that_is_read_later_keeps_the_change_in_place():
+    gm = normalized(Fn(through_view, conv=nn.Conv2d(4, 4, 1)))
+    assert reasons(gm) == dict.fromkeys(("conv", "view", "add_", "relu"), ALIASED)
+    assert [node.target for node in gm.graph.nodes][3] == "add_"
+
+
+def view_of_changed(self, x):
+    y = self.conv(x)
+    flat = y.view(2, -1)
+    y.add_(1)
+    return flat * 2
+
+
+def test_a_view_of_a_changed_base_too():
+    gm = normalized(Fn(view_of_changed, conv=nn.Conv2d(4, 4, 1)))
+    assert reasons(gm) == dict.fromkeys(("conv", "view", "add_", "mul"), ALIASED)
+
+
+def base_is_dead(self, x):
+    flat = self.conv(x).view(2, -1)
+    flat += 1
+    return flat * 2
+
+
+def test_a_view_whose_base_nobody_reads_later_is_plain():
+    gm = normalized(Fn(base_is_dead, conv=nn.Conv2d(4, 4, 1)))
+    assert reasons(gm) == {}
+    assert [call[0] for call in calls(gm)] == ["conv", torch.reshape, torch.add, torch.mul]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda self, x: (lambda y, halves: (halves[0].add_(1), y))(*(lambda y: (y, y.chunk(2, 1)))(x * 1)),
+        lambda self, x: (lambda y: (y[:, 0].mul_(2), y))(x * 1),
+        lambda self, x: (lambda y: (y.detach().add_(1), y))(x * 1),
+        lambda self, x: (lambda y: (y.flatten(1).relu_(), y))(x * 1),
+        lambda self, x: (lambda y: (y.expand(2, 4, 6, 6).transpose(1, 2).neg_(), y))(x * 1),
+        lambda self, x: (lambda y: (self.identity(y).add_(1), y))(x * 1),
+        lambda self, x: (lambda y: (self.dropout(y).add_(1), y))(x * 1),
+        lambda self, x: (lambda y: (F.relu_(y.T), y.sum()))((x * 1)[0, 0]),
+    ],
+    ids=["chunk", "getitem", "detach", "flatten", "transpose", "identity", "dropout", "attribute"],
+)
+def test_every_kind_of_alias_keeps_the_change(function):
+    gm = normalized(Fn(function, identity=nn.Identity(), dropout=nn.Dropout()).eval())
+    assert ALIASED in reasons(gm).values()
+
+
+def test_item_assignment_stays_and_says_so():
+    def assign(self, x):
+        y = x * 2
+        y[:, 0] = 1.0
+        return F.relu(y)
+
+    gm = normalized(Fn(assign))
+    assert reasons(gm) == dict.fromkeys(("mul", "setitem", "relu"), NO_PLAIN_FORM)
+
+
+def test_fills_stay():
+    gm = normalized(Fn(lambda self, x: (x * 2).zero_() + 1))
+    assert reasons(gm)["zero_"] == NO_PLAIN_FORM
+
+
+def test_out_argument_stays():
+    gm = normalized(Fn(lambda self, x: (lambda y: (torch.add(x, 1, out=y), y * 2)[1])(x * 3)))
+    assert reasons(gm) == dict.fromkeys(("mul", "add", "mul_1"), NO_PLAIN_FORM)
+
+
+def test_a_changed_parameter_stays():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            return x + self.count.add_(1)
+
+    gm = normalize(trace(Net(), example_args=(X,)), None)
+    gm.recompile()
+    assert set(reasons(gm).values()) == {STORED}
+    assert torch.equal(gm(X), X + 1)
+    assert torch.equal(gm(X), X + 2)
+
+
+def test_a_dtype_that_the_plain_operator_would_change_stays():
+    gm = normalized(Fn(lambda self, x: x.half().add_(x)))
+    assert reasons(gm)["add_"] == PROMOTED
+    plain = normalized(Fn(lambda self, x: (x * 1).add_(x.long())))
+    assert reasons(plain) == {}
+
+
+def test_numbers_and_tuples_are_not_changed_in_place():
+    def count(self, x):
+        n = x.size(0)
+        n += 1
+        sizes = x.shape
+        sizes += (1,)
+        return x * n
+
+    assert reasons(normalized(Fn(count))) == {}
+
+
+def test_in_place_modules_that_stay_modules():
+    hooked = nn.ReLU(inplace=True)
+    hooked.register_forward_hook(lambda module, args, out: None)
+    model = Fn(lambda self, x: self.hooked(x * 1), hooked=hooked)
+    gm = normalized(model)
+    assert not gm.hooked.inplace
+    assert model.hooked.inplace
+    twice = Fn(lambda self, x: self.hooked(self.hooked(x * 1) * 2), hooked=copy.deepcopy(hooked))
+    gm = normalized(twice)
+    assert SHARED_MODULE in reasons(gm).values()
+    assert gm.hooked.inplace
+
+
+def test_in_place_dropout():
+    evaluated = normalized(nn.Sequential(nn.Conv2d(4, 4, 1), nn.Dropout(inplace=True), nn.ReLU()).eval())
+    assert reasons(evaluated) == {}
+    assert evaluated.get_submodule("1").inplace
+    training = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Dropout(inplace=True)).train()
+    gm = normalize(trace(training, example_args=(X,)), None)
+    assert not gm.get_submodule("1").inplace
+    assert reasons(gm) == {}
+
+
+# Whole models
+
+
+@pytest.mark.parametrize(
+    ("build", "allowed"),
+    [
+        (lambda: torchvision.models.mobilenet_v2(), {F.relu6, F.adaptive_avg_pool2d, torch.flatten, torch.add}),
+        (
+            lambda: torchvision.models.googlenet(init_weights=False, aux_logits=False),
+            {F.relu, F.max_pool2d, F.adaptive_avg_pool2d, torch.flatten, torch.cat},
+        ),
+    ],
+    ids=["mobilenet_v2", "googlenet"],
+)
+def test_torchvision_models_become_canonical(build, allowed):
+    gm = normalized(build().eval(), torch.rand(1, 3, 64, 64))
+    functions = {node.target for node in gm.graph.nodes if node.op == "call_function"}
+    assert functions <= allowed
+    assert functions >= allowed - {torch.add}
+    assert not [node for node in gm.graph.nodes if node.op == "call_method"]
+    assert reasons(gm) == {}
+
+
+# Random programs
+
+
+def _view(kind: int, value: Tensor) -> Tensor:
+    return [
+        lambda t: t.view(-1, 4).view(4, 4),
+        lambda t: t.t(),
+        lambda t: t[:],
+        lambda t: t.reshape(4, 4),
+        lambda t: t.chunk(2)[0].repeat(2, 1),
+    ][kind](value)
+
+
+def _plain(kind: int, a: Tensor, b: Tensor) -> Tensor:
+    return [lambda: a + b, lambda: F.relu(a), lambda: a * 0.5, lambda: a.clone(), lambda: torch.cat([a, b])[:4]][kind]()
+
+
+def _change(kind: int, a: Tensor, b: Tensor) -> Tensor:
+    return [
+        lambda: a.add_(b),
+        lambda: F.relu(a, inplace=True),
+        lambda: a.mul_(0.5),
+        lambda: operator.iadd(a, 1),
+        lambda: F.hardtanh_(a, -2.0, 2.0),
+        lambda: a.sigmoid_(),
+        lambda: a.copy_(b),
+    ][kind]()
+
+
+STEP = st.tuples(st.sampled_from("vppcc"), st.integers(0, 6), st.integers(0, 99), st.integers(0, 99))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(STEP, min_size=1, max_size=10), st.integers(1, 4))
+def test_random_programs_keep_their_values(steps, outputs):
+    def program(self, x):
+        values = [x, x * 2]
+        for what, kind, first, second in steps:
+            a, b = values[first % len(values)], values[second % len(values)]
+            if what == "v":
+                values.append(_view(kind % 5, a))
+            elif what == "p":
+                values.append(_plain(kind % 5, a, b))
+            else:
+                values.append(_change(kind, a, b))
+        return tuple(values[-outputs:])
+
+    x = torch.linspace(-2, 2, 16).reshape(4, 4)
+    try:
+        Fn(program)(x.clone())
+    except RuntimeError:  # views that memory does not allow, changes of overlapping memory
+        reject()
+    normalized(Fn(program), x)
