@@ -6,6 +6,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
+
 from fxquant.patterns.pattern import Build, Pattern
 from fxquant.registry import Registry
 from fxquant.spec import QScheme
@@ -22,8 +24,12 @@ Accepts = Callable[[QScheme], str | None]
 """Answers None, or why the scheme cannot be stored or computed with."""
 
 
-def anything(scheme: QScheme) -> str | None:
-    """Accept every scheme."""
+Fits = Callable[[nn.Module], str | None]
+"""Answers None, or why the layer that holds the weight cannot be run."""
+
+
+def anything(thing: object) -> str | None:
+    """Accept everything."""
     return None
 
 
@@ -35,6 +41,7 @@ class LoweringRule:
     build: Build | Lower
     activation: Accepts = anything
     weight: Accepts = anything
+    layer: Fits = anything
 
 
 @dataclass(frozen=True, slots=True)

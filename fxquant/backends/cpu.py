@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import Node
 
@@ -20,6 +21,7 @@ from fxquant.nn import (
     QuantizedMul,
     QuantizedTable,
 )
+from fxquant.nn.weight import LARGEST_FAN_IN
 from fxquant.patterns.conv import CONV_PATTERNS
 from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
@@ -43,6 +45,17 @@ def byte_weight(scheme: QScheme) -> str | None:
         return f"weights must be signed and symmetric, not {scheme}"
     if scheme.group_size is not None:
         return "weights with one scale per group have no integer operator"
+    return None
+
+
+def int32_sums(layer: nn.Module) -> str | None:
+    """Sums of products of bytes are kept in int32, which must never overflow."""
+    weight = layer.weight
+    assert isinstance(weight, torch.Tensor)  # patterns with a weight name a layer that has one
+    if not weight.numel():
+        return "its weight is empty"
+    if weight[0].numel() > LARGEST_FAN_IN:
+        return f"{weight[0].numel()} products per output can overflow an int32 sum; {LARGEST_FAN_IN} cannot"
     return None
 
 
@@ -130,8 +143,8 @@ CPU = register_backend(
     Backend(
         "cpu",
         rules=(
-            LoweringRule(names_of(CONV_PATTERNS), conv, byte_activation, byte_weight),
-            LoweringRule(names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight),
+            LoweringRule(names_of(CONV_PATTERNS), conv, byte_activation, byte_weight, int32_sums),
+            LoweringRule(names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums),
             LoweringRule(("add_act", "add"), add, byte_activation),
             LoweringRule(("mul_act", "mul"), mul, byte_activation),
             LoweringRule(("cat",), cat, byte_activation),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -44,7 +45,7 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
             got=f"axis={scheme.axis} of a weight of shape {list(weight.shape)}",
             expected="axis=0, or one scale for the whole tensor",
         )
-    if not bool(torch.isfinite(weight).all()):
+    if not all_finite(weight):
         raise LoweringError(
             "the weight holds values that are not finite",
             got=f"{int((~torch.isfinite(weight)).sum())} of {weight.numel()} values are inf or NaN",
@@ -65,6 +66,11 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
     return integers.contiguous(), moved
 
 
+def all_finite(values: Tensor) -> bool:
+    """Whether no value is inf or NaN; several times quicker than ``isfinite().all()``, which makes two more tensors."""
+    return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values))
+
+
 def float_bias(bias: Tensor | None) -> Tensor | None:
     """A bias as int8 operators take it: float32 [C_out] or None.
 
@@ -73,7 +79,7 @@ def float_bias(bias: Tensor | None) -> Tensor | None:
     """
     if bias is None:
         return None
-    if not bool(torch.isfinite(bias).all()):
+    if not all_finite(bias):
         raise LoweringError(
             "the bias holds values that are not finite",
             got=f"{int((~torch.isfinite(bias)).sum())} of {bias.numel()} values are inf or NaN",

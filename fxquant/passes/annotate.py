@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
-from fxquant.graph.query import BY_REQUEST, is_number, reason_of, value_of
+from fxquant.graph.query import BY_REQUEST, called_module, is_number, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide
 from fxquant.patterns.matcher import match
@@ -116,7 +116,7 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
         return _Refusal(f"backend {backend.name!r} has no operator for it")
     reason = rule.activation(qconfig.activation_scheme)
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
-        reason = rule.weight(qconfig.weight_scheme)
+        reason = rule.weight(qconfig.weight_scheme) or rule.layer(called_module(_primary(found)))
     return None if reason is None else _Refusal(f"backend {backend.name!r}: {reason}")
 
 

@@ -49,7 +49,7 @@ def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
     """One convolution or linear layer that computes ``bn(conv(x))`` with the running statistics.
 
     ``weight' = weight * f`` along ``axis`` and ``bias' = (bias - running_mean) * f + beta`` with
-    ``f = gamma / sqrt(running_var + eps)``, in float64 and rounded once.
+    ``f = gamma / sqrt(running_var + eps)``; ``f`` and the bias are computed in float64.
 
     Source:
         Jacob et al., arXiv:1712.05877, section 3.2.
@@ -63,9 +63,9 @@ def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
             shift = shift + conv.bias.double()
         bias = shift * factor + (bn.bias.double() if bn.bias is not None else 0.0)
         shape = [-1 if dim == axis else 1 for dim in range(conv.weight.dim())]
-        weight = conv.weight.double() * factor.reshape(shape)
+        weight = conv.weight * factor.reshape(shape).to(conv.weight.dtype)
         folded = copy.copy(conv)  # hooks, training flag and hyperparameters as they are
         folded._parameters = dict(conv._parameters)
-        folded.weight = nn.Parameter(weight.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
+        folded.weight = nn.Parameter(weight, requires_grad=conv.weight.requires_grad)
         folded.bias = nn.Parameter(bias.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
     return folded

@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 
 from fxquant.errors import CalibrationError
 from fxquant.graph.query import called_module, nodes_by_name
+from fxquant.nn.weight import all_finite
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.spec import Observed, QParams, TensorRef
 
@@ -27,7 +28,7 @@ def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
         policy, node = ctx.plan.policies[ref], nodes[unit.captures[patterns[unit.pattern].weight or ""]]
         assert isinstance(policy, Observed)  # the annotate pass gives weights no other policy
         weight: Tensor = called_module(node).weight.detach()
-        if not bool(torch.isfinite(weight).all()):
+        if not all_finite(weight):
             raise CalibrationError(
                 "a weight holds values that are not finite",
                 at=node,
