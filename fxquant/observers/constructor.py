@@ -20,8 +20,8 @@ class Constructor:
 
     Example:
         >>> from fxquant.observers import MinMaxObserver
-        >>> MinMaxObserver.with_args(bits=4).with_args(signed=True)
-        MinMaxObserver.with_args(bits=4, signed=True)
+        >>> MinMaxObserver.with_args(bits=4).with_args(eps=1e-6)
+        MinMaxObserver.with_args(bits=4, eps=1e-06)
     """
 
     target: type

@@ -10,6 +10,8 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.observers.base import OBSERVERS
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.observers.qparams import SMALLEST_SCALE
+from fxquant.spec import QScheme
 
 
 @OBSERVERS.register("moving_average")
@@ -18,7 +20,7 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
 
     Args:
         averaging_constant: Weight of the newest batch, 0 to 1; 1 keeps only that one.
-        *args, **kwargs: As for ``MinMaxObserver``.
+        The others: As for ``MinMaxObserver``.
 
     Raises:
         SpecError: ``averaging_constant`` is out of range, or is not 1 with ``is_dynamic``; see ``MinMaxObserver``.
@@ -30,8 +32,33 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
         4.0
     """
 
-    def __init__(self, averaging_constant: float = 0.01, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        averaging_constant: float = 0.01,
+        dtype: torch.dtype | None = None,
+        qscheme: object | None = None,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = SMALLEST_SCALE,
+        is_dynamic: bool = False,
+        *,
+        factory_kwargs: dict[str, Any] | None = None,
+        bits: int | None = None,
+        scheme: QScheme | None = None,
+    ) -> None:
+        super().__init__(
+            dtype=dtype,
+            qscheme=qscheme,
+            reduce_range=reduce_range,
+            quant_min=quant_min,
+            quant_max=quant_max,
+            factory_kwargs=factory_kwargs,
+            eps=eps,
+            is_dynamic=is_dynamic,
+            bits=bits,
+            scheme=scheme,
+        )
         self.averaging_constant = _checked(averaging_constant)
         if self.is_dynamic and averaging_constant != 1:
             raise SpecError(
@@ -53,14 +80,43 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
     Args:
         averaging_constant: Weight of the newest batch, 0 to 1.
         ch_axis: Dimension with one scale per index; negative counts from the end.
-        *args, **kwargs: As for ``PerChannelMinMaxObserver``.
+        The others: As for ``PerChannelMinMaxObserver``.
 
     Raises:
         SpecError: ``averaging_constant`` is out of range; see ``PerChannelMinMaxObserver``.
     """
 
-    def __init__(self, averaging_constant: float = 0.01, ch_axis: int = 0, *args: Any, **kwargs: Any) -> None:
-        super().__init__(ch_axis, *args, **kwargs)
+    def __init__(
+        self,
+        averaging_constant: float = 0.01,
+        ch_axis: int = 0,
+        dtype: torch.dtype | None = None,
+        qscheme: object | None = None,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        eps: float = SMALLEST_SCALE,
+        is_dynamic: bool = False,
+        *,
+        factory_kwargs: dict[str, Any] | None = None,
+        bits: int | None = None,
+        group_size: int | None = None,
+        scheme: QScheme | None = None,
+    ) -> None:
+        super().__init__(
+            ch_axis,
+            dtype=dtype,
+            qscheme=qscheme,
+            reduce_range=reduce_range,
+            quant_min=quant_min,
+            quant_max=quant_max,
+            factory_kwargs=factory_kwargs,
+            eps=eps,
+            is_dynamic=is_dynamic,
+            bits=bits,
+            group_size=group_size,
+            scheme=scheme,
+        )
         self.averaging_constant = _checked(averaging_constant)
 
     def merge(self, low: Tensor, high: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.errors import CalibrationError, InputError
+from fxquant.errors import CalibrationError, InputError, SpecError
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.ranges import value_range
@@ -42,7 +42,7 @@ class RangeObserver(ObserverBase):
         super().__init__(scheme, dtype=torch_dtype(scheme) if dtype is None else dtype, is_dynamic=is_dynamic)
         self.qscheme = torch_qscheme(scheme)
         self.reduce_range = reduce_range
-        device = (factory_kwargs or {}).get("device")
+        device = _device_of(factory_kwargs or {})
         self.register_buffer("eps", torch.tensor([eps], dtype=torch.float32, device=device))
         for name, value in (("min_val", torch.inf), ("max_val", -torch.inf)):
             empty = torch.full(self._unseen_shape(), value, dtype=torch.float32, device=device)
@@ -106,6 +106,16 @@ class RangeObserver(ObserverBase):
             return f"{self.scheme}, min_val={float(self.min_val):g}, max_val={float(self.max_val):g}"
         span = f"min_val={float(self.min_val.min()):g}, max_val={float(self.max_val.max()):g}"
         return f"{self.scheme}, {_channels(self.min_val)}, {span}"
+
+
+def _device_of(factory_kwargs: dict[str, Any]) -> Any:
+    if factory_kwargs.keys() - {"device", "dtype"} or factory_kwargs.get("dtype", torch.float32) != torch.float32:
+        raise SpecError(
+            "factory_kwargs says where the buffers live; statistics are float32",
+            got=factory_kwargs,
+            expected="{'device': ...}",
+        )
+    return factory_kwargs.get("device")
 
 
 def _channels(ranges: Tensor) -> str:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from fxquant.errors import SpecError
-from fxquant.observers import MinMaxObserver
+from fxquant.observers import OBSERVERS, MinMaxObserver
 from fxquant.spec import QScheme
 
 
@@ -28,3 +28,9 @@ def test_with_args_compares_pickles_and_prints():
         "scheme\n"
         "  hint:     did you mean 'quant_min'?"
     )
+
+
+@pytest.mark.parametrize("name", OBSERVERS)
+def test_every_observer_names_a_wrong_keyword(name):
+    with pytest.raises(SpecError, match=f"^{OBSERVERS[name].__name__} takes no argument 'typo'\n  expected: "):
+        OBSERVERS[name].with_args(typo=0)

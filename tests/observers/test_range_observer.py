@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.ao.quantization import observer as ao
 
-from fxquant.errors import CalibrationError
+from fxquant.errors import CalibrationError, SpecError
 from fxquant.observers import (
     MinMaxObserver,
     MovingAverageMinMaxObserver,
@@ -130,3 +130,15 @@ def test_attributes_that_users_of_torch_read():
     assert observer.eps.tolist() == [torch.finfo(torch.float32).eps]
     channels = PerChannelMinMaxObserver(2, scheme=MAKE[2]().scheme)
     assert (channels.ch_axis, channels.dtype, channels.qscheme) == (-1, torch.qint8, torch.per_channel_symmetric)
+
+
+def test_factory_kwargs_name_the_device():
+    observer = MinMaxObserver(factory_kwargs={"device": "meta", "dtype": torch.float32})
+    assert all(buffer.is_meta for buffer in observer.buffers())
+    with pytest.raises(SpecError) as caught:
+        PerChannelMinMaxObserver(factory_kwargs={"dtype": torch.float64})
+    assert str(caught.value) == (
+        "factory_kwargs says where the buffers live; statistics are float32\n"
+        "  got:      {'dtype': torch.float64}\n"
+        "  expected: {'device': ...}"
+    )
