@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from fxquant.graph.tracing import trace
+from fxquant.passes.base import graph_pass
+from fxquant.passes.instruments import debug_output, format_plan, grid_notes, instruments_for, print_passes, with_notes
+from fxquant.passes.manager import PassManager
+from fxquant.passes.normalize import normalize
+from fxquant.plan import QuantPlan, QuantUnit, Rejection
+from fxquant.settings import Settings
+from fxquant.spec import Observed, QParams, QScheme, SharedWith, TensorRef
+
+X = torch.zeros(4, 3)
+LOGGER = logging.getLogger("fxquant")
+Y, INPUT = TensorRef("_1"), TensorRef("input_1")
+UNIT = QuantUnit("linear_act", ("_0", "_1"), {}, ("x",), {"x": INPUT, "y": Y})
+QPARAMS = QParams(
+    QScheme(signed=False), scale=torch.tensor([0.0235]), zero_point=torch.tensor([114], dtype=torch.int32)
+)
+PLANNED = QuantPlan(
+    units=(UNIT,),
+    policies={INPUT: Observed(nn.Identity), Y: SharedWith(INPUT)},
+    rejections=(Rejection("_2", "", "no pattern knows this operator"),),
+)
+
+
+@graph_pass()
+def annotate(gm, ctx):
+    """Stand in for the pass of that name."""
+    ctx.plan = PLANNED
+    LOGGER.debug("_1: linear_act")
+    return gm
+
+
+def run(settings: Settings) -> PassManager:
+    gm = trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Softplus()), example_args=(X,))
+    ctx = SimpleNamespace(plan=QuantPlan(), example_args=(X,), example_kwargs={})
+    manager = PassManager((normalize, annotate), instruments_for(settings), settings=settings)
+    manager.run(gm, ctx)
+    return manager
+
+
+@contextmanager
+def no_logging_set_up() -> Iterator[None]:
+    """The logger as in a program that has set up no logging: pytest has, on every logger, while a test runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LOGGER, "propagate", False)
+        patch.setattr(LOGGER, "handlers", [])
+        yield
+
+
+def printed(settings: Settings, capsys) -> list[str]:
+    with no_logging_set_up():
+        run(settings)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_silent_by_default(capsys):
+    assert printed(Settings(), capsys) == []
+
+
+def test_debug_1_prints_a_line_per_pass_and_the_plan(capsys):
+    lines = printed(Settings(debug=1), capsys)
+    assert lines[0].startswith("[1/2] normalize  +1 -1  ")
+    assert lines[1].startswith("[2/2] annotate  +0 -0  ")
+    assert lines[2:] == format_plan(PLANNED).splitlines()
+
+
+def test_debug_2_adds_the_diff(capsys):
+    lines = printed(Settings(debug=2), capsys)
+    assert lines[1:3] == [
+        "- _1 = ReLU[1](_0)                                                      float32[4,3]",
+        "+ _1 = F.relu(_0)                                                       float32[4,3]",
+    ]
+    assert max(map(len, lines)) <= 100
+
+
+def test_debug_3_shows_what_passes_say(capsys):
+    assert "_1: linear_act" in printed(Settings(debug=3), capsys)
+    assert "_1: linear_act" not in printed(Settings(debug=2), capsys)
+
+
+def test_print_after_prints_the_whole_graph_as_a_table(capsys):
+    lines = printed(Settings(print_after=("annotate",)), capsys)
+    start = lines.index("the graph after annotate:")
+    assert lines[start + 1].split() == ["node", "operation", "value", "grid", "from"]
+    assert [line.split()[0] for line in lines[start + 3 :]] == ["input_1", "_0", "_1", "_2", "output"]
+    assert "grid of input_1" in lines[start + 5]
+
+
+def test_dump_dir_holds_a_numbered_file_per_pass(tmp_path):
+    folder = tmp_path / "made" / "on demand"
+    manager = run(Settings(dump_dir=str(folder)))
+    assert sorted(path.name for path in folder.iterdir()) == ["001_normalize.txt", "002_annotate.txt"]
+    text = (folder / "001_normalize.txt").read_text()
+    snapshot = manager.snapshots[0]
+    assert text == (
+        f"# pass\n{snapshot.title()}\n\n# before\n{snapshot.before}\n\n# after\n{snapshot.after}\n\n"
+        f"# diff\n{snapshot.diff()}\n"
+    )
+    assert "grid of input_1" in (folder / "002_annotate.txt").read_text()
+
+
+def test_the_logger_is_left_as_it_was():
+    with no_logging_set_up():
+        with debug_output(Settings(debug=2)):
+            assert LOGGER.level == logging.INFO
+            assert len(LOGGER.handlers) == 1
+        assert LOGGER.level == logging.NOTSET
+        assert LOGGER.handlers == []
+
+
+def test_an_application_that_logs_gets_records_not_output(caplog, capsys):
+    with caplog.at_level(logging.INFO, logger="fxquant"):
+        run(Settings())
+    assert caplog.messages[0].startswith("[1/2] normalize")
+    caplog.clear()
+    run(Settings(debug=1))
+    assert len(caplog.messages) == 3
+    assert capsys.readouterr().err == ""
+
+
+def test_plan_as_tables():
+    assert format_plan(PLANNED) == (
+        "unit    pattern     with    reads    grid\n"
+        "------  ----------  ------  -------  ---------------\n"
+        "_1      linear_act  _0      input_1  grid of input_1\n"
+        "\n"
+        "stays float    pattern    reason\n"
+        "-------------  ---------  ------------------------------\n"
+        "_2                        no pattern knows this operator"
+    )
+    assert format_plan(QuantPlan()) == "no unit"
+
+
+def test_notes_show_the_grid_once_it_is_known():
+    assert grid_notes(PLANNED) == {"input_1": "observed", "_1": "grid of input_1"}
+    known = PLANNED.with_observations({INPUT: QPARAMS})
+    assert grid_notes(known)["_1"] == "uint8 s=0.0235 z=114"
+
+
+def test_notes_never_make_a_line_too_wide():
+    wide = "+ _1 = F.relu(" + "x" * 80 + ")"
+    text = with_notes(f"- gone = f(x)\n{wide}\n+ b = g(x)", {"_1": "uint8 s=0.0235 z=114", "b": "observed"})
+    assert text.splitlines() == ["- gone = f(x)", wide, "+         uint8 s=0.0235 z=114", "+ b = g(x)  observed"]
+
+
+def test_print_passes():
+    manager = run(Settings())
+    out = io.StringIO()
+    print_passes(manager, file=out)
+    lines = out.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "[1/2] normalize",
+        "- _1 = ReLU[1](_0)",
+        "+ _1 = F.relu(_0)",
+        "[2/2] annotate",
+    ]
+    assert "\x1b" not in out.getvalue()
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    print_passes(manager, file=out)
+    assert "\x1b[31m- _1 = ReLU[1](_0)" in out.getvalue()
