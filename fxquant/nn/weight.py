@@ -68,7 +68,7 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
 
 def all_finite(values: Tensor) -> bool:
     """Whether no value is inf or NaN; several times quicker than ``isfinite().all()``, which makes two more tensors."""
-    return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values))
+    return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
 
 
 def float_bias(bias: Tensor | None) -> Tensor | None:
