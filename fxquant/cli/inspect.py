@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.cli.command import Command, require
 from fxquant.errors import InputError
+from fxquant.passes.pipelines import CONVERT
 from fxquant.registry import did_you_mean
 
 
@@ -35,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backend", default="cpu", help="what to lower to (cpu)")
     parser.add_argument("--strict", action="store_true", help="fail if anything quantizable stays float")
+    parser.add_argument(
+        "--to",
+        default="int8",
+        choices=("plan", *CONVERT),
+        help="the form whose passes are shown (int8), calibrated on the input alone; plan: those of prepare, no more",
+    )
     parser.add_argument("--no-passes", action="store_true", help="the coverage table alone")
 
 
@@ -43,8 +50,11 @@ def run(options: argparse.Namespace) -> int:
     model = load_model(options.model)
     inputs = tuple(parse_input(text) for text in options.input or ["1x3x224x224"])
     prepared = fxq.prepare(model, inputs, backend=options.backend, strict=options.strict)
-    if not options.no_passes:
+    if not options.no_passes and options.to == "plan":
         fxq.print_passes(prepared)
+    elif not options.no_passes:
+        prepared.observe(*inputs)
+        fxq.print_passes(fxq.convert(prepared, to=options.to))
     print(prepared)
     return 0
 
@@ -123,7 +133,7 @@ def _module(name: str) -> ModuleType:
 COMMAND = Command(
     name="inspect",
     help="what would become int8 in a model, and what each pass does to its graph",
-    description="Print a diff for each pass of `prepare`, then the table of what becomes int8, what stays float, and why.",
+    description="Print a diff for each pass, then the table of what becomes int8, what stays float, and why.",
     add_arguments=add_arguments,
     run=run,
 )
