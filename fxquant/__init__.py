@@ -1,6 +1,6 @@
 """fxquant quantizes PyTorch models by rewriting their torch.fx graphs: calibrated int8, and its exact simulation."""
 
-from fxquant import kernels
+from fxquant import kernels, nn
 from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
@@ -69,6 +69,7 @@ __all__ = [
     "get_default_qconfig",
     "get_default_qconfig_mapping",
     "kernels",
+    "nn",
     "op",
     "prepare",
     "print_passes",

@@ -21,7 +21,10 @@ class QuantUnit:
     inputs: tuple[str, ...]
     """Roles of the quantized inputs, in the order in which the lowered operator takes them: ``("x", "residual")``."""
     roles: Mapping[str, TensorRef]
-    """Role -> tensor: every name in ``inputs``, ``"y"`` for the output, and ``"weight"`` where there is one."""
+    """Role -> tensor: every name in ``inputs``, ``"weight"`` where there is one, and ``"y"`` for the output.
+
+    Only a unit whose handler answers with floats has no ``"y"``.
+    """
 
     @property
     def root(self) -> str:

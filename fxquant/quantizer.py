@@ -139,8 +139,9 @@ class Quantizer:
                 "unknown form to convert to", got=repr(to), expected=", ".join(CONVERT), hint=did_you_mean(to, CONVERT)
             )
         gm = copy.deepcopy(self.graph_module)
-        plan = self.plan.with_observations(self._qparams(allow_uncalibrated))
-        ctx = self._context(plan.with_observations(plan.qparams, self._declined(gm, plan)))
+        qparams = self._qparams(allow_uncalibrated)
+        declined = self._declined(gm, self.plan.with_observations(qparams))
+        ctx = self._context(self.plan.with_observations(qparams, declined))
         manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
         converted: Any = manager.run(gm, ctx)
         converted.quant_plan = ctx.plan

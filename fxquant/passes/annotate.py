@@ -143,12 +143,12 @@ def _unit_of(
     qconfig = decisions[_primary(found)].qconfig
     assert qconfig is not None  # _refuse saw to it
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
-    roles["y"] = TensorRef(root.name)
     observed = Observed(ctx.input_observer or qconfig.activation)
     policies: dict[TensorRef, GridPolicy] = {roles[name]: observed for name in found.inputs}
+    if pattern.handler is None or hasattr(pattern.handler, "qparams"):
+        roles["y"] = TensorRef(root.name)
     if pattern.handler is not None:
-        if hasattr(pattern.handler, "qparams"):
-            policies[roles["y"]] = Handled()
+        policies |= {roles["y"]: Handled()} if "y" in roles else {}
     elif isinstance(pattern.output, Fixed):
         policies[roles["y"]] = pattern.output
     elif pattern.output in (Output.PICKED, Output.CLAMPED):

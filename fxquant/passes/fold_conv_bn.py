@@ -1,4 +1,4 @@
-"""Folds batch norms into the weights before them, inside planned units only: what the config leaves out keeps its own."""
+"""Folds batch norms into the weights before them, in planned units only: what the config leaves out keeps its own."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class _Lowering:
                 got=repr(node),
                 expected="a node made with quantizer.quantized_graph",
             )
-        results = self.integers if unit.roles["y"] in self.plan.qparams else self.floats
+        results = self.integers if "y" in unit.roles else self.floats
         results[unit.root] = self.made[unit.root] = node
 
     def load_arg(self, arg: Any) -> Any:

@@ -62,9 +62,8 @@ class PassManager:
         with debug_output(self.settings):
             text = format_graph(gm)
             for step, item in enumerate(self.passes, start=1):
-                before, start = text, time.perf_counter()
-                gm = self._run_one(item, step, gm, ctx)
-                seconds = time.perf_counter() - start
+                before = text
+                gm, seconds = self._run_one(item, step, gm, ctx)
                 text = format_graph(gm)
                 index = self._first + step - 1
                 snapshot = Snapshot(index, item.name, before, text, seconds, step, len(self.passes))
@@ -73,13 +72,15 @@ class PassManager:
                     instrument(snapshot, gm, ctx)
         return gm
 
-    def _run_one(self, item: Pass, step: int, gm: GraphModule, ctx: PassContext) -> GraphModule:
+    def _run_one(self, item: Pass, step: int, gm: GraphModule, ctx: PassContext) -> tuple[GraphModule, float]:
         verify = self.settings.verify and item.keeps_values
         try:
             values = run_values(gm, ctx) if verify else {}
+            start = time.perf_counter()
             gm = item(gm, ctx)
             gm.graph.lint()
             gm.recompile()
+            seconds = time.perf_counter() - start
             if verify:
                 compare(item.name, values, run_values(gm, ctx))
         except (PlanError, CalibrationError):
@@ -91,7 +92,7 @@ class PassManager:
                 f"{where} failed: {type(error).__name__}: {error}",
                 hint="FXQUANT_DEBUG=2 prints what each pass before it did",
             ) from error
-        return gm
+        return gm, seconds
 
 
 def _check_order(passes: tuple[Pass, ...]) -> None:

@@ -32,7 +32,7 @@ def _moves_only(unit: QuantUnit, patterns: dict[str, Pattern]) -> bool:
 
 def _without_lonely_moves(plan: QuantPlan, patterns: dict[str, Pattern]) -> QuantPlan:
     """Quantizing a value only to reshape it would cost accuracy for nothing."""
-    made_by = {unit.roles["y"]: unit for unit in plan.units}
+    made_by = {unit.roles["y"]: unit for unit in plan.units if "y" in unit.roles}
     read_by: dict[TensorRef, list[QuantUnit]] = {}
     for unit in plan.units:
         for name in unit.inputs:
@@ -43,7 +43,7 @@ def _without_lonely_moves(plan: QuantPlan, patterns: dict[str, Pattern]) -> Quan
         if source is not None and source.root in useful:
             useful.add(unit.root)
     for unit in reversed(plan.units):  # backwards: what moves a value that will be quantized
-        if any(reader.root in useful for reader in read_by.get(unit.roles["y"], ())):
+        if "y" in unit.roles and any(reader.root in useful for reader in read_by.get(unit.roles["y"], ())):
             useful.add(unit.root)
     lonely = [unit for unit in plan.units if unit.root not in useful]
     if not lonely:

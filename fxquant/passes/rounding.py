@@ -1,4 +1,4 @@
-"""Where a float graph has to round so that it holds what the integer graph will hold. Shared by the passes that simulate."""
+"""Where a float graph has to round to hold what the integer graph will hold. Shared by the passes that simulate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
     """
     nodes = nodes_by_name(gm)
     patterns = {pattern.name: pattern for pattern in ctx.patterns}
-    made = {unit.roles["y"].name: unit for unit in ctx.plan.units}
+    made = {unit.roles["y"].name: unit for unit in ctx.plan.units if "y" in unit.roles}
     readers: dict[str, list[Node]] = {}
     for unit in ctx.plan.units:
         for name in dict.fromkeys(unit.roles[role].name for role in unit.inputs):
@@ -41,7 +41,7 @@ def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
             continue
         node = nodes[ref.name]
         if ref.name not in made:
-            points.append(RoundingPoint(node, qparams, tuple(readers[ref.name])))
+            points.append(RoundingPoint(node, qparams, tuple(readers.get(ref.name, ()))))
         elif patterns[made[ref.name].pattern].output is not Output.PICKED:
             points.append(RoundingPoint(node, qparams, tuple(node.users)))
     return points
