@@ -52,8 +52,9 @@ class QScheme:
         low, high = self.full_range
         pair = isinstance(limits, tuple) and len(limits) == 2 and all(map(_is_whole, limits))
         if not pair or not low <= limits[0] < limits[1] <= high:
+            kind = "a signed" if self.signed else "an unsigned"
             raise SpecError(
-                f"quant_min and quant_max do not fit a {'signed' if self.signed else 'unsigned'} {self.bits} bit grid",
+                f"quant_min and quant_max do not fit {kind} {self.bits} bit grid",
                 got=f"[{limits[0]}, {limits[1]}]" if pair else repr(limits),
                 expected=f"quant_min < quant_max, both inside [{low}, {high}]",
             )
