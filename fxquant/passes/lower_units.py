@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 from fxquant.backends.base import Backend, Lower
 from fxquant.errors import FxQuantError, LoweringError
 from fxquant.graph.edit import add_module, insert_after, rename
-from fxquant.graph.query import is_shape_query, module_of, module_path, nodes_by_name
+from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, nodes_by_name, value_of
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
@@ -112,6 +112,7 @@ class _Lowering:
             target = add_module(self.gm, f"{ref.name}_quantize", _named(Quantize(self.plan.qparams[ref]), ref.name))
             source = self.floats.get(ref.name, self.nodes[ref.name])
             self.integers[ref.name] = insert_after(source, target, users=())
+            self._describe(self.integers[ref.name], ref)
         return self.integers[ref.name]
 
     def take_float_nodes_out(self) -> None:
@@ -125,7 +126,8 @@ class _Lowering:
         for node in [node for node in reversed(self.gm.graph.nodes) if node in inside]:
             self.gm.graph.erase_node(node)
         for name, node in self.made.items():
-            node.meta = {**self.nodes[name].meta, **node.meta}
+            if name in self.integers:
+                self._describe(node, TensorRef(name))
             rename(node, name)
 
     def _value_for(self, reader: Node, unit: QuantUnit, dequantized: dict[Node, Node]) -> Node:
@@ -138,7 +140,15 @@ class _Lowering:
             ref = unit.roles["y"]
             target = add_module(self.gm, f"{ref.name}_dequantize", _named(Dequantize(self.plan.qparams[ref]), ref.name))
             dequantized[node] = insert_after(node, target, users=())
+            dequantized[node].meta = dict(self.nodes[unit.root].meta)
         return dequantized[node]
+
+    def _describe(self, node: Node, ref: TensorRef) -> None:
+        """Give a node of integers what is known of the float value it stands for; only the dtype is another."""
+        source = self.nodes[ref.name]
+        info = value_of(source)
+        dtype = self.plan.qparams[ref].scheme.dtype
+        node.meta = {**source.meta, **node.meta, VALUE: None if info is None else replace(info, dtype=dtype)}
 
     def _view(self, unit: QuantUnit) -> UnitView:
         nodes = {capture: self.nodes[name] for capture, name in unit.captures.items()}

@@ -172,8 +172,6 @@ def test_a_placeholder_observer_leaves_in_float():
     assert [(r.node, r.excused) for r in found.rejections] == [("_0", True)]
 
 
-
-
 def test_a_move_before_a_quantized_layer_is_quantized():
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     found = plan(model)
@@ -215,9 +213,7 @@ def test_concatenations_of_concatenations_meet_in_one_owner():
 
 
 def test_the_input_observer_sees_what_no_unit_makes():
-    found = plan(
-        Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv())
-    )
+    found = plan(Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv()))
     assert found.policies[TensorRef("sin")] == Observed(_default_activation())
     quantizer = fxq.Quantizer(
         Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv()).eval(),
