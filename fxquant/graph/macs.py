@@ -29,10 +29,10 @@ def _per_output(output: Shape, weight: Shape) -> int:
 COUNTS: dict[Any, Callable[[Node, Shape], int]] = {
     **{kind: lambda node, output: _per_output(output, _weight(node)) for kind in (*CONVOLUTIONS, nn.Linear)},
     # A transposed convolution multiplies each *input* element with all of the weight but its first dimension.
-    **{kind: lambda node, output: _per_output(_shape(node.args[0]), _weight(node)) for kind in TRANSPOSED},
-    **{f: lambda node, output: _per_output(output, _shape(node.args[1])) for f in (*CONV_FUNCTIONS, F.linear)},
-    **{f: lambda node, output: _per_output(_shape(node.args[0]), _shape(node.args[1])) for f in TRANSPOSED_FUNCTIONS},
-    **{f: lambda node, output: prod(output) * _shape(node.args[0])[-1] for f in (torch.matmul, torch.bmm)},
+    **{kind: lambda node, output: _per_output(_operand(node, 0), _weight(node)) for kind in TRANSPOSED},
+    **{f: lambda node, output: _per_output(output, _operand(node, 1)) for f in (*CONV_FUNCTIONS, F.linear)},
+    **{f: lambda node, output: _per_output(_operand(node, 0), _operand(node, 1)) for f in TRANSPOSED_FUNCTIONS},
+    **{f: lambda node, output: prod(output) * _operand(node, 0)[-1] for f in (torch.matmul, torch.bmm)},
 }
 
 
@@ -50,6 +50,9 @@ def _weight(node: Node) -> Shape:
     return tuple(weight.shape) if weight is not None else (0,)
 
 
-def _shape(value: Any) -> Shape:
+def _operand(node: Node, position: int) -> Shape:
+    """Shape of the input (0) or the weight (1), also where the user gave it by keyword and it stayed so."""
+    name = ("input", "weight")[position]
+    value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
     info = value_of(value) if isinstance(value, Node) else None
     return info.shape if info is not None else (0,)
