@@ -24,7 +24,8 @@ def dequantize(q: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None = 
         axis: The dimension whose every index has its own scale and zero point; negative ones count from the end.
 
     Returns:
-        float32 of the shape and memory format of ``q``. The difference is exact and the product is rounded once.
+        float32 of the shape and memory format of ``q``. The difference is exact, then made a float32; the product
+        is rounded once.
 
     Raises:
         RuntimeError: dtype, shape, axis or device do not fit; the message names the argument.

@@ -20,7 +20,7 @@ struct Dequantize {
     const int64_t c = layout.channels == 1 ? 0 : (i / layout.inner) % layout.channels;
     const float scale = qparams.scale_at(c);
     const int32_t zero_point = qparams.zero_point_at(c);
-    y[i] = sizeof(Q) == 4 ? dequantize_wide(q[i], scale, zero_point) : dequantize(q[i], scale, zero_point);
+    y[i] = dequantize_wide(q[i], scale, zero_point);
   }
 };
 

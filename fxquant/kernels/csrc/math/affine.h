@@ -55,12 +55,12 @@ FXQ_HOST_DEVICE Real from_grid(Real step, const Affine<Real>& a) {
   return (step - a.zero_point) * a.scale;
 }
 
-// Real number of an integer of at most 16 bits: the difference is exact, the product is rounded once.
+// Real number of an integer whose distance from the zero point fits an int32.
 FXQ_HOST_DEVICE float dequantize(int32_t q, float scale, int32_t zero_point) {
   return static_cast<float>(q - zero_point) * scale;
 }
 
-// The same for an int32, whose distance from the zero point may need 33 bits.
+// The same for any: the distance may need 33 bits. It becomes a float first, then the product is rounded.
 FXQ_HOST_DEVICE float dequantize_wide(int32_t q, float scale, int32_t zero_point) {
   return static_cast<float>(static_cast<int64_t>(q) - static_cast<int64_t>(zero_point)) * scale;
 }

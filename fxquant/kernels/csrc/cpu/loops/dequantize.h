@@ -8,6 +8,7 @@ namespace fxquant {
 struct DequantizeArgs {
   const void* q;
   Integer type;  // of q
+  bool wide;     // whether a difference may need more than 32 bits
   float* y;
   Layout layout;
   const float* scale;         // [channels]
