@@ -89,7 +89,7 @@ def empty_pooled(
     check_image(OP, x)
     height, width = pair(OP, "output_size", output_size)
     if min(height, width) < 0:
-        raise KernelError(f"{OP}: output_size is negative", got=[height, width], expected="at least 0")
+        raise KernelError(f"{OP}: output_size is too small", got=[height, width], expected="at least 0")
     return empty_output(x, height, width)
 
 

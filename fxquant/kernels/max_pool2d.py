@@ -32,7 +32,7 @@ def max_pool2d(
         x: uint8 or int8 [N, C, H, W] or [C, H, W]; N may be 0.
         kernel_size: Rows and columns, or one number for both, like the others.
         stride: Empty: ``kernel_size``.
-        padding: On each side, at most half of the dilated kernel.
+        padding: On each side, at most half of the kernel.
         dilation: Distance of the elements of a window.
         ceil_mode: Whether the last window may stick out.
 

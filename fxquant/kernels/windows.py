@@ -97,10 +97,10 @@ def check_pooling(
     ):
         if min(values) < least:
             raise KernelError(f"{op}: {name} is too small", got=list(values), expected=f"at least {least}")
-    limits = [((k - 1) * d + 1) // 2 for k, d in zip(kernel, dilation, strict=True)]
+    limits = [k // 2 for k in kernel]
     if padding[0] > limits[0] or padding[1] > limits[1]:
         raise KernelError(
-            f"{op}: padding is too large", got=list(padding), expected=f"at most half of the dilated kernel, {limits}"
+            f"{op}: padding is too large", got=list(padding), expected=f"at most half of the kernel, {limits}"
         )
     height, width = (
         pooling_size(x.shape[axis], kernel[axis], stride[axis], padding[axis], dilation[axis], ceil_mode)

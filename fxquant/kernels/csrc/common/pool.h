@@ -67,10 +67,10 @@ inline Images prepare_pool(const char* op, const Tensor& x, const std::vector<in
   const std::vector<int64_t> stride = pair(op, "stride", stride_, 1, kernel);
   const std::vector<int64_t> padding = pair(op, "padding", padding_, 0);
   const std::vector<int64_t> dilation = pair(op, "dilation", dilation_, 1);
-  const std::vector<int64_t> limits{((kernel[0] - 1) * dilation[0] + 1) / 2, ((kernel[1] - 1) * dilation[1] + 1) / 2};
+  const std::vector<int64_t> limits{kernel[0] / 2, kernel[1] / 2};
   if (padding[0] > limits[0] || padding[1] > limits[1]) {
     fail(std::string(op) + ": padding is too large", list_of(padding),
-         "at most half of the dilated kernel, " + list_of(limits));
+         "at most half of the kernel, " + list_of(limits));
   }
   PoolAxis axes[2];
   for (int a = 0; a < 2; ++a) {
