@@ -124,8 +124,9 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
 
 
 def _blend(observer: MinMaxObserver | PerChannelMinMaxObserver, low: Tensor, high: Tensor, rate: float) -> None:
-    started, seen = observer.min_val <= observer.max_val, low <= high
-    for range_end, batch in ((observer.min_val, low), (observer.max_val, high)):
+    min_val, max_val = observer.min_val, observer.max_val
+    started, seen = min_val <= max_val, low <= high
+    for range_end, batch in ((min_val, low), (max_val, high)):
         # Written this way, and not as torch.lerp, because this is what torch.ao computes, bit for bit.
         blended = torch.where(started, range_end + rate * (batch - range_end), batch)
         range_end.copy_(torch.where(seen, blended, range_end))

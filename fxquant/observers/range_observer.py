@@ -51,16 +51,18 @@ class RangeObserver(ObserverBase):
 
     def update(self, x: Tensor) -> None:
         low, high, nonfinite = value_range(x, self.scheme)
-        low, high = low.to(self.min_val.device), high.to(self.max_val.device)
-        if self.min_val.numel() == 0:
+        min_val = self.min_val
+        if low.device != min_val.device:
+            low, high = low.to(min_val.device), high.to(min_val.device)
+        if low.shape != min_val.shape and min_val.numel() == 0:
             # Resized and not replaced, so that whoever holds the buffer sees the change.
-            self.min_val.resize_(low.shape).fill_(torch.inf)
+            min_val.resize_(low.shape).fill_(torch.inf)
             self.max_val.resize_(high.shape).fill_(-torch.inf)
-        if low.shape != self.min_val.shape:
+        if low.shape != min_val.shape:
             raise InputError(
                 "the number of channels differs from that of earlier batches",
                 got=f"{_channels(low)} in a tensor of shape {tuple(x.shape)}",
-                expected=_channels(self.min_val),
+                expected=_channels(min_val),
             )
         self.merge(low, high)
         if nonfinite:
@@ -71,8 +73,9 @@ class RangeObserver(ObserverBase):
 
         ``low`` and ``high`` have their shape; inf and -inf where the batch showed no finite value.
         """
-        torch.minimum(self.min_val, low, out=self.min_val)
-        torch.maximum(self.max_val, high, out=self.max_val)
+        min_val, max_val = self.min_val, self.max_val
+        torch.minimum(min_val, low, out=min_val)
+        torch.maximum(max_val, high, out=max_val)
 
     def qparams(self) -> QParams:
         if self.min_val.numel() == 0:

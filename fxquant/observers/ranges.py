@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -24,13 +26,16 @@ def value_range(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, int]:
         InputError: ``x`` has no dimension ``scheme.axis``, or it does not divide into groups.
     """
     low, high = _extremes(x, scheme)
-    if bool((low.isfinite() & high.isfinite()).all()):
+    width = high - low
+    if math.isfinite(width.item()) if width.numel() == 1 else bool(width.isfinite().all()):
         return low, high, 0
+    # Also taken where only the difference overflows; the result is the same.
     x = x.float()
-    finite = x.isfinite()
-    low, _ = _extremes(torch.where(finite, x, torch.inf), scheme)
-    _, high = _extremes(torch.where(finite, x, -torch.inf), scheme)
-    return low, high, x.numel() - int(finite.sum())
+    for_low = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
+    for_high = x.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
+    low, _ = _extremes(for_low, scheme)
+    _, high = _extremes(for_high, scheme)
+    return low, high, int((for_low == torch.inf).sum())
 
 
 def _extremes(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor]:
