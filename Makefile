@@ -24,9 +24,10 @@ test: lint ## lint, then all tests
 	@echo "== pytest"
 	@$(BIN)/python -m pytest
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff (rules and format) and mypy
 	@echo "== ruff"
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@echo "== mypy"
 	@$(BIN)/mypy
 

@@ -36,7 +36,8 @@ def main() -> None:
         print(f"{name:<60} {value:8.3f} {unit}")
     if options.json:
         results = {name: value for name, (value, _) in found.items()}
-        Path(options.json).write_text(json.dumps({"machine": about, "rounds": rounds, "results": results}, indent=1) + "\n")
+        everything = {"machine": about, "rounds": rounds, "results": results}
+        Path(options.json).write_text(json.dumps(everything, indent=1) + "\n")
 
 
 def calibration(rounds: int) -> dict[str, tuple[float, str]]:
@@ -77,9 +78,8 @@ def preparation(rounds: int) -> dict[str, tuple[float, str]]:
 
 def import_time(rounds: int) -> dict[str, tuple[float, str]]:
     """Of fxquant alone, in a new process that has imported torch."""
-    runs = [
-        subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True) for _ in range(rounds)
-    ]
+    command = [sys.executable, "-c", IMPORT]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(rounds)]
     return {"import fxquant, after torch": (statistics.median(float(run.stdout) for run in runs), "s")}
 
 

@@ -1,6 +1,7 @@
 """int8 inference against float and against torch.ao's FX graph mode: interleaved, median of 30 rounds, one process.
 
-Networks have random weights and batch-norm statistics taken from photographs, so that SQNR against float means something.
+Networks have random weights and batch-norm statistics taken from photographs, so that SQNR against float means
+something.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def measure(name: str, options: argparse.Namespace) -> list[dict]:
         for size in options.batch:
             x = images[:1].expand(size, -1, -1, -1).contiguous() if size > len(images) else images[:size].contiguous()
             calls = {peer: (lambda call=call, x=x: call(x)) for peer, call in contestants.items()}
-            rows.append({"model": name, "batch": size, "ms": interleaved_medians(calls, options.rounds), "sqnr": quality})
+            ms = interleaved_medians(calls, options.rounds)
+            rows.append({"model": name, "batch": size, "ms": ms, "sqnr": quality})
     print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return rows
 
@@ -71,7 +73,8 @@ def summary(rows: list[dict]) -> list[dict]:
         if other == ours:
             continue
         ratios = {f"{row['model']} b{row['batch']}": row["ms"][other] / row["ms"][ours] for row in rows}
-        lines.append({f"{ours} is faster than": other, **ratios, "geometric mean": statistics.geometric_mean(ratios.values())})
+        mean = statistics.geometric_mean(ratios.values())
+        lines.append({f"{ours} is faster than": other, **ratios, "geometric mean": mean})
     return lines
 
 

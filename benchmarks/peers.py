@@ -71,7 +71,7 @@ def _engine(name: str) -> Iterator[None]:
 
 @contextmanager
 def _without_deprecations() -> Iterator[None]:
-    """torch.ao.quantization and its tensor types are deprecated, which is known here and no news to whoever measures."""
+    """torch.ao.quantization and its tensor types are deprecated: no news to whoever measures them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,6 +1,6 @@
 """First steps: a net of three layers, quantized by hand, one stage after the other.
 
-    python examples/first_steps.py
+python examples/first_steps.py
 """
 
 from __future__ import annotations

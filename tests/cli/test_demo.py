@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from fxquant.cli.main import main
+from fxquant.demo.story import load, run_demo
+from fxquant.errors import SampleError
+
+LEAST_SQNR = 14.0
+"""dB of the logits: what simple post-training quantization, per channel, gives this network with min-max ranges."""
+LEAST_AGREEMENT = 19
+"""Of 20 images: float itself is unsure, below 50 %, of three of them."""
+
+
+def test_the_demo_keeps_its_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "made" / "by the demo"
+    assert main(["demo", "--output", str(output), "--rounds", "1"]) == 0
+    text = capsys.readouterr().out
+    for name in ("normalize", "annotate", "propagate_grids", "fold_conv_bn", "lower_units", "eliminate_dead_code"):
+        assert f"] {name}  +" in text  # one line per pass
+    assert "100.00 % of 300.8 M multiply-accumulates become int8." in text
+    rows = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert rows["top-1"].split()[1:4] == ["18", "of", "20"]
+    assert rows["top-5"].split()[1:4] == ["20", "of", "20"]
+    assert int(rows["same class as float"].split()[-3]) >= LEAST_AGREEMENT
+    assert float(rows["SQNR of the logits"].split()[-2]) >= LEAST_SQNR
+    float_mb, int8_mb = (float(word) for word in rows["file"].split()[1:4:2])
+    assert float_mb > 3 * int8_mb
+    picture = output / "mobilenet_v2.png"
+    assert f"picture: {picture}" in text
+    with Image.open(picture) as image:
+        assert image.size == (1700, 1000)
+
+
+def test_weights_that_cannot_be_had_are_refused_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(SampleError) as refusal:
+        run_demo(str(tmp_path / "none.pth"), tmp_path, 1)
+    lines = str(refusal.value).splitlines()
+    assert lines[0] == "these weights cannot be loaded"
+    assert "No such file" in lines[2]
+    assert lines[-1] == "  hint:     without --weights they come from the package registry"
+    torch.save({"conv.weight": torch.zeros(1)}, tmp_path / "other.pth")
+    with pytest.raises(SampleError, match="expected: a state dict of torchvision's mobilenet_v2"):
+        load(str(tmp_path / "other.pth"))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fxquant.cli import doctor
+from fxquant.cli.doctor import Finding
+from fxquant.cli.main import main
+from fxquant.kernels.library import NativeStatus
+
+
+def status(**changes: object) -> NativeStatus:
+    fields = {"paths": (), "devices": (), "cpu_isa": "", "best_cpu_isa": "", "reason": ""} | changes
+    return NativeStatus(**fields)  # type: ignore[arg-type]
+
+
+def test_the_report_covers_this_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FXQUANT_CACHE", str(tmp_path))
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for word in (torch.__version__, "native CPU kernels", "C++ compiler", "extra [examples]"):
+        assert word in text
+    assert f"{tmp_path} is empty" in text
+    assert f"environment                     FXQUANT_CACHE={tmp_path}" in text
+
+
+def test_something_broken_changes_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: iter([Finding("kernels", "broken", "does not load")]))
+    assert main(["doctor"]) == 1
+
+
+def test_instruction_sets() -> None:
+    assert doctor.cpu("A", ("avx2", "avx512_vnni")) == Finding("cpu", "ok", "A: avx2, avx512_vnni")
+    old = doctor.cpu("B", ("avx2",))
+    assert (old.state, old.fact) == ("slow", "B: avx2")
+    assert "VNNI" in old.advice
+    assert doctor.cpu("C", ()).fact == "C: no int8 instruction set known"
+
+
+def test_onednn() -> None:
+    assert doctor.onednn(True, ("avx512_vnni",)).state == "ok"
+    assert doctor.onednn(True, ("avx2",)).fact == "not used: without VNNI they saturate"
+    assert doctor.onednn(False, ("avx512_vnni",)).advice == "install a torch that has it"
+
+
+def test_native_cpu_kernels() -> None:
+    best = status(devices=("cpu",), cpu_isa="avx512_vnni", best_cpu_isa="avx512_vnni")
+    assert doctor.native_cpu(best).fact == "using avx512_vnni"
+    lowered = status(devices=("cpu",), cpu_isa="avx2", best_cpu_isa="avx512")
+    assert doctor.native_cpu(lowered).fact == "using avx2 (this CPU has avx512)"
+    chosen = doctor.native_cpu(status(reason="FXQUANT_KERNELS=reference"))
+    assert (chosen.state, chosen.advice) == ("slow", "unset FXQUANT_KERNELS")
+    absent = doctor.native_cpu(status(reason="the native library was not built: install a C++ compiler"))
+    assert absent == Finding("native CPU kernels", "slow", "the native library was not built", "install a C++ compiler")
+    broken = doctor.native_cpu(status(reason="/x/_native.so does not load: undefined symbol"))
+    assert (broken.state, broken.fact) == ("broken", "/x/_native.so does not load: undefined symbol")
+
+
+def test_cuda_kernels() -> None:
+    assert doctor.native_cuda(status(), available=False).state == "absent"
+    missing = doctor.native_cuda(status(devices=("cpu",)), available=True)
+    assert (missing.state, missing.advice) == ("slow", "reinstall fxquant with FXQUANT_CUDA=1 and nvcc on PATH")
+
+
+def test_compiler_and_extras() -> None:
+    assert doctor.compiler("/usr/bin/c++").state == "ok"
+    assert doctor.compiler("").state == "absent"
+    assert doctor.extra("dev", ("pytest",)).state == "ok"
+    missing = doctor.extra("report", ("no_such_package_here", "torch"))
+    assert (missing.fact, missing.advice) == ("no no_such_package_here", "pip install 'fxquant[report]'")

@@ -1,0 +1,58 @@
+"""The benchmarks run and write what they promise; what they measure is not looked at here."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+Run = Callable[..., tuple[str, dict[str, Any]]]
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    def run_benchmark(name: str, *arguments: str) -> tuple[str, dict[str, Any]]:
+        path = tmp_path / "results.json"
+        monkeypatch.syspath_prepend(str(BENCHMARKS))
+        monkeypatch.setattr(sys, "argv", [name, "--json", str(path), *arguments])
+        runpy.run_path(str(BENCHMARKS / name), run_name="__main__")
+        return capsys.readouterr().out, json.loads(path.read_text())
+
+    threads = torch.get_num_threads()
+    yield run_benchmark
+    torch.set_num_threads(threads)
+
+
+def test_int8(benchmark: Run) -> None:
+    text, results = benchmark("int8.py", "--rounds", "1", "--threads", "1", "--models", "resnet18", "--batch", "1")
+    (row,) = results["rows"]
+    peers = {"fp32", "fp32 channels_last", "torch.ao x86", "torch.ao onednn", "fxquant"}
+    assert set(row["ms"]) == peers
+    assert set(row["sqnr"]) == {peer for peer in peers if not peer.startswith("fp32")}
+    assert {"cpu", "torch", "threads"} <= set(results["machine"])
+    assert "fxquant is faster than" in text
+    assert "geometric mean" in text
+
+
+def test_calibration(benchmark: Run) -> None:
+    text, results = benchmark("calibration.py", "--rounds", "1", "--threads", "1")
+    measured = results["results"]
+    assert set(measured) == {
+        "mobilenet_v2, batch 16: forward",
+        "mobilenet_v2, batch 16: forward with min-max calibration",
+        "mobilenet_v2, batch 16: calibration / forward",
+        "resnet50: prepare",
+        "resnet50: convert",
+        "resnet50: both",
+        "import fxquant, after torch",
+    }
+    assert all(value > 0 for value in measured.values())
+    assert all(name in text for name in measured)

