@@ -109,6 +109,7 @@ class OnednnLinear:
     def __init__(self, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue) -> None:
         self._signed = x_dtype == torch.int8
         self._limits = _narrower_than_storage(epilogue)
+        self._features, self._dtype = len(weight), epilogue.dtype
         self._linear = torch.ops.onednn.qlinear_pointwise.default
         self._arguments = (
             epilogue.x_scale,
@@ -124,6 +125,8 @@ class OnednnLinear:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
+        if not x.numel():
+            return x.new_empty((*x.shape[:-1], self._features), dtype=self._dtype)  # the operator drops dimensions
         if self._signed:
             x = flip_sign(x)
         y = self._linear(x, *self._arguments)

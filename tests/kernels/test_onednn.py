@@ -138,7 +138,7 @@ def test_output_limits_narrower_than_the_dtype(limits: tuple[int, int]) -> None:
 
 
 @needs_onednn
-@pytest.mark.parametrize("shape", [(64, 300), (2, 33, 300), (300,), (0, 300)])
+@pytest.mark.parametrize("shape", [(64, 300), (2, 33, 300), (300,), (0, 300), (3, 0, 300)])
 @pytest.mark.parametrize("x_dtype", [torch.uint8, torch.int8])
 def test_linear(shape: tuple[int, ...], x_dtype: torch.dtype) -> None:
     x, weight = integers(x_dtype, *shape), integers(torch.int8, 170, 300, seed=1)

@@ -1,0 +1,220 @@
+"""State, derived values and limits of the modules on stored integers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fxquant.errors import CalibrationError
+from fxquant.nn.base import QuantizedModule, describe_grid, integer_limits
+from fxquant.spec import Clamp, QParams, QScheme
+
+UINT8 = QScheme(bits=8, signed=False)
+
+
+def grid(scale: float, zero_point: int, scheme: QScheme = UINT8) -> QParams:
+    return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
+
+
+class Doubler(QuantizedModule):
+    """Derives a number, and counts how often."""
+
+    def __init__(self, x: QParams) -> None:
+        super().__init__()
+        self.add_grid("x", x)
+        self.times = 0
+
+    def derive(self) -> tuple[float, int]:
+        self.times += 1
+        return self.scalars("x")
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, zero_point = self._derived or self.derived()
+        return (x.float() - zero_point) * scale
+
+
+BYTES = torch.tensor([0, 7, 255], dtype=torch.uint8)
+
+
+def test_state_is_plain_buffers() -> None:
+    module = Doubler(grid(0.5, 7))
+    module(BYTES)
+
+    state = module.state_dict()
+
+    assert {name: value.dtype for name, value in state.items()} == {
+        "x_scale": torch.float32,
+        "x_zero_point": torch.int32,
+    }
+    assert list(module.parameters()) == []
+
+
+def test_the_grid_is_a_copy_that_reads_the_buffers() -> None:
+    given_grid = grid(0.5, 7)
+    module = Doubler(given_grid)
+    given_grid.scale.fill_(9.0)
+
+    assert module.grid("x").same_grid(grid(0.5, 7))
+    assert module.grid("x").scale is module.x_scale
+
+
+def test_derives_once_and_again_after_loading_a_state() -> None:
+    module, other = Doubler(grid(0.5, 7)), Doubler(grid(2.0, 0))
+    first = module(BYTES)
+    module(BYTES)
+    assert module.times == 1
+
+    module.load_state_dict(other.state_dict())
+
+    assert torch.equal(module(BYTES), other(BYTES))
+    assert not torch.equal(module(BYTES), first)
+    assert module.times == 2
+
+
+def test_loading_into_a_parent_is_seen() -> None:
+    parent, other = torch.nn.Sequential(Doubler(grid(0.5, 7))), torch.nn.Sequential(Doubler(grid(2.0, 0)))
+    parent(BYTES)
+
+    parent.load_state_dict(other.state_dict(), assign=True)
+
+    assert torch.equal(parent(BYTES), other(BYTES))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies_derive_their_own(copied) -> None:
+    module = Doubler(grid(0.5, 7))
+    want = module(BYTES)
+
+    other = copied(module)
+
+    assert other._derived is None
+    assert module._derived is not None
+    assert torch.equal(other(BYTES), want)
+
+
+@pytest.mark.parametrize("cast", ["half", "double", "bfloat16"])
+def test_casting_a_model_leaves_scales_as_they_are(cast: str) -> None:
+    module = torch.nn.Sequential(Doubler(grid(0.1234567, 7)), torch.nn.Linear(2, 2))
+
+    getattr(module, cast)()
+
+    assert module[1].weight.dtype != torch.float32
+    assert torch.equal(module[0].x_scale, torch.tensor([0.1234567]))
+    assert module[0].x_zero_point.dtype == torch.int32
+
+
+def test_moving_drops_what_was_derived() -> None:
+    module = Doubler(grid(0.5, 7))
+    module(BYTES)
+
+    module.to("cpu")
+
+    assert module._derived is None
+
+
+def test_forgetting_makes_a_change_by_hand_seen() -> None:
+    module = Doubler(grid(0.5, 7))
+    module(BYTES)
+    module.x_scale.fill_(2.0)
+
+    module.forget()
+
+    assert torch.equal(module(BYTES), Doubler(grid(2.0, 7))(BYTES))
+
+
+def test_threads_that_call_first_at_once_derive_once() -> None:
+    module, start = Doubler(grid(0.5, 7)), threading.Barrier(8)
+
+    def call(_: int) -> Tensor:
+        start.wait()
+        return module(BYTES)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(call, range(8)))
+
+    assert module.times == 1
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_an_uncalibrated_module_says_so_until_a_state_is_loaded() -> None:
+    module = Doubler(grid(float("nan"), 0))
+    module.unit = "layer1.conv"
+
+    with pytest.raises(CalibrationError) as error:
+        module(BYTES)
+
+    assert str(error.value) == (
+        "this unit was converted without calibration, so its grids are unknown\n"
+        "  at:       layer1.conv\n"
+        "  got:      x_scale = nan\n"
+        "  expected: scales from calibration\n"
+        "  hint:     calibrate before convert, or load a state dict that was saved after calibration"
+    )
+    module.load_state_dict(Doubler(grid(0.5, 7)).state_dict())
+    assert torch.equal(module(BYTES), Doubler(grid(0.5, 7))(BYTES))
+
+
+def test_float_zero_points_stay_float() -> None:
+    scheme = QScheme(bits=8, signed=False, axis=0, float_qparams=True)
+    module = Doubler(QParams(scheme, torch.tensor([0.5, 1.0]), torch.tensor([1.5, 2.5])))
+
+    assert module.x_zero_point.tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("activation", "limits"),
+    [
+        (None, (0, 255)),
+        (Clamp(), (0, 255)),
+        (Clamp(0, None), (10, 255)),
+        (Clamp(0, 6), (10, 70)),
+        (Clamp(-1, 1), (0, 20)),
+        (Clamp(50, 60), (255, 255)),
+        (Clamp(None, float("inf")), (0, 255)),
+    ],
+)
+def test_an_activation_narrows_the_limits(activation: Clamp | None, limits: tuple[int, int]) -> None:
+    assert integer_limits(grid(0.1, 10), activation) == limits
+
+
+@given(
+    scale=st.floats(2**-13, 10.0, width=32),
+    zero_point=st.integers(-8, 7),
+    low=st.one_of(st.none(), st.floats(-5, 1, width=32)),
+    high=st.one_of(st.none(), st.floats(1, 9, width=32)),
+    signed=st.booleans(),
+)
+def test_clamping_integers_equals_clamping_reals(
+    scale: float, zero_point: int, low: float | None, high: float | None, signed: bool
+) -> None:
+    """Exactly, ties and all: ``quantize`` never falls."""
+    y = grid(scale, zero_point if signed else zero_point + 8, QScheme(bits=4, signed=signed))
+    real = torch.cat([torch.linspace(-20, 20, 401), torch.arange(-20, 21) * scale / 2])
+
+    def quantize(values: Tensor) -> Tensor:
+        steps = torch.round(values * (1.0 / y.scale)) + y.zero_point
+        return steps.clamp(y.scheme.quant_min, y.scheme.quant_max)
+
+    clamped = real.clamp(low, high) if low is not None or high is not None else real
+    limits = integer_limits(y, Clamp(low, high))
+
+    assert torch.equal(quantize(clamped), quantize(real).clamp(*limits))
+
+
+def test_a_grid_in_a_few_words() -> None:
+    symmetric = QScheme(bits=4, signed=True, symmetric=True, axis=0)
+    channels = QParams(symmetric, torch.tensor([0.25, 0.5]), torch.zeros(2, dtype=torch.int32))
+    affine = QParams(QScheme(axis=0), torch.tensor([0.25, 0.5]), torch.tensor([0, 3], dtype=torch.int32))
+
+    assert describe_grid(grid(0.123456, 7)) == "uint8 scale=0.1235 zero_point=7"
+    assert describe_grid(channels) == "int4 scale=[0.25, 0.5] zero_point=0"
+    assert describe_grid(affine) == "int8 scale=[0.25, 0.5] zero_point=per channel"
+    assert repr(Doubler(grid(0.5, 7))) == "Doubler(x: uint8 scale=0.5 zero_point=7)"
