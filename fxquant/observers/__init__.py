@@ -2,6 +2,7 @@
 
 from fxquant.observers.base import OBSERVERS, ObserverBase
 from fxquant.observers.defaults import (
+    DEFAULT_QCONFIG,
     DEFAULT_QCONFIGS,
     default_observer,
     default_per_channel_weight_observer,
@@ -20,6 +21,7 @@ from fxquant.observers.placeholder import PlaceholderObserver
 from fxquant.observers.qparams import choose_qparams
 
 __all__ = [
+    "DEFAULT_QCONFIG",
     "DEFAULT_QCONFIGS",
     "OBSERVERS",
     "FixedQParamsObserver",

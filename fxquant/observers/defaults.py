@@ -19,25 +19,18 @@ default_per_channel_weight_observer = PerChannelMinMaxObserver.with_args(
 DEFAULT_QCONFIG = QConfig(activation=default_observer, weight=default_per_channel_weight_observer)
 
 DEFAULT_QCONFIGS: Registry[QConfig] = Registry("default configuration")
-"""Name of a back end -> what it likes best. The other four are torch.ao's names for engines on CPUs."""
-
-for _backend in ("cpu", "reference", "x86", "onednn", "fbgemm", "qnnpack"):
-    DEFAULT_QCONFIGS.add(_backend, DEFAULT_QCONFIG)
+"""Name of a back end -> what it likes best, for those that like something else than ``DEFAULT_QCONFIG``."""
 
 
 def get_default_qconfig(backend: str = "cpu") -> QConfig:
-    """How a back end quantizes by default.
+    """How a back end quantizes by default: what ``DEFAULT_QCONFIGS`` has under its name, else ``DEFAULT_QCONFIG``.
 
-    Raises:
-        UnknownNameError: no default is registered under that name.
+    Any name will do, torch.ao's ``x86``, ``onednn``, ``fbgemm`` and ``qnnpack`` among them; whether there is such a
+    back end is for ``prepare`` to say.
     """
-    return DEFAULT_QCONFIGS[backend]
+    return DEFAULT_QCONFIGS.get(backend, DEFAULT_QCONFIG)
 
 
 def get_default_qconfig_mapping(backend: str = "cpu") -> QConfigMapping:
-    """A mapping that quantizes everything in the default way of a back end; add rules to it.
-
-    Raises:
-        UnknownNameError: no default is registered under that name.
-    """
+    """A mapping that quantizes everything in the default way of a back end; add rules to it."""
     return QConfigMapping().set_global(get_default_qconfig(backend))

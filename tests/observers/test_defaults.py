@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
-from fxquant.errors import UnknownNameError
-from fxquant.observers import DEFAULT_QCONFIGS, get_default_qconfig, get_default_qconfig_mapping
+from fxquant.observers import (
+    DEFAULT_QCONFIG,
+    DEFAULT_QCONFIGS,
+    default_observer,
+    default_per_channel_weight_observer,
+    get_default_qconfig,
+    get_default_qconfig_mapping,
+)
+from fxquant.qconfig import QConfig
 from fxquant.spec import QScheme
 
 
 def test_default_grids():
-    for backend in DEFAULT_QCONFIGS:
+    for backend in ("cpu", "reference", "x86", "onednn", "mine"):
         qconfig = get_default_qconfig(backend)
         assert qconfig.activation_scheme == QScheme(bits=8, signed=False)
         assert qconfig.weight_scheme == QScheme(bits=8, signed=True, symmetric=True, axis=0)
@@ -22,12 +27,11 @@ def test_a_mapping_is_made_anew_each_time():
     assert get_default_qconfig_mapping().module_name_qconfigs == {}
 
 
-def test_unknown_backend():
-    with pytest.raises(UnknownNameError) as caught:
-        get_default_qconfig_mapping("onedn")
-    assert str(caught.value) == (
-        "unknown default configuration\n"
-        "  got:      'onedn'\n"
-        "  expected: cpu, reference, x86, onednn, fbgemm, qnnpack\n"
-        "  hint:     did you mean 'onednn'?"
-    )
+def test_a_backend_may_have_its_own():
+    own = QConfig(default_observer, default_per_channel_weight_observer.with_args(bits=4))
+    DEFAULT_QCONFIGS.add("mine", own)
+    try:
+        assert get_default_qconfig("mine") is own
+        assert get_default_qconfig("yours") is DEFAULT_QCONFIG
+    finally:
+        DEFAULT_QCONFIGS.remove("mine")
