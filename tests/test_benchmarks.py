@@ -32,7 +32,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_int8(benchmark: Run) -> None:
-    text, results = benchmark("int8.py", "--rounds", "1", "--threads", "1", "--models", "resnet18", "--batch", "1")
+    text, results = benchmark("int8.py", "--rounds", "1", "--threads", "1", "--models", "squeezenet1_1", "--batch", "1")
     (row,) = results["rows"]
     peers = {"fp32", "fp32 channels_last", "torch.ao x86", "torch.ao onednn", "fxquant"}
     assert set(row["ms"]) == peers
