@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node, Proxy, Tracer
 
 from fxquant.errors import InputError, TracingError, UnknownNameError, is_library_file
 from fxquant.graph.inputs import bind_example
-from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type
+from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type, has_hooks
 from fxquant.graph.shapes import record_values
 from fxquant.registry import did_you_mean
 
@@ -376,5 +376,7 @@ def _mark_module_calls(gm: GraphModule, leaf_modules: LeafModules, leaf_types: S
         if node.target in leaf_modules or isinstance(module, classes):
             node.meta[REASON] = "kept whole and in float by leaf_modules"
             node.meta[BY_REQUEST] = True
+        elif has_hooks(module):
+            node.meta[REASON] = "it has hooks, which only a float module runs"
         if type(module) in leaf_types and getattr(nn, type(module).__name__, None) is not type(module):
             node.meta[NAMED] = True

@@ -10,7 +10,16 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_argument, may_hold_tensor, plain_form, roots_of
 from fxquant.graph.edit import positions, redirect_later_reads, retarget
-from fxquant.graph.query import INPLACE, REASON, TensorInfo, flat_arguments, module_of, value_of
+from fxquant.graph.query import (
+    INPLACE,
+    REASON,
+    TensorInfo,
+    canonical_type,
+    flat_arguments,
+    has_hooks,
+    module_of,
+    value_of,
+)
 from fxquant.graph.spelling import Call, canonical_call
 from fxquant.passes.base import PassContext, graph_pass
 
@@ -43,8 +52,18 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
                 _keep_in_place(node, changed, reason, roots, order)
         elif call is not None:
             retarget(node, "call_function", call.target, call.args, call.kwargs)
+        elif _has_keyword_input(node):
+            retarget(node, "call_module", node.target, tuple(node.kwargs.values()))
         roots[node] = roots_of(node, roots)
     return gm
+
+
+def _has_keyword_input(node: Node) -> bool:
+    """``conv(input=x)``: a torch module that stays a module, whose one argument can as well be given by position."""
+    module = module_of(node)
+    if module is None or node.args or len(node.kwargs) != 1:
+        return False
+    return canonical_type(module) is not None and not has_hooks(module)
 
 
 def _why_in_place(

@@ -334,3 +334,11 @@ def test_tracer_can_be_used_alone():
     graph = QuantTracer().trace(nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU()))
     assert [node.op for node in graph.nodes] == ["placeholder", "call_module", "call_module", "output"]
     assert canonical_type(nn.ReLU()) is nn.ReLU
+
+
+def test_a_module_with_hooks_has_a_reason_to_stay_float():
+    model = Fn(lambda self, x: self.b(self.a(x)), a=nn.Conv2d(4, 4, 1), b=nn.Conv2d(4, 4, 1))
+    model.a.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    gm = trace(model, example_args=(torch.rand(1, 4, 2, 2),))
+    reasons = {node.name: reason_of(node) for node in gm.graph.nodes if node.op == "call_module"}
+    assert reasons == {"a": "it has hooks, which only a float module runs", "b": None}

@@ -617,3 +617,8 @@ def test_random_programs_keep_their_values(steps, outputs):
     except RuntimeError:  # views that memory does not allow, changes of overlapping memory
         reject()
     normalized(Fn(program), x)
+
+
+def test_the_input_of_a_module_by_keyword_becomes_positional():
+    model = Fn(lambda m, x: m.c(input=x), c=nn.Conv2d(4, 4, 1))
+    assert calls(normalized(model)) == [("c", ("*",), {})]
