@@ -22,12 +22,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
@@ -62,8 +63,7 @@ NVCC_FLAGS = (
 )
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One call of a compiler: ``command`` plus ``-c source -o object``."""
 
     source: Path
@@ -248,10 +248,17 @@ class BuildNative(build_ext):
             print(f"fxquant: {reason}", file=sys.stderr)
 
 
+class NativeWheel(bdist_wheel):
+    """A wheel for one platform and any Python 3: the libraries do not use Python's ABI."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", super().get_tag()[2])
+
+
 def extensions() -> list[Extension]:
     names = ["fxquant.kernels._native", *(["fxquant.kernels._native_cuda"] if wants_cuda() else [])]
     return [Extension(name, sources=[], optional=True) for name in names]
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildNative})
+    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildNative, "bdist_wheel": NativeWheel})

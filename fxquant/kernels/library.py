@@ -163,7 +163,7 @@ def _refusal(operator: str) -> Callable[..., NoReturn]:
         raise KernelError(
             f"fxquant::{operator} has no native kernel for {', '.join(devices)} tensors",
             got="FXQUANT_KERNELS=native",
-            hint=_cpu.reason or "FXQUANT_KERNELS=auto runs the Python reference where a native kernel is missing",
+            hint=_cpu.reason or "FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing",
         )
 
     return refuse

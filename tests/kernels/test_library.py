@@ -1,0 +1,192 @@
+"""Loading of the native libraries, choice of kernels and instruction sets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from fxquant.errors import FxQuantWarning, KernelError
+from fxquant.kernels import dequantize, library
+from fxquant.kernels.library import CPU_ISAS, available_isas, native_status, set_isa, use_isa
+from fxquant.settings import Settings
+
+ABSENT = "the native library was not built: install a C++ compiler, then pip install --force-reinstall fxquant"
+AUTO = "FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing"
+needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU library is loaded")
+
+
+def run(program: str, first: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh process, with ``first`` before the library is loaded."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FXQUANT_")}
+    lines = ["import torch", first, "from fxquant.kernels import library, dequantize", program]
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(lines)],
+        env={**inherited, **environment},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+DEQUANTIZE = "print(dequantize(torch.tensor([3], dtype=torch.uint8), torch.tensor(0.5), torch.tensor(1)).item())"
+
+
+@needs_native
+def test_status_names_what_is_loaded() -> None:
+    status = native_status()
+    assert "cpu" in status.devices
+    assert status.paths[0].name == "_native.so"
+    assert status.best_cpu_isa == available_isas()[-1]
+    assert status.cpu_isa in available_isas()
+    assert status.reason == ""
+
+
+@needs_native
+def test_use_isa_changes_the_set_and_restores_it() -> None:
+    before = native_status().cpu_isa
+    for name in available_isas():
+        with use_isa(name):
+            assert native_status().cpu_isa == name
+    with pytest.raises(ZeroDivisionError), use_isa("portable"):
+        raise ZeroDivisionError
+    assert native_status().cpu_isa == before
+
+
+@needs_native
+def test_use_isa_holds_off_other_threads() -> None:
+    seen: list[str] = []
+    with use_isa(available_isas()[-1]):
+        thread = threading.Thread(target=_enter, args=(seen,))
+        thread.start()
+        thread.join(0.05)
+        assert seen == []
+        assert native_status().cpu_isa == available_isas()[-1]
+    thread.join()
+    assert seen == ["portable"]
+
+
+def _enter(seen: list[str]) -> None:
+    with use_isa("portable"):
+        seen.append(native_status().cpu_isa)
+
+
+@needs_native
+def test_an_unknown_set_is_refused() -> None:
+    before = native_status().cpu_isa
+    with pytest.raises(KernelError) as error:
+        set_isa("sse9")
+    assert str(error.value) == (
+        "the CPU kernels cannot use the instruction set 'sse9'\n"
+        f"  expected: {', '.join(available_isas())}\n"
+        "  hint:     unset FXQUANT_CPU_ISA, or ask for a lower one"
+    )
+    assert native_status().cpu_isa == before
+
+
+@needs_native
+def test_environment_lowers_the_set_and_insists_on_native_kernels() -> None:
+    done = run(
+        f"print(library.native_status().cpu_isa)\n{DEQUANTIZE}", FXQUANT_CPU_ISA="portable", FXQUANT_KERNELS="native"
+    )
+    assert done.stdout.split() == ["portable", "1.0"], done.stderr
+
+
+@needs_native
+@pytest.mark.skipif(available_isas() == CPU_ISAS, reason="this CPU has every instruction set")
+def test_environment_cannot_raise_the_set() -> None:
+    done = run("", FXQUANT_CPU_ISA=CPU_ISAS[-1])
+    assert f"KernelError: the CPU kernels cannot use the instruction set '{CPU_ISAS[-1]}'" in done.stderr
+
+
+def test_environment_asks_for_the_reference() -> None:
+    program = f"{DEQUANTIZE}\nprint(library.native_status())\nlibrary.set_isa('portable')"
+    done = run(program, FXQUANT_KERNELS="reference")
+    assert done.stdout.splitlines() == [
+        "1.0",
+        "NativeStatus(paths=(), devices=(), cpu_isa='', best_cpu_isa='', reason='FXQUANT_KERNELS=reference')",
+    ], done.stderr
+    assert done.stderr.endswith(
+        "fxquant.errors.KernelError: the CPU kernels cannot use the instruction set 'portable'\n"
+        "  got:      FXQUANT_KERNELS=reference\n"
+        "  expected: a native CPU library\n"
+        "  hint:     unset FXQUANT_CPU_ISA, or ask for a lower one\n"
+    )
+
+
+def test_insisting_on_native_kernels_fails_without_the_library() -> None:
+    hide = (
+        "import pathlib; exists = pathlib.Path.exists; pathlib.Path.exists = lambda p: p.suffix != '.so' and exists(p)"
+    )
+    done = run(DEQUANTIZE, first=hide, FXQUANT_KERNELS="native")
+    assert done.stderr.endswith(
+        "fxquant.errors.KernelError: fxquant::dequantize has no native kernel for cpu tensors\n"
+        "  got:      FXQUANT_KERNELS=native\n"
+        f"  hint:     {ABSENT}\n"
+    )
+
+
+def test_refusal_without_a_kernel_for_the_device() -> None:
+    with pytest.raises(KernelError) as error:
+        library._refusal("dequantize")(torch.empty(2, device="meta"), scale=torch.zeros(2), axis=None)
+    assert str(error.value) == (
+        "fxquant::dequantize has no native kernel for cpu, meta tensors\n"
+        "  got:      FXQUANT_KERNELS=native\n"
+        f"  hint:     {native_status().reason or AUTO}"
+    )
+
+
+def test_a_library_that_is_not_there_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    monkeypatch.setattr(library, "SETTINGS", Settings())
+    native = library._load("_native.so", ABSENT)
+    assert (native.path, native.handle, native.reason) == (None, None, ABSENT)
+
+
+def test_a_library_that_does_not_load_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    monkeypatch.setattr(library, "SETTINGS", Settings())
+    path = tmp_path / "_native.so"
+    path.write_text("no library")
+    with pytest.warns(FxQuantWarning) as caught:
+        native = library._load("_native.so", ABSENT)
+    assert native.path is None
+    assert native.reason.startswith(f"{path} does not load: {path}: ")
+    assert str(caught[0].message) == (
+        "a native library is unusable\n"
+        f"  got:      {native.reason}\n"
+        "  hint:     reinstall fxquant, so that it is built against this torch"
+    )
+
+
+def test_every_operator_has_a_native_cpu_kernel_and_a_fake() -> None:
+    if not available_isas():
+        pytest.skip("no native CPU library is loaded")
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("fxquant::")]
+    assert len(names) > 10
+    for name in names:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"), name
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd"), name
+
+
+@needs_native
+def test_kernels_may_run_in_several_threads_at_once() -> None:
+    q = torch.randint(0, 256, (64, 1000), dtype=torch.uint8)
+    expected = dequantize(q, torch.tensor(0.1), torch.tensor(3))
+    results: list[bool] = []
+
+    def work() -> None:
+        results.extend(torch.equal(dequantize(q, torch.tensor(0.1), torch.tensor(3)), expected) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 80
