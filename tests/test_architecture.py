@@ -1,0 +1,402 @@
+"""The rules of the house, enforced: layers, imports, mirrored tests, complete operators, file sizes, a quiet import."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import graphlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import fxquant
+
+PACKAGE = Path(fxquant.__file__).parent
+TESTS = Path(__file__).parent
+CSRC = PACKAGE / "kernels" / "csrc"
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "registry"),
+    ("spec", "settings"),
+    ("kernels", "graph", "plan", "qconfig"),
+    ("observers", "fake_quantize"),
+    ("nn", "patterns"),
+    ("backends",),
+    ("passes",),
+    ("calibration", "report", "parity", "algorithms"),
+    ("quantizer", "api", "export"),
+    ("__main__", "cli", "demo", "samples"),
+)
+"""Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
+
+ROOT_LAYER = 8
+"""``fxquant/__init__.py`` gathers what users see; the command line and the demonstration are users of it."""
+
+RUNTIME_DEPENDENCIES = {"torch", "tabulate", "tqdm"}
+
+EXTRAS = {
+    "torchvision": ("cli/inspect.py", "demo/", "samples/"),
+    "PIL": ("demo/", "samples/"),
+    "matplotlib": ("demo/",),
+}
+"""What only the demonstration needs, and where it may be imported: nothing of this is reached by ``import fxquant``."""
+
+LAZY_IMPORTS = {
+    ("cli/inspect.py", "torchvision"): "an extra: inspecting a model of the user's own needs no torchvision",
+    ("cli/demo.py", "fxquant.demo.story"): "leads to the extras: the other commands run without them",
+}
+"""(file, module) -> why this import stands inside a function."""
+
+QUANTIZED_TENSORS = {
+    "quantize_per_tensor",
+    "quantize_per_tensor_dynamic",
+    "quantize_per_channel",
+    "_empty_affine_quantized",
+    "_empty_per_channel_affine_quantized",
+    "_make_per_tensor_quantized_tensor",
+    "_make_per_channel_quantized_tensor",
+    "int_repr",
+    "q_scale",
+    "q_zero_point",
+    "q_per_channel_scales",
+}
+"""Names in torch that make or read tensors of a quantized dtype."""
+
+FORBIDDEN_MODULES = ("torch.ao", "torch.quantization", "torch.nn.quantized", "torch.ops.quantized")
+
+NO_TEST_OF_ITS_OWN: dict[str, str] = {
+    "__main__.py": "three lines; tests/cli runs them in a process",
+}
+"""File -> why no test file mirrors it."""
+
+LINES = 400
+LARGER_FILES: dict[str, str] = {}
+"""File -> why it is one file all the same."""
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file of the package."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Path below the package, with slashes."""
+        return self.path.relative_to(PACKAGE).as_posix()
+
+    @property
+    def module(self) -> str:
+        """Dotted name."""
+        parts = ("fxquant", *self.path.relative_to(PACKAGE).with_suffix("").parts)
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def tree(self) -> ast.Module:
+        return parse(self.path)
+
+    @property
+    def imports(self) -> Iterator[tuple[ast.stmt, str]]:
+        """Each import statement, and each module that it names."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield node, alias.name
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{self.name}:{node.lineno}: a relative import"
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    yield node, inner if inner in MODULES else str(node.module)
+
+
+SOURCES = tuple(Source(path) for path in sorted(PACKAGE.rglob("*.py")))
+MODULES = {source.module for source in SOURCES}
+
+
+def layer_of(module: str) -> int:
+    """Number of the layer; the lowest is 0."""
+    if module == "fxquant":
+        return ROOT_LAYER
+    part = module.split(".")[1]
+    return next(number for number, parts in enumerate(LAYERS) if part in parts)
+
+
+def has_code(source: Source) -> bool:
+    """Whether there is more than docstrings, imports and ``__all__`` in a file."""
+    names = [ast.unparse(node.targets[0]) for node in source.tree.body if isinstance(node, ast.Assign)]
+    plain = (ast.Import, ast.ImportFrom, ast.Expr)
+    return any(not isinstance(node, (*plain, ast.Assign)) for node in source.tree.body) or bool(
+        set(names) - {"__all__", "__version__"}
+    )
+
+
+def test_every_module_has_a_layer():
+    known = {part for parts in LAYERS for part in parts}
+    assert {module.split(".")[1] for module in MODULES if "." in module} <= known
+
+
+def test_modules_import_from_their_own_layer_and_lower_ones_only():
+    upwards = [
+        f"{source.name}:{node.lineno} (layer {layer_of(source.module)}) imports {module} (layer {layer_of(module)})"
+        for source in SOURCES
+        for node, module in source.imports
+        if module.split(".")[0] == "fxquant" and layer_of(module) > layer_of(source.module)
+    ]
+    assert upwards == []
+
+
+def test_modules_do_not_import_each_other_in_circles():
+    edges = {
+        source.module: {module for _, module in source.imports if module in MODULES and module != source.module}
+        for source in SOURCES
+    }
+    graphlib.TopologicalSorter(edges).prepare()
+
+
+def test_a_pass_imports_no_pass():
+    """Passes meet in pipelines only. What two of them share lives in a module that is no pass."""
+    passes = {
+        source.module
+        for source in SOURCES
+        if source.name.startswith("passes/") and "@graph_pass(" in source.path.read_text(encoding="utf-8")
+    }
+    assert passes, "no pass was found, so the test tests nothing"
+    found = [
+        f"{source.name}:{node.lineno} imports {module}"
+        for source in SOURCES
+        if source.module in passes
+        for node, module in source.imports
+        if module in passes
+    ]
+    assert found == []
+
+
+def test_no_imports_for_type_checkers_only_and_no_star_imports():
+    found = []
+    for source in SOURCES:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+                found.append(f"{source.name}:{node.lineno}: import *")
+            if isinstance(node, (ast.Name, ast.Attribute)) and ast.unparse(node).endswith("TYPE_CHECKING"):
+                found.append(f"{source.name}:{node.lineno}: TYPE_CHECKING")
+    assert found == []
+
+
+def test_imports_stand_at_the_head_of_the_file():
+    found = {
+        (source.name, module.split(".")[0] if module.split(".")[0] != "fxquant" else module)
+        for source in SOURCES
+        for node, module in source.imports
+        if node not in source.tree.body
+    }
+    assert found == set(LAZY_IMPORTS)
+
+
+def test_nothing_but_the_declared_dependencies_is_imported():
+    found = []
+    for source in SOURCES:
+        for node, module in source.imports:
+            package = module.split(".")[0]
+            if package == "fxquant" or package in RUNTIME_DEPENDENCIES or package in sys.stdlib_module_names:
+                continue
+            if not source.name.startswith(EXTRAS.get(package, ("nowhere",))):
+                found.append(f"{source.name}:{node.lineno} imports {module}")
+    assert found == []
+
+
+def test_the_framework_that_is_measured_against_is_not_used():
+    found = []
+    for source in SOURCES:
+        found += [
+            f"{source.name}:{node.lineno} imports {module}"
+            for node, module in source.imports
+            if module.startswith(FORBIDDEN_MODULES)
+        ]
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(FORBIDDEN_MODULES):
+                found.append(f"{source.name}:{node.lineno} uses {ast.unparse(node)}")
+    assert found == []
+
+
+def test_no_tensor_of_a_quantized_dtype_is_made_or_read():
+    found = []
+    for source in SOURCES:
+        for node in ast.walk(source.tree):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            if name in QUANTIZED_TENSORS:
+                found.append(f"{source.name}:{node.lineno}: {name}")
+    for path in native_sources():
+        text = path.read_text(encoding="utf-8")
+        found += [f"{path.name}: {name}" for name in QUANTIZED_TENSORS if re.search(rf"\b{name}\b", text)]
+    assert found == []
+
+
+def native_sources() -> list[Path]:
+    return sorted(path for path in CSRC.rglob("*") if path.suffix in (".h", ".cpp", ".cu", ".cuh"))
+
+
+def definitions() -> dict[str, list[ast.Call]]:
+    """Stem of a file below ``kernels`` -> its calls of ``define(schema, ...)``."""
+    found: dict[str, list[ast.Call]] = {}
+    for source in SOURCES:
+        if not source.name.startswith("kernels/") or source.name == "kernels/library.py":
+            continue
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "define":
+                found.setdefault(source.path.stem, []).append(node)
+    return found
+
+
+def test_operators_are_defined_through_the_library_alone():
+    """Whatever defines a schema is seen by the tests below."""
+    makers = ("torch.library.Library", "torch.library.custom_op", "torch.library.define", "LIBRARY.define")
+    found = [
+        f"{source.name}:{node.lineno}"
+        for source in SOURCES
+        if source.name != "kernels/library.py"
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in makers
+    ]
+    assert found == []
+
+
+def test_every_operator_has_schema_reference_and_fake():
+    calls = definitions()
+    assert calls, "no operator was found, so the test tests nothing"
+    for stem, found in calls.items():
+        for call in found:
+            given = {keyword.arg for keyword in call.keywords}
+            assert call.args, f"kernels/{stem}.py:{call.lineno}: no schema"
+            assert {"reference", "fake"} <= given, f"kernels/{stem}.py:{call.lineno}: {given}"
+
+
+@pytest.mark.parametrize("place", ["cpu/{}.cpp", "cuda/{}.cu"])
+def test_every_operator_has_native_sources_of_its_stem(place):
+    missing = [place.format(stem) for stem in definitions() if not (CSRC / place.format(stem)).exists()]
+    assert missing == []
+
+
+def test_every_native_source_belongs_to_an_operator():
+    stems = {*definitions(), "isa"}  # isa.cpp: which instruction set runs
+    found = {path.stem for folder in ("cpu", "cuda") for path in (CSRC / folder).glob("*.c*")}
+    assert found - stems == set()
+
+
+def test_formulas_see_neither_torch_nor_pointers():
+    found = []
+    for path in sorted((CSRC / "math").glob("*")):
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        if re.search(r"torch/|ATen/|\bfor\s*\(|\bwhile\s*\(", code):
+            found.append(path.name)
+    assert found == []
+
+
+def test_tests_mirror_the_package():
+    missing = []
+    for source in SOURCES:
+        if not has_code(source) or source.name in NO_TEST_OF_ITS_OWN:
+            continue
+        relative = source.path.relative_to(PACKAGE)
+        name = relative.parent.name if relative.stem == "__init__" else relative.stem
+        if not (TESTS / relative.parent / f"test_{name}.py").exists():
+            missing.append((relative.parent / f"test_{name}.py").as_posix())
+    assert missing == []
+
+
+def test_exceptions_are_still_needed():
+    names = {source.name for source in SOURCES}
+    assert set(NO_TEST_OF_ITS_OWN) <= names
+    assert {
+        name for name in NO_TEST_OF_ITS_OWN if (TESTS / name).with_stem(f"test_{Path(name).stem}").exists()
+    } == set()
+    assert {name for name in LARGER_FILES if len((PACKAGE / name).read_text().splitlines()) <= LINES} == set()
+
+
+def test_files_are_about_one_thing():
+    files = [*(source.path for source in SOURCES), *native_sources()]
+    long = {
+        path.relative_to(PACKAGE).as_posix(): lines
+        for path in files
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LINES
+    }
+    assert {name: lines for name, lines in long.items() if name not in LARGER_FILES} == {}
+
+
+def test_every_module_says_what_it_is_about():
+    assert [source.name for source in SOURCES if not ast.get_docstring(source.tree)] == []
+
+
+def test_public_names_are_sorted_and_documented():
+    assert fxquant.__all__ == sorted(
+        fxquant.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
+    assert len(set(fxquant.__all__)) == len(fxquant.__all__)
+    undocumented = []
+    for name in fxquant.__all__:
+        item = getattr(fxquant, name)
+        if inspect.isclass(item) or inspect.isroutine(item) or inspect.ismodule(item):
+            text = inspect.getdoc(item) if not inspect.isclass(item) else item.__doc__
+            if not text or text.startswith(f"{name}("):  # what dataclass writes where there is nothing
+                undocumented.append(name)
+    assert undocumented == []
+
+
+IMPORT = """
+import json, logging, sys, warnings
+import torch
+
+def state():
+    root, own = logging.getLogger(), logging.getLogger("fxquant")
+    return {
+        "logging": [root.level, len(root.handlers), own.level, len(own.handlers), own.disabled, own.propagate],
+        "warnings": len(warnings.filters),
+        "dtype": str(torch.get_default_dtype()),
+        "threads": [torch.get_num_threads(), torch.get_num_interop_threads()],
+        "grad": torch.is_grad_enabled(),
+        "determinism": torch.are_deterministic_algorithms_enabled(),
+        "engine": torch.backends.quantized.engine,
+        "seed": torch.get_rng_state().sum().item(),
+        "hooks": [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__],
+    }
+
+before, loaded = state(), set(sys.modules)
+import fxquant
+after = state()
+print(json.dumps({"before": before, "after": after, "modules": sorted(set(sys.modules) - loaded)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, object]:
+    """What a process that imports torch, then fxquant, says of itself."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, cwd=TESTS.parent
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    lines = run.stdout.splitlines()
+    assert len(lines) == 1, lines
+    return json.loads(lines[0])
+
+
+def test_importing_brings_in_nothing_but_the_dependencies(imported):
+    packages = {name.split(".")[0] for name in imported["modules"]}
+    usual = {"fxquant", *RUNTIME_DEPENDENCIES, *sys.stdlib_module_names, "wcwidth", "_distutils_hack"}
+    assert packages - usual == set()
+    assert [name for name in imported["modules"] if name.startswith(("torch.ao", "torch.onnx", "torchvision"))] == []
+
+
+def test_importing_leaves_the_process_as_it_was(imported):
+    assert imported["after"] == imported["before"]
