@@ -1,0 +1,78 @@
+"""The contract between int8 operators, integer reference and simulation, measured on whole models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import FxQuantWarning, InputError
+from fxquant.parity import measure_parity
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.fc = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.bn(self.conv(x)))
+        z = torch.cat([torch.max_pool2d(y, 2), torch.nn.functional.avg_pool2d(y, 2)], 1)
+        return self.fc((z * z).mean((2, 3)).view(-1, 2, 8).mean(1) + 1.0)
+
+
+@pytest.fixture
+def prepared() -> fxq.Quantizer:
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, 8, 8)
+    return fxq.calibrate(fxq.prepare(Net().eval(), x), [x], progress=False)
+
+
+def test_every_unit_keeps_the_contract(prepared, capsys):
+    x = torch.randn(2, 3, 8, 8)
+    int8 = fxq.convert(prepared, check=x)
+    assert [row.pattern for row in int8.parity] == [
+        "conv_bn_act",
+        "max_pool2d",
+        "avg_pool2d",
+        "cat",
+        "mul",
+        "mean",
+        "mean",
+        "linear",
+    ]
+    assert int8.parity.breaches == ()
+    assert capsys.readouterr().out == f"{int8.parity}\n"
+    assert str(int8.parity).endswith("8 units measured, 0 break the contract.")
+
+
+def test_a_breach_names_its_unit(prepared):
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    int8.fc.weight.add_(3)
+    int8.fc.forget()
+    (breach,) = measure_parity(int8, simulated, (torch.randn(2, 3, 8, 8),)).breaches
+    assert breach.unit == "fc"
+    assert breach.breach == "the simulation differs from the integer reference"
+    assert breach.native_steps <= 1
+
+
+def test_a_wrong_operator_is_told_from_a_wrong_simulation(prepared, monkeypatch):
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    right = int8.fc.forward
+    monkeypatch.setattr(int8.fc, "forward", lambda x: right(x) ^ 4)
+    (breach,) = measure_parity(int8, simulated, (torch.randn(2, 3, 8, 8),)).breaches
+    assert (breach.unit, breach.breach) == ("fc", "the int8 operator differs from the integer reference")
+
+
+def test_convert_warns_of_a_breach(prepared, monkeypatch):
+    monkeypatch.setattr(fxq.nn.QuantizedMean, "reference", lambda self, x: self.forward(x) ^ 4)
+    with pytest.warns(FxQuantWarning) as caught:
+        fxq.convert(prepared, check=torch.randn(2, 3, 8, 8))
+    assert {str(warning.message).splitlines()[1] for warning in caught} == {"  at:       mean", "  at:       mean_1"}
+
+
+def test_only_converted_models_can_be_measured(prepared):
+    with pytest.raises(InputError) as caught:
+        measure_parity(prepared.graph_module, prepared.graph_module, ())
+    assert str(caught.value) == "this model was not made by convert\n  got:      Net"

@@ -1,0 +1,361 @@
+"""The Quantizer and its functions: what they give, what they keep, what they refuse."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import (
+    CalibrationError,
+    FxQuantWarning,
+    InputError,
+    PlanError,
+    SpecError,
+    TracingError,
+    UnknownNameError,
+)
+
+
+NOISE = 1e-3
+"""Noise power against signal power, 30 dB: what 8 bits give on two layers; a wrong order of elements gives about 1."""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.adaptive_avg_pool2d(F.relu(self.bn(self.conv(x))), 1).flatten(1))
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same_state(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+class TestTheUsersModel:
+    def test_is_never_changed(self, model, x):
+        before, modes = state_of(model), [module.training for module in model.modules()]
+        types = [type(module) for module in model.modules()]
+        output = model(x)
+        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+        for to in ("int8", "fake_quant", "reference"):
+            fxq.convert(prepared, to=to)
+        assert same_state(before, state_of(model))
+        assert [module.training for module in model.modules()] == modes
+        assert [type(module) for module in model.modules()] == types
+        assert torch.equal(model(x), output)
+
+    def test_in_training_mode_is_taken_as_if_in_evaluation_mode(self, model, x):
+        expected = model(x)
+        model.train()
+        before = state_of(model)
+        with pytest.warns(FxQuantWarning) as caught:
+            prepared = fxq.prepare(model, x)
+        assert str(caught[0].message) == (
+            "the model is in training mode; it is calibrated and converted as if eval() had been called\n"
+            "  got:      4 modules have training=True\n"
+            "  hint:     call model.eval() first"
+        )
+        assert caught[0].filename == __file__
+        assert torch.equal(prepared(x), expected)
+        assert all(module.training for module in model.modules())
+        assert same_state(before, state_of(model))
+
+    def test_may_change_afterwards_without_changing_the_prepared_one(self, model, x):
+        prepared = fxq.prepare(model, x)
+        expected = prepared(x)
+        with torch.no_grad():
+            model.fc.weight.add_(1)
+        assert torch.equal(prepared(x), expected)
+
+
+class TestQuantize:
+    def test_is_prepare_calibrate_convert(self, model, x):
+        stepwise = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x, x * 2], progress=False))
+        for data in ([x, x * 2], [(x, 0), (x * 2, 1)], iter([x, x * 2])):
+            assert torch.equal(fxq.quantize(model, data, progress=False)(x), stepwise(x))
+
+    def test_takes_keyword_batches_and_further_arguments(self, model, x):
+        int8 = fxq.quantize(
+            model,
+            [{"x": x}],
+            fxq.get_default_qconfig_mapping().set_module_name("fc", None),
+            progress=False,
+        )
+        assert isinstance(int8.fc, nn.Linear)
+        assert torch.equal(int8(x=x), int8(x))
+
+    def test_without_data(self, model):
+        with pytest.raises(CalibrationError) as caught:
+            fxq.quantize(model, [])
+        assert str(caught.value).startswith("there is no calibration data")
+
+
+class TestState:
+    def test_carries_the_calibration_into_a_fresh_quantizer(self, model, x):
+        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+        buffer = io.BytesIO()
+        torch.save(prepared.state_dict(), buffer)
+        buffer.seek(0)
+        fresh = fxq.prepare(Net().eval(), x)
+        fresh.load_state_dict(torch.load(buffer, weights_only=True))
+        assert same_state(prepared.state_dict(), fresh.state_dict())
+        for to in ("int8", "fake_quant", "reference"):
+            assert torch.equal(fxq.convert(prepared, to=to)(x), fxq.convert(fresh, to=to)(x))
+
+    def test_of_a_converted_model_fills_a_shell(self, model, x):
+        int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
+        shell = fxq.convert(fxq.prepare(Net().eval(), x), allow_uncalibrated=True)
+        with pytest.raises(CalibrationError) as caught:
+            shell(x)
+        assert "converted without calibration" in str(caught.value)
+        shell.load_state_dict(int8.state_dict(), strict=True)
+        assert torch.equal(shell(x), int8(x))
+
+    def test_no_scale_stands_in_the_code(self, model, x):
+        int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
+        assert not any(char.isdigit() and "." in word for word in int8.code.split() for char in word if "e-" in word)
+        assert "0." not in int8.code
+
+    def test_deepcopy_is_independent(self, model, x):
+        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+        twin = copy.deepcopy(prepared)
+        assert torch.equal(fxq.convert(twin)(x), fxq.convert(prepared)(x))
+        before = state_of(prepared.observers)
+        twin(x * 100)
+        assert same_state(before, state_of(prepared.observers))
+
+    @pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+    def test_converted_models_can_be_copied_and_pickled(self, model, x, to):
+        converted = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False), to=to)
+        expected = converted(x)
+        assert torch.equal(copy.deepcopy(converted)(x), expected)
+        assert torch.equal(pickle.loads(pickle.dumps(converted))(x), expected)
+
+
+class TestSignatures:
+    def test_keyword_inputs_and_defaults_survive(self):
+        class Attention(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, q: Tensor, k: Tensor, bias: float = 0.5) -> Tensor:
+                return self.a(q) - self.b(k) * bias
+
+        model, q, k = Attention().eval(), torch.randn(2, 4), torch.randn(2, 4)
+        prepared = fxq.prepare(model, (q,), example_kwargs={"k": k})
+        with torch.no_grad():
+            expected = model(q, k)
+        assert torch.equal(prepared(k=k, q=q), expected)
+        assert torch.equal(prepared(q, k), expected)
+        int8 = fxq.convert(prepared)
+        assert torch.equal(int8(k=k, q=q), int8(q, k))
+
+    def test_other_batch_sizes(self, model, x):
+        int8 = fxq.quantize(model, [x], progress=False)
+        for count in (1, 3, 0):
+            assert int8(torch.randn(count, 3, 8, 8)).shape == (count, 2)
+
+    def test_view_with_a_size_after_a_convolution(self):
+        class View(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                y = self.conv(x)
+                return self.fc(y.view(y.size(0), -1))
+
+        model, x = View().eval(), torch.randn(64, 3, 8, 8)
+        prepared = fxq.calibrate(fxq.prepare(model, x[:2]), [x], progress=False)
+        assert set(prepared.observers) == {"x", "conv", "fc"}
+        int8 = fxq.convert(prepared)
+        assert not any("dequantize" in node.name and "conv" in node.name for node in int8.graph.nodes)
+        for batch in (2, 5):
+            expected, got = model(x[:batch]).detach(), int8(x[:batch])
+            assert got.shape == (batch, 2)
+            assert float((got - expected).square().mean() / expected.square().mean()) < NOISE
+
+    def test_an_untouched_input_comes_back_to_the_bit(self):
+        class Outputs(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.fc = nn.Linear(4, 2)
+
+            def forward(self, x: Tensor) -> dict:
+                return {"logits": self.fc(x), "aux": None, "pair": (self.fc(x), x)}
+
+        x = torch.randn(3, 4)
+        prepared = fxq.calibrate(fxq.prepare(Outputs().eval(), x), [x], progress=False)
+        for to in ("int8", "fake_quant", "reference"):
+            out = fxq.convert(prepared, to=to)(x)
+            assert type(out) is dict
+            assert out["aux"] is None
+            assert torch.equal(out["pair"][1], x)
+            assert torch.equal(out["pair"][0], out["logits"])
+
+
+class TestRefusals:
+    def test_no_calibration_names_every_value(self, model, x):
+        with pytest.raises(CalibrationError) as caught:
+            fxq.convert(fxq.prepare(model, x))
+        text = str(caught.value)
+        assert text.startswith("4 values have no range: no calibration batch held a finite number for them")
+        for line in ("x (conv input)", "relu (conv output, ", "fc (fc output)"):
+            assert line in text
+        assert "hint:     call calibrate(prepared, data) before convert" in text
+
+    def test_a_non_finite_weight_is_named(self, model, x):
+        with torch.no_grad():
+            model.fc.weight[0, 0] = float("nan")
+        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+        with pytest.raises(CalibrationError) as caught:
+            fxq.convert(prepared)
+        text = str(caught.value)
+        assert "%fc" in text or "fc (fc output)" in text
+
+    def test_a_non_finite_weight_behind_finite_values(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).eval()
+        with torch.no_grad():
+            model[1].weight[0, 0] = float("inf")
+        x = torch.rand(3, 2) + 1
+        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+        with pytest.raises(CalibrationError) as caught:
+            fxq.convert(prepared)
+        assert str(caught.value) == (
+            "a weight holds values that are not finite\n"
+            f"  at:       {caught.value.args[0].splitlines()[1].removeprefix('  at:       ')}\n"
+            "  got:      1 of 4 values are inf or NaN\n"
+            "  expected: finite weights; with a batch norm folded in, finite statistics too\n"
+            "  hint:     look at 1.weight and at the batch norm behind it"
+        )
+
+    def test_nothing_to_quantize(self):
+        with pytest.raises(PlanError) as caught:
+            fxq.prepare(nn.Sequential(nn.Softplus()).eval(), torch.rand(2))
+        assert str(caught.value) == (
+            "the model has no operator that can be quantized\n"
+            "  got:      0: no pattern knows this operator\n"
+            "  hint:     look at the configuration and at the backend; register_pattern adds patterns"
+        )
+
+    def test_strict_lists_what_would_stay_float(self):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Softplus()).eval()
+        with pytest.raises(PlanError) as caught:
+            fxq.prepare(model, torch.rand(2, 2), strict=True)
+        assert str(caught.value) == (
+            "strict: 1 operators would stay float\n"
+            "  got:      1 (Softplus): no pattern knows this operator\n"
+            "  expected: every operator that the configuration asks to quantize becomes int8\n"
+            "  hint:     set_module_name(name, None) says that one shall stay float; strict=False only reports them"
+        )
+        excused = fxq.get_default_qconfig_mapping().set_module_name("1", None)
+        assert fxq.prepare(model, torch.rand(2, 2), excused, strict=True).coverage().int8_macs == 1.0
+
+    def test_an_unknown_backend(self, model, x):
+        with pytest.raises(UnknownNameError) as caught:
+            fxq.prepare(model, x, backend="cpi")
+        assert str(caught.value) == (
+            "unknown backend\n  got:      'cpi'\n  expected: cpu\n  hint:     did you mean 'cpu'?"
+        )
+
+    def test_an_unknown_form(self, model, x):
+        with pytest.raises(UnknownNameError) as caught:
+            fxq.convert(fxq.prepare(model, x), to="int4")
+        assert str(caught.value) == (
+            "unknown form to convert to\n"
+            "  got:      'int4'\n"
+            "  expected: int8, fake_quant, reference\n"
+            "  hint:     did you mean 'int8'?"
+        )
+
+    def test_an_example_that_does_not_run(self, model):
+        with pytest.raises(InputError) as caught:
+            fxq.prepare(model, torch.randn(1, 5, 8, 8))
+        text = str(caught.value)
+        assert text.startswith("the example inputs do not run through the model: ")
+        assert "test_quantizer.py:" in text
+        assert "expected: Conv2d with 3 input channels" in text
+
+    def test_a_tensor_dependent_branch(self):
+        class Gate(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                return x if x.mean() > 0 else -x
+
+        model = nn.Sequential(nn.Linear(2, 2), Gate()).eval()
+        with pytest.raises(TracingError) as caught:
+            fxq.prepare(model, torch.rand(1, 2))
+        text = str(caught.value)
+        assert text.startswith("torch.fx cannot trace the submodule '1' (a Gate)")
+        assert "return x if x.mean() > 0 else -x" in text
+        assert 'leaf_modules=("1",)' in text
+        assert fxq.prepare(model, torch.rand(1, 2), leaf_modules=("1",)).coverage().int8_macs == 1.0
+
+    def test_a_rule_that_matches_nothing(self, model, x):
+        with pytest.warns(FxQuantWarning) as caught:
+            fxq.prepare(model, x, fxq.get_default_qconfig_mapping().set_module_name("fcc", None))
+        assert str(caught[0].message) == (
+            "a rule of the configuration matches nothing in the model\n"
+            "  got:      set_module_name('fcc')\n"
+            "  hint:     did you mean 'fc'?"
+        )
+        assert caught[0].filename == __file__
+
+    def test_rules_that_match_are_not_warned_of(self, model, x):
+        rules = (
+            fxq.get_default_qconfig_mapping()
+            .set_module_name("bn", fxq.get_default_qconfig())
+            .set_object_type(nn.Linear, None)
+            .set_object_type(F.relu, fxq.get_default_qconfig())
+            .set_object_type("flatten", fxq.get_default_qconfig())
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fxq.prepare(model, x, rules)
+
+    @pytest.mark.parametrize("bits", [1, 17])
+    def test_bits_out_of_range(self, bits):
+        with pytest.raises(SpecError) as caught:
+            fxq.QConfig(activation=fxq.MinMaxObserver.with_args(bits=bits), weight=fxq.PerChannelMinMaxObserver)
+        assert "bits is out of range" in str(caught.value)
+        assert f"got:      {bits}" in str(caught.value)
+
+    def test_something_else_than_a_model(self):
+        with pytest.raises(InputError) as caught:
+            fxq.prepare(lambda x: x, torch.rand(1))
+        assert str(caught.value) == (
+            "the model is no torch.nn.Module\n  got:      function\n  expected: a torch.nn.Module"
+        )
+
+    @pytest.mark.parametrize("function", [fxq.convert, lambda module: fxq.calibrate(module, [])])
+    def test_something_else_than_a_quantizer(self, model, function):
+        with pytest.raises(InputError) as caught:
+            function(model)
+        assert "takes what prepare gave" in str(caught.value)
+        assert "got:      Net" in str(caught.value)

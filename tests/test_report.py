@@ -1,0 +1,57 @@
+"""The coverage table: rows, shares, and how it reads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.act = nn.Linear(4, 8), nn.Linear(8, 2, bias=False), nn.Softplus()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.act(self.a(x)))
+
+
+def prepared(**options) -> fxq.Quantizer:
+    return fxq.prepare(Net().eval(), torch.rand(3, 4), **options)
+
+
+def test_rows():
+    coverage = prepared().coverage()
+    assert [(row.node, row.module, row.operator, row.fate, row.macs) for row in coverage] == [
+        ("a", "a", "linear", "int8", 3 * 4 * 8),
+        ("act", "act", "Softplus", "float", 0),
+        ("b", "b", "linear", "int8", 3 * 8 * 2),
+    ]
+    assert [row.reason for row in coverage] == ["", "no pattern knows this operator", ""]
+    assert all("test_report.py:" in row.line for row in coverage)
+    assert len(coverage) == 3
+    assert coverage.int8_macs == 1.0
+
+
+def test_the_share_of_multiply_accumulates():
+    rules = fxq.get_default_qconfig_mapping().set_module_name("b", None)
+    coverage = prepared(qconfig=rules).coverage()
+    assert coverage.int8_macs == 96 / (96 + 48)
+    assert [row.node for row in coverage.float_rows] == ["act", "b"]
+    assert [row.excused for row in coverage.float_rows] == [False, True]
+
+
+def test_the_table():
+    assert str(prepared().coverage()).splitlines() == [
+        "unit        count     MACs  becomes    where, and why not",
+        "--------  -------  -------  ---------  -----------------------------------",
+        "linear          2  100.0 %  int8       a … b",
+        "Softplus        1    0.0 %  float      act: no pattern knows this operator",
+        "2 units become int8, 1 operators stay float; 100.00 % of 0.0 M multiply-accumulates become int8.",
+    ]
+
+
+def test_printing_a_quantizer_prints_its_coverage():
+    quantizer = prepared()
+    assert str(quantizer) == f"Net for backend 'cpu'\n{quantizer.coverage()}"
