@@ -9,13 +9,17 @@
 namespace fxquant {
 
 struct Elementwise {
+  struct Numbers {
+    float a_scale;
+    float b_scale;
+    int32_t a_zero_point;
+    int32_t b_zero_point;
+    OutputGrid grid;
+  };
+
   Tensor y;
   StridedPair shape;
-  float a_scale;
-  float b_scale;
-  int32_t a_zero_point;
-  int32_t b_zero_point;
-  OutputGrid grid;
+  Numbers numbers;
 };
 
 inline bool has_sizes(const Tensor& x, const std::vector<int64_t>& sizes) {
@@ -87,20 +91,20 @@ inline Elementwise prepare_elementwise(const char* op, const Tensor& a, double a
   const float sa = check_grid(op, "a_", a_scale, a_zero_point, dtype);
   const float sb = check_grid(op, "b_", b_scale, b_zero_point, dtype);
   const OutputGrid grid = check_output(op, scale, zero_point, quant_min, quant_max, dtype);
-  const auto za = static_cast<int32_t>(a_zero_point);
-  const auto zb = static_cast<int32_t>(b_zero_point);
+  const Elementwise::Numbers numbers{sa, sb, static_cast<int32_t>(a_zero_point), static_cast<int32_t>(b_zero_point),
+                                     grid};
   if (same_strides(a, b) && is_dense(a)) {
     StridedPair flat;
     flat.dims = 1;
     flat.size[0] = a.numel();
     flat.a_stride[0] = flat.b_stride[0] = 1;
-    return {empty_like_dense(a, dtype), flat, sa, sb, za, zb, grid};
+    return {empty_like_dense(a, dtype), flat, numbers};
   }
   const std::vector<int64_t> sizes = broadcast_sizes(op, a, b);
   const Tensor y = has_sizes(a, sizes)   ? torch::stable::empty_like(a)
                    : has_sizes(b, sizes) ? torch::stable::empty_like(b)
                                          : torch::stable::new_empty(a, sizes);
-  return {y, merged_strides(y, a, b), sa, sb, za, zb, grid};
+  return {y, merged_strides(y, a, b), numbers};
 }
 
 }  // namespace fxquant

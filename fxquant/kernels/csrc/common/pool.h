@@ -84,4 +84,13 @@ inline Images prepare_pool(const char* op, const Tensor& x, const std::vector<in
   return images_of(x, axes[0], axes[1]);
 }
 
+inline Images prepare_max_pool2d(const Tensor& x, const std::vector<int64_t>& kernel_size,
+                                 const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                                 const std::vector<int64_t>& dilation, bool ceil_mode) {
+  constexpr const char* op = "fxquant::max_pool2d";
+  check_stored(op, "x", x);
+  check_image(op, x);
+  return prepare_pool(op, x, kernel_size, stride, padding, dilation, ceil_mode);
+}
+
 }  // namespace fxquant

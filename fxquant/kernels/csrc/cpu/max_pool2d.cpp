@@ -11,10 +11,7 @@ namespace {
 
 Tensor max_pool2d_cpu(const Tensor& x, const std::vector<int64_t>& kernel_size, const std::vector<int64_t>& stride,
                       const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, bool ceil_mode) {
-  constexpr const char* op = "fxquant::max_pool2d";
-  check_stored(op, "x", x);
-  check_image(op, x);
-  const Images im = prepare_pool(op, x, kernel_size, stride, padding, dilation, ceil_mode);
+  const Images im = prepare_max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode);
   const std::vector<Window> rows = windows_of(im.rows);
   const std::vector<Window> columns = windows_of(im.columns);
   const MaxPoolArgs args{im.x.const_data_ptr(), im.y.mutable_data_ptr(), im.x.scalar_type() == ScalarType::Char,

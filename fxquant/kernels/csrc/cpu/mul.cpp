@@ -10,10 +10,16 @@ Tensor mul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const Tens
                int64_t b_zero_point, double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max) {
   const Elementwise e = prepare_elementwise("fxquant::mul", a, a_scale, a_zero_point, b, b_scale, b_zero_point, scale,
                                             zero_point, quant_min, quant_max);
-  const ElementwiseArgs args{
-      a.const_data_ptr(), b.const_data_ptr(), e.y.mutable_data_ptr(), a.scalar_type() == ScalarType::Char,
-      &e.shape,           e.a_scale,          e.b_scale,              e.a_zero_point,
-      e.b_zero_point,     e.grid};
+  const ElementwiseArgs args{a.const_data_ptr(),
+                             b.const_data_ptr(),
+                             e.y.mutable_data_ptr(),
+                             a.scalar_type() == ScalarType::Char,
+                             &e.shape,
+                             e.numbers.a_scale,
+                             e.numbers.b_scale,
+                             e.numbers.a_zero_point,
+                             e.numbers.b_zero_point,
+                             e.numbers.grid};
   const auto loop = FXQ_LOOP(mul_loop);
   torch::stable::parallel_for(0, e.y.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
   return e.y;

@@ -1,0 +1,19 @@
+#include <torch/csrc/stable/library.h>
+
+#include "elementwise.h"
+
+namespace fxquant {
+namespace {
+
+Tensor mul_cuda(const Tensor& a, double a_scale, int64_t a_zero_point, const Tensor& b, double b_scale,
+               int64_t b_zero_point, double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max) {
+  return elementwise_cuda<MulBytes>(
+      a, b, prepare_elementwise("fxquant::mul", a, a_scale, a_zero_point, b, b_scale, b_zero_point, scale, zero_point,
+                                quant_min, quant_max));
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("mul", TORCH_BOX(&mul_cuda)); }
+
+}  // namespace fxquant
