@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fxquant.patterns.conv import CONV_PATTERNS
+from fxquant.patterns.pattern import Output
+
+
+def conv() -> nn.Conv2d:
+    return nn.Conv2d(4, 4, 1)
+
+
+def bn(**options) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(4, **options)
+
+
+@pytest.mark.parametrize(
+    ("body", "pattern", "inputs"),
+    [
+        (lambda m, x: m.conv(x), "conv", ("x",)),
+        (lambda m, x: F.hardtanh(m.conv(x), -2, 2), "conv_act", ("x",)),
+        (lambda m, x: m.bn(m.conv(x)), "conv_bn", ("x",)),
+        (lambda m, x: F.relu6(m.bn(m.conv(x))), "conv_bn_act", ("x",)),
+        (lambda m, x: m.conv(x) + x, "conv_add", ("x", "residual")),
+        (lambda m, x: torch.relu(x + m.conv(x)), "conv_add_act", ("x", "residual")),
+        (lambda m, x: x + m.bn(m.conv(x)), "conv_bn_add", ("x", "residual")),
+        (lambda m, x: (m.bn(m.conv(x)) + x).relu_(), "conv_bn_add_act", ("x", "residual")),
+    ],
+)
+def test_one_unit(plan_of, body, pattern, inputs):
+    plan = plan_of(body, conv=conv(), bn=bn())
+    assert [unit.pattern for unit in plan.units] == [pattern]
+    assert plan.units[0].inputs == inputs
+    assert set(plan.units[0].roles) == {*inputs, "weight", "y"}
+    assert plan.rejections == ()
+
+
+def test_every_pattern_quantizes_the_weight_of_the_convolution():
+    assert {pattern.weight for pattern in CONV_PATTERNS} == {"conv"}
+    assert {pattern.output for pattern in CONV_PATTERNS} == {Output.OBSERVED}
+
+
+def test_a_batch_norm_without_running_statistics_stays_float(plan_of):
+    plan = plan_of(lambda m, x: m.bn(m.conv(x)), conv=conv(), bn=bn(track_running_stats=False))
+    assert [unit.pattern for unit in plan.units] == ["conv"]
+    assert [(r.node, r.pattern, r.reason, r.excused) for r in plan.rejections] == [
+        ("bn", "conv_bn", "batch norm keeps no running statistics (track_running_stats=False)", False)
+    ]
+
+
+def test_a_weighted_sum_is_no_residual(plan_of):
+    plan = plan_of(lambda m, x: torch.add(m.conv(x), x, alpha=2), conv=conv())
+    assert [unit.pattern for unit in plan.units] == ["conv"]
+    assert [(r.node, r.reason) for r in plan.rejections] == [("add", "alpha=2: only a plain sum has an integer form")]
+
+
+def test_a_residual_that_is_a_number_is_no_tensor(plan_of):
+    plan = plan_of(lambda m, x: m.conv(x) + 1, conv=conv())
+    assert [unit.pattern for unit in plan.units] == ["conv"]
+    assert [r.node for r in plan.rejections] == ["add"]
+    assert "is the number 1, not a tensor" in plan.rejections[0].reason
+
+
+@pytest.mark.parametrize("part", ["conv", "bn"])
+def test_hooks_keep_a_module_in_float(plan_of, part):
+    modules = {"conv": conv(), "bn": bn(), "first": conv()}
+    modules[part].register_forward_hook(lambda module, args, out: out + 1)
+    plan = plan_of(lambda m, x: m.bn(m.conv(m.first(x))), **modules)
+    assert [unit.root for unit in plan.units] == (["first"] if part == "conv" else ["first", "conv"])
+    reasons = {rejection.node: rejection.reason for rejection in plan.rejections}
+    assert reasons[part] == "it has hooks, which only a float module runs"
