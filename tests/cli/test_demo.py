@@ -3,12 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from fxquant.cli.main import main
-from fxquant.demo.story import load, run_demo
-from fxquant.errors import SampleError
 
 LEAST_SQNR = 14.0
 """dB of the logits: what simple post-training quantization, per channel, gives this network with min-max ranges."""
@@ -34,15 +31,3 @@ def test_the_demo_keeps_its_promises(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"picture: {picture}" in text
     with Image.open(picture) as image:
         assert image.size == (1700, 1000)
-
-
-def test_weights_that_cannot_be_had_are_refused_with_a_hint(tmp_path: Path) -> None:
-    with pytest.raises(SampleError) as refusal:
-        run_demo(str(tmp_path / "none.pth"), tmp_path, 1)
-    lines = str(refusal.value).splitlines()
-    assert lines[0] == "these weights cannot be loaded"
-    assert "No such file" in lines[2]
-    assert lines[-1] == "  hint:     without --weights they come from the package registry"
-    torch.save({"conv.weight": torch.zeros(1)}, tmp_path / "other.pth")
-    with pytest.raises(SampleError, match="expected: a state dict of torchvision's mobilenet_v2"):
-        load(str(tmp_path / "other.pth"))

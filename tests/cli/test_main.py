@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fxquant.cli import main as module
-from fxquant.cli.command import Command, require
+from fxquant.cli.command import Command
 from fxquant.cli.main import main
 from fxquant.errors import SampleError
 
@@ -57,14 +57,3 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr(module, "COMMANDS", (fake_command(run),))
     assert main(["fake"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
-
-
-def test_a_missing_extra_is_named_with_its_cure() -> None:
-    require("torch")
-    with pytest.raises(SampleError) as refusal:
-        require("torch", "no_such_package_here")
-    assert str(refusal.value) == (
-        "this needs packages that fxquant itself does without\n"
-        "  got:      no no_such_package_here\n"
-        "  hint:     pip install 'fxquant[examples]'"
-    )
