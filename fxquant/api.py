@@ -33,6 +33,7 @@ def prepare(
     Arguments and errors are those of :class:`Quantizer`.
 
     Example:
+        >>> import torch
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
         >>> prepared = prepare(model, torch.randn(2, 4))
         >>> prepared.coverage().int8_macs

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import functools
 import graphlib
+import importlib
 import inspect
 import json
 import re
@@ -353,6 +355,13 @@ def test_files_are_about_one_thing():
 
 def test_every_module_says_what_it_is_about():
     assert [source.name for source in SOURCES if not ast.get_docstring(source.tree)] == []
+
+
+@pytest.mark.parametrize("module", [source.module for source in SOURCES if ">>> " in source.path.read_text("utf-8")])
+def test_examples_in_docstrings_run(module):
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.attempted
+    assert not result.failed
 
 
 def test_public_names_are_sorted_and_documented():

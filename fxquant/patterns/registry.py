@@ -58,6 +58,7 @@ def register_pattern(pattern: Any) -> Any:
 
     Example:
         >>> from torch import nn
+        >>> from fxquant.patterns import Pattern, op, register_pattern, tensor, unregister_pattern
         >>> _ = register_pattern(Pattern("glu", root=op(nn.GLU)(tensor("x"))))
         >>> unregister_pattern("glu")
     """
