@@ -23,13 +23,17 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def stored() -> Callable[..., Tensor]:
-    """Makes tensors of random stored integers: ``stored(2, 3, 4, 4, dtype=torch.int8, channels_last=True)``."""
+def stored(request: pytest.FixtureRequest) -> Callable[..., Tensor]:
+    """Makes tensors of random stored integers: ``stored(2, 3, 4, 4, dtype=torch.int8, channels_last=True)``.
+
+    They lie on the device of a test that runs on several, else on the CPU.
+    """
+    device = request.getfixturevalue("device") if "device" in request.fixturenames else "cpu"
     generator = torch.Generator().manual_seed(0)
 
     def make(*shape: int, dtype: torch.dtype = torch.uint8, channels_last: bool = False) -> Tensor:
         low = torch.iinfo(dtype).min
-        q = torch.randint(low, low + 256, shape, dtype=dtype, generator=generator)
+        q = torch.randint(low, low + 256, shape, dtype=dtype, generator=generator).to(device)
         return q.contiguous(memory_format=torch.channels_last) if channels_last else q
 
     return make

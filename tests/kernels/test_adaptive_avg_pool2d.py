@@ -24,7 +24,7 @@ VIEWS = (
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_native_is_reference(isa, stored, assert_same, dtype, channels_last, size) -> None:
+def test_native_is_reference(device, stored, assert_same, dtype, channels_last, size) -> None:
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     x = stored(2, 37, 9, 11, dtype=dtype, channels_last=channels_last)
     for view in VIEWS:
@@ -33,7 +33,7 @@ def test_native_is_reference(isa, stored, assert_same, dtype, channels_last, siz
 
 
 @pytest.mark.parametrize("shape", [(1, 2048, 7, 7), (3, 1280, 7, 7), (1, 16, 56, 56), (2, 1, 30, 30), (1, 3, 1, 1)])
-def test_global_pools(isa, stored, assert_same, shape: tuple[int, ...]) -> None:
+def test_global_pools(device, stored, assert_same, shape: tuple[int, ...]) -> None:
     for channels_last in (False, True):
         arguments = (stored(*shape, channels_last=channels_last), [1, 1], 0.1, 3, 0.02, 4, 0, 255)
         assert_same(adaptive_avg_pool2d(*arguments), reference(*arguments))

@@ -70,31 +70,33 @@ def both_orders(a: Tensor, b: Tensor) -> list[tuple[object, ...]]:
         pytest.param(lambda q: q.transpose(2, 3).contiguous().transpose(2, 3), id="transposed"),
     ],
 )
-def test_native_is_reference(isa, stored, assert_same, dtype, channels_last, other: Callable[[Tensor], Tensor]) -> None:
+def test_native_is_reference(
+    device, stored, assert_same, dtype, channels_last, other: Callable[[Tensor], Tensor]
+) -> None:
     x = stored(2, 37, 9, 11, dtype=dtype, channels_last=channels_last)
     for arguments in both_orders(x, other(stored(2, 37, 9, 11, dtype=dtype, channels_last=channels_last))):
         assert_same(add(*arguments), reference(*arguments))
 
 
-def test_views_that_are_not_dense(isa, stored, assert_same) -> None:
+def test_views_that_are_not_dense(device, stored, assert_same) -> None:
     a, b = stored(2, 8, 6, 6, channels_last=True)[:, :, ::2], stored(2, 8, 6, 6)[:, ::1, 1::2]
     for arguments in both_orders(a, b):
         assert_same(add(*arguments), reference(*arguments))
 
 
-def test_neither_input_has_the_shape_of_the_result(isa, stored, assert_same) -> None:
+def test_neither_input_has_the_shape_of_the_result(device, stored, assert_same) -> None:
     for arguments in both_orders(stored(5, 1, 7), stored(3, 1)):
         assert add(*arguments).shape == (5, 3, 7)
         assert_same(add(*arguments), reference(*arguments))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3, 4, 4), (1,), (65,), (3, 50021)])
-def test_sizes_from_nothing_to_several_tasks(isa, stored, assert_same, shape: tuple[int, ...]) -> None:
+def test_sizes_from_nothing_to_several_tasks(device, stored, assert_same, shape: tuple[int, ...]) -> None:
     for arguments in both_orders(stored(*shape), stored(*shape)):
         assert_same(add(*arguments), reference(*arguments))
 
 
-def test_tasks_that_begin_within_a_row(isa, stored, assert_same) -> None:
+def test_tasks_that_begin_within_a_row(device, stored, assert_same) -> None:
     """32768 elements are a task, and no multiple of 37 * 41: rows of a broadcast are cut."""
     a, b = stored(40, 37, 41), stored(40, 1, 41)
     for arguments in both_orders(a, b):

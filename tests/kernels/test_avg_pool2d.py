@@ -32,7 +32,7 @@ VIEWS = (
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("kernel", "stride", "padding"), GEOMETRIES)
-def test_native_is_reference(isa, stored, assert_same, dtype, channels_last, kernel, stride, padding) -> None:
+def test_native_is_reference(device, stored, assert_same, dtype, channels_last, kernel, stride, padding) -> None:
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     x = stored(2, 37, 9, 11, dtype=dtype, channels_last=channels_last)
     for ceil_mode, count_include_pad in ((False, True), (True, True), (True, False)):
@@ -44,7 +44,7 @@ def test_native_is_reference(isa, stored, assert_same, dtype, channels_last, ker
 
 
 @pytest.mark.parametrize("channels", [255, 256, 257, 700])
-def test_blocks_of_channels(isa, stored, assert_same, channels: int) -> None:
+def test_blocks_of_channels(device, stored, assert_same, channels: int) -> None:
     arguments = (
         stored(1, channels, 5, 5, channels_last=True),
         [3],

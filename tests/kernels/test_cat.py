@@ -12,7 +12,7 @@ from fxquant.kernels.cat import cat, reference
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dim", [0, 1, 2, 3, -1, -3])
-def test_native_is_reference(isa, stored, assert_same, dtype: torch.dtype, channels_last: bool, dim: int) -> None:
+def test_native_is_reference(device, stored, assert_same, dtype: torch.dtype, channels_last: bool, dim: int) -> None:
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     parts = [stored(2, 19, 5, 7, dtype=dtype, channels_last=channels_last) for _ in range(3)]
     for limits in ((low, high), (low + 9, high - 9)):
@@ -21,7 +21,7 @@ def test_native_is_reference(isa, stored, assert_same, dtype: torch.dtype, chann
 
 
 @pytest.mark.parametrize("channels", [(1, 1), (128, 192, 96, 64), (0, 3), (3, 0, 5), (64,)])
-def test_channels(isa, stored, assert_same, channels: tuple[int, ...]) -> None:
+def test_channels(device, stored, assert_same, channels: tuple[int, ...]) -> None:
     for channels_last in (False, True):
         parts = [stored(2, c, 13, 29, channels_last=channels_last) for c in channels]
         arguments = (parts, [0.1] * len(parts), [3] * len(parts), 1, 0.1, 3, 0, 255)
@@ -40,13 +40,13 @@ def test_channels(isa, stored, assert_same, channels: tuple[int, ...]) -> None:
         pytest.param(lambda q: [q[:, :1].expand(-1, 4, -1, -1), q], id="expanded"),
     ],
 )
-def test_views_that_are_not_dense(isa, stored, assert_same, views) -> None:
+def test_views_that_are_not_dense(device, stored, assert_same, views) -> None:
     parts = views(stored(2, 8, 6, 5, channels_last=True))
     arguments = (parts, [0.1, 0.2], [3, 4], 1, 0.1, 3, 0, 255)
     assert_same(cat(*arguments), reference(*arguments))
 
 
-def test_dimensions_other_than_four(isa, stored, assert_same) -> None:
+def test_dimensions_other_than_four(device, stored, assert_same) -> None:
     for shape, dim in (((7,), 0), ((4, 7), -1), ((4, 7, 3), 1), ((2, 3, 2, 3, 2), 2)):
         arguments = ([stored(*shape), stored(*shape)], [0.1, 0.2], [3, 4], dim, 0.15, 3, 0, 255)
         assert_same(cat(*arguments), reference(*arguments))
@@ -60,7 +60,7 @@ def test_empty_inputs(isa, stored, assert_same) -> None:
         assert_same(cat(*arguments), reference(*arguments))
 
 
-def test_several_tasks_cut_rows(isa, stored, assert_same) -> None:
+def test_several_tasks_cut_rows(device, stored, assert_same) -> None:
     parts = [stored(2, c, 61, 59, channels_last=True) for c in (5, 17, 3)]
     arguments = (parts, [0.1, 0.2, 0.1], [3, 4, 3], 1, 0.1, 3, 0, 255)
     assert_same(cat(*arguments), reference(*arguments))

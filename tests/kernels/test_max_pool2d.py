@@ -36,7 +36,7 @@ VIEWS = (
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("kernel", "stride", "padding", "dilation", "ceil_mode"), GEOMETRIES)
 def test_native_is_reference(
-    isa, stored, assert_same, dtype, channels_last, kernel, stride, padding, dilation, ceil_mode
+    device, stored, assert_same, dtype, channels_last, kernel, stride, padding, dilation, ceil_mode
 ) -> None:
     x = stored(2, 37, 13, 14, dtype=dtype, channels_last=channels_last)
     for view in VIEWS:

@@ -25,7 +25,7 @@ VIEWS = (
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("dim", DIMS)
-def test_native_is_reference(isa, stored, assert_same, dtype, channels_last, dim) -> None:
+def test_native_is_reference(device, stored, assert_same, dtype, channels_last, dim) -> None:
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     x = stored(2, 37, 5, 6, dtype=dtype, channels_last=channels_last)
     for view in VIEWS:
@@ -38,7 +38,7 @@ def test_native_is_reference(isa, stored, assert_same, dtype, channels_last, dim
     ("shape", "dim"),
     [((), []), ((), [0]), ((7,), [0]), ((3, 197, 64), [1]), ((2, 3, 2, 3, 2), [1, 3]), ((9, 70000), [1])],
 )
-def test_dimensions_other_than_four(isa, stored, assert_same, shape: tuple[int, ...], dim: list[int]) -> None:
+def test_dimensions_other_than_four(device, stored, assert_same, shape: tuple[int, ...], dim: list[int]) -> None:
     for keepdim in (False, True):
         arguments = (stored(*shape), dim, keepdim, 0.1, 3, 0.02, 4, 0, 255)
         assert_same(mean(*arguments), reference(*arguments))

@@ -15,7 +15,7 @@ TIE = 1e-3
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("shape", [(2, 37, 9, 11), (2, 37, 1, 1), (37, 1, 1), (1, 37, 9, 1), ()])
-def test_native_is_reference(isa, stored, assert_same, dtype, channels_last: bool, shape: tuple[int, ...]) -> None:
+def test_native_is_reference(device, stored, assert_same, dtype, channels_last: bool, shape: tuple[int, ...]) -> None:
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     x = stored(2, 37, 9, 11, dtype=dtype, channels_last=channels_last)
     gate = stored(*shape, dtype=dtype, channels_last=channels_last and len(shape) == 4)
@@ -25,7 +25,7 @@ def test_native_is_reference(isa, stored, assert_same, dtype, channels_last: boo
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (65,), (3, 50021)])
-def test_sizes_from_nothing_to_several_tasks(isa, stored, assert_same, shape: tuple[int, ...]) -> None:
+def test_sizes_from_nothing_to_several_tasks(device, stored, assert_same, shape: tuple[int, ...]) -> None:
     arguments = (stored(*shape), 0.1, 3, stored(*shape), 0.07, 5, 0.2, 7, 0, 255)
     assert_same(mul(*arguments), reference(*arguments))
 
@@ -43,7 +43,7 @@ def test_every_pair_of_bytes_against_float64(isa, scale: float) -> None:
     assert torch.equal(actual.double()[far_from_tie], expected[far_from_tie])
 
 
-def test_scales_that_overflow_or_vanish_together(isa, stored, assert_same) -> None:
+def test_scales_that_overflow_or_vanish_together(device, stored, assert_same) -> None:
     a, b = stored(1000), stored(1000)
     for scale in (1e30, 1e-30):
         arguments = (a, scale, 3, b, scale, 5, 1.0, 7, 1, 254)
