@@ -28,7 +28,18 @@ struct Affine {
 };
 
 // Nearest integer, ties to even.
+#if defined(FXQ_X86) && !defined(__SSE4_1__) && !defined(__CUDACC__)
+// Without an instruction for it, nearbyint is a call for each element. Adding 2^23 to a smaller magnitude makes the adder
+// round to whole numbers; larger ones are whole already. NaN stays.
+FXQ_HOST_DEVICE float round_even(float x) {
+  const float magnitude = x < 0 ? -x : x;
+  const float whole = (magnitude + 8388608.0f) - 8388608.0f;
+  const float signed_whole = x < 0 ? -whole : whole;
+  return magnitude < 8388608.0f ? signed_whole : x;
+}
+#else
 FXQ_HOST_DEVICE float round_even(float x) { return ::nearbyintf(x); }
+#endif
 FXQ_HOST_DEVICE double round_even(double x) { return ::nearbyint(x); }
 
 // The nearest step, not clamped: may be any number, inf or NaN.
