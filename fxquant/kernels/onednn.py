@@ -8,7 +8,9 @@ saturate; the Python reference runs where any of them says no.
 from __future__ import annotations
 
 import functools
+import math
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +32,9 @@ _WITHOUT_VNNI = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 
 _NO_ACTIVATION: tuple[str, list[float], str] = ("none", [], "")
 """Activations are limits of the output grid; those that the operator reaches by saturating cost nothing."""
+
+_LARGE = 2**20
+"""Bytes from which a copy into memory that was used before is quicker than a clone: pages are not mapped anew."""
 
 _PACKED_SHAPES = 4
 """How many input shapes a convolution keeps packed weights for. Each costs as much memory as the weight."""
@@ -186,7 +191,10 @@ class OnednnConv:
         if residual is None:
             y = self._conv(x, *packed.before, *packed.after)
         else:
-            y = self._conv_add(x, *packed.before, self._copied(residual, packed.output_shape), *packed.after)
+            total = self._copied(residual, packed.output_shape)
+            y = self._conv_add(x, *packed.before, total, *packed.after)
+            if y.data_ptr() == total.data_ptr():  # of some versions the result is what they added into
+                y = y.clone()
         if self._limits is not None:
             y.clamp_(*self._limits)
         return y.squeeze(2) if self._row else y
@@ -196,8 +204,10 @@ class OnednnConv:
         if residual.shape != shape:
             residual = residual.expand(shape)
         if self._flip_residual:
-            residual = flip_sign(residual)
-        return residual.clone(memory_format=torch.channels_last)
+            return flip_sign(residual).contiguous(memory_format=torch.channels_last)
+        if residual.numel() < _LARGE:
+            return residual.clone(memory_format=torch.channels_last)
+        return _SCRATCH.images(shape, residual.dtype).copy_(residual)
 
     def _pack(self, shape: torch.Size) -> _Packed:
         geometry, epilogue = self._geometry, self._epilogue
@@ -220,6 +230,24 @@ class OnednnConv:
             self._packed.pop(next(iter(self._packed)), None)
         self._packed[shape] = packed
         return packed
+
+
+class _Scratch(threading.local):
+    """Memory of a thread that holds the copy of a residual while a convolution adds into it."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def images(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A channels_last tensor [N, C, H, W] of a one-byte dtype, valid until the next call."""
+        count, (n, c, h, w) = math.prod(shape), shape
+        if self._bytes.numel() < count:
+            with torch.inference_mode(False):  # memory of inference mode could not be written outside of it
+                self._bytes = torch.empty(count, dtype=torch.uint8)
+        return self._bytes[:count].view(dtype).view(n, h, w, c).permute(0, 3, 1, 2)
+
+
+_SCRATCH = _Scratch()
 
 
 @dataclass(frozen=True, slots=True)

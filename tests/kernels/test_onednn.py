@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fxquant.kernels import onednn
 from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear_reference import linear_reference
@@ -107,6 +108,32 @@ def test_conv_with_residual(name: str, residual_dtype: torch.dtype, y_dtype: tor
 
     assert_within_contract(got, conv_reference(x, 3, weight, NO_ZERO_POINT, geometry, epilogue, residual))
     assert torch.equal(residual, before)
+
+
+@needs_onednn
+def test_large_residuals_are_copied_into_memory_of_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First in inference mode, whose tensors may not be written outside of it; then by threads at once."""
+    monkeypatch.setattr(onednn, "_LARGE", 1)
+    conv, shape = CONVS["3x3"]
+    weight, geometry = integers(torch.int8, *conv.weight.shape, seed=1), ConvGeometry.of(conv)
+    base = epilogue_for(weight, torch.uint8)
+    epilogue = replace(base, residual_scale=base.y_scale, residual_zero_point=100)
+    inputs = [
+        (integers(torch.uint8, *shape, seed=seed), integers(torch.uint8, *shape, seed=seed + 50)) for seed in range(8)
+    ]
+    before = [residual.clone() for _, residual in inputs]
+    run = OnednnConv(weight, torch.uint8, 3, geometry, epilogue, torch.uint8)
+
+    with torch.inference_mode():
+        run(*inputs[0])
+    first = run(*inputs[0])
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda pair: run(*pair), inputs))
+
+    assert torch.equal(first, results[0])
+    for (x, residual), result in zip(inputs, results, strict=True):
+        assert_within_contract(result, conv_reference(x, 3, weight, NO_ZERO_POINT, geometry, epilogue, residual))
+    assert all(torch.equal(residual, kept) for (_, residual), kept in zip(inputs, before, strict=True))
 
 
 @needs_onednn
