@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,15 @@ from torch.fx import Graph, GraphModule
 
 from fxquant.backends.base import BACKENDS
 from fxquant.calibration import CalibrationInterpreter, batches, inputs_of
-from fxquant.errors import CalibrationError, FxQuantWarning, InputError, PlanError, UnknownNameError, layout
+from fxquant.errors import (
+    CalibrationError,
+    DuplicateNameError,
+    FxQuantWarning,
+    InputError,
+    PlanError,
+    UnknownNameError,
+    layout,
+)
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import nodes_by_name, qualified_name
 from fxquant.graph.tracing import trace
@@ -78,7 +87,7 @@ class Quantizer:
             raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
         self.backend = BACKENDS[backend]
         self.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
-        self.patterns = known_patterns() if patterns is None else tuple(patterns)
+        self.patterns = known_patterns() if patterns is None else _distinct(patterns)
         self.example_args = _as_tuple(example_inputs)
         self.example_kwargs = dict(example_kwargs or {})
         self._input_observer = input_observer
@@ -275,6 +284,14 @@ def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
     if isinstance(example_inputs, (tuple, list)):
         return tuple(example_inputs)
     return (example_inputs,)
+
+
+def _distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
+    """Plans look patterns up by name, so two of one name cannot be told apart."""
+    names = Counter(pattern.name for pattern in patterns)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise DuplicateNameError("two patterns have the same name", got=", ".join(twice), expected="a name for each")
+    return tuple(patterns)
 
 
 def _trace_in_eval(

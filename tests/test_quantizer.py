@@ -23,7 +23,6 @@ from fxquant.errors import (
     UnknownNameError,
 )
 
-
 NOISE = 1e-3
 """Noise power against signal power, 30 dB: what 8 bits give on two layers; a wrong order of elements gives about 1."""
 

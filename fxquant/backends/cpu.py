@@ -124,6 +124,7 @@ def mean(unit: UnitView) -> nn.Module:
 
 def clamp(unit: UnitView) -> nn.Module:
     """A clamp alone is a table filled from the clamp itself: exact, like every function of one byte."""
+    assert unit.activation is not None  # the patterns that come here are clamps
     return QuantizedTable(unit.activation, unit.qparams["x"], unit.qparams["y"])
 
 

@@ -9,9 +9,9 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.graph.query import module_of
-from fxquant.patterns.activation import clamped
+from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.elementwise import plain_add
-from fxquant.patterns.pattern import Op, Pattern, Reject, op, tensor
+from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
 
 CONV = op(nn.Conv2d)(tensor("x")).named("conv")
 CONV_BN = op(nn.BatchNorm2d)(CONV).named("bn")
@@ -25,10 +25,6 @@ def can_fold(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
-def can_fold_and_add(captures: Mapping[str, Node]) -> Reject | None:
-    return can_fold(captures) or plain_add(captures)
-
-
 def plus_residual(inner: Op) -> Op:
     """``inner`` plus a second tensor, on either side of the plus."""
     return op(torch.add, commutative=True)(inner, tensor("residual")).named("add")
@@ -36,12 +32,24 @@ def plus_residual(inner: Op) -> Op:
 
 CONV_PATTERNS = (
     # With a residual: only backends that have a rule for them fuse these.
-    Pattern("conv_bn_add_act", clamped(plus_residual(CONV_BN)), ("x", "residual"), "conv", check=can_fold_and_add),
-    Pattern("conv_bn_add", plus_residual(CONV_BN), ("x", "residual"), "conv", check=can_fold_and_add),
-    Pattern("conv_add_act", clamped(plus_residual(CONV)), ("x", "residual"), "conv", check=plain_add),
+    Pattern(
+        "conv_bn_add_act",
+        clamped(plus_residual(CONV_BN)),
+        ("x", "residual"),
+        "conv",
+        check=all_of(can_fold, plain_add, constant_bounds),
+    ),
+    Pattern("conv_bn_add", plus_residual(CONV_BN), ("x", "residual"), "conv", check=all_of(can_fold, plain_add)),
+    Pattern(
+        "conv_add_act",
+        clamped(plus_residual(CONV)),
+        ("x", "residual"),
+        "conv",
+        check=all_of(plain_add, constant_bounds),
+    ),
     Pattern("conv_add", plus_residual(CONV), ("x", "residual"), "conv", check=plain_add),
-    Pattern("conv_bn_act", clamped(CONV_BN), ("x",), "conv", check=can_fold),
+    Pattern("conv_bn_act", clamped(CONV_BN), ("x",), "conv", check=all_of(can_fold, constant_bounds)),
     Pattern("conv_bn", CONV_BN, ("x",), "conv", check=can_fold),
-    Pattern("conv_act", clamped(CONV), ("x",), "conv"),
+    Pattern("conv_act", clamped(CONV), ("x",), "conv", check=constant_bounds),
     Pattern("conv", CONV, ("x",), "conv"),
 )

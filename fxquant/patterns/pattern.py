@@ -109,6 +109,15 @@ class Reject:
 Check = Callable[[Mapping[str, Node]], Reject | None]
 
 
+def all_of(*checks: Check) -> Check:
+    """The first reason that any of ``checks`` gives."""
+
+    def check(captures: Mapping[str, Node]) -> Reject | None:
+        return next((reject for one in checks if (reject := one(captures))), None)
+
+    return check
+
+
 @dataclass(frozen=True, slots=True)
 class UnitView:
     """What the function that builds a lowered module gets to see of one unit."""
@@ -119,7 +128,7 @@ class UnitView:
     """Roles of the quantized inputs, in the order in which the built module is called with them."""
     nodes: Mapping[str, Node]
     """Capture -> node of the graph, batch norm already folded away."""
-    modules: Mapping[str, nn.Module]
+    modules: Mapping[str, Any]
     """Capture -> module, for the captures that are module calls."""
     qparams: Mapping[str, QParams]
     """Role -> grid: the inputs, ``"y"``, and ``"weight"`` where there is one."""

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.errors import DuplicateNameError
 from fxquant.observers import MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
 from fxquant.spec import Observed, SharedWith, TensorRef
 
@@ -252,3 +253,21 @@ def test_moves_of_float_values_are_left_alone():
     flatten = next(rejection for rejection in found.rejections if rejection.node == "flatten")
     assert flatten.excused
     assert flatten.reason == "neither what makes its input nor what reads its output is quantized"
+
+
+def test_a_parametrized_layer_stays_float():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2)).eval()
+    found = fxq.prepare(model, torch.rand(2, 4)).plan
+    assert [unit.nodes for unit in found.units] == [("_1",)]
+
+
+def test_a_clamp_with_computed_bounds_is_not_fused():
+    found = plan(Lambda(lambda m, x: F.hardtanh(m.c(x), -1, x.size(2)), c=conv()))
+    assert [unit.pattern for unit in found.units] == ["conv"]
+    assert [r.reason for r in found.rejections] == ["its bounds are computed at run time"]
+
+
+def test_two_patterns_of_one_name_are_refused():
+    with pytest.raises(DuplicateNameError) as caught:
+        fxq.prepare(nn.Sequential(conv()).eval(), torch.rand(1, 3, 8, 8), patterns=fxq.DEFAULT_PATTERNS * 2)
+    assert str(caught.value).startswith("two patterns have the same name\n  got:      conv_bn_add_act, ")
