@@ -78,7 +78,7 @@ def preparation(rounds: int) -> dict[str, tuple[float, str]]:
 
 
 def import_time(rounds: int) -> dict[str, tuple[float, str]]:
-    """Of fxquant alone, in a new process that has imported torch; compiled to bytecode before, as after any first run."""
+    """Of fxquant alone, in a new process that has imported torch; its bytecode is there, as after any first run."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = [sys.executable, "-c", IMPORT]
     seconds = [
