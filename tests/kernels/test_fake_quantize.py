@@ -398,6 +398,20 @@ def test_compiles_whole_and_gives_the_same() -> None:
     assert torch.equal(results[0][1], results[1][1])
 
 
+def test_exports_as_one_operator() -> None:
+    class Weighted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ fake_quantize_per_tensor_affine(self.weight, 0.1, 0, -128, 127)
+
+    program = torch.export.export(Weighted(), (torch.ones(2, 4),)).run_decompositions()
+    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert targets[0] is OPS.fake_quantize_per_tensor_affine.default
+
+
 def test_autocast_keeps_the_dtype_that_comes_in() -> None:
     linear = torch.nn.Linear(4, 4)
     with torch.autocast("cpu", torch.bfloat16):
