@@ -1,0 +1,59 @@
+"""The README's example runs and prints what the README says; the files and names that it mentions exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import fxquant as fxq
+from fxquant.cli.main import COMMANDS
+from fxquant.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+
+
+def block(language: str, heading: str) -> str:
+    """The first code block in a language below a heading."""
+    section = README.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
+    assert found, f"no {language} block below {heading!r}"
+    return found[1]
+
+
+def test_the_example_prints_what_stands_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block("python", "Ten lines"), "README.md", "exec"), {})
+    assert capsys.readouterr().out == block("text", "Ten lines")
+
+
+def test_the_example_is_short() -> None:
+    code = [line for line in block("python", "Ten lines").splitlines() if line and not line.startswith("import")]
+    assert len(code) <= 10
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_linked_files_exist(name: str) -> None:
+    prose = re.sub(r"```.*?```", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", prose)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_named_files_and_functions_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    missing = [attribute for attribute in re.findall(r"\bfxq\.(\w+)", text) if not hasattr(fxq, attribute)]
+    paths = re.findall(r"`((?:fxquant|tests|benchmarks|examples)/[\w/.]+)`", text)
+    assert missing + [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_every_variable_and_command_is_documented() -> None:
+    read = set(re.findall(r"FXQUANT_[A-Z_]+", (ROOT / "fxquant/settings.py").read_text(encoding="utf-8")))
+    assert {f"FXQUANT_{word}" for word in ("DEBUG", "VERIFY", "CACHE")} <= read
+    assert read - {"FXQUANT_"} <= set(re.findall(r"FXQUANT_[A-Z_]+", README))
+    assert len(read - {"FXQUANT_"}) == len(Settings.__dataclass_fields__)
+    for command in COMMANDS:
+        assert f"python -m fxquant {command.name}" in README or f"make {command.name}" in README
