@@ -14,8 +14,8 @@ struct Average {
   int32_t x_zero_point;
   OutputGrid grid;
 
-  // Whether a sum may need more than 32 bits.
-  bool is_wide() const { return longest(images.rows) * longest(images.columns) >= (int64_t{1} << 31) / 256; }
+  // Of the largest window.
+  int64_t elements() const { return longest(images.rows) * longest(images.columns); }
 
  private:
   static int64_t longest(const PoolAxis& axis) { return axis.kernel == 0 ? axis.size : std::min(axis.kernel, axis.size); }

@@ -13,7 +13,7 @@ inline Tensor average_cpu(const Average& average) {
   const AverageArgs args{im.x.const_data_ptr(),
                          im.y.mutable_data_ptr(),
                          im.x.scalar_type() == ScalarType::Char,
-                         average.is_wide(),
+                         average.elements(),
                          im.channels,
                          im.rows,
                          im.columns,

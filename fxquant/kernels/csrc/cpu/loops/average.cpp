@@ -1,67 +1,73 @@
 #include "average.h"
 
-#include "channels.h"
-#include "vector.h"
+#include "rows.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-template <typename Q, typename Sum>
-void add_four(const Q* const* taps, Sum* FXQ_RESTRICT sums, int64_t count) {
-  const Q* FXQ_RESTRICT t0 = taps[0];
-  const Q* FXQ_RESTRICT t1 = taps[1];
-  const Q* FXQ_RESTRICT t2 = taps[2];
-  const Q* FXQ_RESTRICT t3 = taps[3];
-  for (int64_t i = 0; i < count; ++i) sums[i] += t0[i] + t1[i] + t2[i] + t3[i];
-}
-
-template <typename Q, typename Sum>
-void add_one(const Q* FXQ_RESTRICT tap, Sum* FXQ_RESTRICT sums, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) sums[i] += tap[i];
-}
-
+// What a sum becomes once zero points are taken off.
 template <typename Sum>
-void store(const Sum* FXQ_RESTRICT sums, uint8_t* FXQ_RESTRICT y, int64_t count, float factor, OutputGrid grid) {
-  for (int64_t i = 0; i < count; ++i) y[i] = requantize(static_cast<float>(sums[i]) * factor, grid);
-}
+struct Widened {
+  using Type = int32_t;
+};
+template <>
+struct Widened<int64_t> {
+  using Type = int64_t;
+};
 
-// channels_last: sums of a block of channels, four elements of the window at a time.
-template <typename Q, typename Sum>
-void average_block(const AverageArgs& a, const Q* plane, const Window& rows, const Window& columns, int64_t channel,
-                   int64_t count, float factor, uint8_t* y) {
-  Sum sums[kChannelBlock];
-  const Sum start = -static_cast<Sum>(rows.count * columns.count) * a.x_zero_point;
-  for (int64_t i = 0; i < count; ++i) sums[i] = start;
-  const Q* taps[4];
-  int n = 0;
-  for (int64_t r = 0; r < rows.count; ++r) {
-    const Q* tap = plane + ((rows.start + r) * a.columns.size + columns.start) * a.channels + channel;
-    for (int64_t c = 0; c < columns.count; ++c, tap += a.channels) {
-      taps[n++] = tap;
-      if (n == 4) {
-        add_four(taps, sums, count);
-        n = 0;
-      }
-    }
+// sums[i] += tap[i] + tap[step + i] + ... for N elements of a window that are step apart.
+template <typename Q, typename Sum, int kLength, int N>
+void add_taps(const Q* tap, int64_t step, Sum* sums) {
+  FXQ_INDEPENDENT
+  for (int i = 0; i < kLength; ++i) {
+    Sum sum = sums[i];
+    for (int k = 0; k < N; ++k) sum = static_cast<Sum>(sum + tap[k * step + i]);
+    sums[i] = sum;
   }
-  for (int k = 0; k < n; ++k) add_one(taps[k], sums, count);
-  store(sums, y, count, factor, a.grid);
 }
 
+// A window, block by block of its channels. Sum holds sums of stored integers; zero points are taken off at the end.
 template <typename Q, typename Sum>
-Sum sum_of_run(const Q* x, int64_t count) {
-  Sum sum = 0;
-  for (int64_t i = 0; i < count; ++i) sum += x[i];
-  return sum;
-}
+struct ChannelBlocks {
+  const Q* corner;  // the window's first element, and its first channel
+  int64_t row;      // distances of the window's rows and elements
+  int64_t step;
+  int64_t rows;
+  int64_t columns;
+  int32_t zero_point;
+  float factor;
+  OutputGrid grid;
+  uint8_t* y;
+
+  template <int kLength>
+  void run(int64_t first) const {
+    Sum sums[kLength];
+    for (int i = 0; i < kLength; ++i) sums[i] = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const Q* tap = corner + first + r * row;
+      int64_t left = columns;
+      for (; left >= 4; left -= 4, tap += 4 * step) add_taps<Q, Sum, kLength, 4>(tap, step, sums);
+      if (left == 3) add_taps<Q, Sum, kLength, 3>(tap, step, sums);
+      if (left == 2) add_taps<Q, Sum, kLength, 2>(tap, step, sums);
+      if (left == 1) add_taps<Q, Sum, kLength, 1>(tap, step, sums);
+    }
+    using Difference = typename Widened<Sum>::Type;
+    const Difference zero = static_cast<Difference>(rows * columns) * zero_point;
+    uint8_t* out = y + first;
+    FXQ_INDEPENDENT
+    for (int i = 0; i < kLength; ++i) out[i] = requantize(static_cast<float>(sums[i] - zero) * factor, grid);
+  }
+};
 
 // One channel: rows of the window are runs in memory.
 template <typename Q, typename Sum>
-uint8_t average_single(const AverageArgs& a, const Q* plane, const Window& rows, const Window& columns, float factor) {
-  Sum sum = -static_cast<Sum>(rows.count * columns.count) * a.x_zero_point;
+uint8_t average_runs(const AverageArgs& a, const Q* corner, const Window& rows, const Window& columns, float factor) {
+  using Wide = typename Widened<Sum>::Type;
+  Wide sum = -static_cast<Wide>(rows.count * columns.count) * a.x_zero_point;
   for (int64_t r = 0; r < rows.count; ++r) {
-    sum += sum_of_run<Q, Sum>(plane + (rows.start + r) * a.columns.size + columns.start, columns.count);
+    const Q* run = corner + r * a.columns.size;
+    for (int64_t i = 0; i < columns.count; ++i) sum += run[i];
   }
   return requantize(static_cast<float>(sum) * factor, a.grid);
 }
@@ -77,24 +83,29 @@ void walk(const AverageArgs& a, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const int64_t pixel = i / blocks;
     const int64_t channel = i % blocks * kChannelBlock;
+    const int64_t count = a.channels - channel < kChannelBlock ? a.channels - channel : kChannelBlock;
     const int64_t row = pixel / a.columns.outputs;
     const Window& columns = a.column_windows[pixel % a.columns.outputs];
     const Window& rows = a.row_windows[row % a.rows.outputs];
-    const Q* plane = static_cast<const Q*>(a.x) + row / a.rows.outputs * a.rows.size * a.columns.size * a.channels;
+    const int64_t first_row = row / a.rows.outputs * a.rows.size + rows.start;
+    const Q* corner = static_cast<const Q*>(a.x) + (first_row * a.columns.size + columns.start) * a.channels + channel;
     uint8_t* y = static_cast<uint8_t*>(a.y) + pixel * a.channels + channel;
     const float factor = factor_of(a, rows, columns);
     if (a.channels == 1) {
-      *y = average_single<Q, Sum>(a, plane, rows, columns, factor);
+      *y = average_runs<Q, Sum>(a, corner, rows, columns, factor);
     } else {
-      const int64_t left = a.channels - channel;
-      average_block<Q, Sum>(a, plane, rows, columns, channel, left < kChannelBlock ? left : kChannelBlock, factor, y);
+      cover_row(count, ChannelBlocks<Q, Sum>{corner, a.columns.size * a.channels, a.channels, rows.count, columns.count,
+                                             a.x_zero_point, factor, a.grid, y});
     }
   }
 }
 
+// The narrowest sums that hold a whole window: more of them fit a register.
 template <typename Q>
-void walk_sums(const AverageArgs& args, int64_t begin, int64_t end) {
-  args.is_wide ? walk<Q, int64_t>(args, begin, end) : walk<Q, int32_t>(args, begin, end);
+void walk_sums(const AverageArgs& a, int64_t begin, int64_t end) {
+  if (a.elements <= INT16_MAX / 255) return walk<Q, int16_t>(a, begin, end);
+  if (a.elements <= INT32_MAX / 256) return walk<Q, int32_t>(a, begin, end);
+  return walk<Q, int64_t>(a, begin, end);
 }
 
 }  // namespace

@@ -5,13 +5,13 @@
 
 namespace fxquant {
 
-constexpr int64_t kChannelBlock = 256;  // channels that one task sums; their sums stay in the first cache
+constexpr int64_t kChannelBlock = 256;  // channels of a task: enough to be worth one, few enough to share a window
 
 struct AverageArgs {
   const void* x;
   void* y;
   bool is_signed;
-  bool is_wide;      // sums may need 64 bits
+  int64_t elements;  // of the largest window
   int64_t channels;  // innermost; 1 where the tensor is no channels_last one
   PoolAxis rows;
   PoolAxis columns;

@@ -1,17 +1,22 @@
 #include "cat.h"
 
 #include "../../math/affine.h"
-#include "channels.h"
+#include "rows.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
 template <typename Q>
-void requantize_row(const Q* FXQ_RESTRICT x, uint8_t* FXQ_RESTRICT y, int64_t count, float scale, int32_t zero_point,
-                    OutputGrid grid) {
-  for (int64_t i = 0; i < count; ++i) y[i] = requantize(dequantize(x[i], scale, zero_point), grid);
-}
+struct RequantizeRow {
+  const Q* x;
+  uint8_t* y;
+  float scale;
+  int32_t zero_point;
+  OutputGrid grid;
+
+  void operator()(int64_t i) const { y[i] = requantize(dequantize(x[i], scale, zero_point), grid); }
+};
 
 template <typename Q>
 void walk(const CatArgs& a, int64_t begin, int64_t end) {
@@ -27,7 +32,7 @@ void walk(const CatArgs& a, int64_t begin, int64_t end) {
     if (part->copied) {
       std::memcpy(y + begin, x, count);
     } else {
-      requantize_row(x, y + begin, count, part->scale, part->zero_point, a.grid);
+      for_each_in_row(count, RequantizeRow<Q>{x, y + begin, part->scale, part->zero_point, a.grid});
     }
     begin += count;
     inner += count;

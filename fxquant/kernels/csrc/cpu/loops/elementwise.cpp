@@ -1,7 +1,7 @@
 #include "elementwise.h"
 
 #include "../../math/affine.h"
-#include "channels.h"
+#include "rows.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
@@ -46,9 +46,21 @@ struct Strided {
 };
 
 template <typename Q, typename Op, typename A, typename B>
-void row(const Q* FXQ_RESTRICT a, A at, const Q* FXQ_RESTRICT b, B bt, uint8_t* FXQ_RESTRICT y, int64_t count, Op op,
-         OutputGrid grid) {
-  for (int64_t i = 0; i < count; ++i) y[i] = requantize(op(a[at(i)], b[bt(i)]), grid);
+struct Row {
+  const Q* a;
+  A at;
+  const Q* b;
+  B bt;
+  uint8_t* y;
+  Op op;
+  OutputGrid grid;
+
+  void operator()(int64_t i) const { y[i] = requantize(op(a[at(i)], b[bt(i)]), grid); }
+};
+
+template <typename Q, typename Op, typename A, typename B>
+void row(const Q* a, A at, const Q* b, B bt, uint8_t* y, int64_t count, const Op& op, const OutputGrid& grid) {
+  for_each_in_row(count, Row<Q, Op, A, B>{a, at, b, bt, y, op, grid});
 }
 
 template <typename Q, typename Op>
