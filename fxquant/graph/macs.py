@@ -20,6 +20,8 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONV_FUNCTIONS = (F.conv1d, F.conv2d, F.conv3d)
 TRANSPOSED_FUNCTIONS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 
+RECURRENT = (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell)
+
 
 def _per_output(output: Shape, weight: Shape) -> int:
     """Each output element sums over all of the weight but its first dimension: convolutions, linear layers."""
@@ -40,9 +42,38 @@ def multiply_accumulates(node: Node) -> int:
     """Multiply-accumulates of a node on the example inputs; 0 for operators that are no sum of products."""
     output, module = value_of(node), module_of(node)
     target = node.target if module is None else canonical_type(module) or type(module)
+    if target is nn.MultiheadAttention:
+        return _attention(node)
+    if target in RECURRENT:
+        return _recurrent(node)
     if output is None or target not in COUNTS:
         return 0
     return COUNTS[target](node, output.shape)
+
+
+def _attention(node: Node) -> int:
+    """Four projections, and for every query a product with every key and with every value."""
+    module: Any = module_of(node)
+    query, key = (_named_operand(node, position, name) for position, name in enumerate(("query", "key")))
+    if not query or not key:
+        return 0
+    width, queries, keys = module.embed_dim, prod(query[:-1]), prod(key[:-1])
+    batch = 1 if len(query) == 2 else query[0 if module.batch_first else 1]
+    projections = 2 * queries * width * width + keys * width * (module.kdim + module.vdim)
+    return projections + 2 * queries * (keys // max(batch, 1)) * width
+
+
+def _recurrent(node: Node) -> int:
+    """Every step multiplies with all matrices."""
+    module: Any = module_of(node)
+    steps = prod(_named_operand(node, 0, "input")[:-1])
+    return steps * sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
+
+
+def _named_operand(node: Node, position: int, name: str) -> Shape:
+    value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+    info = value_of(value) if isinstance(value, Node) else None
+    return info.shape if info is not None else ()
 
 
 def _weight(node: Node) -> Shape:

@@ -67,6 +67,18 @@ def value_of(node: Node) -> TensorInfo | None:
     return value if isinstance(value, TensorInfo) else None
 
 
+def tensors_of(node: Node) -> tuple[TensorInfo, ...]:
+    """Every tensor in the node's value: the value itself, or those in a tuple, list or dict, however deep."""
+
+    def inside(value: Any) -> tuple[TensorInfo, ...]:
+        if isinstance(value, TensorInfo):
+            return (value,)
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+        return tuple(info for item in items for info in inside(item))
+
+    return inside(node.meta.get(VALUE))
+
+
 def is_number(argument: object) -> bool:
     """Whether an argument of a node is a Python number, or a node whose value was one."""
     if isinstance(argument, Node):

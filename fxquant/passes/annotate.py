@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
-from fxquant.graph.query import BY_REQUEST, called_module, is_number, reason_of, value_of
+from fxquant.graph.query import BY_REQUEST, called_module, is_number, reason_of, tensors_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide
 from fxquant.patterns.matcher import match
@@ -76,12 +77,16 @@ def _best_match(
     if near is not None and near.matched:
         text = "%s: nearest miss %s, stopped at %s: %s"
         logger.debug(text, node.name, near.pattern, near.node.name, near.reason, extra={"fxquant_level": 3})
-    value = value_of(node)
-    if value is None or not value.dtype.is_floating_point:
-        return None, None  # sizes, masks, tuples: nothing that could be quantized
+    if not any(info.dtype.is_floating_point for info in tensors_of(node)) or _picks_an_item(node):
+        return None, None  # sizes, masks: nothing that could be quantized
     if refusal is None:
         refusal = ("", _unknown(node, decisions[node]))
     return None, Rejection(node.name, refusal[0], refusal[1].reason, refusal[1].excused)
+
+
+def _picks_an_item(node: Node) -> bool:
+    """Whether a node only takes one of several values that another node made."""
+    return node.target is operator.getitem and isinstance(node.args[0], Node) and value_of(node.args[0]) is None
 
 
 def _unknown(node: Node, decision: Decision) -> _Refusal:

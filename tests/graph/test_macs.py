@@ -98,3 +98,60 @@ def test_a_subclass_that_computes_the_same():
 )
 def test_what_is_no_sum_of_products_costs_nothing(body):
     assert counted(Body(body), IMAGE) == 0
+
+
+class Attention(nn.Module):
+    """Attention of one sequence to another, or to itself."""
+
+    def __init__(self, own: bool, **options) -> None:
+        super().__init__()
+        self.own = own
+        self.attention = nn.MultiheadAttention(8, 2, **options)
+
+    def forward(self, a, b):
+        other = a if self.own else b
+        return self.attention(a, other, value=other, need_weights=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (Attention(True), (torch.rand(5, 3, 8), torch.rand(1))),
+        (Attention(True, batch_first=True), (torch.rand(5, 3, 8), torch.rand(1))),
+        (Attention(False), (torch.rand(5, 3, 8), torch.rand(7, 3, 8))),
+        (Attention(False), (torch.rand(5, 8), torch.rand(7, 8))),
+        (Attention(False, kdim=6, vdim=6), (torch.rand(5, 3, 8), torch.rand(7, 3, 6))),
+    ],
+    ids=["itself", "batch first", "another", "one sequence", "narrow keys"],
+)
+def test_attention_as_torch_counts(model, inputs):
+    model.eval()
+    with FlopCounterMode(
+        display=False
+    ) as counter:  # with gradients, so that torch does not take its uncounted fast path
+        model(*inputs)
+    assert counted(model, *inputs) == counter.get_total_flops() // 2
+
+
+class Last(nn.Module):
+    """A recurrent layer, of whose outputs one is used."""
+
+    def __init__(self, layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "matrices"),
+    [
+        (nn.LSTM(4, 6), 4 * (6 * 4 + 6 * 6)),
+        (nn.GRU(4, 6, num_layers=2, bidirectional=True), 2 * 3 * (6 * 4 + 6 * 6) + 2 * 3 * (6 * 12 + 6 * 6)),
+        (nn.RNN(4, 6, bias=False), 6 * 4 + 6 * 6),
+    ],
+    ids=["LSTM", "GRU", "RNN"],
+)
+def test_recurrent_layers_multiply_with_all_matrices_at_each_step(layer, matrices):
+    assert counted(Last(layer), torch.rand(5, 3, 4)) == 5 * 3 * matrices

@@ -120,6 +120,16 @@ REJECTIONS = {
         "mean",
         "dtype is given: the mean is wanted in another precision",
     ),
+    "several outputs, of which one is used": (
+        Lambda(lambda m, x: m.c(x).chunk(2, 1)[0], c=conv()),
+        "chunk",
+        "no pattern knows this operator",
+    ),
+    "a module with several outputs": (
+        Lambda(lambda m, x: m.pool(m.c(x))[0], c=conv(), pool=nn.MaxPool2d(2, return_indices=True)),
+        "pool",
+        "no pattern knows this operator",
+    ),
 }
 
 
