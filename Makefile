@@ -27,7 +27,7 @@ test: lint ## lint, then all tests
 lint: $(READY) ## ruff (rules and format) and mypy
 	@echo "== ruff"
 	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff format --check .
 	@echo "== mypy"
 	@$(BIN)/mypy
 
