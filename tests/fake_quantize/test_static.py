@@ -15,9 +15,7 @@ from fxquant.fake_quantize.grid import fake_quantize
 from fxquant.spec import QParams, QScheme
 
 TENSOR = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32))
-CHANNELS = QParams(
-    QScheme(symmetric=True, axis=-1), torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3, dtype=torch.int32)
-)
+CHANNELS = QParams(QScheme(symmetric=True, axis=-1), torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3, dtype=torch.int32))
 GROUPS = QParams(
     QScheme(bits=4, axis=0, group_size=3), torch.full((4, 1), 0.25), torch.full((4, 1), -2, dtype=torch.int32)
 )

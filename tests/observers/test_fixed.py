@@ -53,9 +53,7 @@ def test_state_and_text():
         ({"scale": math.nan, "zero_point": 0}, "a scale is a finite number above 0\n  got:      nan"),
         (
             {"scale": 1.0, "zero_point": 128, "dtype": torch.qint8},
-            "the zero point lies outside the grid\n"
-            "  got:      128\n"
-            "  expected: a whole number from -128 to 127",
+            "the zero point lies outside the grid\n  got:      128\n  expected: a whole number from -128 to 127",
         ),
         (
             {"scale": 1.0, "zero_point": 0.5},

@@ -40,14 +40,17 @@ def test_formula_in_exact_arithmetic(ends, bits, signed, symmetric):
         assert abs(zero_point - min(max(exact, scheme.quant_min), scheme.quant_max)) <= Fraction(1, 2) + Fraction(1, 64)
 
 
-@pytest.mark.parametrize(("scheme", "expected"), [
-    (QScheme(signed=True), 0),
-    (QScheme(signed=False), 128),
-    (QScheme(signed=True, limits=(-127, 127)), 0),
-    (QScheme(bits=4, signed=False), 8),
-    (QScheme(bits=16, signed=False), 32768),
-    (QScheme(signed=False, limits=(0, 127)), 64),
-])
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        (QScheme(signed=True), 0),
+        (QScheme(signed=False), 128),
+        (QScheme(signed=True, limits=(-127, 127)), 0),
+        (QScheme(bits=4, signed=False), 8),
+        (QScheme(bits=16, signed=False), 32768),
+        (QScheme(signed=False, limits=(0, 127)), 64),
+    ],
+)
 def test_middle(scheme, expected):
     assert middle(scheme) == expected
 

@@ -120,7 +120,5 @@ def test_torchs_words_for_a_scheme():
     assert torch_dtype(QScheme(bits=16)) == torch.int16
     for qscheme in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         assert torch_qscheme(make_scheme(qscheme=qscheme)) == qscheme
-    for qscheme in (
-        torch.per_channel_affine, torch.per_channel_symmetric, torch.per_channel_affine_float_qparams
-    ):
+    for qscheme in (torch.per_channel_affine, torch.per_channel_symmetric, torch.per_channel_affine_float_qparams):
         assert torch_qscheme(make_scheme(qscheme=qscheme, ch_axis=0)) == qscheme
