@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -100,6 +101,8 @@ def _torchvision(name: str) -> nn.Module:
     if name not in known:
         raise InputError("torchvision has no such model", got=repr(name), hint=did_you_mean(name, known))
     arguments: dict[str, Any] = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
+        arguments["weights_backbone"] = None  # or torchvision would fetch them
     return models.get_model(name, weights=None, **arguments)
 
 

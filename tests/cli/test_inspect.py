@@ -55,6 +55,7 @@ def test_strict_fails_with_the_reason(file: Path, capsys: pytest.CaptureFixture[
 
 def test_models_come_from_torchvision_modules_and_files(file: Path) -> None:
     assert type(load_model("torchvision:squeezenet1_1")).__name__ == "SqueezeNet"
+    assert type(load_model("torchvision:lraspp_mobilenet_v3_large")).__name__ == "LRASPP"  # fetches no backbone
     assert isinstance(load_model("torch.nn:Identity"), nn.Identity)
     assert not load_model(f"{file}:small").training
 
