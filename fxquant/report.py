@@ -62,15 +62,13 @@ class Coverage:
 
     def __str__(self) -> str:
         total = sum(row.macs for row in self.rows) or 1
-        counted: dict[str, list[CoverageRow]] = defaultdict(list)
-        for row in self.rows:
-            if row.fate == "int8":
-                counted[row.operator].append(row)
+        alike: dict[tuple[str, str, str], list[CoverageRow]] = defaultdict(list)
+        for row in sorted(self.rows, key=lambda row: row.fate == "float"):
+            alike[row.fate, row.operator, row.reason].append(row)
         table = [
-            (name, len(rows), f"{100 * sum(row.macs for row in rows) / total:.1f} %", "int8", _examples(rows))
-            for name, rows in counted.items()
+            (operator, len(rows), f"{100 * sum(row.macs for row in rows) / total:.1f} %", fate, _where(rows, reason))
+            for (fate, operator, reason), rows in alike.items()
         ]
-        table += [(row.operator, 1, f"{100 * row.macs / total:.1f} %", "float", _where(row)) for row in self.float_rows]
         head = ("unit", "count", "MACs", "becomes", "where, and why not")
         done = sum(row.fate == "int8" for row in self.rows)
         return (
@@ -113,11 +111,7 @@ def operator_name(node: Node) -> str:
     return type(module).__name__ if module is not None else function_name(node.target)
 
 
-def _examples(rows: list[CoverageRow]) -> str:
+def _where(rows: list[CoverageRow], reason: str) -> str:
     names = [row.module or row.node for row in rows]
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
-
-
-def _where(row: CoverageRow) -> str:
-    name = row.module or row.node
-    return f"{name}: {row.reason}"
+    text = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+    return f"{text}: {reason}" if reason else text

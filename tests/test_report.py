@@ -52,6 +52,15 @@ def test_the_table():
     ]
 
 
+def test_what_stays_float_for_the_same_reason_shares_a_line():
+    layers = (nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 4), nn.Softplus())
+    lines = str(fxq.prepare(nn.Sequential(*layers).eval(), torch.rand(2, 4)).coverage()).splitlines()
+    assert lines[2:4] == [
+        "linear          2  100.0 %  int8       0 … 2",
+        "Softplus        2    0.0 %  float      1 … 3: no pattern knows this operator",
+    ]
+
+
 def test_printing_a_quantizer_prints_its_coverage():
     quantizer = prepared()
     assert str(quantizer) == f"Net for backend 'cpu'\n{quantizer.coverage()}"
