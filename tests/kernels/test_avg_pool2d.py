@@ -43,24 +43,24 @@ def test_native_is_reference(device, stored, assert_same, dtype, channels_last, 
                 assert_same(avg_pool2d(*arguments), reference(*arguments))
 
 
-@pytest.mark.parametrize("channels", [255, 256, 257, 700])
-def test_blocks_of_channels(device, stored, assert_same, channels: int) -> None:
-    arguments = (
-        stored(1, channels, 5, 5, channels_last=True),
-        [3],
-        [1],
-        [1],
-        False,
-        False,
-        None,
-        0.1,
-        3,
-        0.1,
-        3,
-        0,
-        255,
-    )
-    assert_same(avg_pool2d(*arguments), reference(*arguments))
+def test_any_number_of_channels(device, stored, assert_same) -> None:
+    """Tasks take 256 channels, and cover them by blocks of 64, 32, 16 and 1, of which the last may overlap."""
+    for channels in (*range(1, 82), 255, 256, 257, 700):
+        x = stored(1, channels, 5, 5, channels_last=True)
+        arguments = (x, [3], [1], [1], False, False, None, 0.1, 3, 0.1, 3, 0, 255)
+        assert_same(avg_pool2d(*arguments), reference(*arguments))
+
+
+@pytest.mark.parametrize("kernel", [[11, 11], [11, 12], [12, 12]])
+def test_windows_about_as_large_as_16_bit_sums_hold(device, assert_same, kernel: list[int]) -> None:
+    """128 bytes of 255 sum to 32640."""
+    for dtype, extreme in ((torch.uint8, 255), (torch.int8, -128)):
+        x = torch.full((1, 64, 12, 12), extreme, dtype=dtype, device=device)
+        x = x.contiguous(memory_format=torch.channels_last)
+        limits = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        arguments = (x, kernel, [1], [0], False, False, None, 0.1, 3, 0.1, 3, *limits)
+        assert_same(avg_pool2d(*arguments), reference(*arguments))
+        assert torch.equal(avg_pool2d(*arguments).unique().cpu(), torch.tensor([extreme], dtype=dtype))
 
 
 @settings(max_examples=60, deadline=None)

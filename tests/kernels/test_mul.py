@@ -30,6 +30,14 @@ def test_sizes_from_nothing_to_several_tasks(device, stored, assert_same, shape:
     assert_same(mul(*arguments), reference(*arguments))
 
 
+def test_rows_of_any_length(device, stored, assert_same) -> None:
+    """Rows are covered by blocks of 64, 32, 16 and 1, of which the last may overlap."""
+    for channels in (*range(1, 82), 127, 128, 129):
+        x, gate = stored(1, channels, 2, 3, channels_last=True), stored(1, channels, 1, 1)
+        arguments = (x, 0.1, 3, gate, 0.07, 5, 0.2, 7, 0, 255)
+        assert_same(mul(*arguments), reference(*arguments))
+
+
 @pytest.mark.parametrize("scale", [0.013, 0.2, 17.0])
 def test_every_pair_of_bytes_against_float64(isa, scale: float) -> None:
     q = torch.arange(256, dtype=torch.int32).to(torch.uint8)
