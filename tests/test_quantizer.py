@@ -93,28 +93,6 @@ class TestTheUsersModel:
         assert torch.equal(prepared(x), expected)
 
 
-class TestQuantize:
-    def test_is_prepare_calibrate_convert(self, model, x):
-        stepwise = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x, x * 2], progress=False))
-        for data in ([x, x * 2], [(x, 0), (x * 2, 1)], iter([x, x * 2])):
-            assert torch.equal(fxq.quantize(model, data, progress=False)(x), stepwise(x))
-
-    def test_takes_keyword_batches_and_further_arguments(self, model, x):
-        int8 = fxq.quantize(
-            model,
-            [{"x": x}],
-            fxq.get_default_qconfig_mapping().set_module_name("fc", None),
-            progress=False,
-        )
-        assert isinstance(int8.fc, nn.Linear)
-        assert torch.equal(int8(x=x), int8(x))
-
-    def test_without_data(self, model):
-        with pytest.raises(CalibrationError) as caught:
-            fxq.quantize(model, [])
-        assert str(caught.value).startswith("there is no calibration data")
-
-
 class TestState:
     def test_carries_the_calibration_into_a_fresh_quantizer(self, model, x):
         prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
@@ -351,10 +329,3 @@ class TestRefusals:
         assert str(caught.value) == (
             "the model is no torch.nn.Module\n  got:      function\n  expected: a torch.nn.Module"
         )
-
-    @pytest.mark.parametrize("function", [fxq.convert, lambda module: fxq.calibrate(module, [])])
-    def test_something_else_than_a_quantizer(self, model, function):
-        with pytest.raises(InputError) as caught:
-            function(model)
-        assert "takes what prepare gave" in str(caught.value)
-        assert "got:      Net" in str(caught.value)

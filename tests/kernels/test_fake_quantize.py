@@ -90,6 +90,14 @@ def test_tasks_of_several_threads_meet_inside_rows(device: str, assert_same: Cal
         assert_same(fake_quantize_per_channel_affine(each, *arguments), channel_reference(each, *arguments))
 
 
+def test_results_in_huge_pages() -> None:
+    """Above 32 MB their memory is treated in another way."""
+    x = torch.randn(9, 1024, 1000) * 10
+    y = fake_quantize_per_tensor_affine(x, 0.1, 3, -128, 127)
+    for part in range(9):  # a whole reference would need ten times the memory
+        assert torch.equal(y[part], tensor_reference(x[part], 0.1, 3, -128, 127))
+
+
 @pytest.mark.parametrize("limits", [(0, 0), (-(2**31), 2**31 - 1), (0, 2**24 + 1), (-1, 1)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_limits(device: str, dtype: torch.dtype, limits: tuple[int, int], assert_same: Callable[..., None]) -> None:
