@@ -3,7 +3,12 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -40,15 +45,31 @@ inline bool is_dense(const Tensor& x) {
 // x, or a dense copy of it in the same order of dimensions.
 inline Tensor dense(const Tensor& x) { return is_dense(x) ? x : torch::stable::clone(x); }
 
+// Fresh memory costs a page fault for every 4 KB at its first write, which is more than our work on it. malloc maps
+// anew whatever is larger than 32 MB, so for those the kernel is asked for 2 MB pages (5 times quicker to write first);
+// the hint goes with the mapping.
+inline void prefer_huge_pages(const Tensor& x) {
+#if defined(__linux__)
+  constexpr uintptr_t kLarge = 32 << 20;
+  constexpr uintptr_t kPage = 64 << 10;  // whatever size pages have, their borders are among these
+  const uintptr_t bytes = static_cast<uintptr_t>(x.numel()) * x.element_size();
+  if (bytes <= kLarge || !x.is_cpu()) return;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(x.data_ptr()) + kPage - 1) / kPage * kPage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(x.data_ptr()) + bytes) / kPage * kPage;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a refusal changes nothing
+#endif
+}
+
 inline Tensor empty_strided(const Tensor& x, const int64_t* strides, ScalarType dtype) {
   AtenTensorHandle handle = nullptr;
   int32_t device_type = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
-  const auto shim_dtype =
-      torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
+  const auto shim_dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(x.dim(), x.sizes().data(), strides, shim_dtype, device_type,
                                                          x.get_device_index(), &handle));
-  return Tensor(handle);
+  Tensor y(handle);
+  prefer_huge_pages(y);
+  return y;
 }
 
 // A new tensor of the sizes and strides of x, which is dense.
