@@ -80,15 +80,18 @@ float factor_of(const AverageArgs& a, const Window& rows, const Window& columns)
 template <typename Q, typename Sum>
 void walk(const AverageArgs& a, int64_t begin, int64_t end) {
   const int64_t blocks = (a.channels + kChannelBlock - 1) / kChannelBlock;
+  int64_t block = begin % blocks;
+  int64_t pixel = begin / blocks;
+  int64_t ow = pixel % a.columns.outputs;
+  int64_t oh = pixel / a.columns.outputs % a.rows.outputs;
+  int64_t plane = pixel / a.columns.outputs / a.rows.outputs;
   for (int64_t i = begin; i < end; ++i) {
-    const int64_t pixel = i / blocks;
-    const int64_t channel = i % blocks * kChannelBlock;
+    const int64_t channel = block * kChannelBlock;
     const int64_t count = a.channels - channel < kChannelBlock ? a.channels - channel : kChannelBlock;
-    const int64_t row = pixel / a.columns.outputs;
-    const Window& columns = a.column_windows[pixel % a.columns.outputs];
-    const Window& rows = a.row_windows[row % a.rows.outputs];
-    const int64_t first_row = row / a.rows.outputs * a.rows.size + rows.start;
-    const Q* corner = static_cast<const Q*>(a.x) + (first_row * a.columns.size + columns.start) * a.channels + channel;
+    const Window& rows = a.row_windows[oh];
+    const Window& columns = a.column_windows[ow];
+    const int64_t first = (plane * a.rows.size + rows.start) * a.columns.size + columns.start;
+    const Q* corner = static_cast<const Q*>(a.x) + first * a.channels + channel;
     uint8_t* y = static_cast<uint8_t*>(a.y) + pixel * a.channels + channel;
     const float factor = factor_of(a, rows, columns);
     if (a.channels == 1) {
@@ -97,6 +100,15 @@ void walk(const AverageArgs& a, int64_t begin, int64_t end) {
       cover_row(count, ChannelBlocks<Q, Sum>{corner, a.columns.size * a.channels, a.channels, rows.count, columns.count,
                                              a.x_zero_point, factor, a.grid, y});
     }
+    // counting on is much cheaper than dividing i again
+    if (++block < blocks) continue;
+    block = 0;
+    ++pixel;
+    if (++ow < a.columns.outputs) continue;
+    ow = 0;
+    if (++oh < a.rows.outputs) continue;
+    oh = 0;
+    ++plane;
   }
 }
 
