@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import warnings
 
 import torch
 from torch.fx import Node
@@ -74,6 +76,17 @@ class SampleError(FxQuantError, RuntimeError):
 
 class FxQuantWarning(UserWarning):
     """Something the user should know, after which the work can go on. Same layout as the errors."""
+
+
+def warn(
+    what: str, *, at: Node | str | None = None, got: object = None, expected: object = None, hint: str = ""
+) -> None:
+    """Give an ``FxQuantWarning``, at the line of the user's code that called the library."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and is_library_file(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    message = layout(what, at=at, got=got, expected=expected, hint=hint)
+    warnings.warn(FxQuantWarning(message), stacklevel=max(level, 1))
 
 
 def layout(

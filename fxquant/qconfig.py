@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fxquant.errors import FxQuantWarning, SpecError, layout
+from fxquant.errors import SpecError, warn
 from fxquant.registry import did_you_mean
 from fxquant.spec import QScheme
 
@@ -78,11 +78,9 @@ class UnusedRule:
     rule: Rule
     hint: str = ""
 
-    def warning(self) -> FxQuantWarning:
-        """The warning to give for it."""
-        return FxQuantWarning(
-            layout("a rule of the configuration matches nothing in the model", got=str(self.rule), hint=self.hint)
-        )
+    def warn(self) -> None:
+        """Give a warning for it."""
+        warn("a rule of the configuration matches nothing in the model", got=self.rule, hint=self.hint)
 
 
 class QConfigMapping:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,15 +14,7 @@ from torch.fx import Graph, GraphModule
 
 from fxquant.backends.base import BACKENDS
 from fxquant.calibration import CalibrationInterpreter, batches, inputs_of
-from fxquant.errors import (
-    CalibrationError,
-    DuplicateNameError,
-    FxQuantWarning,
-    InputError,
-    PlanError,
-    UnknownNameError,
-    layout,
-)
+from fxquant.errors import CalibrationError, DuplicateNameError, InputError, PlanError, UnknownNameError, warn
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import nodes_by_name, qualified_name
 from fxquant.graph.tracing import trace
@@ -65,7 +56,8 @@ class Quantizer:
 
     Raises:
         InputError: the example inputs do not fit, or do not run.
-        TracingError: the model cannot be traced.
+        TracingError: the model's own forward cannot be traced, or, if ``strict``, a submodule's. Otherwise the smallest
+            submodule that cannot be traced is kept whole and in float, with a warning.
         PlanError: nothing can be quantized; or, if ``strict``, something stays float.
         UnknownNameError: no backend has that name, or ``leaf_modules`` names what does not exist.
     """
@@ -91,7 +83,14 @@ class Quantizer:
         self.example_args = _as_tuple(example_inputs)
         self.example_kwargs = dict(example_kwargs or {})
         self._input_observer = input_observer
-        gm = _trace_in_eval(model, self.example_args, self.example_kwargs, leaf_modules, self.patterns)
+        gm = trace(
+            _in_eval(model),
+            example_args=self.example_args,
+            example_kwargs=self.example_kwargs,
+            leaf_modules=leaf_modules,
+            leaf_types=_leaf_types(self.patterns),
+            keep_untraceable=not strict,
+        )
         _warn_of_unused_rules(gm, self.config)
         ctx = self._context(QuantPlan())
         manager = PassManager(PREPARE, instruments_for(read_settings()))
@@ -164,7 +163,7 @@ class Quantizer:
         found = measure_parity(int8, self.convert(to="fake_quant"), args, kwargs)
         print(found)
         for row in found.breaches:
-            warnings.warn(FxQuantWarning(layout(row.breach, at=row.unit, got=str(row))), stacklevel=4)
+            warn(row.breach, at=row.unit, got=row)
         return found
 
     def coverage(self) -> Coverage:
@@ -294,30 +293,17 @@ def _distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
     return tuple(patterns)
 
 
-def _trace_in_eval(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    leaf_modules: Sequence[type[nn.Module] | str],
-    patterns: Sequence[Pattern],
-) -> GraphModule:
-    """Trace the model as it is in evaluation mode, whatever mode it is in."""
+def _in_eval(model: nn.Module) -> nn.Module:
+    """The model, or, if it is in training mode, a copy in evaluation mode."""
     training = sum(module.training for module in model.modules())
-    if training:
-        warnings.warn(
-            FxQuantWarning(
-                layout(
-                    "the model is in training mode; it is calibrated and converted as if eval() had been called",
-                    got=f"{training} modules have training=True",
-                    hint="call model.eval() first",
-                )
-            ),
-            stacklevel=4,
-        )
-        model = copy.deepcopy(model).eval()
-    return trace(
-        model, example_args=args, example_kwargs=kwargs, leaf_modules=leaf_modules, leaf_types=_leaf_types(patterns)
+    if not training:
+        return model
+    warn(
+        "the model is in training mode; it is calibrated and converted as if eval() had been called",
+        got=f"{training} modules have training=True",
+        hint="call model.eval() first",
     )
+    return copy.deepcopy(model).eval()
 
 
 def _leaf_types(patterns: Sequence[Pattern]) -> tuple[type[nn.Module], ...]:
@@ -328,7 +314,7 @@ def _leaf_types(patterns: Sequence[Pattern]) -> tuple[type[nn.Module], ...]:
 
 def _warn_of_unused_rules(gm: GraphModule, config: QConfigMapping) -> None:
     for unused in unused_rules(gm, config):
-        warnings.warn(unused.warning(), stacklevel=4)
+        unused.warn()
 
 
 def _check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:

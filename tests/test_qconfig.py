@@ -240,9 +240,9 @@ def test_rules_that_match_nothing():
         ("set_module_name_object_type_order('blocks.0', add, 2)", "add is used 2 times directly in 'blocks.0'"),
         ("set_module_name_object_type_order('block', add, 0)", "did you mean 'blocks'?"),
     ]
-    warning = unused[2].warning()
-    assert isinstance(warning, FxQuantWarning)
-    assert str(warning) == (
+    with pytest.warns(FxQuantWarning) as caught:
+        unused[2].warn()
+    assert str(caught[0].message) == (
         "a rule of the configuration matches nothing in the model\n"
         "  got:      set_module_name('blocks.0.fcc')\n"
         "  hint:     did you mean 'blocks.0.fc'?"

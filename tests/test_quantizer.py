@@ -37,6 +37,16 @@ class Net(nn.Module):
         return self.fc(F.adaptive_avg_pool2d(F.relu(self.bn(self.conv(x))), 1).flatten(1))
 
 
+class Gate(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.mean() > 0 else -x
+
+
+def gated() -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), Gate(), nn.Linear(8, 2)).eval(), torch.rand(16, 4)
+
+
 @pytest.fixture
 def model() -> nn.Module:
     torch.manual_seed(0)
@@ -280,19 +290,46 @@ class TestRefusals:
         assert "test_quantizer.py:" in text
         assert "expected: Conv2d with 3 input channels" in text
 
-    def test_a_tensor_dependent_branch(self):
-        class Gate(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
-                return x if x.mean() > 0 else -x
+    def test_a_tensor_dependent_branch_stays_float_with_a_warning(self):
+        model, x = gated()
+        line = Gate.forward.__code__.co_firstlineno + 1
+        with pytest.warns(FxQuantWarning) as caught:
+            prepared = fxq.prepare(model, x)
+        assert str(caught[0].message) == (
+            "torch.fx cannot trace the submodule '1' (a Gate)\n"
+            f"  at:       {__file__}:{line}: return x if x.mean() > 0 else -x\n"
+            "  got:      a branch (if, while, and, or, assert) on the value of a tensor\n"
+            "  expected: a forward that does not depend on values\n"
+            '  hint:     leaf_modules=("1",) keeps it whole and in float, which was done; '
+            "rewriting that line lets its inside be quantized too"
+        )
+        assert caught[0].filename == __file__
+        (row,) = prepared.coverage().float_rows
+        assert row.reason.startswith("torch.fx cannot trace it: a branch (if, while, and, or, assert)")
+        assert not row.excused
+        assert prepared.coverage().int8_macs == 1.0
+        int8 = fxq.convert(fxq.calibrate(prepared, [x, -x], progress=False))
+        for batch in (x, -x):  # both branches are still taken
+            expected, got = model(batch).detach(), int8(batch)
+            assert float((got - expected).square().mean() / expected.square().mean()) < NOISE
 
-        model = nn.Sequential(nn.Linear(2, 2), Gate()).eval()
+    def test_a_tensor_dependent_branch_in_strict_mode_is_an_error_in_the_same_words(self):
+        model, x = gated()
         with pytest.raises(TracingError) as caught:
-            fxq.prepare(model, torch.rand(1, 2))
+            fxq.prepare(model, x, strict=True)
         text = str(caught.value)
         assert text.startswith("torch.fx cannot trace the submodule '1' (a Gate)")
         assert "return x if x.mean() > 0 else -x" in text
         assert 'leaf_modules=("1",)' in text
-        assert fxq.prepare(model, torch.rand(1, 2), leaf_modules=("1",)).coverage().int8_macs == 1.0
+        with pytest.raises(TracingError) as caught:
+            fxq.prepare(model[1], x)
+        assert str(caught.value).startswith("torch.fx cannot trace the forward of the model itself (a Gate)")
+
+    def test_a_branch_in_a_leaf_module_is_no_matter(self):
+        model, x = gated()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert fxq.prepare(model, x, leaf_modules=("1",), strict=True).coverage().int8_macs == 1.0
 
     def test_a_rule_that_matches_nothing(self, model, x):
         with pytest.warns(FxQuantWarning) as caught:

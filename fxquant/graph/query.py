@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
-from torch.nn.utils.parametrize import is_parametrized
 
 VALUE = "fxquant_value"
 """Key of ``node.meta``: what ``graph.shapes`` recorded of the node's value."""
@@ -103,12 +102,9 @@ def called_module(node: Node) -> Any:
 def canonical_type(module: nn.Module) -> type[nn.Module] | None:
     """The ``torch.nn`` class whose ``forward`` this module really runs; None for a module with its own forward.
 
-    A subclass that changes nothing of what its ``torch.nn`` base computes counts as that base. A module whose weight is
-    computed anew for each call (``torch.nn.utils.parametrize``) counts as one with its own forward.
+    A subclass that changes nothing of what its ``torch.nn`` base computes counts as that base.
     """
-    if "forward" in vars(module) or is_parametrized(module):
-        return None
-    return canonical_class(type(module))
+    return None if "forward" in vars(module) else canonical_class(type(module))
 
 
 def canonical_class(module_type: type[nn.Module]) -> type[nn.Module] | None:

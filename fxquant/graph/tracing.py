@@ -6,19 +6,21 @@ import copy
 import linecache
 import operator
 import sys
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType, NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node, Proxy, Tracer
+from torch.nn.utils import parametrize
 
 from fxquant.errors import InputError, TracingError, UnknownNameError, is_library_file
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type, has_hooks
 from fxquant.graph.shapes import record_values
+from fxquant.graph.untraceable import StateAssignmentError, Untraceable, trace_what_can_be
 from fxquant.registry import did_you_mean
 
 LeafModules = Sequence[type[nn.Module] | str]
@@ -42,6 +44,7 @@ def trace(
     example_kwargs: Mapping[str, Any] | None = None,
     leaf_modules: LeafModules = (),
     leaf_types: Sequence[type[nn.Module]] = (),
+    keep_untraceable: bool = False,
 ) -> GraphModule:
     """Trace a copy of ``model``, run the example through it once, and record what is known of every value.
 
@@ -49,6 +52,7 @@ def trace(
     the same, and what ``leaf_modules`` and ``leaf_types`` name. Names of modules, parameters and buffers are the
     user's; modules and parameters that ``forward`` never uses are left out. An argument whose example (or default)
     is None, a bool or a str is fixed to that value, because code branches on it; the traced module refuses another one.
+    Parametrized weights become plain ones of the same value.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
 
     Args:
@@ -57,6 +61,7 @@ def trace(
         example_kwargs: Keyword inputs.
         leaf_modules: Types (subclasses too) or qualified names kept whole and in float.
         leaf_types: Types (no subclasses) that patterns name: kept whole.
+        keep_untraceable: Keep the smallest submodules that cannot be traced whole and in float, with a warning.
 
     Returns:
         A GraphModule with the name of the model's class. ``node.meta`` holds what ``graph.query`` asks for.
@@ -76,15 +81,22 @@ def trace(
     bound = bind_example(model, example_args, kwargs)
     _check_leaf_modules(model, leaf_modules)
     own = _copy(model)
+    _bake_parametrizations(own)
+    kept: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
         gm = own
     else:
-        tracer = QuantTracer(leaf_modules, leaf_types, bound)
-        graph = _trace_graph(tracer, own)
-        gm = GraphModule(tracer.root, graph, type(model).__name__)
+        _, graph, kept = trace_what_can_be(
+            lambda paths: QuantTracer((*leaf_modules, *paths), leaf_types, bound),
+            own,
+            keep_untraceable=keep_untraceable,
+        )
+        gm = GraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
-    _mark_module_calls(gm, leaf_modules, leaf_types)
+    _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})
     record_values(gm, example_args, kwargs)
+    for one in kept:
+        one.warn()
     return gm
 
 
@@ -126,7 +138,8 @@ class QuantTracer(Tracer):
         """Trace the call of ``m``, and remember where an error came from."""
         depth = len(self.module_stack)
         try:
-            return super().call_module(m, forward, args, kwargs)
+            with no_traced_state(m):
+                return super().call_module(m, forward, args, kwargs)
         except Exception as error:
             if self.failed is None or self.failed[0] is not error:
                 self.failed = (error, self.path_of_module(m), type(m))
@@ -156,6 +169,8 @@ class QuantTracer(Tracer):
         if isinstance(root, nn.Module):
             named = (*root.named_parameters(), *root.named_buffers())
             self._names = {id(tensor): name for name, tensor in named}
+            with no_traced_state(root):
+                return super().trace(root, concrete_args)
         return super().trace(root, concrete_args)
 
     def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
@@ -185,6 +200,27 @@ def _user_stack(frame: FrameType | None) -> str:
             lines.append(f'File "{code.co_filename}", line {number}, in {code.co_name}\n    {source}')
         frame = frame.f_back
     return "\n  ".join(reversed(lines))
+
+
+@contextmanager
+def no_traced_state(module: nn.Module) -> Iterator[None]:
+    """Find out whether ``module`` is given a traced value to keep; its state is then put back.
+
+    Raises:
+        StateAssignmentError: its forward assigned to one of its attributes or buffers.
+    """
+    stores = (vars(module), module._buffers, module._parameters)
+    before = tuple(dict(store) for store in stores)
+    yield
+    changed = [name for store in stores for name, value in store.items() if isinstance(value, Proxy)]
+    for store, values in zip(stores, before, strict=True):
+        for name in changed:
+            if name in values:
+                store[name] = values[name]
+            else:
+                store.pop(name, None)
+    if changed:
+        raise StateAssignmentError(module, changed[0])
 
 
 def require_value(value: Any, expected: Any, name: str) -> None:
@@ -271,6 +307,20 @@ def _copy(model: nn.Module) -> nn.Module:
         ) from error
 
 
+def _bake_parametrizations(model: nn.Module) -> None:
+    """A weight that ``torch.nn.utils.parametrize`` computes anew for each call becomes a plain one of that value.
+
+    ``remove_parametrizations`` would do, but it edits the class, which the user's own module shares with the copy.
+    """
+    for module in [module for module in model.modules() if parametrize.is_parametrized(module)]:
+        parametrizations: Any = module.parametrizations
+        values = {name: getattr(module, name).detach().clone() for name in parametrizations}
+        module.__class__ = parametrize.type_before_parametrizations(module)
+        del module.parametrizations
+        for name, value in values.items():
+            module.register_parameter(name, nn.Parameter(value))
+
+
 def _uncopiable(model: nn.Module) -> str | None:
     """A phrase that names the first attribute that cannot be copied by itself."""
     for path, module in model.named_modules():
@@ -311,45 +361,6 @@ def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
             )
 
 
-def _trace_graph(tracer: QuantTracer, model: nn.Module) -> Graph:
-    try:
-        return tracer.trace(model)
-    except Exception as error:
-        raise _tracing_error(tracer, model, error) from error
-
-
-def _tracing_error(tracer: QuantTracer, model: nn.Module, error: Exception) -> TracingError:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not is_library_file(frame.filename)]
-    at = None
-    if own:
-        source = (own[-1].line or linecache.getline(own[-1].filename, own[-1].lineno or 0)).strip()
-        at = f"{own[-1].filename}:{own[-1].lineno}: {source}"
-    if tracer.failed is not None and tracer.failed[0] is error:
-        path, kind = tracer.failed[1], tracer.failed[2].__name__
-        what = f"torch.fx cannot trace the submodule {path!r} (a {kind})"
-        hint = f'leaf_modules=("{path}",) keeps it whole and in float'
-    else:
-        what = f"torch.fx cannot trace the forward of the model itself (a {type(model).__name__})"
-        hint = "move that line into a submodule of its own, which leaf_modules can then keep whole and in float"
-    return TracingError(what, at=at, got=_plain(error), expected="a forward that does not depend on values", hint=hint)
-
-
-def _plain(error: Exception) -> str:
-    """The error in the user's terms: he has no proxies."""
-    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    for symptom, meaning in (
-        ("inputs to control flow", "a branch (if, while, and, or, assert) on the value of a tensor"),
-        ("cannot be iterated", "a loop over a tensor or over something made of one, whose length is not known"),
-        ("'len' is not supported", "len() of a tensor, which is not known while tracing"),
-        ("cannot be interpreted as an integer", "range() or another use of a number that is known only at run time"),
-        ("__bool__ should return", "a branch on the value of a tensor"),
-    ):
-        if symptom in text:
-            return meaning
-    return f"{type(error).__name__}: {text}"
-
-
 def _carry_over(model: nn.Module, gm: GraphModule) -> None:
     """What GraphModule forgets: hooks of the model, training flags, and which tensors are no part of the state."""
     for name in _ROOT_HOOKS:
@@ -366,7 +377,12 @@ def _carry_over(model: nn.Module, gm: GraphModule) -> None:
                 module._non_persistent_buffers_set.add(name)
 
 
-def _mark_module_calls(gm: GraphModule, leaf_modules: LeafModules, leaf_types: Sequence[type[nn.Module]]) -> None:
+def _mark_module_calls(
+    gm: GraphModule,
+    leaf_modules: LeafModules,
+    leaf_types: Sequence[type[nn.Module]],
+    untraceable: Mapping[str, str],
+) -> None:
     classes = tuple(item for item in leaf_modules if not isinstance(item, str))
     for node in gm.graph.nodes:
         if node.op != "call_module":
@@ -376,6 +392,8 @@ def _mark_module_calls(gm: GraphModule, leaf_modules: LeafModules, leaf_types: S
         if node.target in leaf_modules or isinstance(module, classes):
             node.meta[REASON] = "kept whole and in float by leaf_modules"
             node.meta[BY_REQUEST] = True
+        elif node.target in untraceable:
+            node.meta[REASON] = untraceable[node.target]
         elif has_hooks(module):
             node.meta[REASON] = "it has hooks, which only a float module runs"
         if type(module) in leaf_types and getattr(nn, type(module).__name__, None) is not type(module):

@@ -265,10 +265,16 @@ def test_moves_of_float_values_are_left_alone():
     assert flatten.reason == "neither what makes its input nor what reads its output is quantized"
 
 
-def test_a_parametrized_layer_stays_float():
+def test_a_parametrized_layer_is_quantized_with_the_weight_that_it_computes():
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2)).eval()
-    found = fxq.prepare(model, torch.rand(2, 4)).plan
-    assert [unit.nodes for unit in found.units] == [("_1",)]
+    x = torch.rand(8, 4)
+    prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+    assert torch.equal(prepared(x), model(x))
+    assert [unit.nodes for unit in prepared.plan.units] == [("_0",), ("_1",)]
+    assert nn.utils.parametrize.is_parametrized(model[0])
+    layer = fxq.convert(prepared).get_submodule("0")
+    stored = layer.weight * layer.weight_scale.reshape(-1, 1)
+    assert torch.all((stored - model[0].weight).abs() <= 0.51 * layer.weight_scale.reshape(-1, 1))
 
 
 def test_a_clamp_with_computed_bounds_is_not_fused():
