@@ -245,7 +245,7 @@ class TestRefusals:
 
     def test_nothing_to_quantize(self):
         with pytest.raises(PlanError) as caught:
-            fxq.prepare(nn.Sequential(nn.Softplus()).eval(), torch.rand(2))
+            fxq.prepare(nn.Sequential(nn.Softsign()).eval(), torch.rand(2))
         assert str(caught.value) == (
             "the model has no operator that can be quantized\n"
             "  got:      0: no pattern knows this operator\n"
@@ -253,12 +253,12 @@ class TestRefusals:
         )
 
     def test_strict_lists_what_would_stay_float(self):
-        model = nn.Sequential(nn.Linear(2, 2), nn.Softplus()).eval()
+        model = nn.Sequential(nn.Linear(2, 2), nn.Softsign()).eval()
         with pytest.raises(PlanError) as caught:
             fxq.prepare(model, torch.rand(2, 2), strict=True)
         assert str(caught.value) == (
             "strict: 1 operators would stay float\n"
-            "  got:      1 (Softplus): no pattern knows this operator\n"
+            "  got:      1 (Softsign): no pattern knows this operator\n"
             "  expected: every operator that the configuration asks to quantize becomes int8\n"
             "  hint:     set_module_name(name, None) says that one shall stay float; strict=False only reports them"
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.nn import (
+    ElementFunction,
     QuantizedAdaptiveAvgPool2d,
     QuantizedAdd,
     QuantizedAvgPool2d,
@@ -22,9 +24,11 @@ from fxquant.nn import (
     QuantizedTable,
 )
 from fxquant.nn.weight import LARGEST_FAN_IN
+from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.conv import CONV_PATTERNS
 from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
+from fxquant.patterns.unary import UNARY
 from fxquant.spec import QScheme
 
 
@@ -128,6 +132,18 @@ def clamp(unit: UnitView) -> nn.Module:
     return QuantizedTable(unit.activation, unit.qparams["x"], unit.qparams["y"])
 
 
+def function(unit: UnitView) -> nn.Module:
+    """A function of one tensor, with the numbers that it is called with."""
+    node, x = unit.nodes["function"], unit.nodes["x"]
+    if "function" in unit.modules:  # a PReLU of one slope
+        computed = ElementFunction(F.leaky_relu, after=(unit.modules["function"].weight.item(),))
+    else:
+        at = node.args.index(x)
+        assert callable(node.target)  # the normalize pass left no method
+        computed = ElementFunction(node.target, node.args[:at], node.args[at + 1 :], node.kwargs)
+    return QuantizedTable(computed, unit.qparams["x"], unit.qparams["y"])
+
+
 def names_of(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
     return tuple(pattern.name for pattern in patterns)
 
@@ -153,7 +169,8 @@ CPU = register_backend(
             LoweringRule(("avg_pool2d",), avg_pool2d, byte_activation),
             LoweringRule(("adaptive_avg_pool2d",), adaptive_avg_pool2d, byte_activation),
             LoweringRule(("mean",), mean, byte_activation),
-            LoweringRule(("relu", "relu6", "hardtanh"), clamp, byte_activation),
+            LoweringRule(names_of(ACTIVATION), clamp, byte_activation),
+            LoweringRule(names_of(UNARY), function, byte_activation),
             LoweringRule(("flatten", "reshape"), Lower.KEEP, byte_activation),
             LoweringRule(("dropout", "identity"), Lower.ELIDE, byte_activation),
         ),

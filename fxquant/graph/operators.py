@@ -179,6 +179,7 @@ ACTIVATIONS = (
         modules=(nn.LeakyReLU,),
         inplace_functions=(F.leaky_relu_,),
     ),
+    Operator(target=F.softplus, defaults={"beta": 1.0, "threshold": 20.0}, modules=(nn.Softplus,)),
     Operator(
         target=F.softmax,
         defaults={"dim": None},

@@ -6,10 +6,11 @@ from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.pool import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
-from fxquant.nn.table import QuantizedTable
+from fxquant.nn.table import ElementFunction, QuantizedTable
 
 __all__ = [
     "Dequantize",
+    "ElementFunction",
     "Quantize",
     "QuantizedAdaptiveAvgPool2d",
     "QuantizedAdd",

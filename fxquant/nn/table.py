@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,26 @@ from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import every_byte
 from fxquant.nn.weight import byte_grid
 from fxquant.spec import Clamp, QParams
+
+
+@dataclass(frozen=True, slots=True)
+class ElementFunction:
+    """A function of one tensor, element by element: a call with everything but the tensor filled in. Can be pickled."""
+
+    target: Callable[..., Tensor]
+    before: tuple[Any, ...] = ()
+    """Positional arguments before the tensor: the 2 in ``2 / x``."""
+    after: tuple[Any, ...] = ()
+    """Positional arguments behind it."""
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.target(*self.before, x, *self.after, **self.keywords)
+
+    def __str__(self) -> str:
+        keywords = (f"{name}={value!r}" for name, value in self.keywords.items())
+        arguments = [*map(repr, self.before), "x", *map(repr, self.after), *keywords]
+        return f"{getattr(self.target, '__name__', self.target)}({', '.join(arguments)})"
 
 
 class QuantizedTable(QuantizedModule):
@@ -62,5 +84,5 @@ class QuantizedTable(QuantizedModule):
         return torch.clamp(real, self.function.low, self.function.high)
 
     def extra_repr(self) -> str:
-        name = getattr(self.function, "__name__", None) or repr(self.function)
+        name = getattr(self.function, "__name__", None) or str(self.function)
         return f"{name}, {super().extra_repr()}"

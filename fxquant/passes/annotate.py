@@ -11,10 +11,11 @@ from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
 from fxquant.graph.query import BY_REQUEST, called_module, is_number, reason_of, tensors_of, value_of
+from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide
 from fxquant.patterns.matcher import match
-from fxquant.patterns.pattern import Match, Mismatch, Output, Pattern
+from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan import QuantUnit, Rejection
 from fxquant.spec import Fixed, GridPolicy, Handled, Observed, SharedWith, TensorRef
 
@@ -156,6 +157,9 @@ def _unit_of(
         policies |= {roles["y"]: Handled()} if "y" in roles else {}
     elif isinstance(pattern.output, Fixed):
         policies[roles["y"]] = pattern.output
+    elif isinstance(pattern.output, Bounded) and not isinstance(qconfig.activation(), FixedQParamsObserver):
+        assert qconfig.activation_scheme is not None  # _refuse saw to it
+        policies[roles["y"]] = Fixed(pattern.output.qparams(qconfig.activation_scheme))
     elif pattern.output in (Output.PICKED, Output.CLAMPED):
         policies[roles["y"]] = SharedWith(roles[found.inputs[0]])
     else:

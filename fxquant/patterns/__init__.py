@@ -1,11 +1,25 @@
 """What can be one quantized unit: tables of patterns, and the matcher that finds them."""
 
 from fxquant.patterns.matcher import match
-from fxquant.patterns.pattern import Match, Mismatch, Op, Output, Pattern, Reject, UnitView, op, tensor, tensors
+from fxquant.patterns.pattern import (
+    Bounded,
+    Match,
+    Mismatch,
+    Op,
+    Output,
+    Pattern,
+    Reject,
+    UnitView,
+    number,
+    op,
+    tensor,
+    tensors,
+)
 from fxquant.patterns.registry import DEFAULT_PATTERNS, known_patterns, register_pattern, unregister_pattern
 
 __all__ = [
     "DEFAULT_PATTERNS",
+    "Bounded",
     "Match",
     "Mismatch",
     "Op",
@@ -15,6 +29,7 @@ __all__ = [
     "UnitView",
     "known_patterns",
     "match",
+    "number",
     "op",
     "register_pattern",
     "tensor",

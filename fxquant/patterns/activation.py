@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
 from fxquant.graph.canonical import canonical_target
-from fxquant.patterns.pattern import Op, Output, Pattern, Reject, op, tensor
+from fxquant.patterns.pattern import Op, Output, Pattern, Reject, all_of, op, tensor
 from fxquant.spec import Clamp
 
 
 def _bounds(node: Node) -> Clamp | None:
     arguments: Any = node.args
-    _, low, high = arguments  # the normalize pass writes defaults out
-    return None if isinstance(low, Node) or isinstance(high, Node) else Clamp(float(low), float(high))
+    _, *bounds = arguments  # the normalize pass writes defaults out
+    if not all(bound is None or isinstance(bound, (int, float)) for bound in bounds):
+        return None
+    return Clamp(*(None if bound is None else float(bound) for bound in bounds))
 
 
 CLAMPS: dict[object, Callable[[Node], Clamp | None]] = {
     canonical_target(F.relu): lambda node: Clamp(0.0, None),
     canonical_target(F.relu6): lambda node: Clamp(0.0, 6.0),
     canonical_target(F.hardtanh): _bounds,
+    canonical_target(torch.clamp): _bounds,
 }
 
 
@@ -38,13 +42,25 @@ def constant_bounds(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
+def bounds_hold_zero(captures: Mapping[str, Node]) -> Reject | None:
+    """What is clamped to an interval without 0 may lie off the grid of the input, which always holds 0."""
+    clamp = clamp_of(captures["act"])
+    if clamp is not None and ((clamp.low or 0.0) > 0 or (clamp.high or 0.0) < 0):
+        return Reject("0 lies outside its bounds, so its values may lie off its input's grid", captures["act"])
+    return None
+
+
 def clamped(inner: Op) -> Op:
     """``inner`` followed by any activation that is a clamp, captured as ``act``."""
     return Op(tuple(CLAMPS), (inner,), name="act")
 
 
+AROUND_ZERO = all_of(constant_bounds, bounds_hold_zero)
+
 ACTIVATION = (
     Pattern("relu", op(F.relu)(tensor("x")).named("act"), output=Output.CLAMPED),
     Pattern("relu6", op(F.relu6)(tensor("x")).named("act"), output=Output.CLAMPED),
-    Pattern("hardtanh", op(F.hardtanh)(tensor("x")).named("act"), output=Output.CLAMPED, check=constant_bounds),
+    Pattern("hardtanh", op(F.hardtanh)(tensor("x")).named("act"), output=Output.CLAMPED, check=AROUND_ZERO),
+    Pattern("clamp", op(torch.clamp)(tensor("x")).named("act"), output=Output.CLAMPED, check=AROUND_ZERO),
+    Pattern("clamp_off_zero", op(F.hardtanh, torch.clamp)(tensor("x")).named("act"), check=constant_bounds),
 )

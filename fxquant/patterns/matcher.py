@@ -94,6 +94,8 @@ def _fit_argument(tree: Op | Input, value: Any, node: Node, pattern: str, matche
         if not isinstance(value, Node):
             return Mismatch(pattern, node, f"{value!r} stands where {_names(tree.targets)} should", matched)
         return _fit(tree, value, pattern, matched)
+    if tree.constant and not isinstance(value, (int, float)):
+        return Mismatch(pattern, node, f"{value!r} stands where a number should", matched)
     if not tree.many:
         return [_Fit(captures={tree.name: value})]
     if not isinstance(value, (list, tuple)):

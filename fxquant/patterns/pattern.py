@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import Node
 
 from fxquant.errors import SpecError
 from fxquant.graph.canonical import canonical_target
 from fxquant.graph.query import function_name
-from fxquant.spec import Clamp, Fixed, QParams
+from fxquant.spec import Clamp, Fixed, QParams, QScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Input:
     name: str
     many: bool = False
     """True: a list or tuple of values, captured as ``name0``, ``name1``, …"""
+    constant: bool = False
+    """True: only a Python number fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +92,37 @@ def tensors(name: str) -> Input:
     return Input(name, many=True)
 
 
+def number(name: str) -> Input:
+    """A Python number that stands in the graph: ``2`` in ``x + 2``. Nothing is quantized there."""
+    return Input(name, constant=True)
+
+
 class Output(enum.Enum):
-    """How the output of a unit gets its grid. A ``Fixed`` policy may stand in the same place."""
+    """How the output of a unit gets its grid. ``Bounded`` or a ``Fixed`` policy may stand in the same place."""
 
     OBSERVED = "its own range, measured"
     PICKED = "the grid of the first input, whose values are picked or moved: nothing to round"
     CLAMPED = "the grid of the first input, whose values are clamped: only the bounds may need rounding"
     ONE_FOR_ALL = "one grid for all inputs and the output"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """The output never leaves [low, high], so its grid needs no measuring: all steps of the scheme, evenly over it.
+
+    For uint8, [0, 1] is scale 1/256 and zero point 0, [-1, 1] is scale 2/256 and zero point 128: ``high`` itself is one
+    step beyond the last integer, so that 0.0 and the scale are exact. A symmetric scheme gets [-high, high].
+    """
+
+    low: float
+    high: float
+
+    def qparams(self, scheme: QScheme) -> QParams:
+        """The grid, in ``scheme``."""
+        low = -self.high if scheme.symmetric else self.low
+        scale = (self.high - low) / (scheme.quant_max - scheme.quant_min + 1)
+        zero_point = scheme.quant_min + round(-low / scale)
+        return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +184,7 @@ class Pattern:
     """Capture of the module whose ``weight`` is quantized."""
     weight_axis: int = 0
     """Dimension of that weight that counts the output channels."""
-    output: Output | Fixed = Output.OBSERVED
+    output: Output | Bounded | Fixed = Output.OBSERVED
     check: Check | None = None
     """Sees the captured nodes, and answers None or the reason to refuse."""
     lower: Mapping[str, Build] = field(default_factory=dict)

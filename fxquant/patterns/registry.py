@@ -14,9 +14,12 @@ from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
 from fxquant.patterns.shape import SHAPE
+from fxquant.patterns.unary import UNARY
 from fxquant.registry import Registry
 
-DEFAULT_PATTERNS: tuple[Pattern, ...] = CONV_PATTERNS + LINEAR_PATTERNS + ELEMENTWISE + POOL + ACTIVATION + SHAPE
+DEFAULT_PATTERNS: tuple[Pattern, ...] = (
+    CONV_PATTERNS + LINEAR_PATTERNS + ELEMENTWISE + POOL + ACTIVATION + UNARY + SHAPE
+)
 
 REGISTERED: Registry[Pattern] = Registry("pattern")
 """What users added. They are tried before the default patterns of the same size."""

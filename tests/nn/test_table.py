@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fxquant.errors import LoweringError
 from fxquant.nn.quantize import every_byte
-from fxquant.nn.table import QuantizedTable
+from fxquant.nn.table import ElementFunction, QuantizedTable
 from fxquant.spec import Clamp, QParams, QScheme
 
 
@@ -87,3 +87,26 @@ def test_printing() -> None:
     assert repr(QuantizedTable(Clamp(0.0, None), grid(0.05, 7), grid(0.03, 9))).startswith(
         "QuantizedTable(Clamp(low=0.0, high=None), x: "
     )
+    gelu = ElementFunction(F.gelu, keywords={"approximate": "tanh"})
+    assert repr(QuantizedTable(gelu, grid(0.05, 7), grid(0.03, 9))).startswith(
+        "QuantizedTable(gelu(x, approximate='tanh'), x: "
+    )
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    return a / b
+
+
+@pytest.mark.parametrize(
+    ("function", "same", "text"),
+    [
+        (ElementFunction(F.leaky_relu, after=(0.2,)), lambda x: F.leaky_relu(x, 0.2), "leaky_relu(x, 0.2)"),
+        (ElementFunction(torch.rsub, after=(1,)), lambda x: 1 - x, "rsub(x, 1)"),
+        (ElementFunction(divide, before=(2,)), lambda x: 2 / x, "divide(2, x)"),
+        (ElementFunction(F.elu, after=(0.5,)), lambda x: F.elu(x, 0.5), "elu(x, 0.5)"),
+    ],
+)
+def test_a_call_with_its_numbers_is_a_function(function, same, text) -> None:
+    x = torch.linspace(0.5, 3, 7)
+    assert str(function) == text
+    assert torch.equal(pickle.loads(pickle.dumps(function))(x), same(x))

@@ -35,7 +35,7 @@ def test_concatenation_has_one_grid_for_all(plan_of):
     ("body", "pattern", "reason"),
     [
         (lambda x: torch.add(x, x, alpha=0.5), "add", "alpha=0.5: only a plain sum has an integer form"),
-        (lambda x: x * 3, "mul", "its operand 'b' is the number 3, not a tensor"),
+        (lambda x: x * x.size(1), "mul", "its operand 'b' is a number, not a tensor"),
         (lambda x: torch.cat([x, x.long()]), "cat", "its operand 'x1' is a tensor of int64"),
         (lambda x: x + (x > 0), "add", "its operand 'b' is a tensor of bool"),
     ],

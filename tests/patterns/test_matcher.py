@@ -13,9 +13,10 @@ from torch.fx import Graph, GraphModule, symbolic_trace
 from fxquant.patterns.conv import CONV, CONV_BN, plus_residual
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.matcher import match
-from fxquant.patterns.pattern import Match, Mismatch, Pattern, op, tensor
+from fxquant.patterns.pattern import Match, Mismatch, Pattern, number, op, tensor
 
 CAT = next(pattern for pattern in ELEMENTWISE if pattern.name == "cat")
+ADD_NUMBER = Pattern("add_number", op(torch.add)(tensor("x"), number("other")).named("add"))
 CONV_RELU = Pattern("conv_relu", op(F.relu)(CONV).named("act"), weight="conv")
 CONV_ADD = Pattern("conv_add", plus_residual(CONV), ("x", "residual"), "conv")
 SWISH = Pattern("swish", op(torch.mul, commutative=True)(tensor("x"), op(torch.sigmoid)(tensor("x"))))
@@ -50,6 +51,7 @@ def names(found: Match) -> tuple[tuple[str, ...], dict[str, object]]:
 @pytest.mark.parametrize(
     ("pattern", "body", "nodes", "captures"),
     [
+        (ADD_NUMBER, lambda m, x, y: torch.add(x, 2), ("add",), {"x": "x", "other": 2, "add": "add"}),
         (CONV_RELU, lambda m, x, y: F.relu(m.conv(x)), ("conv", "relu"), {"x": "x", "conv": "conv", "act": "relu"}),
         (
             CONV_ADD,
@@ -140,6 +142,7 @@ def test_the_root_and_the_inputs_may_have_any_number_of_readers():
             "has 1 positional arguments, 2 are needed",
             1,
         ),
+        (ADD_NUMBER, lambda m, x, y: torch.add(x, y), "add", "y stands where a number should", 1),
         (CAT, lambda m, x, y: torch.cat(x.chunk(2)), "cat", "chunk stands where a list of tensors should", 1),
     ],
 )

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxquant.errors import SpecError
-from fxquant.patterns.pattern import Input, Op, Output, Pattern, op, tensor, tensors
+from fxquant.patterns.pattern import Bounded, Input, Op, Output, Pattern, op, tensor, tensors
+from fxquant.spec import QScheme
 
 CONV = op(nn.Conv2d)(tensor("x")).named("conv")
 
@@ -83,6 +84,25 @@ def test_a_pattern_names_only_what_its_tree_captures(fields, missing):
         "  expected: one of x, conv\n"
         "  hint:     tensor('x') captures an input, op(...)(...).named('conv') an operator"
     )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "scheme", "expected"),
+    [
+        (Bounded(0.0, 1.0), QScheme(signed=False), (1 / 256, 0)),
+        (Bounded(-1.0, 1.0), QScheme(signed=False), (2 / 256, 128)),
+        (Bounded(0.0, 1.0), QScheme(), (1 / 256, -128)),
+        (Bounded(-1.0, 1.0), QScheme(), (2 / 256, 0)),
+        (Bounded(0.0, 1.0), QScheme(symmetric=True), (2 / 256, 0)),
+        (Bounded(0.0, 1.0), QScheme(signed=False, symmetric=True), (2 / 256, 128)),
+        (Bounded(0.0, 1.0), QScheme(bits=4, signed=False), (1 / 16, 0)),
+        (Bounded(-1.0, 1.0), QScheme(signed=False, limits=(0, 127)), (2 / 128, 64)),
+    ],
+)
+def test_bounds_that_are_known_are_a_grid(bounds, scheme, expected):
+    qparams = bounds.qparams(scheme)
+    assert (qparams.scale.item(), qparams.zero_point.item()) == expected
+    assert qparams.scheme is scheme
 
 
 def test_a_pattern_is_a_table_row():

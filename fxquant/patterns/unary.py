@@ -1,0 +1,85 @@
+"""Functions of one tensor, element by element: whatever they cost, on a byte they are a table of 256 answers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Node
+
+from fxquant.graph.query import called_module, function_name
+from fxquant.patterns.pattern import Bounded, Check, Op, Output, Pattern, Reject, all_of, number, op, tensor
+
+SMOOTH_POWERS = (2, 3)
+"""Exponents of powers that are as smooth as a grid is fine; roots and reciprocals are steep near 0."""
+
+
+def constants_only(captures: Mapping[str, Node]) -> Reject | None:
+    """A table is filled once, so the function must be the same in every call."""
+    node = captures["function"]
+    computed = [arg for arg in node.all_input_nodes if arg is not captures["x"]]
+    if computed:
+        return Reject(f"{computed[0].name!r}, which it takes besides, is computed at run time", node)
+    return None
+
+
+def one_slope(captures: Mapping[str, Node]) -> Reject | None:
+    """A PReLU with a slope per channel is another function in every channel."""
+    slopes = called_module(captures["function"]).weight.numel()
+    if slopes > 1:
+        return Reject(f"it has a slope for each of {slopes} channels; a table holds one function", captures["function"])
+    return None
+
+
+def smooth_power(captures: Mapping[str, Node]) -> Reject | None:
+    exponent: Any = captures["exponent"]
+    if exponent not in SMOOTH_POWERS:
+        return Reject(f"only squares and cubes are smooth enough for a grid, not the power of {exponent}")
+    return None
+
+
+def no_alpha(captures: Mapping[str, Node]) -> Reject | None:
+    """``torch.add(x, 2, alpha=3)``: legal, and never written."""
+    alpha = captures["function"].kwargs.get("alpha", 1)
+    return None if alpha == 1 else Reject(f"alpha={alpha}: only plain sums and differences have an integer form")
+
+
+def no_rounding(captures: Mapping[str, Node]) -> Reject | None:
+    """``torch.div(x, 2, rounding_mode="floor")`` is a staircase."""
+    mode = captures["function"].kwargs.get("rounding_mode")
+    return None if mode is None else Reject(f"rounding_mode={mode!r}: its steps do not fall on those of a grid")
+
+
+def _function(target: Any, output: Output | Bounded = Output.OBSERVED, name: str = "") -> Pattern:
+    tree = op(target)(tensor("x")).named("function")
+    return Pattern(name or function_name(target), tree, output=output, check=constants_only)
+
+
+def _with_number(name: str, target: Any, check: Check | None = None, number_name: str = "number") -> Pattern:
+    tree = op(target)(tensor("x"), number(number_name)).named("function")
+    return Pattern(name, tree, check=check)
+
+
+UNIT_INTERVAL = Bounded(0.0, 1.0)
+
+UNARY = (
+    _function(torch.sigmoid, UNIT_INTERVAL),
+    _function(F.hardsigmoid, UNIT_INTERVAL),
+    _function(torch.tanh, Bounded(-1.0, 1.0)),
+    *(_function(f) for f in (F.hardswish, F.silu, F.gelu, F.mish, F.elu, F.selu, F.leaky_relu, F.softplus)),
+    *(_function(f) for f in (torch.neg, torch.abs, torch.square)),
+    Pattern("prelu", op(nn.PReLU)(tensor("x")).named("function"), check=all_of(constants_only, one_slope)),
+    _with_number("add_number", torch.add, no_alpha),
+    _with_number("sub_number", torch.sub, no_alpha),
+    _with_number("number_sub", torch.rsub, no_alpha),
+    _with_number("mul_number", torch.mul),
+    _with_number("div_number", torch.div, no_rounding),
+    # Tensors have no method for it, so the normalize pass leaves ``2 / x`` as it is.
+    Pattern("number_div", Op((operator.truediv,), (number("number"), tensor("x")), name="function")),
+    _with_number("pow_number", torch.pow, smooth_power, number_name="exponent"),
+)
+"""The function's node is captured as ``function``, its tensor as ``x``."""

@@ -1,0 +1,147 @@
+"""Functions of one tensor and operators with a number: found, on which grid, exact as a table, refused and why."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fxquant as fxq
+from fxquant.graph.query import function_name
+from fxquant.nn import QuantizedTable
+from fxquant.observers import FixedQParamsObserver
+from fxquant.patterns.pattern import Bounded
+from fxquant.patterns.unary import UNARY
+from fxquant.spec import Fixed, Observed, SharedWith, TensorRef
+
+CLOSE = 34
+"""dB. A range of 255 steps that is filled evenly has 59 dB per rounding; steep parts of a function cost some of it."""
+
+
+def two_over(x):
+    return 2 / (1 + torch.sigmoid(x))
+
+
+FUNCTIONS = {
+    "sigmoid": (nn.Sigmoid(), torch.sigmoid, F.sigmoid, lambda x: x.sigmoid()),
+    "hardsigmoid": (nn.Hardsigmoid(), F.hardsigmoid),
+    "tanh": (nn.Tanh(), torch.tanh, lambda x: x.tanh()),
+    "hardswish": (nn.Hardswish(inplace=True), F.hardswish),
+    "silu": (nn.SiLU(), F.silu),
+    "gelu": (nn.GELU(), nn.GELU(approximate="tanh"), F.gelu, lambda x: F.gelu(x, approximate="tanh")),
+    "mish": (nn.Mish(), F.mish),
+    "elu": (nn.ELU(0.5), F.elu, lambda x: F.elu(x, alpha=2.0)),
+    "selu": (nn.SELU(), torch.selu),
+    "leaky_relu": (nn.LeakyReLU(0.2), F.leaky_relu, lambda x: F.leaky_relu(x, negative_slope=0.3)),
+    "softplus": (nn.Softplus(beta=2), F.softplus),
+    "prelu": (nn.PReLU(init=0.3),),
+    "neg": (torch.neg, lambda x: -x),
+    "abs": (torch.abs, abs),
+    "square": (torch.square, lambda x: x.square()),
+    "add_number": (lambda x: x + 0.5, lambda x: 2 + x, lambda x: x.add(-1)),
+    "sub_number": (lambda x: x - 0.5, lambda x: x.sub(2)),
+    "number_sub": (lambda x: 1 - x, lambda x: torch.rsub(x, 3)),
+    "mul_number": (lambda x: 3 * x, lambda x: x * -2),
+    "div_number": (lambda x: x / 4, lambda x: x.div(-3)),
+    "pow_number": (lambda x: x**2, lambda x: x.pow(3)),
+}
+
+
+@pytest.mark.parametrize(("pattern", "spelling"), [(name, s) for name, all_of in FUNCTIONS.items() for s in all_of])
+def test_every_spelling_is_one_table(forms_behind_conv, pattern, spelling):
+    forms = forms_behind_conv(spelling)
+    assert forms.units == ["conv", pattern]
+    assert isinstance(forms.int8.get_submodule(forms.prepared.plan.units[-1].root), QuantizedTable) or isinstance(
+        forms.int8.reader, QuantizedTable
+    )
+    assert torch.equal(forms.got, forms.simulated)
+    assert forms.sqnr > CLOSE
+
+
+def test_every_function_is_tried():
+    assert {pattern.name for pattern in UNARY} == {*FUNCTIONS, "number_div"}
+
+
+def test_a_number_over_a_tensor(forms_behind_conv):
+    forms = forms_behind_conv(two_over)
+    assert forms.units == ["conv", "sigmoid", "add_number", "number_div"]
+    assert forms.sqnr > CLOSE
+
+
+@pytest.mark.parametrize(
+    ("function", "scale", "zero_point"),
+    [(torch.sigmoid, 1 / 256, 0), (F.hardsigmoid, 1 / 256, 0), (torch.tanh, 2 / 256, 128)],
+)
+def test_bounded_functions_have_a_grid_that_no_data_changes(plan_behind_conv, function, scale, zero_point):
+    plan = plan_behind_conv(function)
+    policy = plan.policies[plan.units[-1].roles["y"]]
+    assert isinstance(policy, Fixed)
+    assert (policy.qparams.scale.item(), policy.qparams.zero_point.item()) == (scale, zero_point)
+    assert {p.name for p in UNARY if isinstance(p.output, Bounded)} == {"sigmoid", "hardsigmoid", "tanh"}
+
+
+def test_a_fixed_grid_flows_through_what_keeps_it_and_is_requantized_for_what_does_not(forms_behind_conv):
+    forms = forms_behind_conv(lambda y: torch.cat([F.max_pool2d(torch.tanh(y), 2), F.relu(F.max_pool2d(y, 2))], 1))
+    plan = forms.prepared.plan
+    assert forms.units == ["conv", "tanh", "max_pool2d", "max_pool2d", "relu", "cat"]
+    assert plan.grid_owner(TensorRef("max_pool2d")) == TensorRef("tanh")
+    assert isinstance(plan.policies[TensorRef("tanh")], Fixed)
+    assert plan.policies[TensorRef("conv")] == SharedWith(TensorRef("cat"), observed=True)
+    assert "tanh" not in forms.prepared.observers
+    assert forms.sqnr > CLOSE
+
+
+def test_the_configuration_may_name_another_fixed_grid():
+    wider = FixedQParamsObserver.with_args(scale=1 / 128, zero_point=0, dtype=torch.uint8)
+    rules = fxq.get_default_qconfig_mapping()
+    rules.set_object_type(torch.sigmoid, fxq.QConfig(activation=wider, weight=rules.global_qconfig.weight))
+    plan = fxq.prepare(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()).eval(), torch.rand(2, 4), rules).plan
+    assert plan.policies[plan.units[-1].roles["y"]] == Observed(wider)
+
+
+def test_calibration_and_int8_state_travel(forms_behind_conv):
+    forms = forms_behind_conv(lambda x: torch.sigmoid(x) * F.gelu(1 - x))
+    x = torch.linspace(-1, 1, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)
+    with torch.no_grad():
+        assert torch.equal(copy.deepcopy(forms.int8)(x), forms.got)
+        tables = [module for module in forms.int8.modules() if isinstance(module, QuantizedTable)]
+        for table in tables:
+            again = pickle.loads(pickle.dumps(table))
+            q = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+            assert torch.equal(again(q), table(q))
+        shell = fxq.convert(fxq.prepare(copy.deepcopy(forms.prepared.graph_module), x), allow_uncalibrated=True)
+        shell.load_state_dict(forms.int8.state_dict())
+        assert torch.equal(shell(x), forms.got)
+    assert len(tables) == 3
+
+
+@pytest.mark.parametrize(
+    ("reader", "reason"),
+    [
+        (nn.PReLU(4), "it has a slope for each of 4 channels; a table holds one function"),
+        (lambda x: x**0.5, "only squares and cubes are smooth enough for a grid, not the power of 0.5"),
+        (lambda x: torch.add(x, 2, alpha=3), "alpha=3: only plain sums and differences have an integer form"),
+        (lambda x: torch.sub(x, 2, alpha=3), "alpha=3: only plain sums and differences have an integer form"),
+        (
+            lambda x: torch.div(x, 2, rounding_mode="floor"),
+            "rounding_mode='floor': its steps do not fall on those of a grid",
+        ),
+        (
+            lambda x: F.leaky_relu(x, x.size(2) / 10),
+            "'truediv', which it takes besides, is computed at run time",
+        ),
+    ],
+)
+def test_what_a_table_cannot_be_stays_float_and_says_why(plan_behind_conv, reader, reason):
+    plan = plan_behind_conv(reader)
+    assert [unit.pattern for unit in plan.units] == ["conv"]
+    assert [rejection.reason for rejection in plan.rejections] == [reason]
+
+
+@pytest.mark.parametrize("pattern", UNARY, ids=lambda pattern: pattern.name)
+def test_a_row_captures_what_lowering_needs(pattern):
+    assert set(pattern.root.captures) >= {"x", "function"}, function_name(pattern.root.targets[0])
