@@ -189,6 +189,24 @@ class Quantizer:
         self.graph_module.load_state_dict(own, strict=strict)
         holder.load_state_dict({name: value for name, value in state_dict.items() if name not in own}, strict=strict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Patterns that everybody has travel by name: their targets may be functions that pickle cannot find."""
+        known = {pattern.name: pattern for pattern in known_patterns()}
+        patterns = tuple(p.name if known.get(p.name) is p else p for p in self.patterns)
+        return {**self.__dict__, "patterns": patterns}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        known = {pattern.name: pattern for pattern in known_patterns()}
+        for name in state["patterns"]:
+            if isinstance(name, str) and name not in known:
+                raise UnknownNameError(
+                    "this Quantizer was prepared with a pattern that is not registered here",
+                    got=repr(name),
+                    hint="import the module that registers it before unpickling",
+                )
+        patterns = tuple(known[p] if isinstance(p, str) else p for p in state["patterns"])
+        self.__dict__.update({**state, "patterns": patterns})
+
     def _context(self, plan: QuantPlan) -> PassContext:
         return PassContext(
             plan=plan,

@@ -137,6 +137,18 @@ class TestState:
         twin(x * 100)
         assert same_state(before, state_of(prepared.observers))
 
+    def test_pickling_keeps_the_calibration_and_goes_on(self, model, x):
+        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+        twin = pickle.loads(pickle.dumps(prepared))
+        assert str(twin.graph) == str(prepared.graph)
+        assert twin.plan == prepared.plan
+        assert str(twin.coverage()) == str(prepared.coverage())
+        for to in ("int8", "fake_quant", "reference"):
+            assert torch.equal(fxq.convert(twin, to=to)(x), fxq.convert(prepared, to=to)(x))
+        fxq.calibrate(twin, [x * 2], progress=False)
+        fxq.calibrate(prepared, [x * 2], progress=False)
+        assert torch.equal(fxq.convert(twin)(x), fxq.convert(prepared)(x))
+
     @pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
     def test_converted_models_can_be_copied_and_pickled(self, model, x, to):
         converted = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False), to=to)

@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.aliases import changed_argument
 from fxquant.graph.edit import drop_unused_modules
 from fxquant.graph.query import canonical_type, has_hooks, module_of
-from fxquant.graph.tracing import require_value
+from fxquant.graph.tracer import require_value
 from fxquant.passes.base import PassContext, graph_pass
 
 

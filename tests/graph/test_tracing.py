@@ -12,7 +12,8 @@ from torch.fx import GraphModule, symbolic_trace
 
 from fxquant.errors import InputError, TracingError, UnknownNameError, user_line
 from fxquant.graph.query import BY_REQUEST, canonical_type, module_of, qualified_name, reason_of, value_of
-from fxquant.graph.tracing import QuantTracer, trace
+from fxquant.graph.tracer import QuantTracer
+from fxquant.graph.tracing import trace
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 

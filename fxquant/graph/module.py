@@ -1,0 +1,131 @@
+"""The GraphModule of this package: copying and pickling keep the names of its nodes and what is known of them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, VALUE
+
+_KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, INPLACE, "stack_trace")
+"""What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
+
+
+class NamedGraphModule(GraphModule):
+    """A ``torch.fx.GraphModule`` whose copies are what it is.
+
+    torch's own, pickled, is generated code that is traced again on loading, with other node names and no metadata;
+    copied, it loses its class's name, its hooks and its plain attributes. Plans refer to nodes by name, so all of that
+    is kept here.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
+        state = copy.deepcopy(_state(self), memo)
+        return _restore(type(self).__name__, state, copy.deepcopy(self.graph, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (type(self).__name__, _state(self), tuple(_record(node) for node in self.graph.nodes))
+
+
+def _state(gm: GraphModule) -> dict[str, Any]:
+    """All but the graph and what is generated from it."""
+    return {name: value for name, value in gm.__dict__.items() if name not in ("_graph", "_code", "_lineno_map")}
+
+
+def _restore(class_name: str, state: Mapping[str, Any], graph: Graph) -> NamedGraphModule:
+    gm = NamedGraphModule.__new__(NamedGraphModule)
+    nn.Module.__init__(gm)
+    gm.__dict__.update(state)
+    type(gm).__name__ = class_name
+    gm.graph = graph
+    return gm
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeName:
+    """Stands for a node in the arguments of another."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _FunctionPath:
+    """Stands for a function that pickle does not find under its own name, as ``F.max_pool2d``."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A node as plain data."""
+
+    op: str
+    name: str
+    target: Any
+    args: Any
+    kwargs: Any
+    type: Any
+    meta: dict[str, Any]
+
+
+def _record(node: Node) -> _Record:
+    return _Record(
+        node.op,
+        node.name,
+        _portable(node.target),
+        _with_names(node.args),
+        _with_names(node.kwargs),
+        node.type,
+        {key: node.meta[key] for key in _KEPT_META if key in node.meta},
+    )
+
+
+def _with_names(arguments: Any) -> Any:
+    return map_arg(arguments, lambda node: cast(Any, _NodeName(node.name)))
+
+
+def _portable(target: Any) -> Any:
+    """Functions whose ``__qualname__`` leads nowhere are looked up by ``__module__`` and ``__name__``."""
+    if isinstance(target, str) or "<locals>" not in getattr(target, "__qualname__", ""):
+        return target
+    for module in (getattr(target, "__module__", ""), "torch.nn.functional"):
+        for name, value in vars(importlib.import_module(module)).items() if module else ():
+            if value is target:
+                return _FunctionPath(module, name)
+    return target
+
+
+def _unpickle(class_name: str, state: Mapping[str, Any], records: tuple[_Record, ...]) -> NamedGraphModule:
+    graph = Graph()
+    nodes: dict[str, Node] = {}
+
+    def real(value: Any) -> Any:
+        if isinstance(value, _NodeName):
+            return nodes[value.name]
+        if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            return type(value)(real(item) for item in value)
+        if isinstance(value, tuple):
+            return type(value)(*(real(item) for item in value))
+        if isinstance(value, dict):
+            return {key: real(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(real(value.start), real(value.stop), real(value.step))
+        return value
+
+    for record in records:
+        target = record.target
+        if isinstance(target, _FunctionPath):
+            target = getattr(importlib.import_module(target.module), target.name)
+        node = graph.create_node(record.op, target, real(record.args), real(record.kwargs), record.name, record.type)
+        node.name = record.name
+        node.meta = dict(record.meta)
+        nodes[record.name] = node
+    return _restore(class_name, state, graph)
