@@ -11,8 +11,7 @@ from torch import nn
 from torch.fx import GraphModule, symbolic_trace
 
 from fxquant.errors import InputError, TracingError, UnknownNameError, user_line
-from fxquant.graph.query import BY_REQUEST, canonical_type, module_of, qualified_name, reason_of, value_of
-from fxquant.graph.tracer import QuantTracer
+from fxquant.graph.query import BY_REQUEST, module_of, qualified_name, reason_of, value_of
 from fxquant.graph.tracing import trace
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
@@ -329,12 +328,6 @@ def test_the_example_is_not_changed_by_a_model_that_writes_to_its_input():
     x = X.clone()
     trace(Fn(lambda self, x: x.add_(1)), example_args=(x,))
     assert torch.equal(x, X)
-
-
-def test_tracer_can_be_used_alone():
-    graph = QuantTracer().trace(nn.Sequential(nn.Conv2d(3, 3, 1), nn.ReLU()))
-    assert [node.op for node in graph.nodes] == ["placeholder", "call_module", "call_module", "output"]
-    assert canonical_type(nn.ReLU()) is nn.ReLU
 
 
 def test_a_module_with_hooks_has_a_reason_to_stay_float():

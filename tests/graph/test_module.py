@@ -1,0 +1,87 @@
+"""Copies and pickles of a traced module keep names, metadata, hooks and attributes."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fxquant.graph.query import CALLED, VALUE
+from fxquant.graph.tracing import trace
+from fxquant.passes.normalize import normalize
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(3, 4, 3), nn.ReLU()
+        self.classes = ["cat", "dog"]
+        self.register_buffer("shift", torch.ones(1), persistent=False)
+
+    def forward(self, x: Tensor, scale: float = 2.0) -> dict:
+        y = self.relu(self.conv(x)) * scale + self.shift
+        pooled = F.max_pool2d(y, 2)
+        return {"pair": Pair(pooled[:, 1:, ::2], [y.size(0), None]), "rest": torch.cat([y, y], 1)}
+
+
+X = torch.rand(2, 3, 8, 8)
+
+
+def traced() -> torch.fx.GraphModule:
+    gm = normalize(trace(Net().eval(), example_args=(X,)), None)
+    gm.recompile()
+    return gm
+
+
+@pytest.mark.parametrize("through", [copy.deepcopy, lambda gm: pickle.loads(pickle.dumps(gm))], ids=["copy", "pickle"])
+def test_a_copy_is_what_the_original_is(through):
+    gm = traced()
+    assert gm.classes == ["cat", "dog"]
+    twin = through(gm)
+    assert type(twin).__name__ == "Net"
+    assert [node.name for node in twin.graph.nodes] == [node.name for node in gm.graph.nodes]
+    assert str(twin.graph) == str(gm.graph)
+    assert twin.code == gm.code
+    for ours, theirs in zip(twin.graph.nodes, gm.graph.nodes, strict=True):
+        assert ours.meta.get(VALUE) == theirs.meta.get(VALUE)
+        assert ours.meta.get(CALLED) == theirs.meta.get(CALLED)
+        assert ours.stack_trace == theirs.stack_trace
+    assert twin.classes == ["cat", "dog"]
+    assert twin.state_dict().keys() == gm.state_dict().keys() == {"conv.weight", "conv.bias"}
+    assert not any(module.training for module in twin.modules())
+    expected, got = gm(X), twin(X)
+    assert isinstance(got["pair"], Pair)
+    assert torch.equal(got["pair"].left, expected["pair"].left)
+    assert got["pair"].right == [2, None]
+    assert torch.equal(got["rest"], expected["rest"])
+    assert torch.equal(twin(X, scale=3.0)["rest"], gm(X, scale=3.0)["rest"])
+
+
+def test_a_copy_shares_nothing():
+    gm = traced()
+    twin = copy.deepcopy(gm)
+    with torch.no_grad():
+        twin.conv.weight.zero_()
+    next(iter(twin.graph.nodes)).meta["mine"] = 1
+    assert gm.conv.weight.abs().sum() > 0
+    assert "mine" not in next(iter(gm.graph.nodes)).meta
+
+
+def count(module, args, output) -> None:
+    module.calls = getattr(module, "calls", 0) + 1
+
+
+def test_hooks_of_the_model_survive():
+    model = Net().eval()
+    model.register_forward_hook(count)
+    gm = copy.deepcopy(trace(model, example_args=(X,)))
+    before = getattr(gm, "calls", 0)
+    gm(X)
+    assert gm.calls == before + 1

@@ -1,0 +1,80 @@
+"""The tracer: leaves, in-place operators, known shapes, fixed arguments, and state that may not be traced."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fxquant.errors import InputError
+from fxquant.graph.tracer import KnownTensorProxy, QuantTracer, no_traced_state, require_value
+from fxquant.graph.untraceable import StateAssignmentError
+
+
+class Fn(nn.Module):
+    def __init__(self, function, **modules: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def targets(model: nn.Module) -> list:
+    return [node.target for node in QuantTracer().trace(model).nodes if node.op.startswith("call")]
+
+
+def test_torch_modules_are_leaves_and_containers_are_not():
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 3, 1)), nn.ReLU())
+    assert targets(model) == ["0.0", "1"]
+
+
+def test_in_place_operators_are_recorded_as_what_they_are():
+    def forward(self, x):
+        y = x
+        y += 1
+        y *= 2
+        y[0] = 3
+        return y
+
+    assert targets(Fn(forward)) == [operator.iadd, operator.imul, operator.setitem]
+
+
+def test_shapes_of_parameters_are_known_while_tracing():
+    def forward(self, x):
+        weight = self.layer.weight
+        assert weight.shape == (2, 3)
+        assert (weight.size(0), weight.dim(), weight.numel(), len(weight)) == (2, 2, 6, 2)
+        return x @ weight.t() if weight.ndim == 2 and weight.dtype == torch.float32 else x
+
+    graph = QuantTracer().trace(Fn(forward, layer=nn.Linear(3, 2)))
+    assert [node.target for node in graph.nodes if node.op == "get_attr"] == ["layer.weight"]
+    assert issubclass(KnownTensorProxy, torch.fx.Proxy)
+
+
+def test_a_fixed_argument_is_checked_at_run_time():
+    assert require_value(True, True, "flag") is None
+    for wrong in (False, 1, None):
+        with pytest.raises(InputError) as caught:
+            require_value(wrong, True, "flag")
+        assert str(caught.value) == (
+            "the argument 'flag' was fixed when the model was prepared\n"
+            f"  got:      {wrong!r}\n"
+            "  expected: True\n"
+            "  hint:     give 'flag' that value in the example inputs, and prepare again"
+        )
+
+
+def test_a_module_that_keeps_a_traced_value_gets_its_state_back():
+    module = nn.BatchNorm1d(2)
+    mean, proxy = module.running_mean, QuantTracer().proxy(torch.fx.Graph().placeholder("x"))
+    with pytest.raises(StateAssignmentError) as caught, no_traced_state(module):
+        module._buffers["running_mean"] = proxy
+        module.seen = proxy
+    assert "self." in str(caught.value)
+    assert module.running_mean is mean
+    assert not hasattr(module, "seen")
