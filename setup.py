@@ -55,7 +55,8 @@ X86_FLAGS: dict[str, tuple[str, ...]] = {
         "-mprefer-vector-width=512",
     ),
 }
-"""One compilation of cpu/loops/*.cpp for each; ``avx512_vnni`` of FXQUANT_CPU_ISA runs the loops of ``avx512``."""
+X86_FLAGS["avx512_vnni"] = (*X86_FLAGS["avx512"], "-mavx512vnni")
+"""One compilation of cpu/loops/*.cpp for each; of ``avx512_vnni`` only where a source asks __AVX512VNNI__."""
 NVCC_FLAGS = (
     *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wextra,-Werror"),
     *("-fmad=false", "-Werror=all-warnings", "-DUSE_CUDA"),
@@ -111,7 +112,10 @@ def cpu_steps(cxx: str, torch: Path) -> list[Step]:
     steps = [Step(path, f"cpu-{path.stem}", binding) for path in sorted((CSRC / "cpu").glob("*.cpp"))]
     for isa, flags in (X86_FLAGS if is_x86() else {"portable": ()}).items():
         loops = (cxx, *CXX_FLAGS, *machine, *flags, f"-DFXQ_ISA={isa}")
-        steps += [Step(path, f"{isa}-{path.stem}", loops) for path in sorted((CSRC / "cpu" / "loops").glob("*.cpp"))]
+        paths = sorted((CSRC / "cpu" / "loops").glob("*.cpp"))
+        if isa == "avx512_vnni":
+            paths = [path for path in paths if any("__AVX512VNNI__" in each.read_text() for each in sources_of(path))]
+        steps += [Step(path, f"{isa}-{path.stem}", loops) for path in paths]
     return steps
 
 

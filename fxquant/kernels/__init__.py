@@ -4,9 +4,11 @@ from fxquant.kernels.adaptive_avg_pool2d import adaptive_avg_pool2d
 from fxquant.kernels.add import add
 from fxquant.kernels.avg_pool2d import avg_pool2d
 from fxquant.kernels.cat import cat
+from fxquant.kernels.conv2d import conv2d
 from fxquant.kernels.dequantize import dequantize
 from fxquant.kernels.fake_quantize import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from fxquant.kernels.library import NativeStatus, native_status
+from fxquant.kernels.linear import linear
 from fxquant.kernels.max_pool2d import max_pool2d
 from fxquant.kernels.mean import mean
 from fxquant.kernels.mul import mul
@@ -19,9 +21,11 @@ __all__ = [
     "add",
     "avg_pool2d",
     "cat",
+    "conv2d",
     "dequantize",
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
+    "linear",
     "max_pool2d",
     "mean",
     "mul",

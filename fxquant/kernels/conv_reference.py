@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,17 @@ class ConvGeometry:
     def pads_evenly_with_zeros(self) -> bool:
         """Whether an operator that takes one padding per dimension and fills with zero can do the padding."""
         return self.before == self.after and (self.padding_mode == "zeros" or not any(self.before))
+
+    def as_image(self) -> ConvGeometry:
+        """A one-dimensional convolution as one over images that are one pixel high."""
+        return replace(
+            self,
+            kernel_size=(1, *self.kernel_size),
+            stride=(1, *self.stride),
+            dilation=(1, *self.dilation),
+            before=(0, *self.before),
+            after=(0, *self.after),
+        )
 
     def output_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """Spatial size of the output for an input of spatial ``size``."""

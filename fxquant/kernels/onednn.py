@@ -169,7 +169,7 @@ class OnednnConv:
         self._signed = x_dtype == torch.int8
         self._x_zero_point = x_zero_point + (_SIGN if self._signed else 0)
         self._row = geometry.spatial == 1
-        self._geometry = _as_image(geometry) if self._row else geometry
+        self._geometry = geometry.as_image() if self._row else geometry
         self._weight = (weight.unsqueeze(2) if self._row else weight).contiguous()
         self._pad_first = not geometry.pads_evenly_with_zeros
         self._epilogue = epilogue
@@ -264,18 +264,6 @@ def flip_sign(x: Tensor) -> Tensor:
     """int8 as uint8, or uint8 as int8: the same numbers on a grid whose zero point lies 128 higher, or lower."""
     other = torch.uint8 if x.dtype == torch.int8 else torch.int8
     return (x.view(torch.uint8) ^ _SIGN).view(other)
-
-
-def _as_image(geometry: ConvGeometry) -> ConvGeometry:
-    """A one-dimensional convolution as one over images that are one pixel high."""
-    return replace(
-        geometry,
-        kernel_size=(1, *geometry.kernel_size),
-        stride=(1, *geometry.stride),
-        dilation=(1, *geometry.dilation),
-        before=(0, *geometry.before),
-        after=(0, *geometry.after),
-    )
 
 
 def _no_zero_points(epilogue: Epilogue) -> Tensor:

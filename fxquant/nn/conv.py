@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
+from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.onednn import OnednnConv, onednn_status
+from fxquant.kernels.onednn import OnednnConv
 from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.choice import AMX_PRODUCTS, BySize, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
@@ -19,9 +22,10 @@ from fxquant.spec import Clamp, QParams
 class QuantizedConv(QuantizedModule):
     """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator.
 
-    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI, the framework's oneDNN operator computes
-    it, at most one step away and equal in at least 99.99 %; elsewhere the Python reference does. :meth:`kernel` says
-    which, and why.
+    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` computes it so. What that does not take
+    (groups, three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most one step away and
+    equal in at least 99.99 %; so it does large calls on a CPU with AMX. The Python reference does the rest.
+    :meth:`kernel` says which, and why.
 
     Args:
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.
@@ -34,7 +38,7 @@ class QuantizedConv(QuantizedModule):
     Shape:
         x: uint8 or int8 [N, C_in, *spatial] or [C_in, *spatial], 1 to 3 spatial dimensions.
         residual: uint8 or int8, broadcasts to the output.
-        Output: uint8 or int8 [N, C_out, *out] or [C_out, *out]; channels_last from the oneDNN operator.
+        Output: uint8 or int8 [N, C_out, *out] or [C_out, *out]; channels_last but for the reference.
 
     Raises:
         LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
@@ -84,21 +88,24 @@ class QuantizedConv(QuantizedModule):
         return convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0)).squeeze(0)
 
     def kernel(self) -> str:
-        """What runs: ``onednn``, or ``reference`` and why."""
-        reason = self._refusal()
-        return f"reference: {reason}" if reason else "onednn"
+        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
+        onednn = self._onednn_refusal()
+        if not native_refusal(self.weight, self.weight_zero_point, self.geometry):
+            return "native, onednn if large" if has_amx() and not onednn else "native"
+        return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
-        if self._refusal():
-            return self._by_reference()
-        return OnednnConv(
-            self.weight,
-            self.x_dtype,
-            self.scalars("x")[1],
-            self.geometry,
-            self.epilogue(),
-            self.grid("residual").scheme.dtype if self.has_residual else None,
-        )
+        arguments = (self.weight, self.x_dtype, self.scalars("x")[1], self.geometry, self.epilogue())
+        onednn = None
+        if not self._onednn_refusal():
+            onednn = OnednnConv(*arguments, self.grid("residual").scheme.dtype if self.has_residual else None)
+        if native_refusal(self.weight, self.weight_zero_point, self.geometry):
+            return onednn or self._by_reference()
+        native = NativeConv(*arguments)
+        if onednn is None or not has_amx():
+            return native
+        products = self.weight[:, 0].numel() / math.prod(self.geometry.stride)  # of an element of x
+        return BySize(native, onednn, AMX_PRODUCTS / products)
 
     def _by_reference(self) -> Callable[..., Tensor]:
         return partial(
@@ -129,16 +136,11 @@ class QuantizedConv(QuantizedModule):
             residual_zero_point=residual_zero_point,
         )
 
-    def _refusal(self) -> str:
-        if self.weight.device.type != "cpu":
-            return f"the oneDNN operators run on the CPU, not on {self.weight.device.type}"
-        if not onednn_status().usable:
-            return onednn_status().reason
-        if bool(self.weight_zero_point.any()):
-            return "the oneDNN operators take no zero point of the weight"
-        if self.has_residual and self.geometry.spatial == 3:
+    def _onednn_refusal(self) -> str:
+        reason = onednn_refusal(self.weight, self.weight_zero_point)
+        if not reason and self.has_residual and self.geometry.spatial == 3:
             return "the oneDNN operator adds no residual to a three-dimensional convolution"
-        return ""
+        return reason
 
     def _wrong_inputs(self, x: Tensor, residual: Tensor | None) -> InputError:
         second = {True: ", then a residual", False: ""}

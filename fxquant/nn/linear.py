@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError
 from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
-from fxquant.kernels.onednn import OnednnLinear, onednn_status
+from fxquant.kernels.onednn import OnednnLinear
 from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.choice import AMX_PRODUCTS, BySize, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
@@ -19,9 +21,9 @@ from fxquant.spec import Clamp, QParams
 class QuantizedLinear(QuantizedModule):
     """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator.
 
-    ``kernels.epilogue`` defines the result to the bit. Where the CPU has VNNI, the framework's oneDNN operator computes
-    it, at most one step away and equal in at least 99.99 %; elsewhere the Python reference does. :meth:`kernel` says
-    which, and why.
+    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so. Large calls on a CPU
+    with AMX are left to the framework's oneDNN operator, at most one step away and equal in at least 99.99 %. The
+    Python reference does what neither can. :meth:`kernel` says which, and why.
 
     Args:
         linear: The float layer.
@@ -68,14 +70,21 @@ class QuantizedLinear(QuantizedModule):
         return self._by_reference()(x)
 
     def kernel(self) -> str:
-        """What runs: ``onednn``, or ``reference`` and why."""
-        reason = self._refusal()
-        return f"reference: {reason}" if reason else "onednn"
+        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
+        onednn = onednn_refusal(self.weight, self.weight_zero_point)
+        if not native_refusal(self.weight, self.weight_zero_point):
+            return "native, onednn if large" if has_amx() and not onednn else "native"
+        return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
-        if self._refusal():
-            return self._by_reference()
-        return OnednnLinear(self.weight, self.x_dtype, self.scalars("x")[1], self.epilogue())
+        arguments = (self.weight, self.x_dtype, self.scalars("x")[1], self.epilogue())
+        onednn = None if onednn_refusal(self.weight, self.weight_zero_point) else OnednnLinear(*arguments)
+        if native_refusal(self.weight, self.weight_zero_point):
+            return onednn or self._by_reference()
+        native = NativeLinear(*arguments)
+        if onednn is None or not has_amx():
+            return native
+        return BySize(native, onednn, AMX_PRODUCTS / len(self.weight))
 
     def _by_reference(self) -> Callable[..., Tensor]:
         return partial(
@@ -101,15 +110,6 @@ class QuantizedLinear(QuantizedModule):
             quant_max=high,
             dtype=y.scheme.dtype,
         )
-
-    def _refusal(self) -> str:
-        if self.weight.device.type != "cpu":
-            return f"the oneDNN operators run on the CPU, not on {self.weight.device.type}"
-        if not onednn_status().usable:
-            return onednn_status().reason
-        if bool(self.weight_zero_point.any()):
-            return "the oneDNN operators take no zero point of the weight"
-        return ""
 
     def _wrong_input(self, x: Tensor) -> InputError:
         return InputError(

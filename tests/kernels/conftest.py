@@ -64,9 +64,9 @@ def framework_tensor() -> Callable[[Tensor, float, int], Tensor]:
     return make
 
 
-def _places() -> list[object]:
+def _places(*, vnni: bool = False) -> list[object]:
     """Where native kernels run. A GPU whose kernels were not built is a skipped test; no GPU is no test."""
-    isas: list[object] = [isa for isa in available_isas() if isa != "avx512_vnni"]
+    isas: list[object] = [isa for isa in available_isas() if vnni or isa != "avx512_vnni"]
     built = pytest.mark.skipif("cuda" not in native_status().devices, reason="the CUDA kernels were not built")
     return [*isas, pytest.param("cuda", marks=[pytest.mark.gpu, built])] if torch.cuda.is_available() else isas
 
@@ -74,6 +74,16 @@ def _places() -> list[object]:
 @pytest.fixture(params=_places())
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test on the CPU with every instruction set that has loops of its own, and on the GPU if there is one."""
+    if request.param == "cuda":
+        yield "cuda"
+    else:
+        with use_isa(request.param):
+            yield "cpu"
+
+
+@pytest.fixture(params=_places(vnni=True))
+def vnni_device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """As ``device``, for operators that have loops for VNNI too."""
     if request.param == "cuda":
         yield "cuda"
     else:

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError, LoweringError
+from fxquant.kernels.conv2d import NativeConv
+from fxquant.kernels.library import available_isas
 from fxquant.kernels.onednn import OnednnConv, OnednnStatus, onednn_status
+from fxquant.nn import choice
 from fxquant.nn import conv as conv_module
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.quantize import Dequantize, Quantize
@@ -27,6 +30,7 @@ UINT4, INT4 = QScheme(bits=4, signed=False), QScheme(bits=4, signed=True)
 
 CONVS = {
     "3x3": (nn.Conv2d(32, 48, 3, padding=1), (2, 32, 20, 20)),
+    "1x1": (nn.Conv2d(40, 24, 1, stride=2), (2, 40, 31, 31)),
     "strided, no bias": (nn.Conv2d(16, 24, (5, 3), stride=2, padding=(2, 0), bias=False), (2, 16, 30, 30)),
     "depthwise": (nn.Conv2d(32, 32, 3, padding=1, groups=32), (2, 32, 30, 30)),
     "dilated groups": (nn.Conv2d(16, 24, 3, padding=2, dilation=2, groups=2), (2, 16, 30, 30)),
@@ -35,6 +39,9 @@ CONVS = {
     "1d": (nn.Conv1d(16, 24, 5, padding=2), (3, 16, 200)),
     "3d": (nn.Conv3d(8, 12, 3, padding=1), (2, 8, 7, 8, 9)),
 }
+
+
+needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU library is loaded")
 
 
 def grid_of(values: Tensor, scheme: QScheme) -> QParams:
@@ -189,8 +196,8 @@ def test_a_three_dimensional_residual_runs_by_the_reference() -> None:
 
 
 def test_without_onednn_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_module, "onednn_status", lambda: OnednnStatus(False, "this CPU has no VNNI"))
-    unit = Unit("3x3", residual=INT8)
+    monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(False, "this CPU has no VNNI"))
+    unit = Unit("depthwise", residual=INT8)
 
     assert torch.equal(unit.module(unit.x, *unit.residual), unit.module.reference(unit.x, *unit.residual))
     assert unit.module.kernel() == "reference: this CPU has no VNNI"
@@ -198,11 +205,49 @@ def test_without_onednn_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
-def test_onednn_runs_where_it_may() -> None:
-    unit = Unit("3x3")
+@pytest.mark.parametrize("name", ["depthwise", "dilated groups", "3d"])
+def test_onednn_runs_what_the_native_operator_does_not_take(name: str) -> None:
+    unit = Unit(name)
 
     assert unit.module.kernel() == "onednn"
     assert isinstance(unit.module.derived(), OnednnConv)
+
+
+@needs_native
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("name", [name for name in CONVS if name not in ("depthwise", "dilated groups", "3d")])
+@pytest.mark.parametrize("residual", [None, UINT8, INT8])
+def test_the_native_operator_is_the_reference_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch, name: str, residual: QScheme | None
+) -> None:
+    monkeypatch.setattr(conv_module, "has_amx", lambda: False)
+    for x in (UINT8, INT8):
+        unit = Unit(name, x=x, residual=residual)
+
+        assert unit.module.kernel() == "native"
+        assert isinstance(unit.module.derived(), NativeConv)
+        assert torch.equal(unit.module(unit.x, *unit.residual), unit.module.reference(unit.x, *unit.residual))
+
+
+@needs_native
+@pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
+def test_large_calls_are_left_to_onednn_where_it_multiplies_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_module, "has_amx", lambda: True)
+    monkeypatch.setattr(conv_module, "AMX_PRODUCTS", 2 * 40 * 24 * 31 * 31 / 4)
+    unit = Unit("1x1", residual=UINT8)
+    calls: list[str] = []
+
+    assert unit.module.kernel() == "native, onednn if large"
+    for name in ("small", "large"):
+        operator = getattr(unit.module.derived(), name)
+        assert isinstance(operator, NativeConv if name == "small" else OnednnConv)
+        monkeypatch.setattr(
+            type(operator), "__call__", lambda *_, name=name, **__: calls.append(name) or torch.empty(0)
+        )
+    unit.module(unit.x, *unit.residual)
+    unit.module(unit.x[:1], unit.residual[0][:1])
+
+    assert calls == ["large", "small"]
 
 
 @pytest.mark.parametrize("name", ["3x3", "1d", "3d"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError, LoweringError
+from fxquant.kernels.library import available_isas, native_status
+from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.onednn import OnednnLinear, OnednnStatus, onednn_status
+from fxquant.nn import choice
 from fxquant.nn import linear as linear_module
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.quantize import Dequantize, Quantize
@@ -134,12 +138,24 @@ def test_a_view_that_is_not_contiguous() -> None:
 
 def test_what_runs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     _, module, x = make()
+    monkeypatch.setattr(linear_module, "has_amx", lambda: False)
+    if available_isas():
+        assert module.kernel() == "native"
+        assert isinstance(module.derived(), NativeLinear)
+        assert torch.equal(module(x), module.reference(x))
+    if available_isas() and onednn_status().usable:
+        monkeypatch.setattr(linear_module, "has_amx", lambda: True)
+        assert module.kernel() == "native, onednn if large"
+
+    absent = replace(native_status(), devices=(), reason="the native library was not built")
+    monkeypatch.setattr(choice, "native_status", lambda: absent)
+    module.forget()
     if onednn_status().usable:
         assert module.kernel() == "onednn"
         assert isinstance(module.derived(), OnednnLinear)
         assert make(weight=AFFINE)[1].kernel() == "reference: the oneDNN operators take no zero point of the weight"
 
-    monkeypatch.setattr(linear_module, "onednn_status", lambda: OnednnStatus(False, "this CPU has no VNNI"))
+    monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(False, "this CPU has no VNNI"))
     module.forget()
 
     assert module.kernel() == "reference: this CPU has no VNNI"

@@ -31,17 +31,20 @@ inline std::vector<int64_t> dense_strides(const std::vector<int64_t>& sizes, boo
   return strides;
 }
 
-inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool channels_last) {
+inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool channels_last, ScalarType dtype) {
   AtenTensorHandle handle = nullptr;
   int32_t device_type = 0;
-  int32_t dtype = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(x.get(), &dtype));
+  const auto shim_dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   const std::vector<int64_t> strides = dense_strides(sizes, channels_last);
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
-                                                         strides.data(), dtype, device_type, x.get_device_index(),
-                                                         &handle));
+                                                         strides.data(), shim_dtype, device_type,
+                                                         x.get_device_index(), &handle));
   return Tensor(handle);
+}
+
+inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool channels_last) {
+  return empty_as(x, sizes, channels_last, x.scalar_type());
 }
 
 inline std::vector<int64_t> sizes_of(const Tensor& x) { return {x.sizes().begin(), x.sizes().end()}; }

@@ -16,6 +16,8 @@ Isa active_isa();
 //   FXQ_DECLARE_LOOP(dequantize_loop, (const DequantizeArgs& args, int64_t begin, int64_t end))
 // and called by the binding as
 //   FXQ_LOOP(dequantize_loop)(args, begin, end)
+// A loop with instructions of VNNI, whose source asks __AVX512VNNI__ and so is compiled for avx512_vnni too, says
+// FXQ_DECLARE_VNNI_LOOP and FXQ_VNNI_LOOP instead; avx512_vnni runs the avx512 version of every other loop.
 #if defined(FXQ_X86)
 #define FXQ_DECLARE_LOOP(name, parameters)                       \
   namespace fxquant {                                            \
@@ -27,10 +29,19 @@ Isa active_isa();
   (::fxquant::active_isa() >= ::fxquant::kAvx512 ? ::fxquant::avx512::name \
    : ::fxquant::active_isa() == ::fxquant::kAvx2 ? ::fxquant::avx2::name   \
                                                  : ::fxquant::portable::name)
+#define FXQ_DECLARE_VNNI_LOOP(name, parameters)                  \
+  FXQ_DECLARE_LOOP(name, parameters)                             \
+  namespace fxquant {                                            \
+  namespace avx512_vnni { void name parameters; }                \
+  }
+#define FXQ_VNNI_LOOP(name)                                      \
+  (::fxquant::active_isa() == ::fxquant::kAvx512Vnni ? ::fxquant::avx512_vnni::name : FXQ_LOOP(name))
 #else
 #define FXQ_DECLARE_LOOP(name, parameters)                       \
   namespace fxquant {                                            \
   namespace portable { void name parameters; }                   \
   }
 #define FXQ_LOOP(name) (::fxquant::portable::name)
+#define FXQ_DECLARE_VNNI_LOOP(name, parameters) FXQ_DECLARE_LOOP(name, parameters)
+#define FXQ_VNNI_LOOP(name) FXQ_LOOP(name)
 #endif

@@ -1,0 +1,164 @@
+// What the bindings of conv2d and linear share: checks, geometry, the tensor for the result.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "conv_shape.h"
+#include "grid.h"
+#include "memory_format.h"
+
+namespace fxquant {
+
+struct Conv {
+  ConvShape shape;
+  Tensor x;  // dense, channels innermost; as the next two
+  std::optional<Tensor> residual;
+  Tensor y;
+  Tensor weight;
+  Tensor start;
+  Tensor scale;
+  Tensor bias;
+  int32_t x_zero_point;
+  float residual_scale;
+  int32_t residual_zero_point;
+  OutputGrid grid;
+
+  bool empty() const { return y.numel() == 0; }
+};
+
+// All that conv2d and linear are called with, but for the geometry.
+struct ConvCall {
+  const char* op;
+  const Tensor& x;
+  int64_t x_zero_point;
+  const Tensor& weight;
+  const Tensor& start;
+  const Tensor& scale;
+  const Tensor& bias;
+  const std::optional<Tensor>& residual;
+  double residual_scale;
+  int64_t residual_zero_point;
+  double y_scale;
+  int64_t y_zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+  ScalarType dtype;
+};
+
+inline void check_vector(const ConvCall& c, const char* argument, const Tensor& values, ScalarType dtype) {
+  if (values.scalar_type() != dtype) fail_dtype(c.op, argument, values.scalar_type(), name_of(dtype).c_str() + 6);
+  if (values.dim() != 1 || values.numel() != c.scale.numel()) {
+    fail(std::string(c.op) + ": " + argument + " has the wrong shape", shape_of(values),
+         "[" + std::to_string(c.scale.numel()) + "]");
+  }
+  check_same_device(c.op, argument, values, c.x);
+}
+
+// All checks, but those of geometry, which has made `shape` and `sizes`.
+inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector<int64_t>& sizes, bool channels_last) {
+  const std::string op = c.op;
+  if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(c.op, "weight", c.weight.scalar_type(), "int8");
+  const std::vector<int64_t> packed{shape.panels(), shape.pieces() * shape.quads(), kPanel, kQuad};
+  if (sizes_of(c.weight) != packed) {
+    fail(op + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
+  }
+  check_same_device(c.op, "weight", c.weight, c.x);
+  check_vector(c, "start", c.start, ScalarType::Int);
+  check_vector(c, "bias", c.bias, ScalarType::Float);
+  check_same_device(c.op, "scale", c.scale, c.x);
+  if (c.dtype != ScalarType::Byte && c.dtype != ScalarType::Char) fail_dtype(c.op, "dtype", c.dtype, "uint8 or int8");
+  const OutputGrid grid = check_output(c.op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
+  Conv conv{shape,
+            in_order(c.x, channels_last),
+            std::nullopt,
+            empty_as(c.x, sizes, channels_last, c.dtype),
+            torch::stable::contiguous(c.weight),
+            torch::stable::contiguous(c.start),
+            torch::stable::contiguous(c.scale),
+            torch::stable::contiguous(c.bias),
+            static_cast<int32_t>(c.x_zero_point),
+            1.0f,
+            0,
+            grid};
+  if (c.residual.has_value()) {
+    check_stored(c.op, "residual", *c.residual);
+    check_same_device(c.op, "residual", *c.residual, c.x);
+    if (sizes_of(*c.residual) != sizes) {
+      fail(op + ": residual has the wrong shape", shape_of(*c.residual), list_of(sizes) + ", as the result");
+    }
+    conv.residual_scale =
+        check_grid(c.op, "residual_", c.residual_scale, c.residual_zero_point, c.residual->scalar_type());
+    conv.residual_zero_point = static_cast<int32_t>(c.residual_zero_point);
+    conv.residual = in_order(*c.residual, channels_last);
+  }
+  return conv;
+}
+
+inline void check_input(const ConvCall& c) {
+  check_stored(c.op, "x", c.x);
+  const int64_t low = smallest_of(c.x.scalar_type());
+  if (c.x_zero_point < low || c.x_zero_point > low + 255) {
+    fail(std::string(c.op) + ": x_zero_point is out of range", c.x_zero_point,
+         std::to_string(low) + " to " + std::to_string(low + 255));
+  }
+  if (c.scale.scalar_type() != ScalarType::Float) fail_dtype(c.op, "scale", c.scale.scalar_type(), "float32");
+  if (c.scale.dim() != 1) {
+    fail(std::string(c.op) + ": scale has the wrong shape", shape_of(c.scale), "[output channels]");
+  }
+}
+
+inline void check_numbers(const char* op, const char* argument, const std::vector<int64_t>& values, size_t count,
+                          int64_t least) {
+  bool right = values.size() == count;
+  for (const int64_t value : values) right = right && value >= least;
+  if (!right) {
+    fail(std::string(op) + ": " + argument + " is out of range", list_of(values),
+         std::to_string(count) + " numbers of at least " + std::to_string(least));
+  }
+}
+
+inline Conv prepare_conv2d(const ConvCall& c, const std::vector<int64_t>& kernel_size,
+                           const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                           const std::vector<int64_t>& dilation) {
+  check_input(c);
+  if (c.x.dim() != 4) {
+    fail(std::string(c.op) + ": x has the wrong shape", shape_of(c.x), "[N, C, H, W]");
+  }
+  check_numbers(c.op, "kernel_size", kernel_size, 2, 1);
+  check_numbers(c.op, "stride", stride, 2, 1);
+  check_numbers(c.op, "padding", padding, 4, 0);
+  check_numbers(c.op, "dilation", dilation, 2, 1);
+  if (kernel_size[0] > kMaxTaps || kernel_size[1] > kMaxTaps || kernel_size[0] * kernel_size[1] > kMaxTaps) {
+    fail(std::string(c.op) + ": kernel_size is too large", list_of(kernel_size),
+         "at most " + std::to_string(kMaxTaps) + " elements");
+  }
+  const auto length = [&](int axis) {
+    const int64_t padded = c.x.size(2 + axis) + padding[2 * axis] + padding[2 * axis + 1];
+    const int64_t reach = dilation[axis] * (kernel_size[axis] - 1) + 1;
+    if (padded < reach) {
+      fail(std::string(c.op) + ": the window does not fit the padded input",
+           std::to_string(reach) + " and " + std::to_string(padded), "a window that is no longer than the input");
+    }
+    return (padded - reach) / stride[axis] + 1;
+  };
+  const ConvShape shape{c.x.size(0),    c.x.size(2),    c.x.size(3), c.x.size(1), length(0), length(1),   c.scale.numel(),
+                        kernel_size[0], kernel_size[1], stride[0],   stride[1],   padding[0], padding[2], dilation[0],
+                        dilation[1]};
+  return prepare(c, shape, {shape.batch, shape.channels, shape.out_height, shape.out_width}, true);
+}
+
+inline Conv prepare_linear(const ConvCall& c) {
+  check_input(c);
+  if (c.x.dim() == 0) fail(std::string(c.op) + ": x has the wrong shape", "[]", "[..., in_features]");
+  std::vector<int64_t> sizes = sizes_of(c.x);
+  const int64_t depth = sizes.back();
+  sizes.pop_back();
+  int64_t rows = 1;
+  for (const int64_t size : sizes) rows *= size;
+  sizes.push_back(c.scale.numel());
+  const ConvShape shape{1, 1, rows, depth, 1, rows, c.scale.numel(), 1, 1, 1, 1, 0, 0, 1, 1};
+  return prepare(c, shape, sizes, false);
+}
+
+}  // namespace fxquant

@@ -1,0 +1,149 @@
+// Sums of products of four unsigned and four signed bytes, for 16 output channels at a time, exact on every instruction
+// set: where a CPU has no such instruction, bytes are widened to 16 bits, of which two products fit an int32. No torch.
+//
+//   Pixel: four input channels.  Weights: those of 16 output channels.  Sums: one int32 for each output channel.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+// GCC 12 warns of registers that its own header leaves undefined on purpose.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
+#endif
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+inline int32_t four_bytes(const uint8_t* x) {
+  int32_t bytes;
+  std::memcpy(&bytes, x, sizeof(bytes));
+  return bytes;
+}
+
+constexpr uint32_t kSigns = 0x80808080;  // int8 as uint8, 128 higher: the sign bit flipped
+
+// kRows pixels times kVectors times 16 channels keep their sums in registers.
+#if defined(__AVX512VNNI__)
+constexpr int kRows = 6;
+constexpr int kVectors = 4;
+
+struct Sums {
+  __m512i sums = _mm512_setzero_si512();
+};
+using Pixel = __m512i;
+using Weights = __m512i;
+
+template <bool kSigned>
+inline Pixel load_pixel(const uint8_t* x) {
+  const __m512i bytes = _mm512_set1_epi32(four_bytes(x));
+  return kSigned ? _mm512_xor_si512(bytes, _mm512_set1_epi32(static_cast<int32_t>(kSigns))) : bytes;
+}
+inline Weights load_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
+inline void add_products(Sums& to, const Pixel& x, const Weights& w) { to.sums = _mm512_dpbusd_epi32(to.sums, x, w); }
+inline __m512i total(const Sums& of) { return of.sums; }
+
+#elif defined(__AVX512BW__)
+constexpr int kRows = 6;
+constexpr int kVectors = 2;
+
+struct Sums {  // of channels 0 to 7 and 8 to 15, two each
+  __m512i low = _mm512_setzero_si512();
+  __m512i high = _mm512_setzero_si512();
+};
+using Pixel = __m512i;
+struct Weights {
+  __m512i low;
+  __m512i high;
+};
+
+template <bool kSigned>
+inline Pixel load_pixel(const uint8_t* x) {
+  const int32_t bytes = four_bytes(x) ^ static_cast<int32_t>(kSigned ? kSigns : 0);
+  return _mm512_cvtepu8_epi16(_mm256_set1_epi32(bytes));
+}
+inline Weights load_weights(const int8_t* w) {
+  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w))),
+          _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32)))};
+}
+inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
+  to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x, w.low));
+  to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x, w.high));
+}
+inline __m512i total(const Sums& of) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  return _mm512_add_epi32(_mm512_permutex2var_epi32(of.low, even, of.high),
+                          _mm512_permutex2var_epi32(of.low, odd, of.high));
+}
+
+#elif defined(__AVX2__)
+constexpr int kRows = 2;
+constexpr int kVectors = 1;
+
+struct Sums {  // of four channels each, two for each channel
+  __m256i of[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+};
+using Pixel = __m256i;
+struct Weights {
+  __m256i of[4];
+};
+
+template <bool kSigned>
+inline Pixel load_pixel(const uint8_t* x) {
+  const int32_t bytes = four_bytes(x) ^ static_cast<int32_t>(kSigned ? kSigns : 0);
+  return _mm256_cvtepu8_epi16(_mm_set1_epi32(bytes));
+}
+inline Weights load_weights(const int8_t* w) {
+  const __m128i* four = reinterpret_cast<const __m128i*>(w);
+  return {{_mm256_cvtepi8_epi16(_mm_loadu_si128(four)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 1)),
+           _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 2)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 3))}};
+}
+inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
+  for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x, w.of[i]));
+}
+inline void total(const Sums& of, int32_t* sums) {
+  for (int i = 0; i < 4; i += 2) {
+    const __m256i mixed = _mm256_hadd_epi32(of.of[i], of.of[i + 1]);  // channels 0 1 4 5 2 3 6 7
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + i * 4), _mm256_permute4x64_epi64(mixed, 0xd8));
+  }
+}
+
+#else
+constexpr int kRows = 1;
+constexpr int kVectors = 1;
+
+struct Sums {
+  int32_t of[16] = {};
+};
+struct Pixel {
+  int16_t of[4];
+};
+using Weights = const int8_t*;
+
+template <bool kSigned>
+inline Pixel load_pixel(const uint8_t* x) {
+  constexpr uint8_t kFlip = kSigned ? 0x80 : 0;
+  const auto at = [x](int i) { return static_cast<int16_t>(x[i] ^ kFlip); };
+  return {{at(0), at(1), at(2), at(3)}};
+}
+inline Weights load_weights(const int8_t* w) { return w; }
+inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
+  for (int c = 0; c < 16; ++c) {
+    to.of[c] += x.of[0] * w[4 * c] + x.of[1] * w[4 * c + 1] + x.of[2] * w[4 * c + 2] + x.of[3] * w[4 * c + 3];
+  }
+}
+inline void total(const Sums& of, int32_t* sums) { std::memcpy(sums, of.of, sizeof(of.of)); }
+#endif
+
+}  // namespace
+}  // namespace FXQ_ISA
+}  // namespace fxquant

@@ -1,0 +1,69 @@
+// Runs what common/conv.h prepared: one thread per element of the result.
+#pragma once
+#include "../common/conv.h"
+#include "launch.h"
+
+namespace fxquant {
+
+struct ConvKernel {
+  ConvShape s;
+  int64_t panel;       // quads of a panel of the weight, times kPanel
+  int64_t tap_stride;  // in the order of the packed weight
+  const uint8_t* x;
+  uint8_t x_flip;  // int8 as uint8, 128 higher
+  uint8_t outside;
+  const int8_t* weight;
+  const int32_t* start;
+  const float* scale;
+  const float* bias;
+  const uint8_t* residual;
+  bool residual_signed;
+  float residual_scale;
+  int32_t residual_zero_point;
+  uint8_t* y;
+  OutputGrid grid;
+
+  // In the order of memory: channels, columns, rows, images.
+  __device__ void operator()(int64_t i) const {
+    const int64_t c = i % s.channels;
+    const int64_t row = i / s.channels;
+    const int64_t left = row % s.out_width * s.stride_width - s.left;
+    const int64_t image = row / s.out_width / s.out_height;
+    const int64_t top = row / s.out_width % s.out_height * s.stride_height - s.top;
+    const int8_t* w = weight + (c / kPanel * panel + c % kPanel) * kQuad;
+    int32_t sum = start[c];
+    for (int64_t tap = 0; tap < s.kernel_height * s.kernel_width; ++tap) {
+      const int64_t h = top + tap / s.kernel_width * s.dilation_height;
+      const int64_t v = left + tap % s.kernel_width * s.dilation_width;
+      const bool inside = h >= 0 && h < s.height && v >= 0 && v < s.width;
+      const uint8_t* pixel = x + ((image * s.height + h) * s.width + v) * s.depth;
+      for (int64_t k = 0; k < s.depth; ++k) {
+        const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
+        const int64_t at = tap * tap_stride + k;
+        sum += value * w[at / kQuad * kPanel * kQuad + at % kQuad];
+      }
+    }
+    float real = static_cast<float>(sum) * scale[c] + bias[c];
+    if (residual != nullptr) {
+      const int32_t flip = residual_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
+      real += dequantize((residual[i] ^ flip) - flip, residual_scale, residual_zero_point);
+    }
+    y[i] = requantize(real, grid);
+  }
+};
+
+inline Tensor conv_cuda(const Conv& c) {
+  const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
+  for_each(c.x, c.y.numel(),
+           ConvKernel{c.shape, c.shape.pieces() * c.shape.quads() * kPanel,
+                      c.shape.gathers() ? c.shape.depth : c.shape.quads() * kQuad, bytes(c.x),
+                      static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
+                      static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
+                      c.start.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),
+                      c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
+                      c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
+                      c.residual_zero_point, static_cast<uint8_t*>(c.y.mutable_data_ptr()), c.grid});
+  return c.y;
+}
+
+}  // namespace fxquant

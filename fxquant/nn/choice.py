@@ -1,0 +1,68 @@
+"""Which operator runs a convolution or a linear layer: fxquant's own, the framework's, or the Python reference."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.kernels.conv2d import MOST_TAPS
+from fxquant.kernels.conv_reference import ConvGeometry
+from fxquant.kernels.library import native_status
+from fxquant.kernels.onednn import onednn_status
+
+AMX_PRODUCTS = 40_000_000
+"""Products per call from which the oneDNN operator wins on a CPU with AMX: with tiles it multiplies about twice as fast
+as our kernels with VNNI, after the 45 to 70 us that a call takes before it computes. Without AMX ours always win."""
+
+
+def native_refusal(weight: Tensor, weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
+    """Why fxquant's own operator cannot run a layer; empty if it can. No geometry: a linear layer."""
+    status = native_status()
+    if weight.device.type not in status.devices:
+        return status.reason or f"no native kernels for {weight.device.type}"
+    if bool(weight_zero_point.any()):
+        return "the int8 operators take no zero point of the weight"
+    if geometry is None:
+        return ""
+    if geometry.groups != 1:
+        return "the native operator has no groups"
+    if geometry.spatial == 3:
+        return "the native operator has at most two spatial dimensions"
+    if weight[0, 0].numel() > MOST_TAPS:
+        return f"the native operator takes windows of at most {MOST_TAPS} elements"
+    return ""
+
+
+def onednn_refusal(weight: Tensor, weight_zero_point: Tensor) -> str:
+    """Why the framework's oneDNN operator cannot run a layer; empty if it can."""
+    if weight.device.type != "cpu":
+        return f"the oneDNN operators run on the CPU, not on {weight.device.type}"
+    if not onednn_status().usable:
+        return onednn_status().reason
+    if bool(weight_zero_point.any()):
+        return "the oneDNN operators take no zero point of the weight"
+    return ""
+
+
+@functools.cache
+def has_amx() -> bool:
+    """Whether the CPU multiplies tiles of bytes, which oneDNN uses and our kernels do not."""
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
+@dataclass(frozen=True, slots=True)
+class BySize:
+    """Runs large calls with one operator and the others with another."""
+
+    small: Callable[..., Tensor]
+    large: Callable[..., Tensor]
+    limit: float
+    """Elements of the first input from which a call is a large one."""
+
+    def __call__(self, x: Tensor, *more: Any, **named: Any) -> Tensor:
+        return (self.small if x.numel() < self.limit else self.large)(x, *more, **named)

@@ -1,0 +1,68 @@
+"""Which operator runs a layer, and why not another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fxquant.kernels.conv_reference import ConvGeometry
+from fxquant.kernels.library import native_status
+from fxquant.kernels.onednn import OnednnStatus
+from fxquant.nn import choice
+from fxquant.nn.choice import BySize, native_refusal, onednn_refusal
+
+ZERO = torch.zeros(1, dtype=torch.int32)
+LOADED = replace(native_status(), devices=("cpu",), reason="")
+
+
+@pytest.mark.parametrize(
+    ("conv", "reason"),
+    [
+        (nn.Conv2d(4, 4, 3, padding=1, dilation=2, padding_mode="circular"), ""),
+        (nn.Conv1d(4, 4, 256), ""),
+        (nn.Conv2d(4, 4, 3, groups=2), "the native operator has no groups"),
+        (nn.Conv3d(4, 4, 3), "the native operator has at most two spatial dimensions"),
+        (nn.Conv2d(4, 4, (2, 129)), "the native operator takes windows of at most 256 elements"),
+    ],
+)
+def test_geometry_that_the_native_operator_takes(monkeypatch: pytest.MonkeyPatch, conv: nn.Conv2d, reason: str) -> None:
+    monkeypatch.setattr(choice, "native_status", lambda: LOADED)
+    assert native_refusal(conv.weight, ZERO, ConvGeometry.of(conv)) == reason
+
+
+def test_neither_takes_a_zero_point_of_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "native_status", lambda: LOADED)
+    monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(True, ""))
+    weight, one = torch.ones(2, 3, dtype=torch.int8), torch.ones(1, dtype=torch.int32)
+
+    assert native_refusal(weight, ZERO) == onednn_refusal(weight, ZERO) == ""
+    assert native_refusal(weight, one) == "the int8 operators take no zero point of the weight"
+    assert onednn_refusal(weight, one) == "the oneDNN operators take no zero point of the weight"
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "native_status", lambda: LOADED)
+    weight = torch.empty(2, 3, dtype=torch.int8, device="meta")
+
+    assert native_refusal(weight, ZERO) == "no native kernels for meta"
+    assert onednn_refusal(weight, ZERO) == "the oneDNN operators run on the CPU, not on meta"
+
+
+def test_without_a_native_library_its_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "native_status", lambda: replace(LOADED, devices=(), reason="not built"))
+    assert native_refusal(torch.ones(2, 3), ZERO) == "not built"
+
+
+def test_by_size_asks_the_first_input() -> None:
+    def named(name: str) -> object:
+        return lambda x, residual=None: f"{name} {x.numel()} {residual}"
+
+    run = BySize(named("small"), named("large"), 10.0)
+
+    def call(count: int) -> Tensor:
+        return run(torch.empty(count), residual=3)
+
+    assert [call(9), call(10), call(0)] == ["small 9 3", "large 10 3", "small 0 3"]
