@@ -30,17 +30,20 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     about = {"machine": machine(), "rounds": options.rounds}
     print("\n".join(f"{key}: {value}" for key, value in about["machine"].items()), flush=True)
-    rows = [row for name in options.models for row in measure(name, options)]
+    rows: list[dict] = []
+    for name in options.models:
+        start = time.perf_counter()
+        rows += measure(name, options)
+        if options.json:  # after each network: a run that is cut short has not measured in vain
+            Path(options.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     print(tabulate([table_row(row) for row in rows], headers="keys", floatfmt=".2f"))
     print()
     print(tabulate(summary(rows), headers="keys", floatfmt=".2f"))
-    if options.json:
-        Path(options.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 def measure(name: str, options: argparse.Namespace) -> list[dict]:
     """One row per batch size: milliseconds and SQNR of every contestant."""
-    start = time.perf_counter()
     calibration = calibration_batches(batch_size=8, num_batches=2 if options.quick else 4)
     images, _ = labelled_batch()
     model = random_network(name, calibration)
@@ -54,7 +57,6 @@ def measure(name: str, options: argparse.Namespace) -> list[dict]:
             calls = {peer: (lambda call=call, x=x: call(x)) for peer, call in contestants.items()}
             ms = interleaved_medians(calls, options.rounds)
             rows.append({"model": name, "batch": size, "ms": ms, "sqnr": quality})
-    print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return rows
 
 
