@@ -15,17 +15,23 @@ from fxquant.nn import (
     QuantizedAdaptiveAvgPool2d,
     QuantizedAdd,
     QuantizedAvgPool2d,
+    QuantizedBatchNorm,
     QuantizedCat,
     QuantizedConv,
+    QuantizedConvTranspose,
     QuantizedLinear,
     QuantizedMaxPool2d,
     QuantizedMean,
     QuantizedMul,
+    QuantizedStack,
+    QuantizedSub,
     QuantizedTable,
 )
 from fxquant.nn.weight import LARGEST_FAN_IN
 from fxquant.patterns.activation import ACTIVATION
-from fxquant.patterns.conv import CONV_PATTERNS
+from fxquant.patterns.batch_norm import BATCH_NORM
+from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
+from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.unary import UNARY
@@ -56,11 +62,29 @@ def int32_sums(layer: nn.Module) -> str | None:
     """Sums of products of bytes are kept in int32, which must never overflow."""
     weight = layer.weight
     assert isinstance(weight, torch.Tensor)  # patterns with a weight name a layer that has one
-    if not weight.numel():
+    return int32_sums_of(weight[0].numel() if weight.numel() else 0)
+
+
+def int32_sums_of(products: int) -> str | None:
+    if not products:
         return "its weight is empty"
-    if weight[0].numel() > LARGEST_FAN_IN:
-        return f"{weight[0].numel()} products per output can overflow an int32 sum; {LARGEST_FAN_IN} cannot"
+    if products > LARGEST_FAN_IN:
+        return f"{products} products per output can overflow an int32 sum; {LARGEST_FAN_IN} cannot"
     return None
+
+
+def int32_sums_transposed(layer: nn.Module) -> str | None:
+    """The same for a weight [C_in, C_out / groups, ...]: a sum runs over the input channels of a group."""
+    conv: Any = layer
+    weight: torch.Tensor = conv.weight
+    return int32_sums_of(weight[: len(weight) // conv.groups, 0].numel() if weight.numel() else 0)
+
+
+def sums_with_residual(layer: nn.Module) -> str | None:
+    """The operator for convolutions in three dimensions adds no residual."""
+    if isinstance(layer, nn.Conv3d):
+        return "a three-dimensional convolution takes no residual; the sum is a unit of its own"
+    return int32_sums(layer)
 
 
 def conv(unit: UnitView) -> nn.Module:
@@ -72,6 +96,20 @@ def conv(unit: UnitView) -> nn.Module:
         activation=unit.activation,
         residual=unit.qparams.get("residual"),
     )
+
+
+def conv_transpose(unit: UnitView) -> nn.Module:
+    return QuantizedConvTranspose(
+        unit.modules["conv"],
+        x=unit.qparams["x"],
+        weight=unit.qparams["weight"],
+        y=unit.qparams["y"],
+        activation=unit.activation,
+    )
+
+
+def batch_norm(unit: UnitView) -> nn.Module:
+    return QuantizedBatchNorm(unit.modules["bn"], x=unit.qparams["x"], y=unit.qparams["y"], activation=unit.activation)
 
 
 def linear(unit: UnitView) -> nn.Module:
@@ -88,6 +126,10 @@ def add(unit: UnitView) -> nn.Module:
     return QuantizedAdd(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
 
 
+def sub(unit: UnitView) -> nn.Module:
+    return QuantizedSub(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
+
+
 def mul(unit: UnitView) -> nn.Module:
     return QuantizedMul(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
 
@@ -95,6 +137,11 @@ def mul(unit: UnitView) -> nn.Module:
 def cat(unit: UnitView) -> nn.Module:
     _, dim = _arguments(unit.nodes["cat"], ("tensors", None), ("dim", 0))
     return QuantizedCat([unit.qparams[name] for name in unit.inputs], unit.qparams["y"], dim)
+
+
+def stack(unit: UnitView) -> nn.Module:
+    _, dim = _arguments(unit.nodes["stack"], ("tensors", None), ("dim", 0))
+    return QuantizedStack([unit.qparams[name] for name in unit.inputs], unit.qparams["y"], dim)
 
 
 def max_pool2d(unit: UnitView) -> nn.Module:
@@ -160,11 +207,16 @@ CPU = register_backend(
     Backend(
         "cpu",
         rules=(
+            LoweringRule(names_of(RESIDUAL_PATTERNS), conv, byte_activation, byte_weight, sums_with_residual),
             LoweringRule(names_of(CONV_PATTERNS), conv, byte_activation, byte_weight, int32_sums),
+            LoweringRule(names_of(CONV_TRANSPOSE), conv_transpose, byte_activation, byte_weight, int32_sums_transposed),
+            LoweringRule(names_of(BATCH_NORM), batch_norm, byte_activation),
             LoweringRule(names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums),
             LoweringRule(("add_act", "add"), add, byte_activation),
+            LoweringRule(("sub_act", "sub"), sub, byte_activation),
             LoweringRule(("mul_act", "mul"), mul, byte_activation),
             LoweringRule(("cat",), cat, byte_activation),
+            LoweringRule(("stack",), stack, byte_activation),
             LoweringRule(("max_pool2d",), max_pool2d, byte_activation),
             LoweringRule(("avg_pool2d",), avg_pool2d, byte_activation),
             LoweringRule(("adaptive_avg_pool2d",), adaptive_avg_pool2d, byte_activation),

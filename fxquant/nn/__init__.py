@@ -1,8 +1,10 @@
 """The modules that a converted graph calls. Their state is plain int8 and float tensors in buffers."""
 
 from fxquant.nn.base import QuantizedModule
+from fxquant.nn.batch_norm import QuantizedBatchNorm
 from fxquant.nn.conv import QuantizedConv
-from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul
+from fxquant.nn.conv_transpose import QuantizedConvTranspose
+from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.pool import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
@@ -15,13 +17,17 @@ __all__ = [
     "QuantizedAdaptiveAvgPool2d",
     "QuantizedAdd",
     "QuantizedAvgPool2d",
+    "QuantizedBatchNorm",
     "QuantizedCat",
     "QuantizedConv",
+    "QuantizedConvTranspose",
     "QuantizedLinear",
     "QuantizedMaxPool2d",
     "QuantizedMean",
     "QuantizedModule",
     "QuantizedMul",
+    "QuantizedStack",
+    "QuantizedSub",
     "QuantizedTable",
     "Requantize",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fxquant.kernels import add, cat, mul
@@ -59,6 +60,39 @@ class QuantizedAdd(_Binary):
         a, b = inputs
         scale, zero_point, rest = self.derived()
         return add_reference(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
+
+
+class QuantizedSub(_Binary):
+    """``q_y = quantize(act(a - b))`` of stored integers: the sum of ``a`` and of ``b`` mirrored.
+
+    Mirroring every stored integer and the zero point (``~q``) turns the sign of the number exactly.
+
+    Args:
+        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
+        b: Grid of the second one.
+        y: Grid of the output, after the activation.
+        activation: Clamp of the difference, in real units.
+
+    Shape:
+        Two uint8 or int8 tensors that broadcast; the result has the layout of the one that is not repeated.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def derive(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
+        scale, zero_point, rest = super().derive()
+        mirrored = 255 - rest[1] if self.y_dtype == torch.uint8 else ~rest[1]
+        return scale, zero_point, (rest[0], mirrored, *rest[2:])
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        scale, zero_point, rest = self._derived or self.derived()
+        return add(self.take("a", a), scale, zero_point, ~self.take("b", b), *rest)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        scale, zero_point, rest = self.derived()
+        return add_reference(self.take("a", a), scale, zero_point, ~self.take("b", b), *rest)
 
 
 class QuantizedMul(_Binary):
@@ -128,3 +162,22 @@ class QuantizedCat(StoredModule):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, {super().extra_repr()}"
+
+
+class QuantizedStack(QuantizedCat):
+    """Joins tensors of stored integers along a new dimension, on one grid.
+
+    Args:
+        inputs: Grid of each input, roles ``x0``, ``x1``, ...; at most 8 bits, per tensor.
+        y: Grid of the output.
+        dim: Where the new dimension stands.
+
+    Shape:
+        As many uint8 or int8 tensors as grids, equal in size; the result has one dimension more.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def _take_all(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        return [q.unsqueeze(self.dim) for q in super()._take_all(inputs)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,11 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
     )
     integers = quantize(weight.detach(), moved.scale, moved.zero_point, *limits, torch.int8, axis)
     return integers.contiguous(), moved
+
+
+def each_channel_is_a_group(layer: Any) -> bool:
+    """Whether a layer of weight [C, C_out / groups, ...] is depthwise: dimension 0 then counts output channels too."""
+    return tuple(layer.weight.shape[:2]) == (getattr(layer, "groups", 0), 1)
 
 
 def all_finite(values: Tensor) -> bool:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
 from fxquant.graph.query import BY_REQUEST, called_module, is_number, reason_of, tensors_of, value_of
+from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide
 from fxquant.patterns.matcher import match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan import QuantUnit, Rejection
+from fxquant.qconfig import QConfig
 from fxquant.spec import Fixed, GridPolicy, Handled, Observed, SharedWith, TensorRef
 
 logger = logging.getLogger("fxquant")
@@ -168,7 +171,21 @@ def _unit_of(
         # A module called at two places is two units: each may fold a batch norm of its own into the weight.
         module = found.captures[pattern.weight].target
         roles["weight"] = TensorRef(f"{module}.weight@{root.name}", "parameter")
-        policies[roles["weight"]] = Observed(qconfig.weight)
+        policies[roles["weight"]] = Observed(_weight_observer(found, qconfig))
     captures = {name: value.name for name, value in found.captures.items() if isinstance(value, Node)}
     names = tuple(node.name for node in found.nodes)
     return QuantUnit(pattern.name, names, captures, found.inputs, roles), policies
+
+
+def _weight_observer(found: Match, qconfig: QConfig) -> Callable[[], Any]:
+    """What measures the weight of a match. Axis 0 of a configuration stands for the output channels, wherever they are.
+
+    Dimension 1 of a transposed weight counts those of each group; where each channel is a group, 0 is right after all.
+    """
+    observer: Any = qconfig.weight
+    scheme, axis = qconfig.weight_scheme, found.pattern.weight_axis
+    if scheme is None or scheme.axis != 0 or axis == 0 or each_channel_is_a_group(called_module(_primary(found))):
+        return observer
+    if getattr(observer, "arguments", {}).get("scheme") is not None:
+        return observer.with_args(scheme=replace(scheme, axis=axis))
+    return observer.with_args(ch_axis=axis)

@@ -13,23 +13,26 @@ from torch.fx import GraphModule
 from fxquant.graph.edit import add_module, replace_node
 from fxquant.graph.query import VALUE, called_module, nodes_by_name
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantUnit
 
 
 @graph_pass(keeps_values=True)
 def fold_conv_bn(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bn(conv(x))`` becomes one convolution, under the name of the batch norm's node."""
-    axes = {pattern.name: pattern.weight_axis for pattern in ctx.patterns}
-    ctx.plan = replace(ctx.plan, units=tuple(_fold(gm, unit, axes[unit.pattern]) for unit in ctx.plan.units))
+    patterns = {pattern.name: pattern for pattern in ctx.patterns}
+    ctx.plan = replace(ctx.plan, units=tuple(_fold(gm, unit, patterns[unit.pattern]) for unit in ctx.plan.units))
     return gm
 
 
-def _fold(gm: GraphModule, unit: QuantUnit, axis: int) -> QuantUnit:
-    if "bn" not in unit.captures or "conv" not in unit.captures:
+def _fold(gm: GraphModule, unit: QuantUnit, pattern: Pattern) -> QuantUnit:
+    """A batch norm is captured as ``bn``; it follows the operator that holds the unit's weight, if there is one."""
+    layer = pattern.weight
+    if "bn" not in unit.captures or layer is None:
         return unit
     nodes = nodes_by_name(gm)
-    conv_node, bn_node = nodes[unit.captures["conv"]], nodes[unit.captures["bn"]]
-    folded = fold(called_module(conv_node), called_module(bn_node), axis)
+    conv_node, bn_node = nodes[unit.captures[layer]], nodes[unit.captures["bn"]]
+    folded = fold(called_module(conv_node), called_module(bn_node), pattern.weight_axis)
     # A new module, since a convolution that is called elsewhere too keeps its meaning there.
     target = add_module(gm, str(conv_node.target), folded, instead_of=(conv_node,))
     with gm.graph.inserting_before(bn_node):
@@ -40,16 +43,17 @@ def _fold(gm: GraphModule, unit: QuantUnit, axis: int) -> QuantUnit:
     captures = {name: value for name, value in unit.captures.items() if name != "bn"}
     return replace(
         unit,
-        nodes=tuple(name for name in unit.nodes if name != unit.captures["conv"]),
-        captures={**captures, "conv": unit.captures["bn"]},
+        nodes=tuple(name for name in unit.nodes if name != unit.captures[layer]),
+        captures={**captures, layer: unit.captures["bn"]},
     )
 
 
 def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
     """One convolution or linear layer that computes ``bn(conv(x))`` with the running statistics.
 
-    ``weight' = weight * f`` along ``axis`` and ``bias' = (bias - running_mean) * f + beta`` with
-    ``f = gamma / sqrt(running_var + eps)``; ``f`` and the bias are computed in float64.
+    ``weight' = weight * f`` along ``axis``, in a transposed convolution group by group, and
+    ``bias' = (bias - running_mean) * f + beta`` with ``f = gamma / sqrt(running_var + eps)``; ``f`` and the bias are
+    computed in float64.
 
     Source:
         Jacob et al., arXiv:1712.05877, section 3.2.
@@ -62,10 +66,18 @@ def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
         if conv.bias is not None:
             shift = shift + conv.bias.double()
         bias = shift * factor + (bn.bias.double() if bn.bias is not None else 0.0)
-        shape = [-1 if dim == axis else 1 for dim in range(conv.weight.dim())]
-        weight = conv.weight * factor.reshape(shape).to(conv.weight.dtype)
+        weight = conv.weight * _along(axis, factor, conv).to(conv.weight.dtype)
         folded = copy.copy(conv)  # hooks, training flag and hyperparameters as they are
         folded._parameters = dict(conv._parameters)
         folded.weight = nn.Parameter(weight, requires_grad=conv.weight.requires_grad)
         folded.bias = nn.Parameter(bias.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
     return folded
+
+
+def _along(axis: int, factor: Tensor, conv: Any) -> Tensor:
+    """``factor`` [C_out] in a shape that multiplies the weight: ``axis`` counts the output channels of each group."""
+    behind = [1] * (conv.weight.dim() - axis - 1)
+    if axis == 0:
+        return factor.reshape(-1, *behind)
+    by_group = factor.reshape(conv.groups, 1, -1).expand(-1, conv.weight.shape[0] // conv.groups, -1)
+    return by_group.reshape(conv.weight.shape[0], -1, *behind)

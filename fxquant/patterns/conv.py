@@ -8,21 +8,26 @@ import torch
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.query import module_of
+from fxquant.graph.query import called_module, value_of
 from fxquant.patterns.activation import clamped, constant_bounds
+from fxquant.patterns.batch_norm import fixed_statistics, normalized
 from fxquant.patterns.elementwise import plain_add
 from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
 
-CONV = op(nn.Conv2d)(tensor("x")).named("conv")
-CONV_BN = op(nn.BatchNorm2d)(CONV).named("bn")
+CONV = op(nn.Conv1d, nn.Conv2d, nn.Conv3d)(tensor("x")).named("conv")
+CONV_BN = normalized(CONV)
 
 
-def can_fold(captures: Mapping[str, Node]) -> Reject | None:
-    """Folding multiplies the weight by gamma / sqrt(running_var + eps), so the statistics must be fixed."""
-    module = module_of(captures["bn"])
-    if module is None or module.running_var is None:
-        return Reject("batch norm keeps no running statistics (track_running_stats=False)", captures["bn"])
+def one_channel_axis(captures: Mapping[str, Node]) -> Reject | None:
+    """A batch norm takes the [C, H, W] of a convolution without batch for [N, C, L], where the channels are H."""
+    conv, value = captures["conv"], value_of(captures["conv"])
+    if value is not None and len(value.shape) != called_module(conv).weight.dim():
+        return Reject("without a batch dimension the batch norm normalizes another dimension than the channels", conv)
     return None
+
+
+can_fold = all_of(fixed_statistics, one_channel_axis)
+"""Folding multiplies the weight by gamma / sqrt(running_var + eps) along the output channels."""
 
 
 def plus_residual(inner: Op) -> Op:
@@ -30,8 +35,7 @@ def plus_residual(inner: Op) -> Op:
     return op(torch.add, commutative=True)(inner, tensor("residual")).named("add")
 
 
-CONV_PATTERNS = (
-    # With a residual: only backends that have a rule for them fuse these.
+RESIDUAL_PATTERNS = (
     Pattern(
         "conv_bn_add_act",
         clamped(plus_residual(CONV_BN)),
@@ -48,6 +52,10 @@ CONV_PATTERNS = (
         check=all_of(plain_add, constant_bounds),
     ),
     Pattern("conv_add", plus_residual(CONV), ("x", "residual"), "conv", check=plain_add),
+)
+"""Only backends that have a rule for them fuse these."""
+
+CONV_PATTERNS = (
     Pattern("conv_bn_act", clamped(CONV_BN), ("x",), "conv", check=all_of(can_fold, constant_bounds)),
     Pattern("conv_bn", CONV_BN, ("x",), "conv", check=can_fold),
     Pattern("conv_act", clamped(CONV), ("x",), "conv", check=constant_bounds),

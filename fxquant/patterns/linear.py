@@ -1,15 +1,34 @@
-"""Linear layers, alone or with a clamp behind them."""
+"""Linear layers, alone or with a batch norm and a clamp behind them."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Mapping
 
+from torch import nn
+from torch.fx import Node
+
+from fxquant.graph.query import value_of
 from fxquant.patterns.activation import clamped, constant_bounds
-from fxquant.patterns.pattern import Pattern, op, tensor
+from fxquant.patterns.batch_norm import fixed_statistics, normalized
+from fxquant.patterns.pattern import Pattern, Reject, all_of, op, tensor
 
 LINEAR = op(nn.Linear)(tensor("x")).named("linear")
+LINEAR_BN = normalized(LINEAR)
+
+
+def features_are_channels(captures: Mapping[str, Node]) -> Reject | None:
+    """A batch norm takes the [N, L, F] of a linear layer for [N, C, L]: its channels are then no features."""
+    value = value_of(captures["linear"])
+    if value is not None and len(value.shape) != 2:
+        return Reject("the batch norm normalizes dimension 1, which holds no features of the linear layer")
+    return None
+
+
+CAN_FOLD = all_of(fixed_statistics, features_are_channels)
 
 LINEAR_PATTERNS = (
+    Pattern("linear_bn_act", clamped(LINEAR_BN), ("x",), "linear", check=all_of(CAN_FOLD, constant_bounds)),
+    Pattern("linear_bn", LINEAR_BN, ("x",), "linear", check=CAN_FOLD),
     Pattern("linear_act", clamped(LINEAR), ("x",), "linear", check=constant_bounds),
     Pattern("linear", LINEAR, ("x",), "linear"),
 )

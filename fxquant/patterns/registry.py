@@ -8,7 +8,9 @@ from typing import Any, TypeVar, overload
 from fxquant.errors import DuplicateNameError, SpecError
 from fxquant.graph.query import function_name
 from fxquant.patterns.activation import ACTIVATION
-from fxquant.patterns.conv import CONV_PATTERNS
+from fxquant.patterns.batch_norm import BATCH_NORM
+from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
+from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
@@ -18,7 +20,16 @@ from fxquant.patterns.unary import UNARY
 from fxquant.registry import Registry
 
 DEFAULT_PATTERNS: tuple[Pattern, ...] = (
-    CONV_PATTERNS + LINEAR_PATTERNS + ELEMENTWISE + POOL + ACTIVATION + UNARY + SHAPE
+    RESIDUAL_PATTERNS
+    + CONV_PATTERNS
+    + CONV_TRANSPOSE
+    + LINEAR_PATTERNS
+    + BATCH_NORM
+    + ELEMENTWISE
+    + POOL
+    + ACTIVATION
+    + UNARY
+    + SHAPE
 )
 
 REGISTERED: Registry[Pattern] = Registry("pattern")

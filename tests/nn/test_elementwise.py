@@ -1,4 +1,4 @@
-"""QuantizedAdd, QuantizedMul and QuantizedCat against their formulas; state, copies and printing."""
+"""Sums, differences, products and joins against their formulas; state, copies and printing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
-from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul
+from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
 from fxquant.spec import Clamp, QParams, QScheme
 
 
@@ -23,8 +23,10 @@ def grid(scale: float, zero_point: int, **scheme: object) -> QParams:
 A, B, Y = grid(0.1, 3), grid(0.07, 5), grid(0.25, 100)
 MODULES: list[Callable[[], nn.Module]] = [
     lambda: QuantizedAdd(A, B, Y, Clamp(0.0, None)),
+    lambda: QuantizedSub(A, B, Y, Clamp(-1.0, 2.0)),
     lambda: QuantizedMul(A, B, Y),
     lambda: QuantizedCat([A, B], Y, 1),
+    lambda: QuantizedStack([A, B], Y, -1),
 ]
 
 
@@ -39,13 +41,15 @@ def to_grid(real: Tensor, y: QParams) -> Tensor:
 
 
 @pytest.mark.parametrize("activation", [None, Clamp(0.0, None), Clamp(0.0, 6.0), Clamp(-1.0, 1.0)])
-@pytest.mark.parametrize("make", [QuantizedAdd, QuantizedMul])
+@pytest.mark.parametrize("make", [QuantizedAdd, QuantizedSub, QuantizedMul])
 def test_the_activation_is_exact(make: type[nn.Module], activation: Clamp | None) -> None:
     """As limits of the integers it gives what clamping the real number gives."""
     a, b = bytes_of(2, 8, 4, 4), bytes_of(2, 8, 4, 4, seed=1)
     module = make(A, B, Y, activation)
     if make is QuantizedAdd:
         real = (a.int() - 3) * A.scale + (b.int() - 5) * B.scale
+    elif make is QuantizedSub:
+        real = (a.int() - 3) * A.scale - (b.int() - 5) * B.scale
     else:
         real = ((a.int() - 3) * (b.int() - 5)) * (A.scale * B.scale)
     if activation is not None:
@@ -130,3 +134,26 @@ def test_printing() -> None:
     assert repr(QuantizedCat([A], Y, 1)) == (
         "QuantizedCat(dim=1, y: uint8 scale=0.25 zero_point=100, x0: uint8 scale=0.1 zero_point=3)"
     )
+
+
+@pytest.mark.parametrize(
+    "signs", [(False, False, True), (True, False, False), (False, True, True), (True, True, False)]
+)
+def test_a_difference_mirrors_what_is_stored_either_way(signs: tuple[bool, bool, bool]) -> None:
+    a, b, y = (
+        grid(s, z, signed=signed) for (s, z), signed in zip([(0.1, 3), (0.07, 5), (0.25, 20)], signs, strict=True)
+    )
+    q_a, q_b = bytes_of(2, 8, 4, 4).view(a.scheme.dtype), bytes_of(2, 1, 4, 4, seed=1).view(b.scheme.dtype)
+    module = QuantizedSub(a, b, y)
+    expected = to_grid((q_a.int() - 3) * a.scale - (q_b.int() - 5) * b.scale, y)
+    assert torch.equal(module(q_a, q_b).float(), expected)
+    assert torch.equal(module.reference(q_a, q_b), module(q_a, q_b))
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_a_stack_joins_along_a_new_dimension(dim: int) -> None:
+    a, b = bytes_of(2, 3, 4, 4), bytes_of(2, 3, 4, 4, seed=1)
+    module = QuantizedStack([A, Y], Y, dim)
+    expected = torch.stack([to_grid((a.int() - 3) * A.scale, Y), b.float()], dim)
+    assert torch.equal(module(a, b).float(), expected)
+    assert torch.equal(module.reference(a, b), module(a, b))

@@ -196,6 +196,23 @@ class TestFold:
         torch.testing.assert_close(fold(conv, bn.eval())(x), bn(conv(x)), atol=FOLDED, rtol=FOLDED)
         assert torch.equal(conv.weight, before)
 
+    @pytest.mark.parametrize(
+        ("layer", "axis"),
+        [
+            (nn.ConvTranspose2d(4, 6, 3, stride=2), 1),
+            (nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), 1),
+            (nn.ConvTranspose2d(6, 6, 3, groups=6, bias=False), 1),
+            (nn.Linear(4, 6), 0),
+        ],
+        ids=["transposed", "groups", "depthwise", "linear"],
+    )
+    def test_along_the_output_channels_of_each_group(self, layer, axis):
+        linear = isinstance(layer, nn.Linear)
+        bn = nn.BatchNorm1d(6) if linear else nn.BatchNorm2d(6)
+        _random_statistics(bn)
+        x = torch.randn(5, 4) if linear else torch.randn(2, layer.in_channels, 5, 5)
+        torch.testing.assert_close(fold(layer, bn.eval(), axis)(x), bn(layer(x)), atol=FOLDED, rtol=FOLDED)
+
     def test_a_shared_convolution_keeps_its_meaning(self):
         class Twice(nn.Module):
             def __init__(self) -> None:

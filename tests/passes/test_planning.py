@@ -56,7 +56,7 @@ IMAGE_MODELS = {
         Lambda(lambda m, x: m.c(x) + m.d(x), c=conv(), d=conv()),
         ["conv", "conv_add"],
     ),
-    "conv read twice": (Lambda(lambda m, x: m.b(y := m.c(x)) + y, c=conv(), b=bn()), ["conv", "add"]),
+    "conv read twice": (Lambda(lambda m, x: m.b(y := m.c(x)) + y, c=conv(), b=bn()), ["conv", "bn", "add"]),
     "conv added to itself": (Lambda(lambda m, x: (y := m.c(x)) + y, c=conv()), ["conv", "add"]),
     "mul, cat": (
         Lambda(lambda m, x: torch.cat([m.c(x) * x, x], dim=1), c=conv()),

@@ -5,8 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxquant.patterns.conv import CONV_PATTERNS
+from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.pattern import Output
+
+CLOSE = 34
+"""dB, for one or two roundings and a weight of 8 bits."""
 
 
 def conv() -> nn.Conv2d:
@@ -39,15 +42,47 @@ def test_one_unit(plan_of, body, pattern, inputs):
 
 
 def test_every_pattern_quantizes_the_weight_of_the_convolution():
-    assert {pattern.weight for pattern in CONV_PATTERNS} == {"conv"}
-    assert {pattern.output for pattern in CONV_PATTERNS} == {Output.OBSERVED}
+    assert {pattern.weight for pattern in CONV_PATTERNS + RESIDUAL_PATTERNS} == {"conv"}
+    assert {pattern.output for pattern in CONV_PATTERNS + RESIDUAL_PATTERNS} == {Output.OBSERVED}
+
+
+SIGNAL, VOLUME = torch.randn(2, 4, 12), torch.randn(2, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("x", "conv", "bn"),
+    [
+        (SIGNAL, nn.Conv1d(4, 6, 3, stride=2, padding=1), nn.BatchNorm1d(6)),
+        (VOLUME, nn.Conv3d(4, 6, (1, 3, 3), padding="same"), nn.BatchNorm3d(6)),
+    ],
+    ids=["1d", "3d"],
+)
+def test_one_and_three_dimensions(forms_of, x, conv, bn):
+    forms = forms_of(lambda m, x: torch.clamp(m.bn(m.conv(x)), max=2.0), x=x, conv=conv, bn=bn)
+    assert forms.units == ["conv_bn_act"]
+    assert forms.sqnr > CLOSE
+
+
+def test_in_three_dimensions_the_sum_with_a_residual_is_its_own_unit(forms_of):
+    forms = forms_of(lambda m, x: F.relu(m.conv(x) + x), x=VOLUME, conv=nn.Conv3d(4, 4, 1))
+    assert forms.units == ["conv", "add_act"]
+    assert forms_of(lambda m, x: F.relu(m.conv(x) + x), x=SIGNAL, conv=nn.Conv1d(4, 4, 1)).units == ["conv_add_act"]
+
+
+def test_a_batch_norm_along_another_axis_is_not_folded(forms_of):
+    """Without a batch, [C, H, W] is [N, C, L] to a BatchNorm1d."""
+    forms = forms_of(
+        lambda m, x: m.bn(m.conv(x)), x=torch.randn(3, 6, 5), conv=nn.Conv2d(3, 4, 1), bn=nn.BatchNorm1d(6)
+    )
+    assert forms.units == ["conv", "bn"]
+    assert forms.sqnr > CLOSE
 
 
 def test_a_batch_norm_without_running_statistics_stays_float(plan_of):
     plan = plan_of(lambda m, x: m.bn(m.conv(x)), conv=conv(), bn=bn(track_running_stats=False))
     assert [unit.pattern for unit in plan.units] == ["conv"]
     assert [(r.node, r.pattern, r.reason, r.excused) for r in plan.rejections] == [
-        ("bn", "conv_bn", "batch norm keeps no running statistics (track_running_stats=False)", False)
+        ("bn", "bn", "batch norm keeps no running statistics (track_running_stats=False)", False)
     ]
 
 
@@ -67,6 +102,6 @@ def test_hooks_keep_a_module_in_float(plan_of, part):
     modules = {"conv": conv(), "bn": bn(), "first": conv()}
     modules[part].register_forward_hook(lambda module, args, out: out + 1)
     plan = plan_of(lambda m, x: m.bn(m.conv(m.first(x))), **modules)
-    assert [unit.root for unit in plan.units] == (["first"] if part == "conv" else ["first", "conv"])
+    assert [unit.root for unit in plan.units] == (["first", "bn"] if part == "conv" else ["first", "conv"])
     reasons = {rejection.node: rejection.reason for rejection in plan.rejections}
     assert reasons[part] == "it has hooks, which only a float module runs"

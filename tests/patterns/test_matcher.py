@@ -113,7 +113,7 @@ def test_the_root_and_the_inputs_may_have_any_number_of_readers():
     ("pattern", "body", "node", "reason", "count"),
     [
         (CONV_RELU, lambda m, x, y: m.conv(x), "conv", "not a call of relu", 0),
-        (CONV_RELU, lambda m, x, y: F.relu(m.bn(x)), "bn", "not a call of Conv2d", 1),
+        (CONV_RELU, lambda m, x, y: F.relu(m.bn(x)), "bn", "not a call of Conv1d or Conv2d or Conv3d", 1),
         (
             Pattern("two", op(F.relu, F.relu6)(tensor("x"))),
             lambda m, x, y: torch.tanh(x),
@@ -132,7 +132,7 @@ def test_the_root_and_the_inputs_may_have_any_number_of_readers():
             Pattern("add", op(torch.add)(CONV, tensor("b")), ("x", "b")),
             lambda m, x, y: torch.add(2.0, x),
             "add",
-            "2.0 stands where Conv2d should",
+            "2.0 stands where Conv1d or Conv2d or Conv3d should",
             1,
         ),
         (
@@ -175,7 +175,7 @@ def test_of_two_orders_the_nearer_miss_is_reported():
         lambda m, x, y: torch.add(F.relu(y), m.bn(F.relu(x))),
     )
     assert isinstance(found, Mismatch)
-    assert (found.node.name, found.reason, found.matched) == ("relu_1", "not a call of Conv2d", 2)
+    assert (found.node.name, found.reason, found.matched) == ("relu_1", "not a call of Conv1d or Conv2d or Conv3d", 2)
 
 
 def test_operators_on_both_sides_are_counted():

@@ -1,0 +1,78 @@
+"""A batch norm on stored integers, where it follows no convolution: a multiplication and an addition per channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.nn.conv import QuantizedConv
+from fxquant.spec import Clamp, QParams, QScheme
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+_CONVOLUTION: dict[type[nn.Module], Any] = {
+    nn.BatchNorm1d: nn.Conv1d,
+    nn.BatchNorm2d: nn.Conv2d,
+    nn.BatchNorm3d: nn.Conv3d,
+}
+
+PER_CHANNEL = QScheme(symmetric=True, axis=0)
+
+
+class QuantizedBatchNorm(QuantizedConv):
+    """``q_y = quantize(act(x * factor + shift))`` of stored integers, with the running statistics.
+
+    ``factor = gamma / sqrt(running_var + eps)`` and ``shift = beta - running_mean * factor``, per channel. It runs as a
+    convolution of one element with a group per channel, whose integer weights are 1, -1 or 0 and whose scales are
+    ``|factor|``: nothing of the factor is rounded to a grid.
+
+    Args:
+        norm: The float module, in evaluation mode; it keeps running statistics.
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output, after the activation.
+        activation: Clamp before the output, in real units.
+
+    Shape:
+        uint8 or int8 [N, C, *spatial]; for ``BatchNorm1d`` also [N, C].
+
+    Raises:
+        LoweringError: a grid that int8 operators cannot take, statistics that are not finite.
+    """
+
+    def __init__(self, norm: BatchNorm, *, x: QParams, y: QParams, activation: Clamp | None = None) -> None:
+        factor, shift = affine(norm)
+        kind = next(kind for norm_type, kind in _CONVOLUTION.items() if isinstance(norm, norm_type))
+        conv = kind(norm.num_features, norm.num_features, 1, groups=norm.num_features, device="meta")
+        conv.weight = nn.Parameter(factor.reshape(-1, *conv.weight.shape[1:]), requires_grad=False)
+        conv.bias = nn.Parameter(shift, requires_grad=False)
+        scale = torch.where(factor == 0, torch.ones_like(factor), factor.abs())
+        weight = QParams(PER_CHANNEL, scale, torch.zeros_like(scale, dtype=torch.int32))
+        super().__init__(conv, x=x, weight=weight, y=y, activation=activation)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if x.dim() > 2:
+            return super().forward(x, residual)
+        return super().forward(x.unsqueeze(-1), residual).squeeze(-1)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return super().reference(x) if x.dim() > 2 else super().reference(x.unsqueeze(-1)).squeeze(-1)
+
+    def extra_repr(self) -> str:
+        return f"batch norm, as {super().extra_repr()}"
+
+
+def affine(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """Factor and shift of each channel, float32 [C]; computed in float64."""
+    assert norm.running_mean is not None  # the patterns see to it
+    assert norm.running_var is not None
+    with torch.no_grad():
+        factor = torch.rsqrt(norm.running_var.double() + norm.eps)
+        if norm.weight is not None:
+            factor = factor * norm.weight.double()
+        shift = -norm.running_mean.double() * factor
+        if norm.bias is not None:
+            shift = shift + norm.bias.double()
+        return factor.float(), shift.float()

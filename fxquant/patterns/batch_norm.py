@@ -1,0 +1,32 @@
+"""Batch norm: behind an operator with a weight it is folded away, alone it is a unit of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+from torch.fx import Node
+
+from fxquant.graph.query import called_module
+from fxquant.patterns.activation import clamped, constant_bounds
+from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
+
+
+def fixed_statistics(captures: Mapping[str, Node]) -> Reject | None:
+    """Without running statistics a batch norm normalizes each batch by the batch itself, in evaluation mode too."""
+    if called_module(captures["bn"]).running_var is None:
+        return Reject("batch norm keeps no running statistics (track_running_stats=False)", captures["bn"])
+    return None
+
+
+def normalized(inner: Op) -> Op:
+    """``inner`` followed by a batch norm, captured as ``bn``."""
+    return op(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)(inner).named("bn")
+
+
+ALONE = op(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)(tensor("x")).named("bn")
+
+BATCH_NORM = (
+    Pattern("bn_act", clamped(ALONE), check=all_of(fixed_statistics, constant_bounds)),
+    Pattern("bn", ALONE, check=fixed_statistics),
+)

@@ -1,0 +1,101 @@
+"""QuantizedConvTranspose against the transposed convolution of the same integers, computed in float64."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fxquant.errors import LoweringError
+from fxquant.nn.conv_transpose import QuantizedConvTranspose
+from fxquant.spec import Clamp, QParams, QScheme
+
+STEPS = 1
+"""The int8 operator may be one step from the reference (design numerics); the reference is exact."""
+
+X = QParams(QScheme(signed=False), torch.tensor([0.05]), torch.tensor([100], dtype=torch.int32))
+Y = QParams(QScheme(signed=False), torch.tensor([0.25]), torch.tensor([120], dtype=torch.int32))
+
+CASES = {
+    "4x4, stride 2": (nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1), (2, 16, 7, 6)),
+    "2x2, stride 2": (nn.ConvTranspose2d(16, 8, 2, stride=2, bias=False), (2, 16, 7, 6)),
+    "output padding": (nn.ConvTranspose2d(8, 12, 3, stride=(2, 3), padding=1, output_padding=(1, 2)), (1, 8, 5, 5)),
+    "groups": (nn.ConvTranspose2d(8, 12, 3, stride=2, groups=4), (2, 8, 5, 5)),
+    "depthwise": (nn.ConvTranspose2d(8, 8, 3, stride=2, padding=1, groups=8), (2, 8, 5, 5)),
+    "dilated": (nn.ConvTranspose2d(8, 4, 3, dilation=2), (2, 8, 5, 5)),
+    "cut more than the kernel reaches": (
+        nn.ConvTranspose2d(8, 4, 2, stride=3, padding=3, output_padding=2),
+        (1, 8, 6, 6),
+    ),
+    "one row is cut, one is kept": (nn.ConvTranspose2d(8, 4, 1, padding=(1, 0)), (1, 8, 4, 4)),
+    "1d": (nn.ConvTranspose1d(8, 4, 5, stride=2), (3, 8, 9)),
+    "3d": (nn.ConvTranspose3d(4, 6, 2, stride=2), (1, 4, 3, 4, 5)),
+    "no batch": (nn.ConvTranspose2d(8, 4, 3, stride=2), (8, 5, 5)),
+}
+
+
+def weight_grid(conv: nn.Module) -> QParams:
+    depthwise = conv.groups == conv.in_channels == conv.out_channels
+    axis = 0 if depthwise else 1
+    others = [dim for dim in range(conv.weight.dim()) if dim != axis]
+    scale = conv.weight.detach().abs().amax(others) / 127.5
+    return QParams(QScheme(symmetric=True, axis=axis), scale, torch.zeros(len(scale), dtype=torch.int32))
+
+
+def build(conv: nn.Module, activation: Clamp | None = None) -> QuantizedConvTranspose:
+    return QuantizedConvTranspose(conv, x=X, weight=weight_grid(conv), y=Y, activation=activation)
+
+
+def bytes_of(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_the_sums_are_those_of_the_transposed_convolution(name: str) -> None:
+    conv, shape = CASES[name]
+    q, grid, activation = bytes_of(*shape), weight_grid(conv), Clamp(-2.0, 3.0)
+    module = build(conv, activation)
+    along = [-1 if dim == grid.scheme.axis else 1 for dim in range(conv.weight.dim())]
+    integers = torch.round(conv.weight * (1 / grid.scale).reshape(along)).clamp(-128, 127)
+    exact = copy.deepcopy(conv).double()
+    exact.weight.copy_(integers.double() * grid.scale.double().reshape(along))
+    real = exact((q.double() - 100) * X.scale.double()).clamp(-2.0, 3.0)
+    steps = real / Y.scale.double() + 120
+    assert module.reference(q).shape == steps.shape
+    assert float((module.reference(q).double() - steps).abs().max()) <= 0.5 + 1e-4  # rounded once; sums in float32
+    assert int((module(q).int() - module.reference(q).int()).abs().max()) <= STEPS
+
+
+def test_memory_order_and_random_numbers_stay() -> None:
+    conv, shape = CASES["4x4, stride 2"]
+    state = torch.get_rng_state()
+    module = build(conv)
+    assert torch.equal(torch.get_rng_state(), state)
+    q = bytes_of(*shape)
+    assert torch.equal(module(q.contiguous(memory_format=torch.channels_last)), module(q))
+    assert torch.equal(pickle.loads(pickle.dumps(module))(q), module(q))
+
+
+def test_scales_along_input_channels_are_refused() -> None:
+    conv, _ = CASES["4x4, stride 2"]
+    grid = weight_grid(conv)
+    with pytest.raises(LoweringError) as caught:
+        QuantizedConvTranspose(
+            conv, x=X, weight=QParams(QScheme(symmetric=True, axis=0), grid.scale, grid.zero_point), y=Y
+        )
+    assert str(caught.value) == (
+        "int8 operators need one scale per output channel of the weight\n"
+        "  got:      axis=0 of a transposed weight of shape [16, 8, 4, 4]\n"
+        "  expected: axis=1, or one scale for the whole tensor"
+    )
+
+
+def test_printing() -> None:
+    conv, _ = CASES["2x2, stride 2"]
+    assert (
+        repr(build(conv)).splitlines()[1].strip().startswith("transposed, stride=(2, 2), as 16, 8, kernel_size=(2, 2)")
+    )
