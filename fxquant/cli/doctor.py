@@ -16,6 +16,7 @@ import torch
 from fxquant.cli.command import Command
 from fxquant.demo.measure import cpu_features, cpu_name
 from fxquant.kernels.library import NativeStatus, native_status
+from fxquant.kernels.onednn import OnednnStatus, onednn_status
 from fxquant.samples.archives import cache_dir
 
 State = Literal["ok", "slow", "absent", "broken"]
@@ -48,9 +49,8 @@ def examine() -> Iterator[Finding]:
     """Look at everything that fxquant's speed or its extras depend on."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
     yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    features = cpu_features()
-    yield cpu(cpu_name(), features)
-    yield onednn(torch.backends.mkldnn.is_available(), features)
+    yield cpu(cpu_name(), cpu_features())
+    yield onednn(onednn_status())
     status = native_status()
     yield native_cpu(status)
     yield native_cuda(status, torch.cuda.is_available())
@@ -71,13 +71,11 @@ def cpu(name: str, features: tuple[str, ...]) -> Finding:
     return Finding("cpu", "slow", fact, "int8 convolutions gain most on a CPU with VNNI or AMX")
 
 
-def onednn(available: bool, features: tuple[str, ...]) -> Finding:
+def onednn(status: OnednnStatus) -> Finding:
     what = "oneDNN int8 operators"
-    if not available:
-        return Finding(what, "slow", "this torch was built without oneDNN", "install a torch that has it")
-    if not any("vnni" in feature or "amx" in feature for feature in features):
-        return Finding(what, "slow", "not used: without VNNI they saturate", "the exact reference runs instead")
-    return Finding(what, "ok", "used for convolutions and linear layers")
+    if status.usable:
+        return Finding(what, "ok", "exact here; they run the layers that they are quicker at")
+    return Finding(what, "slow", f"not used: {status.reason}", "other int8 kernels run in their place")
 
 
 def native_cpu(status: NativeStatus) -> Finding:

@@ -9,6 +9,7 @@ from fxquant.cli import doctor
 from fxquant.cli.doctor import Finding
 from fxquant.cli.main import main
 from fxquant.kernels.library import NativeStatus
+from fxquant.kernels.onednn import OnednnStatus
 
 
 def status(**changes: object) -> NativeStatus:
@@ -42,9 +43,9 @@ def test_instruction_sets() -> None:
 
 
 def test_onednn() -> None:
-    assert doctor.onednn(True, ("avx512_vnni",)).state == "ok"
-    assert doctor.onednn(True, ("avx2",)).fact == "not used: without VNNI they saturate"
-    assert doctor.onednn(False, ("avx512_vnni",)).advice == "install a torch that has it"
+    assert doctor.onednn(OnednnStatus(usable=True, reason="")).state == "ok"
+    unusable = doctor.onednn(OnednnStatus(usable=False, reason="without VNNI they saturate"))
+    assert (unusable.state, unusable.fact) == ("slow", "not used: without VNNI they saturate")
 
 
 def test_native_cpu_kernels() -> None:
