@@ -9,13 +9,14 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.grid import from_integers, to_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
 from fxquant.graph.query import canonical_type
-from fxquant.observers.base import keeping_dtype
+from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import QParams, QScheme
 
 
@@ -54,14 +55,16 @@ class FakeQuantizedWeight(WeightOnGrid):
 
 
 class DequantizedWeight(WeightOnGrid):
-    """``weight`` is a buffer of integers, turned to float in each forward.
+    """``weight`` is a buffer of integers, turned to ``weight_dtype`` in each forward.
 
+    ``weight_dtype`` is that of the float weight that it was, and follows when the layer is cast.
     Buffers ``weight_scale`` float32 and ``weight_zero_point`` int32, [1], [C] or [C, groups], are its grid.
     """
 
     weight_scale: Tensor
     weight_zero_point: Tensor
     weight_scheme: QScheme
+    weight_dtype: torch.dtype
     weight_is_known: bool
 
     def effective_weight(self, input: Tensor) -> Tensor:
@@ -72,7 +75,7 @@ class DequantizedWeight(WeightOnGrid):
                 hint="calibrate before convert, or load a state dict that was saved after calibration",
             )
         weight = from_integers(self.weight, self.weight_scale, self.weight_zero_point, self.weight_scheme)
-        return weight.to(input.dtype)
+        return weight.to(self.weight_dtype)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, weight: {self.weight_scheme}"
@@ -81,6 +84,7 @@ class DequantizedWeight(WeightOnGrid):
         scale = keeping_dtype(fn)(self.weight_scale)
         super()._apply(fn, recurse)
         self.weight_scale = scale
+        self.weight_dtype = cast_dtype(fn, self.weight_dtype, scale)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -197,6 +201,7 @@ def with_dequantized_weight(module: nn.Module, weight: QParams) -> DequantizedWe
     layer.register_buffer("weight_scale", weight.scale.detach().float().clone())
     layer.register_buffer("weight_zero_point", weight.zero_point.detach().clone())
     layer.weight_scheme = weight.scheme
+    layer.weight_dtype = values.dtype
     layer.weight_is_known = is_calibrated(weight.scale)
     return layer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from fxquant.kernels import dequantize, quantize, table
 from fxquant.kernels.dequantize import reference as dequantize_reference
 from fxquant.kernels.quantize import reference as quantize_reference
 from fxquant.nn.base import QuantizedModule
+from fxquant.observers.base import cast_dtype
 from fxquant.spec import QParams
 
 IMAGE_RANK = 4
@@ -50,28 +52,39 @@ class Quantize(QuantizedModule):
 
 
 class Dequantize(QuantizedModule):
-    """Stored integers to the real numbers they stand for: ``(q - zero_point) * scale``, in float32.
+    """Stored integers to the real numbers they stand for: ``(q - zero_point) * scale``.
 
     Args:
         qparams: Grid of the input, role ``x``.
+        dtype: Of the result: float32, float64, float16 or bfloat16. Computed in float32, rounded to ``dtype`` then. It
+            follows when the module is cast (``model.half()``), as that of a float layer does.
 
     Shape:
         Any; memory order is kept.
     """
 
-    def __init__(self, qparams: QParams) -> None:
+    def __init__(self, qparams: QParams, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.add_grid("x", qparams)
+        self.dtype = dtype
 
     def derive(self) -> dict[str, Any]:
         return dequantize_arguments(self.grid("x"))
 
     def forward(self, q: Tensor) -> Tensor:
-        return dequantize(q, **(self._derived or self.derived()))
+        return dequantize(q, **(self._derived or self.derived())).to(self.dtype)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        return dequantize_reference(q, **self.derived())
+        return dequantize_reference(q, **self.derived()).to(self.dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Dequantize:
+        super()._apply(fn, recurse)
+        self.dtype = cast_dtype(fn, self.dtype, self.x_scale)
+        return self
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.dtype == torch.float32 else f", dtype={self.dtype}")
 
 
 class Requantize(QuantizedModule):

@@ -26,6 +26,11 @@ def keeping_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return move
 
 
+def cast_dtype(fn: Callable[[Tensor], Tensor], dtype: torch.dtype, beside: Tensor) -> torch.dtype:
+    """For ``Module._apply``: what ``fn`` makes of a ``dtype`` of which no tensor is kept."""
+    return fn(torch.empty(0, dtype=dtype, device=beside.device)).dtype
+
+
 class ObserverBase(nn.Module):
     """Base class of observers.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch.fx import GraphModule
 
 from fxquant.graph.edit import add_module, insert_after
-from fxquant.graph.query import called_module
+from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantized import with_dequantized_weight
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
@@ -17,7 +18,9 @@ def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule
     """``t`` becomes ``dequantize(quantize(t))`` where the integer graph would hold integers."""
     for point in rounding_points(gm, ctx):
         quantize = add_module(gm, f"{point.node.name}_quantize", Quantize(point.qparams))
-        dequantize = add_module(gm, f"{point.node.name}_dequantize", Dequantize(point.qparams))
+        info = value_of(point.node)
+        module = Dequantize(point.qparams, torch.float32 if info is None else info.dtype)
+        dequantize = add_module(gm, f"{point.node.name}_dequantize", module)
         integers = insert_after(point.node, quantize, users=point.users)
         insert_after(integers, dequantize, users=tuple(integers.users))
     for node, qparams in weighted_nodes(gm, ctx):

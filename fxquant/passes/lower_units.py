@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
@@ -138,7 +139,10 @@ class _Lowering:
             return node
         if node not in dequantized:
             ref = unit.roles["y"]
-            target = add_module(self.gm, f"{ref.name}_dequantize", _named(Dequantize(self.plan.qparams[ref]), ref.name))
+            info = value_of(self.nodes[unit.root])
+            dtype = torch.float32 if info is None else info.dtype
+            dequantize = _named(Dequantize(self.plan.qparams[ref], dtype), ref.name)
+            target = add_module(self.gm, f"{ref.name}_dequantize", dequantize)
             dequantized[node] = insert_after(node, target, users=())
             dequantized[node].meta = dict(self.nodes[unit.root].meta)
         return dequantized[node]

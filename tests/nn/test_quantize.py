@@ -118,3 +118,24 @@ def test_printing_shows_the_grids() -> None:
 
     assert repr(Quantize(x, channels_last=True)) == "Quantize(y: uint8 scale=0.1 zero_point=3, channels_last=True)"
     assert repr(Requantize(x, y)) == "Requantize(x: uint8 scale=0.1 zero_point=3, y: int4 scale=0.25 zero_point=0)"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_dequantize_gives_the_dtype_of_the_value_that_it_stands_for(dtype: torch.dtype) -> None:
+    x = grid(0.13, 3, bits=8, signed=False)
+    module, q = Dequantize(x, dtype), every_byte(x)
+
+    assert module(q).dtype == dtype
+    assert torch.equal(module(q), Dequantize(x)(q).to(dtype))
+    assert torch.equal(module.reference(q), module(q))
+    assert repr(module) == f"Dequantize(x: uint8 scale=0.13 zero_point=3, dtype={dtype})"
+
+
+def test_dequantize_follows_when_the_model_is_cast() -> None:
+    x = grid(0.13, 3, bits=8, signed=False)
+    module = Dequantize(x)
+
+    assert module.half()(every_byte(x)).dtype == torch.float16
+    assert module.x_scale.dtype == torch.float32
+    assert module.to("cpu")(every_byte(x)).dtype == torch.float16
+    assert module.float()(every_byte(x)).dtype == torch.float32

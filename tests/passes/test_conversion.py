@@ -288,3 +288,33 @@ def test_a_matrix_is_quantized_as_it_lies():
     int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
     assert not int8.input_1_quantize.channels_last
     assert choose_layout.after == ("lower_units",)
+
+
+class FloatTail(nn.Module):
+    """A unit, an operator that stays float, and a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.relu = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
+        self.norm, self.fc = nn.LayerNorm(4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.norm(self.relu(self.bn(self.conv(x))).mean((2, 3))))
+
+
+ROUNDED = 0.05
+"""Largest difference that 8 bits make in the two results, which lie between -1 and 1."""
+
+
+@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_every_form_keeps_the_dtype_of_the_model(dtype, to):
+    torch.manual_seed(0)
+    net, x = FloatTail().eval().to(dtype), torch.rand(2, 3, 6, 6).to(dtype)
+    prepared = fxq.calibrate(fxq.prepare(net, x), [x], progress=False)
+
+    y = fxq.convert(prepared, to=to)(x)
+
+    assert any(rejection.node == "norm" for rejection in prepared.plan.rejections)
+    assert y.dtype == dtype
+    assert (y - net(x)).abs().max() < ROUNDED
