@@ -40,6 +40,8 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    contiguous: bool = True
+    """Whether the elements lay in the order of the dimensions, so that any ``view`` of them exists."""
 
     def __str__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
@@ -52,7 +54,8 @@ Value = TensorInfo | tuple["Value", ...] | Mapping[str, "Value"] | type
 def info_of(value: Any) -> Any:
     """Describe a value: a ``Value``."""
     if isinstance(value, torch.Tensor):
-        return TensorInfo(tuple(value.shape), value.dtype, value.device)
+        contiguous = value.layout is not torch.strided or value.is_contiguous()
+        return TensorInfo(tuple(value.shape), value.dtype, value.device, contiguous)
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         return tuple(info_of(item) for item in value)
     if isinstance(value, dict):
@@ -61,7 +64,7 @@ def info_of(value: Any) -> Any:
 
 
 def value_of(node: Node) -> TensorInfo | None:
-    """Shape, dtype and device of the node's value on the example inputs; None if it is no tensor, or was never run."""
+    """Shape, dtype, device, order of the node's value on the example; None if it is no tensor, or was never run."""
     value = node.meta.get(VALUE)
     return value if isinstance(value, TensorInfo) else None
 

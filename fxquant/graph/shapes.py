@@ -19,7 +19,7 @@ Visit = Callable[[Node, Any], None]
 
 
 def record_values(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Run the example, and write shape, dtype and device of every value (the type, if it is no tensor) to its node.
+    """Run the example, and write what every value was (``info_of``) to its node.
 
     Raises:
         InputError: the example does not run; the message names the node, the user's line, and what it was given.

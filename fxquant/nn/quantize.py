@@ -58,25 +58,31 @@ class Dequantize(QuantizedModule):
         qparams: Grid of the input, role ``x``.
         dtype: Of the result: float32, float64, float16 or bfloat16. Computed in float32, rounded to ``dtype`` then. It
             follows when the module is cast (``model.half()``), as that of a float layer does.
+        contiguous: Give the result in the order of its dimensions, as the float value lay, though integers are
+            channels last. It is they that are moved, where they have to be: a quarter of the bytes.
 
     Shape:
-        Any; memory order is kept.
+        Any; memory order is kept unless ``contiguous``.
     """
 
-    def __init__(self, qparams: QParams, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, qparams: QParams, dtype: torch.dtype = torch.float32, contiguous: bool = False) -> None:
         super().__init__()
         self.add_grid("x", qparams)
         self.dtype = dtype
+        self.contiguous = contiguous
 
     def derive(self) -> dict[str, Any]:
         return dequantize_arguments(self.grid("x"))
 
     def forward(self, q: Tensor) -> Tensor:
-        return dequantize(q, **(self._derived or self.derived())).to(self.dtype)
+        return dequantize(self._ordered(q), **(self._derived or self.derived())).to(self.dtype)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        return dequantize_reference(q, **self.derived()).to(self.dtype)
+        return dequantize_reference(self._ordered(q), **self.derived()).to(self.dtype)
+
+    def _ordered(self, q: Tensor) -> Tensor:
+        return q.contiguous() if self.contiguous else q
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Dequantize:
         super()._apply(fn, recurse)
@@ -84,7 +90,8 @@ class Dequantize(QuantizedModule):
         return self
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + ("" if self.dtype == torch.float32 else f", dtype={self.dtype}")
+        dtype = "" if self.dtype == torch.float32 else f", dtype={self.dtype}"
+        return super().extra_repr() + dtype + (", contiguous=True" if self.contiguous else "")
 
 
 class Requantize(QuantizedModule):

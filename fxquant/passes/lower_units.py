@@ -140,8 +140,8 @@ class _Lowering:
         if node not in dequantized:
             ref = unit.roles["y"]
             info = value_of(self.nodes[unit.root])
-            dtype = torch.float32 if info is None else info.dtype
-            dequantize = _named(Dequantize(self.plan.qparams[ref], dtype), ref.name)
+            dtype, contiguous = (torch.float32, True) if info is None else (info.dtype, info.contiguous)
+            dequantize = _named(Dequantize(self.plan.qparams[ref], dtype, contiguous), ref.name)
             target = add_module(self.gm, f"{ref.name}_dequantize", dequantize)
             dequantized[node] = insert_after(node, target, users=())
             dequantized[node].meta = dict(self.nodes[unit.root].meta)

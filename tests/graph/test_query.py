@@ -123,6 +123,13 @@ def test_info_of_containers():
     assert info_of(x.shape) is torch.Size
 
 
+def test_info_says_whether_a_view_of_any_shape_exists():
+    image = torch.zeros(2, 3, 4, 4)
+    assert info_of(image).contiguous
+    assert not info_of(image.contiguous(memory_format=torch.channels_last)).contiguous
+    assert info_of(torch.eye(2).to_sparse()).contiguous
+
+
 def test_has_hooks():
     module = nn.ReLU()
     assert not has_hooks(module)

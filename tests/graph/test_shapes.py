@@ -24,7 +24,7 @@ class Net(nn.Module):
 def test_every_value_is_described():
     gm = trace(Net(), example_args=(torch.zeros(2, 3, 4, 4),))
     meta = {node.name: node.meta[VALUE] for node in gm.graph.nodes}
-    half = TensorInfo((2, 2, 2, 2), torch.float32, torch.device("cpu"))
+    half = TensorInfo((2, 2, 2, 2), torch.float32, torch.device("cpu"), contiguous=False)
     assert meta["chunk"] == (half, half)
     assert meta["getitem"] == half
     assert meta["size"] is int

@@ -139,3 +139,15 @@ def test_dequantize_follows_when_the_model_is_cast() -> None:
     assert module.x_scale.dtype == torch.float32
     assert module.to("cpu")(every_byte(x)).dtype == torch.float16
     assert module.float()(every_byte(x)).dtype == torch.float32
+
+
+def test_dequantize_gives_contiguous_images_where_asked() -> None:
+    x = grid(0.13, 3, bits=8, signed=False)
+    q = every_byte(x).reshape(2, 4, 4, 8).contiguous(memory_format=torch.channels_last)
+    keeping, turning = Dequantize(x), Dequantize(x, contiguous=True)
+
+    assert keeping(q).stride() == keeping.reference(q).stride() == q.stride()
+    assert turning(q).is_contiguous()
+    assert turning.reference(q).is_contiguous()
+    assert torch.equal(turning(q), keeping(q))
+    assert repr(turning) == "Dequantize(x: uint8 scale=0.13 zero_point=3, contiguous=True)"

@@ -318,3 +318,32 @@ def test_every_form_keeps_the_dtype_of_the_model(dtype, to):
     assert any(rejection.node == "norm" for rejection in prepared.plan.rejections)
     assert y.dtype == dtype
     assert (y - net(x)).abs().max() < ROUNDED
+
+
+class Viewing(nn.Module):
+    """Stays whole and in float, since its control flow depends on values; takes only contiguous images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1).sin() if x.sum() > 0 else x.view(len(x), -1)
+
+
+@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_float_code_gets_images_in_the_order_that_they_had(rank, to):
+    torch.manual_seed(0)
+    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    net, x = nn.Sequential(conv(3, 4, 3), nn.ReLU(), Viewing()).eval(), torch.rand(2, 3, *[6, 5, 4][:rank])
+    with pytest.warns(fxq.FxQuantWarning):
+        prepared = fxq.calibrate(fxq.prepare(net, x), [x], progress=False)
+    headless = fxq.calibrate(fxq.prepare(net[:2].eval(), x), [x], progress=False)
+
+    assert (fxq.convert(prepared, to=to)(x) - net(x)).abs().max() < ROUNDED
+    assert fxq.convert(headless, to=to)(x).is_contiguous()
+
+
+def test_a_value_that_lay_channels_last_stays_so():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval().to(memory_format=torch.channels_last)
+    x = torch.rand(2, 3, 6, 5).contiguous(memory_format=torch.channels_last)
+    y = fxq.convert(fxq.calibrate(fxq.prepare(net, x), [x], progress=False))(x)
+    assert y.stride() == net(x).stride()
