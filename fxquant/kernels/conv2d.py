@@ -33,6 +33,7 @@ def conv2d(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    groups: int,
     residual: Tensor | None,
     residual_scale: float,
     residual_zero_point: int,
@@ -59,6 +60,7 @@ def conv2d(
         stride: For rows and columns, as ``dilation``.
         padding: Top, bottom, left, right.
         dilation: Distance of a window's elements.
+        groups: 1, or C_in where that is C_out too: each channel by itself.
         residual: uint8 or int8 [N, C_out, OH, OW], or None.
         residual_scale: Real units per step.
         residual_zero_point: In steps.
@@ -75,8 +77,8 @@ def conv2d(
         RuntimeError: an argument is not as above; the message names it.
     """
     return torch.ops.fxquant.conv2d.default(
-        x, x_zero_point, weight, start, scale, bias, kernel_size, stride, padding, dilation, residual, residual_scale,
-        residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype,
+        x, x_zero_point, weight, start, scale, bias, kernel_size, stride, padding, dilation, groups, residual,
+        residual_scale, residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype,
     )  # fmt: skip
 
 
@@ -91,6 +93,7 @@ def reference(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    groups: int,
     residual: Tensor | None,
     residual_scale: float,
     residual_zero_point: int,
@@ -102,16 +105,17 @@ def reference(
 ) -> Tensor:
     """The oracle of the tests, and the kernel of devices that have no native one."""
     y = empty_output(
-        x, x_zero_point, weight, start, scale, bias, kernel_size, stride, padding, dilation, residual, residual_scale,
-        residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype,
+        x, x_zero_point, weight, start, scale, bias, kernel_size, stride, padding, dilation, groups, residual,
+        residual_scale, residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype,
     )  # fmt: skip
     if y.numel() == 0:
         return y
     top, bottom, left, right = padding
     padded = F.pad(as_unsigned(x), (left, right, top, bottom), value=x_zero_point - integer_range(x.dtype)[0])
-    integers = unpack_weight(weight, len(scale), x.shape[1], tuple(kernel_size)).to(torch.float64)
+    depth = x.shape[1] // groups
+    integers = unpack_weight(weight, len(scale), depth, tuple(kernel_size), depthwise=groups != 1).to(torch.float64)
     # A library may transform instead of summing; rounding makes whole numbers of its answer again.
-    products = F.conv2d(padded.to(torch.float64), integers, None, tuple(stride), 0, tuple(dilation)).round()
+    products = F.conv2d(padded.to(torch.float64), integers, None, tuple(stride), 0, tuple(dilation), groups).round()
     epilogue = epilogue_of(
         scale, bias, residual_scale, residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype
     )
@@ -160,6 +164,7 @@ def empty_output(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    groups: int,
     residual: Tensor | None,
     residual_scale: float,
     residual_zero_point: int,
@@ -181,6 +186,10 @@ def empty_output(
         raise KernelError(
             f"{OP}: kernel_size is too large", got=list(kernel_size), expected=f"at most {MOST_TAPS} elements"
         )
+    if groups != 1 and not groups == x.shape[1] == scale.numel():
+        raise KernelError(
+            f"{OP}: groups is out of range", got=groups, expected="1, or the channels of x and of the result"
+        )
     sizes = [x.shape[0], scale.numel()]
     for axis in range(2):
         padded = x.shape[2 + axis] + padding[2 * axis] + padding[2 * axis + 1]
@@ -192,7 +201,8 @@ def empty_output(
                 expected="a window that is no longer than the input",
             )
         sizes.append((padded - reach) // stride[axis] + 1)
-    packed = packed_shape(scale.numel(), x.shape[1], kernel_size[0] * kernel_size[1])
+    taps = kernel_size[0] * kernel_size[1]
+    packed = packed_shape(scale.numel(), x.shape[1] // groups, taps, depthwise=groups != 1)
     check_rest(OP, weight, packed, start, scale, bias, y_scale, y_zero_point, quant_min, quant_max, dtype)
     check_residual(OP, residual, sizes, residual_scale, residual_zero_point)
     return torch.empty(sizes, dtype=dtype, device=x.device, memory_format=torch.channels_last)
@@ -264,10 +274,10 @@ class NativeConv:
     [N, C_out, *out] in channels_last order, equal to ``conv_reference`` bit for bit. Several threads may call it.
 
     Args:
-        weight: int8 [C_out, C_in, *kernel_size], zero point 0.
+        weight: int8 [C_out, C_in / groups, *kernel_size], zero point 0.
         x_dtype: uint8 or int8: how the input is stored.
         x_zero_point: Of the input, in steps.
-        geometry: Stride, padding, dilation; 1 or 2 spatial dimensions, no groups.
+        geometry: Stride, padding, dilation; 1 or 2 spatial dimensions; no groups, or one for each channel.
         epilogue: Scales, bias and output grid.
     """
 
@@ -283,11 +293,12 @@ class NativeConv:
         padding = [0] * 4 if self._pad_first else [top, bottom, left, right]
         self._before = (
             x_zero_point,
-            *packed_arguments(weight, x_dtype, x_zero_point, epilogue),
+            *packed_arguments(weight, x_dtype, x_zero_point, epilogue, depthwise=geometry.groups != 1),
             list(self._geometry.kernel_size),
             list(self._geometry.stride),
             padding,
             list(self._geometry.dilation),
+            geometry.groups,
         )
         self._after = output_arguments(epilogue)
         self._conv = torch.ops.fxquant.conv2d.default
@@ -304,12 +315,12 @@ class NativeConv:
 
 
 def packed_arguments(
-    weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue
+    weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue, *, depthwise: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weight, start, scale and bias, as the operators take them."""
     scale = (epilogue.weight_scale * float32(epilogue.x_scale)).expand(len(weight)).contiguous()
     bias = torch.zeros_like(scale) if epilogue.bias is None else epilogue.bias  # of no bias, 0 makes the same integers
-    return pack_weight(weight), start_values(weight, x_dtype, x_zero_point), scale, bias
+    return pack_weight(weight, depthwise=depthwise), start_values(weight, x_dtype, x_zero_point), scale, bias
 
 
 def output_arguments(epilogue: Epilogue) -> tuple[float | int | torch.dtype, ...]:
@@ -327,8 +338,9 @@ def output_arguments(epilogue: Epilogue) -> tuple[float | int | torch.dtype, ...
 
 define(
     "conv2d(Tensor x, int x_zero_point, Tensor weight, Tensor start, Tensor scale, Tensor bias, int[] kernel_size, "
-    "int[] stride, int[] padding, int[] dilation, Tensor? residual, float residual_scale, int residual_zero_point, "
-    "float y_scale, int y_zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor",
+    "int[] stride, int[] padding, int[] dilation, int groups, Tensor? residual, float residual_scale, "
+    "int residual_zero_point, float y_scale, int y_zero_point, int quant_min, int quant_max, ScalarType dtype) "
+    "-> Tensor",
     reference=reference,
     fake=empty_output,
 )

@@ -29,8 +29,8 @@ def native_refusal(weight: Tensor, weight_zero_point: Tensor, geometry: ConvGeom
         return "the int8 operators take no zero point of the weight"
     if geometry is None:
         return ""
-    if geometry.groups != 1:
-        return "the native operator has no groups"
+    if geometry.groups != 1 and (weight.shape[1] != 1 or geometry.groups != len(weight)):
+        return "the native operator has no groups but those of one channel each"
     if geometry.spatial == 3:
         return "the native operator has at most two spatial dimensions"
     if weight[0, 0].numel() > MOST_TAPS:

@@ -23,9 +23,9 @@ class QuantizedConv(QuantizedModule):
     """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` computes it so. What that does not take
-    (groups, three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most one step away and
-    equal in at least 99.99 %; so it does large calls on a CPU with AMX. The Python reference does the rest.
-    :meth:`kernel` says which, and why.
+    (groups of several channels, three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most
+    one step away and equal in at least 99.99 %; so it does large calls on a CPU with AMX. The Python reference does the
+    rest. :meth:`kernel` says which, and why.
 
     Args:
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.

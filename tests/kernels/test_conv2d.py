@@ -42,14 +42,24 @@ class Case:
     narrower: int = 0
     mode: str = "zeros"
     one_scale: bool = False
+    depthwise: bool = False
+
+    @property
+    def groups(self) -> int:
+        return self.channels if self.depthwise else 1
+
+    @property
+    def inputs(self) -> int:
+        """Channels of x."""
+        return self.channels if self.depthwise else self.depth
 
     def geometry(self) -> ConvGeometry:
         walk = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "padding_mode": self.mode}
-        return ConvGeometry.of(nn.Conv2d(1, 1, self.kernel, **walk))
+        return ConvGeometry.of(nn.Conv2d(self.groups, self.groups, self.kernel, groups=self.groups, **walk))
 
     def epilogue(self, device: str = "cpu") -> Epilogue:
         generator = torch.Generator().manual_seed(1)
-        products = self.depth * self.kernel[0] * self.kernel[1]
+        products = self.inputs // self.groups * self.kernel[0] * self.kernel[1]
         spread = 73 * 2 ** (self.bits - 2) * products**0.5  # of the sums
         low = torch.iinfo(self.y_dtype).min
         count = 1 if self.one_scale else self.channels
@@ -73,9 +83,9 @@ class Case:
             low = torch.iinfo(dtype).min
             return torch.randint(low, low + 256, shape, dtype=dtype, generator=generator).to(device)
 
-        x = stored(self.x_dtype, self.batch, self.depth, *self.size).contiguous(memory_format=torch.channels_last)
+        x = stored(self.x_dtype, self.batch, self.inputs, *self.size).contiguous(memory_format=torch.channels_last)
         half = 2 ** (self.bits - 1)
-        shape = (self.channels, self.depth, *self.kernel)
+        shape = (self.channels, self.inputs // self.groups, *self.kernel)
         weight = torch.randint(-half, half, shape, dtype=torch.int8, generator=generator).to(device)
         if self.residual is None:
             return x, weight, None
@@ -113,6 +123,12 @@ CASES = {
     "padding only": Case(depth=16, kernel=(2, 2), size=(1, 1), padding=(3, 3)),
     "several tasks": Case(depth=64, channels=200, size=(40, 40), kernel=(2, 2), batch=1),
     "much weight": Case(depth=400, channels=400, size=(4, 5), batch=1),
+    "depthwise": Case(depthwise=True, channels=64, kernel=(3, 3), padding=(1, 1), stride=(2, 2)),
+    "depthwise, tails": Case(
+        depthwise=True, channels=37, kernel=(5, 3), padding=(2, 1), residual=torch.int8, x_dtype=torch.int8, size=(7, 7)
+    ),
+    "depthwise, few channels": Case(depthwise=True, channels=3, kernel=(3, 3), dilation=(2, 1), padding=(2, 2)),
+    "depthwise, one tap": Case(depthwise=True, channels=19),
     "circular": Case(kernel=(3, 3), padding=(1, 2), mode="circular"),
 }
 
@@ -156,6 +172,7 @@ cases = st.builds(
     bias=st.booleans(),
     narrower=st.integers(0, 100),
     one_scale=st.booleans(),
+    depthwise=st.booleans(),
 )
 
 
@@ -275,7 +292,7 @@ def arguments(**changes: Any) -> dict[str, Any]:
         "x": torch.zeros((1, 4, 3, 3), dtype=torch.uint8), "x_zero_point": 0,
         "weight": pack_weight(torch.zeros((2, 4, 1, 1), dtype=torch.int8)),
         "start": torch.zeros(2, dtype=torch.int32), "scale": torch.ones(2), "bias": torch.zeros(2),
-        "kernel_size": [1, 1], "stride": [1, 1], "padding": [0, 0, 0, 0], "dilation": [1, 1],
+        "kernel_size": [1, 1], "stride": [1, 1], "padding": [0, 0, 0, 0], "dilation": [1, 1], "groups": 1,
         "residual": None, "residual_scale": 1.0, "residual_zero_point": 0, "y_scale": 1.0, "y_zero_point": 0,
         "quant_min": 0, "quant_max": 255, "dtype": torch.uint8,
     } | changes  # fmt: skip
@@ -303,6 +320,8 @@ ERROR_CASES = [
     ({"stride": [0, 1]}, "stride is out of range", "[0, 1]", "2 numbers of at least 1"),
     ({"padding": [0, 0, 0, -1]}, "padding is out of range", "[0, 0, 0, -1]", "4 numbers of at least 0"),
     ({"dilation": [1, 0]}, "dilation is out of range", "[1, 0]", "2 numbers of at least 1"),
+    ({"groups": 2}, "groups is out of range", "2", "1, or the channels of x and of the result"),
+    ({"groups": 4}, "groups is out of range", "4", "1, or the channels of x and of the result"),
     (
         {"kernel_size": [1, 3], "dilation": [1, 2]},
         "the window does not fit the padded input",
@@ -342,7 +361,7 @@ def test_errors(changes: dict[str, Any], what: str, got: str, expected: str, ass
         assert_message(error.value, f"fxquant::conv2d: {what}", got, expected)
 
 
-@pytest.mark.parametrize("name", ["1x1 strided", "3x3", "few channels", "signed"])
+@pytest.mark.parametrize("name", ["1x1 strided", "3x3", "few channels", "signed", "depthwise"])
 def test_opcheck(name: str) -> None:
     case = CASES[name]
     x, _, residual = case.tensors()

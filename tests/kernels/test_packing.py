@@ -44,6 +44,16 @@ def test_where_an_element_of_few_channels_lies() -> None:
     assert packed[1, at // 4, 3, at % 4] == w[19, 2, 1, 1]
 
 
+def test_depthwise_weights_lie_first_in_their_quads() -> None:
+    w = weight(21, 1, 3, 2)
+    packed = pack_weight(w, depthwise=True)
+
+    assert list(packed.shape) == packed_shape(21, 1, 6, depthwise=True) == [2, 6, 16, 4]
+    assert torch.equal(packed[1, :, 4, 0], w[20].flatten())
+    assert not packed[..., 1:].any()
+    assert torch.equal(unpack_weight(packed, 21, 1, (3, 2), depthwise=True), w)
+
+
 def test_start_values_take_the_zero_point_off() -> None:
     w = weight(4, 7)
     sums = w.int().sum(1)

@@ -23,7 +23,9 @@ LOADED = replace(native_status(), devices=("cpu",), reason="")
     [
         (nn.Conv2d(4, 4, 3, padding=1, dilation=2, padding_mode="circular"), ""),
         (nn.Conv1d(4, 4, 256), ""),
-        (nn.Conv2d(4, 4, 3, groups=2), "the native operator has no groups"),
+        (nn.Conv2d(4, 4, 3, groups=4), ""),
+        (nn.Conv2d(4, 4, 3, groups=2), "the native operator has no groups but those of one channel each"),
+        (nn.Conv2d(4, 8, 3, groups=4), "the native operator has no groups but those of one channel each"),
         (nn.Conv3d(4, 4, 3), "the native operator has at most two spatial dimensions"),
         (nn.Conv2d(4, 4, (2, 129)), "the native operator takes windows of at most 256 elements"),
     ],

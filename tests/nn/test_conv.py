@@ -197,7 +197,7 @@ def test_a_three_dimensional_residual_runs_by_the_reference() -> None:
 
 def test_without_onednn_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(False, "this CPU has no VNNI"))
-    unit = Unit("depthwise", residual=INT8)
+    unit = Unit("dilated groups", residual=INT8)
 
     assert torch.equal(unit.module(unit.x, *unit.residual), unit.module.reference(unit.x, *unit.residual))
     assert unit.module.kernel() == "reference: this CPU has no VNNI"
@@ -205,7 +205,7 @@ def test_without_onednn_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
-@pytest.mark.parametrize("name", ["depthwise", "dilated groups", "3d"])
+@pytest.mark.parametrize("name", ["dilated groups", "3d"])
 def test_onednn_runs_what_the_native_operator_does_not_take(name: str) -> None:
     unit = Unit(name)
 
@@ -215,7 +215,7 @@ def test_onednn_runs_what_the_native_operator_does_not_take(name: str) -> None:
 
 @needs_native
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("name", [name for name in CONVS if name not in ("depthwise", "dilated groups", "3d")])
+@pytest.mark.parametrize("name", [name for name in CONVS if name not in ("dilated groups", "3d")])
 @pytest.mark.parametrize("residual", [None, UINT8, INT8])
 def test_the_native_operator_is_the_reference_to_the_bit(
     monkeypatch: pytest.MonkeyPatch, name: str, residual: QScheme | None

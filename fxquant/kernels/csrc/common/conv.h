@@ -120,7 +120,7 @@ inline void check_numbers(const char* op, const char* argument, const std::vecto
 
 inline Conv prepare_conv2d(const ConvCall& c, const std::vector<int64_t>& kernel_size,
                            const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
-                           const std::vector<int64_t>& dilation) {
+                           const std::vector<int64_t>& dilation, int64_t groups) {
   check_input(c);
   if (c.x.dim() != 4) {
     fail(std::string(c.op) + ": x has the wrong shape", shape_of(c.x), "[N, C, H, W]");
@@ -133,6 +133,9 @@ inline Conv prepare_conv2d(const ConvCall& c, const std::vector<int64_t>& kernel
     fail(std::string(c.op) + ": kernel_size is too large", list_of(kernel_size),
          "at most " + std::to_string(kMaxTaps) + " elements");
   }
+  if (groups != 1 && (groups != c.x.size(1) || groups != c.scale.numel())) {
+    fail(std::string(c.op) + ": groups is out of range", groups, "1, or the channels of x and of the result");
+  }
   const auto length = [&](int axis) {
     const int64_t padded = c.x.size(2 + axis) + padding[2 * axis] + padding[2 * axis + 1];
     const int64_t reach = dilation[axis] * (kernel_size[axis] - 1) + 1;
@@ -144,7 +147,7 @@ inline Conv prepare_conv2d(const ConvCall& c, const std::vector<int64_t>& kernel
   };
   const ConvShape shape{c.x.size(0),    c.x.size(2),    c.x.size(3), c.x.size(1), length(0), length(1),   c.scale.numel(),
                         kernel_size[0], kernel_size[1], stride[0],   stride[1],   padding[0], padding[2], dilation[0],
-                        dilation[1]};
+                        dilation[1],    groups != 1};
   return prepare(c, shape, {shape.batch, shape.channels, shape.out_height, shape.out_width}, true);
 }
 
@@ -157,7 +160,7 @@ inline Conv prepare_linear(const ConvCall& c) {
   int64_t rows = 1;
   for (const int64_t size : sizes) rows *= size;
   sizes.push_back(c.scale.numel());
-  const ConvShape shape{1, 1, rows, depth, 1, rows, c.scale.numel(), 1, 1, 1, 1, 0, 0, 1, 1};
+  const ConvShape shape{1, 1, rows, depth, 1, rows, c.scale.numel(), 1, 1, 1, 1, 0, 0, 1, 1, false};
   return prepare(c, shape, sizes, false);
 }
 

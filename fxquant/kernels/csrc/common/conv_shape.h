@@ -16,12 +16,13 @@ struct ConvShape {
   int64_t stride_height, stride_width;
   int64_t top, left;  // padding
   int64_t dilation_height, dilation_width;
+  bool depthwise;  // each channel of the result is made of the same channel of the input
 
   int64_t taps() const { return kernel_height * kernel_width; }
-  bool gathers() const { return taps() > 1 && depth < kFewDepth; }
+  bool gathers() const { return taps() > 1 && depth < kFewDepth && !depthwise; }
   // Of the packed weight: [panels][pieces][quads][kPanel][kQuad]. A piece is a tap, or all of them gathered.
   int64_t pieces() const { return gathers() ? 1 : taps(); }
-  int64_t piece() const { return gathers() ? taps() * depth : depth; }
+  int64_t piece() const { return depthwise ? 1 : gathers() ? taps() * depth : depth; }
   int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
   int64_t panels() const { return (channels + kPanel - 1) / kPanel; }
   int64_t rows() const { return batch * out_height * out_width; }

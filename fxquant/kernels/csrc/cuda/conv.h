@@ -37,6 +37,10 @@ struct ConvKernel {
       const int64_t v = left + tap % s.kernel_width * s.dilation_width;
       const bool inside = h >= 0 && h < s.height && v >= 0 && v < s.width;
       const uint8_t* pixel = x + ((image * s.height + h) * s.width + v) * s.depth;
+      if (s.depthwise) {
+        sum += ((inside ? pixel[c] : outside) ^ x_flip) * w[tap * kPanel * kQuad];
+        continue;
+      }
       for (int64_t k = 0; k < s.depth; ++k) {
         const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
         const int64_t at = tap * tap_stride + k;

@@ -7,12 +7,12 @@ namespace {
 
 Tensor conv2d_cuda(const Tensor& x, int64_t x_zero_point, const Tensor& weight, const Tensor& start, const Tensor& scale,
                   const Tensor& bias, const std::vector<int64_t>& kernel_size, const std::vector<int64_t>& stride,
-                  const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation,
+                  const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, int64_t groups,
                   const std::optional<Tensor>& residual, double residual_scale, int64_t residual_zero_point,
                   double y_scale, int64_t y_zero_point, int64_t quant_min, int64_t quant_max, ScalarType dtype) {
   const ConvCall call{"fxquant::conv2d", x, x_zero_point, weight, start, scale, bias, residual, residual_scale,
                       residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype};
-  return conv_cuda(prepare_conv2d(call, kernel_size, stride, padding, dilation));
+  return conv_cuda(prepare_conv2d(call, kernel_size, stride, padding, dilation, groups));
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ struct Epilogue {
   explicit Epilogue(const ConvArgs& args) : a(args) {}
 
   // What requantize() of math/requantize.h does; max and min give their second operand for NaN, as its clamps do.
-  void store(const Sums& sums, int64_t row, int64_t channel) const {
+  template <typename AnySums>
+  void store(const AnySums& sums, int64_t row, int64_t channel) const {
     const int64_t left = a.shape.channels - channel;
     const __mmask16 mask = static_cast<__mmask16>(left >= 16 ? 0xffff : (1 << left) - 1);
     const __m512i sum = _mm512_add_epi32(total(sums), _mm512_maskz_loadu_epi32(mask, a.start + channel));
@@ -128,7 +129,8 @@ struct Epilogue {
 
   explicit Epilogue(const ConvArgs& args) : a(args) {}
 
-  void store(const Sums& of, int64_t row, int64_t channel) const {
+  template <typename AnySums>
+  void store(const AnySums& of, int64_t row, int64_t channel) const {
     int32_t sums[kPanel];
     total(of, sums);
     const int64_t left = a.shape.channels - channel;
@@ -188,6 +190,23 @@ void tile(const ConvArgs& a, const uint8_t* const* pieces, int64_t row, int64_t 
   }
 }
 
+// The same for a depthwise convolution, of 16 channels.
+template <int R, bool kSigned>
+void depthwise_tile(const ConvArgs& a, const uint8_t* const* pieces, int64_t row, int64_t channel) {
+  const int64_t count = a.shape.taps();
+  const int64_t left = a.shape.channels - channel;
+  const int8_t* w = a.weight + channel * count * kQuad;
+  LaneSums sums[R];
+  for (int64_t i = 0; i < count; ++i, pieces += kTileRows, w += kPanel * kQuad) {
+    const LaneWeights weights = load_lane_weights(w);
+    FXQ_UNROLL
+    for (int r = 0; r < R; ++r) add_lanes(sums[r], load_lanes<kSigned>(pieces[r] + channel, left), weights);
+  }
+  const Epilogue epilogue(a);
+  FXQ_UNROLL
+  for (int r = 0; r < R; ++r) epilogue.store(sums[r], row + r, channel);
+}
+
 using Tile = void (*)(const ConvArgs&, const uint8_t* const*, int64_t, int64_t);
 
 // The tile of R rows or fewer, and of V vectors or fewer.
@@ -200,6 +219,14 @@ Tile find_tile(int64_t rows, int64_t vectors) {
     if (vectors < V) return find_tile<R, V - 1, kSigned>(rows, vectors);
   }
   return tile<R, V, kSigned>;
+}
+
+template <int R, bool kSigned>
+Tile find_depthwise_tile(int64_t rows) {
+  if constexpr (R > 1) {
+    if (rows < R) return find_depthwise_tile<R - 1, kSigned>(rows);
+  }
+  return depthwise_tile<R, kSigned>;
 }
 
 template <bool kSigned>
@@ -220,6 +247,11 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
     const int64_t count = rest < kTileRows ? rest : kTileRows;
     find_pieces(a, first, count, pieces);
     const int64_t last = (block + 1) * width < panels ? (block + 1) * width : panels;
+    if (a.shape.depthwise) {
+      const Tile run = find_depthwise_tile<kTileRows, kSigned>(count);
+      for (int64_t p = block * width; p < last; ++p) run(a, pieces.at, first, p * kPanel);
+      continue;
+    }
     for (int64_t p = block * width; p < last; p += kVectors) {
       for (int64_t r = 0; r < count; r += kRows) {
         find_tile<kRows, kVectors, kSigned>(count - r, last - p)(a, pieces.at + r, first + r, p * kPanel);

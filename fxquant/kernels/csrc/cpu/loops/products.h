@@ -1,6 +1,9 @@
 // Sums of products of four unsigned and four signed bytes, for 16 output channels at a time, exact on every instruction
 // set: where a CPU has no such instruction, bytes are widened to 16 bits, of which two products fit an int32. No torch.
 //
+// Of a depthwise convolution, 16 channels are multiplied by 16 weights, which lie in the first bytes of their quads:
+//   Lanes: those channels.  LaneWeights.  LaneSums.
+//
 //   Pixel: four input channels.  Weights: those of 16 output channels.  Sums: one int32 for each output channel.
 #pragma once
 #include <cstdint>
@@ -51,6 +54,10 @@ inline Weights load_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
 inline void add_products(Sums& to, const Pixel& x, const Weights& w) { to.sums = _mm512_dpbusd_epi32(to.sums, x, w); }
 inline __m512i total(const Sums& of) { return of.sums; }
 
+using LaneSums = Sums;
+using LaneWeights = __m512i;
+inline LaneWeights load_lane_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
+
 #elif defined(__AVX512BW__)
 constexpr int kRows = 6;
 constexpr int kVectors = 2;
@@ -78,6 +85,14 @@ inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x, w.low));
   to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x, w.high));
 }
+struct LaneSums {
+  __m512i sums = _mm512_setzero_si512();
+};
+inline __m512i total(const LaneSums& of) { return of.sums; }
+using LaneWeights = __m512i;
+inline LaneWeights load_lane_weights(const int8_t* w) {
+  return _mm512_srai_epi16(_mm512_slli_epi16(_mm512_loadu_si512(w), 8), 8);
+}
 inline __m512i total(const Sums& of) {
   const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
   const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
@@ -87,6 +102,38 @@ inline __m512i total(const Sums& of) {
 
 #elif defined(__AVX2__)
 constexpr int kRows = 2;
+struct LaneSums {
+  __m256i of[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+};
+struct Lanes {
+  __m256i of[2];
+};
+using LaneWeights = Lanes;
+inline LaneWeights load_lane_weights(const int8_t* w) {
+  const __m256i* eight = reinterpret_cast<const __m256i*>(w);
+  const auto widened = [](__m256i quads) { return _mm256_srai_epi16(_mm256_slli_epi16(quads, 8), 8); };
+  return {{widened(_mm256_loadu_si256(eight)), widened(_mm256_loadu_si256(eight + 1))}};
+}
+template <bool kSigned>
+inline Lanes load_lanes(const uint8_t* x, int64_t count) {
+  __m128i bytes;
+  if (count >= 16) {
+    bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  } else {
+    uint8_t some[16] = {};
+    std::memcpy(some, x, count);
+    bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(some));
+  }
+  if (kSigned) bytes = _mm_xor_si128(bytes, _mm_set1_epi32(static_cast<int32_t>(kSigns)));
+  return {{_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))}};
+}
+inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
+  for (int i = 0; i < 2; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x.of[i], w.of[i]));
+}
+inline void total(const LaneSums& of, int32_t* sums) {
+  for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums) + i, of.of[i]);
+}
+
 constexpr int kVectors = 1;
 
 struct Sums {  // of four channels each, two for each channel
@@ -142,6 +189,39 @@ inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   }
 }
 inline void total(const Sums& of, int32_t* sums) { std::memcpy(sums, of.of, sizeof(of.of)); }
+
+using LaneSums = Sums;
+struct Lanes {
+  int32_t of[16];
+};
+using LaneWeights = const int8_t*;
+inline LaneWeights load_lane_weights(const int8_t* w) { return w; }
+template <bool kSigned>
+inline Lanes load_lanes(const uint8_t* x, int64_t count) {
+  Lanes lanes = {};
+  for (int64_t c = 0; c < 16 && c < count; ++c) lanes.of[c] = x[c] ^ (kSigned ? 0x80 : 0);
+  return lanes;
+}
+inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
+  for (int c = 0; c < 16; ++c) to.of[c] += x.of[c] * w[4 * c];
+}
+#endif
+
+#if defined(__AVX512BW__)
+using Lanes = __m512i;
+template <bool kSigned>
+inline Lanes load_lanes(const uint8_t* x, int64_t count) {
+  const __mmask16 mask = static_cast<__mmask16>(count >= 16 ? 0xffff : (1 << count) - 1);
+  const __m512i lanes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, x));
+  return kSigned ? _mm512_xor_si512(lanes, _mm512_set1_epi32(0x80)) : lanes;
+}
+inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
+#if defined(__AVX512VNNI__)
+  to.sums = _mm512_dpbusd_epi32(to.sums, x, w);
+#else
+  to.sums = _mm512_add_epi32(to.sums, _mm512_madd_epi16(x, w));
+#endif
+}
 #endif
 
 }  // namespace
