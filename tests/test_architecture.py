@@ -79,8 +79,13 @@ NO_TEST_OF_ITS_OWN: dict[str, str] = {
 """File -> why no test file mirrors it."""
 
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
-    # What is planned is one answer of three modules.
-    "passes/test_planning.py": ("passes/annotate.py", "passes/configure.py", "passes/propagate_grids.py"),
+    # What is planned is one answer of four modules.
+    "passes/test_planning.py": (
+        "passes/annotate.py",
+        "passes/configure.py",
+        "passes/propagate_grids.py",
+        "passes/splits.py",
+    ),
     # What conversion does to a graph is read as one text, pass by pass, in the order of the pipelines.
     "passes/test_conversion.py": (
         "passes/choose_layout.py",

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from fxquant.patterns.pattern import Build, Pattern
 from fxquant.registry import Registry
@@ -18,6 +18,13 @@ class Lower(enum.Enum):
 
     KEEP = "the float operator itself, run on the stored integers: it only moves values"
     ELIDE = "nothing: the value passes through"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAs:
+    """The float operator's call with another function, which does the same to stored integers: it only moves values."""
+
+    function: Callable[..., Tensor]
 
 
 Accepts = Callable[[QScheme], str | None]
@@ -38,7 +45,7 @@ class LoweringRule:
     """How a backend runs some patterns."""
 
     patterns: tuple[str, ...]
-    build: Build | Lower
+    build: Build | Lower | KeepAs
     activation: Accepts = anything
     weight: Accepts = anything
     layer: Fits = anything

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
+from fxquant.backends.base import Backend, KeepAs, Lower, LoweringRule, register_backend
 from fxquant.nn import (
     ElementFunction,
     QuantizedAdaptiveAvgPool2d,
@@ -26,7 +26,9 @@ from fxquant.nn import (
     QuantizedStack,
     QuantizedSub,
     QuantizedTable,
+    QuantizedZeroPad,
 )
+from fxquant.nn.moves import interpolate
 from fxquant.nn.weight import LARGEST_FAN_IN
 from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.batch_norm import BATCH_NORM
@@ -34,6 +36,7 @@ from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
+from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, PADS
 from fxquant.patterns.unary import UNARY
 from fxquant.spec import QScheme
 
@@ -191,6 +194,12 @@ def function(unit: UnitView) -> nn.Module:
     return QuantizedTable(computed, unit.qparams["x"], unit.qparams["y"])
 
 
+def pad(unit: UnitView) -> nn.Module:
+    module = unit.modules.get("pad")
+    widths: Any = unit.nodes["pad"].args[1] if module is None else module.padding
+    return QuantizedZeroPad(widths, unit.qparams["x"])
+
+
 def names_of(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
     return tuple(pattern.name for pattern in patterns)
 
@@ -223,8 +232,10 @@ CPU = register_backend(
             LoweringRule(("mean",), mean, byte_activation),
             LoweringRule(names_of(ACTIVATION), clamp, byte_activation),
             LoweringRule(names_of(UNARY), function, byte_activation),
-            LoweringRule(("flatten", "reshape"), Lower.KEEP, byte_activation),
-            LoweringRule(("dropout", "identity"), Lower.ELIDE, byte_activation),
+            LoweringRule(names_of(MOVES), Lower.KEEP, byte_activation),
+            LoweringRule(names_of(NEAREST), KeepAs(interpolate), byte_activation),
+            LoweringRule(names_of(PADS), pad, byte_activation),
+            LoweringRule(names_of(NOTHING), Lower.ELIDE, byte_activation),
         ),
     )
 )

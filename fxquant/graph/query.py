@@ -81,6 +81,12 @@ def tensors_of(node: Node) -> tuple[TensorInfo, ...]:
     return inside(node.meta.get(VALUE))
 
 
+def is_tuple_of_tensors(node: Node) -> bool:
+    """Whether a node's value is a tuple or list that holds tensors and nothing else."""
+    value = node.meta.get(VALUE)
+    return isinstance(value, tuple) and all(isinstance(item, TensorInfo) for item in value)
+
+
 def is_number(argument: object) -> bool:
     """Whether an argument of a node is a Python number, or a node whose value was one."""
     if isinstance(argument, Node):

@@ -6,6 +6,7 @@ from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
 from fxquant.nn.linear import QuantizedLinear
+from fxquant.nn.moves import QuantizedZeroPad
 from fxquant.nn.pool import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
 from fxquant.nn.table import ElementFunction, QuantizedTable
@@ -29,5 +30,6 @@ __all__ = [
     "QuantizedStack",
     "QuantizedSub",
     "QuantizedTable",
+    "QuantizedZeroPad",
     "Requantize",
 ]

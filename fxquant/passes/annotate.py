@@ -11,11 +11,21 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
-from fxquant.graph.query import BY_REQUEST, called_module, is_number, reason_of, tensors_of, value_of
+from fxquant.graph.query import (
+    BY_REQUEST,
+    called_module,
+    is_number,
+    is_tuple_of_tensors,
+    reason_of,
+    tensors_of,
+    value_of,
+)
 from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide
+from fxquant.passes.splits import APART, torn
+from fxquant.patterns.floats import why_float
 from fxquant.patterns.matcher import match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan import QuantUnit, Rejection
@@ -39,21 +49,27 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     decisions = decide(gm, ctx.config)
     patterns = sorted(ctx.patterns, key=lambda pattern: -pattern.root.size)
     taken: set[Node] = set()
-    units: list[QuantUnit] = []
+    matches: list[Match] = []
     rejections: list[Rejection] = []
-    policies: dict[TensorRef, GridPolicy] = {}
     for node in reversed(gm.graph.nodes):
         if node.op not in CALLS or node in taken:
             continue
         found, rejection = _best_match(node, patterns, taken, ctx.backend, decisions)
         if found is not None:
-            unit, made = _unit_of(found, decisions, ctx)
             taken.update(found.nodes)
+            matches.append(found)
+        elif rejection is not None:
+            rejections.append(rejection)
+    apart = torn(matches)
+    rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _picks_an_item(n)]
+    units: list[QuantUnit] = []
+    policies: dict[TensorRef, GridPolicy] = {}
+    for found in matches:
+        if found.nodes[-1] not in apart:
+            unit, made = _unit_of(found, decisions, ctx)
             units.append(unit)
             # Readers come before the unit that makes a value: what the maker says of its grid overwrites them.
             policies.update(made)
-        elif rejection is not None:
-            rejections.append(rejection)
     ctx.plan = replace(
         ctx.plan, units=tuple(reversed(units)), policies=policies, rejections=tuple(reversed(rejections))
     )
@@ -96,7 +112,8 @@ def _picks_an_item(node: Node) -> bool:
 def _unknown(node: Node, decision: Decision) -> _Refusal:
     if decision.qconfig is None:
         return _Refusal(decision.in_float, excused=True)
-    return _Refusal(reason_of(node) or "no pattern knows this operator", excused=bool(node.meta.get(BY_REQUEST)))
+    reason = reason_of(node) or why_float(node) or "no pattern knows this operator"
+    return _Refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
 
 
 def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) -> _Refusal | None:
@@ -107,10 +124,11 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
     in_float = [decisions[node] for node in found.nodes if decisions[node].qconfig is None]
     if in_float:
         return _Refusal(in_float[-1].in_float, excused=True)
+    moves = found.pattern.output is Output.PICKED
     for name in found.inputs:
-        if reason := _not_quantizable(found.captures[name]):
+        if reason := _not_quantizable(found.captures[name], moves):
             return _Refusal(f"its operand {name!r} {reason}")
-    if reason := _not_quantizable(found.nodes[-1]):
+    if reason := _not_quantizable(found.nodes[-1], moves):
         return _Refusal(f"its output {reason}")
     if found.pattern.handler is not None:
         return None
@@ -129,15 +147,17 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
     return None if reason is None else _Refusal(f"backend {backend.name!r}: {reason}")
 
 
-def _not_quantizable(value: object) -> str | None:
+def _not_quantizable(value: object, or_tuple: bool) -> str | None:
+    """What is wrong with a value that should be a float tensor, or, for what moves values, a tuple of them."""
     if is_number(value):
         return f"is the number {value}, not a tensor" if not isinstance(value, Node) else "is a number, not a tensor"
     if not isinstance(value, Node):
         return f"is {value!r}"
-    info = value_of(value)
-    if info is None:
+    infos = tensors_of(value)
+    if not infos or (value_of(value) is None and not (or_tuple and is_tuple_of_tensors(value))):
         return "is no tensor"
-    return None if info.dtype.is_floating_point else f"is a tensor of {str(info.dtype).removeprefix('torch.')}"
+    others = [info.dtype for info in infos if not info.dtype.is_floating_point]
+    return f"is a tensor of {str(others[0]).removeprefix('torch.')}" if others else None
 
 
 def _primary(found: Match) -> Node:

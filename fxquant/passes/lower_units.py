@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.backends.base import Backend, Lower
+from fxquant.backends.base import Backend, KeepAs, Lower
 from fxquant.errors import FxQuantError, LoweringError
 from fxquant.graph.edit import add_module, insert_after, rename
 from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, nodes_by_name, value_of
@@ -80,8 +80,9 @@ class _Lowering:
             self.integers[unit.root] = inputs[0]
             return
         with self.gm.graph.inserting_before(root):
-            if rule.build is Lower.KEEP:
+            if isinstance(rule.build, (Lower, KeepAs)):
                 node = self.gm.graph.node_copy(root, lambda n: inputs[0] if n is root.args[0] else n)
+                node.target = rule.build.function if isinstance(rule.build, KeepAs) else node.target
             else:
                 module = self._build(unit, rule.build, self._view(unit))
                 members = [self.nodes[name] for name in unit.nodes]

@@ -38,13 +38,19 @@ def _without_lonely_moves(plan: QuantPlan, patterns: dict[str, Pattern]) -> Quan
         for name in unit.inputs:
             read_by.setdefault(unit.roles[name], []).append(unit)
     useful = {unit.root for unit in plan.units if not _moves_only(unit, patterns)}
-    for unit in plan.units:  # forwards: what moves a quantized value
-        source = made_by.get(unit.roles[unit.inputs[0]]) if unit.inputs else None
-        if source is not None and source.root in useful:
-            useful.add(unit.root)
+
+    def forwards() -> None:
+        """What moves a quantized value."""
+        for unit in plan.units:
+            source = made_by.get(unit.roles[unit.inputs[0]]) if unit.inputs else None
+            if source is not None and source.root in useful:
+                useful.add(unit.root)
+
+    forwards()
     for unit in reversed(plan.units):  # backwards: what moves a value that will be quantized
         if "y" in unit.roles and any(reader.root in useful for reader in read_by.get(unit.roles["y"], ())):
             useful.add(unit.root)
+    forwards()  # the other parts of a split, say
     lonely = [unit for unit in plan.units if unit.root not in useful]
     if not lonely:
         return plan

@@ -81,7 +81,7 @@ def forms_of() -> Callable[..., Forms]:
     quantize and dequantize) gives what the simulation gives.
     """
 
-    def forms(body, *, x: Tensor = IMAGE, **modules: nn.Module) -> Forms:
+    def forms(body, *, x: Tensor = IMAGE, qconfig=None, **modules: nn.Module) -> Forms:
         torch.manual_seed(0)
         for module in modules.values():
             for layer in module.modules():
@@ -90,7 +90,7 @@ def forms_of() -> Callable[..., Forms]:
                 if hasattr(layer, "running_var"):
                     _give_statistics(layer)
         with torch.no_grad():
-            prepared = fxq.prepare(Body(body, modules).eval(), x).calibrate([x], progress=False)
+            prepared = fxq.prepare(Body(body, modules).eval(), x, qconfig).calibrate([x], progress=False)
             int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
             found = Forms(prepared, int8, prepared(x), int8(x), simulated(x), measure_parity(int8, simulated, (x,)))
             assert found.parity.breaches == (), found.parity
@@ -115,9 +115,9 @@ def _give_statistics(norm) -> None:
 def forms_behind_conv(forms_of) -> Callable[..., Forms]:
     """Calibrate and convert a convolution and what reads it: a function or a module."""
 
-    def forms(reader) -> Forms:
+    def forms(reader, **options) -> Forms:
         if isinstance(reader, nn.Module):
-            return forms_of(lambda m, x: m.reader(m.conv(x)), conv=nn.Conv2d(4, 4, 1), reader=reader)
-        return forms_of(lambda m, x: reader(m.conv(x)), conv=nn.Conv2d(4, 4, 1))
+            return forms_of(lambda m, x: m.reader(m.conv(x)), conv=nn.Conv2d(4, 4, 1), reader=reader, **options)
+        return forms_of(lambda m, x: reader(m.conv(x)), conv=nn.Conv2d(4, 4, 1), **options)
 
     return forms

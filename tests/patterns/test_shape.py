@@ -1,3 +1,5 @@
+"""Moves of stored integers: found in every spelling, exact, with parts of tuples taken as integers."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
+from fxquant.passes.splits import APART
 from fxquant.patterns.pattern import Output
 from fxquant.patterns.shape import SHAPE
 from fxquant.spec import SharedWith, TensorRef
@@ -27,12 +30,138 @@ def test_all_keep_the_grid_of_their_input():
         (lambda x: F.dropout(x, 0.5, False), "dropout"),
         (lambda x: F.dropout2d(x, 0.5, training=False), "dropout"),
         (nn.Identity(), "identity"),
+        (lambda x: x.contiguous(), "contiguous"),
     ],
 )
 def test_moves_behind_a_quantized_value(plan_behind_conv, body, pattern):
     plan = plan_behind_conv(body)
     assert [unit.pattern for unit in plan.units] == ["conv", pattern]
     assert plan.policies[plan.units[-1].roles["y"]] == SharedWith(TensorRef("conv"))
+
+
+MOVED = {
+    "unflatten": (lambda x: x.unflatten(1, (2, 2)), nn.Unflatten(1, (2, 2))),
+    "permute": (lambda x: x.permute(0, 2, 3, 1), lambda x: torch.permute(x, (3, 0, 1, 2))),
+    "transpose": (lambda x: x.transpose(1, 2), lambda x: torch.swapaxes(x, -1, 1)),
+    "movedim": (lambda x: x.movedim(1, -1), lambda x: torch.movedim(x, (0, 1), (1, 0))),
+    "unsqueeze": (lambda x: x.unsqueeze(0), lambda x: torch.unsqueeze(x, -1)),
+    "repeat": (lambda x: x.repeat(2, 1, 1, 3), lambda x: torch.tile(x, (2, 2))),
+    "roll": (lambda x: torch.roll(x, 1, 2), lambda x: x.roll((1, 2), (2, 3))),
+    "flip": (lambda x: x.flip(1), lambda x: torch.flip(x, (2, 3))),
+    "getitem": (lambda x: x[:, 1:3, ::2], lambda x: x[..., 0], lambda x: x[:, [2, 0]], lambda x: x[None, 0]),
+    "pixel_shuffle": (nn.PixelShuffle(2), lambda x: F.pixel_shuffle(x, 2)),
+    "pixel_unshuffle": (nn.PixelUnshuffle(3), lambda x: F.pixel_unshuffle(x, 2)),
+    "channel_shuffle": (nn.ChannelShuffle(2), lambda x: F.channel_shuffle(x, 2)),
+    "pad_with_values": (lambda x: F.pad(x, (1, 2, 2, 1), mode="reflect"), lambda x: F.pad(x, (1, 1, 0, 2), mode="replicate")),
+    "pad_module": (nn.ReflectionPad2d(2), nn.ReplicationPad2d((1, 2, 0, 1)), nn.CircularPad2d(1)),
+    "interpolate": (
+        nn.Upsample(scale_factor=2),
+        lambda x: F.interpolate(x, size=(9, 4), mode="nearest-exact"),
+        lambda x: F.interpolate(x, size=x.shape[-1]),
+    ),
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 1)), lambda x: F.pad(x, (-1, 2), value=0.0)),
+    "zero_pad": (nn.ZeroPad2d(1), nn.ZeroPad2d((2, -1, 0, 1)), nn.ConstantPad2d(1, 0.0)),
+}
+
+SIGNED = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.int8), fxq.get_default_qconfig().weight)
+
+
+@pytest.mark.parametrize(("pattern", "body"), [(name, body) for name, bodies in MOVED.items() for body in bodies])
+@pytest.mark.parametrize("qconfig", [None, SIGNED], ids=["uint8", "int8"])
+def test_a_move_moves_integers_exactly(forms_behind_conv, pattern, body, qconfig):
+    forms = forms_behind_conv(body, qconfig=qconfig)
+    assert forms.units == ["conv", pattern]
+    assert torch.equal(forms.got, forms.simulated)
+    kinds = [type(module).__name__ for module in forms.int8.modules()]
+    assert kinds.count("Quantize") == kinds.count("Dequantize") == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "units"),
+    [
+        (lambda x: x.mean(2, keepdim=True).squeeze(2), ["mean", "squeeze"]),
+        (lambda x: torch.squeeze(x.mean((0, 2, 3), keepdim=True)), ["mean", "squeeze"]),
+        (lambda x: x * x.mean((2, 3), keepdim=True).expand(-1, -1, 6, 6), ["mean", "expand", "mul"]),
+        (lambda x: x.flatten(1).t(), ["flatten", "t"]),
+    ],
+)
+def test_moves_of_other_ranks(forms_behind_conv, body, units):
+    forms = forms_behind_conv(body)
+    assert forms.units == ["conv", *units]
+    assert torch.equal(forms.got, forms.simulated)
+
+
+def shuffled(x):
+    """As ShuffleNet writes it."""
+    batch, channels, height, width = x.size()
+    return x.view(batch, 2, channels // 2, height, width).transpose(1, 2).contiguous().view(batch, -1, height, width)
+
+
+def test_a_channel_shuffle_by_hand(forms_behind_conv):
+    forms = forms_behind_conv(lambda x: F.max_pool2d(shuffled(x), 2))
+    assert forms.units == ["conv", "reshape", "transpose", "contiguous", "reshape", "max_pool2d"]
+    assert torch.equal(forms.got, forms.simulated)
+
+
+SPLIT = {
+    "chunk": (lambda x: x.chunk(2, 1), lambda x: torch.chunk(x, 2, dim=1)),
+    "split": (lambda x: x.split([1, 3], 1), lambda x: torch.split(x, 2, dim=1)),
+    "unbind": (lambda x: x.unbind(1), lambda x: torch.unbind(x, -1)),
+}
+
+
+@pytest.mark.parametrize(("pattern", "split"), [(name, split) for name, splits in SPLIT.items() for split in splits])
+def test_parts_are_taken_as_integers(forms_behind_conv, pattern, split):
+    """One part is read by an operator without integer form; a part that nobody reads is no obstacle."""
+
+    def body(x):
+        parts = split(x)
+        return torch.sin(parts[0]).sum() + F.relu(parts[-1])
+
+    forms = forms_behind_conv(body)
+    assert forms.units == ["conv", pattern, "getitem", "getitem", "relu", "add"]
+    plan = forms.prepared.plan
+    assert {plan.grid_owner(unit.roles["y"]) for unit in plan.units[:-1]} == {TensorRef("conv")}
+    assert set(forms.prepared.observers) == {"x", "conv", "sum_1", "add"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
+        lambda x: (x.chunk(2, 1), x)[1],
+        lambda x: torch.cat(x.chunk(2, 1), 1),
+    ],
+    ids=["turned around", "unread", "whole"],
+)
+def test_a_split_that_is_not_taken_apart_by_index_stays_float(plan_behind_conv, body):
+    plan = plan_behind_conv(body)
+    assert "chunk" not in [unit.pattern for unit in plan.units[1:]] or not plan.rejections
+    reasons = {r.node: (r.reason, r.excused) for r in plan.rejections}
+    assert reasons.get("chunk", (APART, True)) == (APART, True)
+
+
+def test_one_of_several_values_of_another_operator_is_no_part(plan_of):
+    plan = plan_of(lambda m, x: m.fc(x.topk(2, 1)[0]), x=torch.rand(3, 4), fc=nn.Linear(2, 2))
+    assert [unit.pattern for unit in plan.units] == ["linear"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+            "mode='bilinear' has no integer operator yet; only 'nearest' and 'nearest-exact' have",
+        ),
+        (lambda x: F.pad(x, (1, 1), value=2.0), "value=2.0: only 0 lies on every grid"),
+        (lambda x: F.pad(x, (x.size(2), 1)), "its widths are computed at run time"),
+        (nn.ConstantPad2d(1, 3.0), "value=3.0: only 0 lies on every grid"),
+    ],
+)
+def test_what_makes_new_values_stays_float(plan_behind_conv, body, reason):
+    plan = plan_behind_conv(body)
+    assert [unit.pattern for unit in plan.units] == ["conv"]
+    assert [rejection.reason for rejection in plan.rejections] == [reason]
 
 
 @pytest.mark.parametrize(

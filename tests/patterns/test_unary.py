@@ -16,7 +16,7 @@ from fxquant.nn import QuantizedTable
 from fxquant.observers import FixedQParamsObserver
 from fxquant.patterns.pattern import Bounded
 from fxquant.patterns.unary import UNARY
-from fxquant.spec import Fixed, Observed, SharedWith, TensorRef
+from fxquant.spec import Fixed, SharedWith, TensorRef
 
 CLOSE = 34
 """dB. A range of 255 steps that is filled evenly has 59 dB per rounding; steep parts of a function cost some of it."""
@@ -99,8 +99,10 @@ def test_the_configuration_may_name_another_fixed_grid():
     wider = FixedQParamsObserver.with_args(scale=1 / 128, zero_point=0, dtype=torch.uint8)
     rules = fxq.get_default_qconfig_mapping()
     rules.set_object_type(torch.sigmoid, fxq.QConfig(activation=wider, weight=rules.global_qconfig.weight))
-    plan = fxq.prepare(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()).eval(), torch.rand(2, 4), rules).plan
-    assert plan.policies[plan.units[-1].roles["y"]] == Observed(wider)
+    x = torch.rand(2, 4)
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()).eval(), x, rules).calibrate([x], progress=False)
+    plan = fxq.convert(prepared).quant_plan
+    assert plan.qparams[plan.units[-1].roles["y"]].scale.item() == 1 / 128
 
 
 def test_calibration_and_int8_state_travel(forms_behind_conv):

@@ -1,0 +1,59 @@
+"""What is known to stay float says why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fxquant.patterns.floats import EXPONENTIALS, OWN_STATISTICS, PRODUCT, QUOTIENT, RECURRENT, STAYS_FLOAT, STEEP
+from fxquant.patterns.registry import DEFAULT_PATTERNS
+
+
+@pytest.mark.parametrize(
+    ("reader", "reason"),
+    [
+        (lambda x: x @ x.transpose(2, 3), PRODUCT),
+        (lambda x: torch.bmm(x.flatten(0, 1), x.flatten(0, 1)), PRODUCT),
+        (lambda x: x.softmax(-1), EXPONENTIALS),
+        (nn.Softmax(dim=1), EXPONENTIALS),
+        (nn.LayerNorm(6), OWN_STATISTICS),
+        (lambda x: F.layer_norm(x, (6,)), OWN_STATISTICS),
+        (nn.GroupNorm(2, 4), OWN_STATISTICS),
+        (nn.InstanceNorm2d(4), OWN_STATISTICS),
+        (lambda x: x / (x.abs() + 1), QUOTIENT),
+        (lambda x: x.exp(), STEEP),
+        (nn.Sequential(nn.Flatten(2), nn.LSTM(36, 3)), RECURRENT),
+    ],
+)
+def test_the_reason_is_told(plan_behind_conv, reader, reason):
+    plan = plan_behind_conv(reader)
+    assert plan.units[0].pattern == "conv"
+    assert [(r.reason, r.pattern, r.excused) for r in plan.rejections] == [(reason, "", False)]
+
+
+def test_values_go_through_floats_and_come_back(forms_of):
+    """linear, norm, GELU, attention, mean, linear: quantized around what is float, and every form agrees."""
+
+    def body(m, x):
+        h = F.gelu(m.norm(m.first(x))) + m.first(x)
+        weights = torch.softmax(h @ h.transpose(1, 2) / 8**0.5, -1)
+        return m.last((weights @ h).mean(1))
+
+    x = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
+    forms = forms_of(body, x=x, first=nn.Linear(8, 8), norm=nn.LayerNorm(8), last=nn.Linear(8, 3))
+    assert forms.units == ["linear", "gelu", "linear", "add", "transpose", "div_number", "mean", "linear"]
+    assert [row.operator for row in forms.prepared.coverage().float_rows] == [
+        "LayerNorm",
+        "matmul",
+        "softmax",
+        "matmul",
+    ]
+    assert forms.sqnr > 25
+
+
+def test_no_reason_contradicts_a_pattern_of_one_operator():
+    """``torch.div`` has a form for numbers only."""
+    patterns = {t for p in DEFAULT_PATTERNS if p.root.size == 1 for t in p.root.targets if p.name != "div_number"}
+    assert not patterns & set(STAYS_FLOAT)
