@@ -43,7 +43,8 @@ inline Tensor conv_cpu(const Conv& c) {
   args.column = c.weight.numel() > s.rows() * (s.depth + s.channels) ? args.row_tiles() : kColumn;
   constexpr int64_t kWork = 1 << 19;  // products of a task: a few microseconds
   constexpr int64_t kEpilogue = 16;   // products that take as long as to requantize a sum
-  const int64_t work = kTileRows * kTileChannels * (s.pieces() * s.quads() * kQuad + kEpilogue);  // a quad, if depthwise
+  const int64_t width = s.panels() * kPanel / args.blocks();
+  const int64_t work = kTileRows * width * (s.pieces() * s.quads() * kQuad + kEpilogue);  // a quad, if depthwise
   const int64_t tasks = args.row_tiles() * args.blocks();
   const auto loop = FXQ_VNNI_LOOP(conv_loop);
   torch::stable::parallel_for(0, tasks, std::max<int64_t>(kWork / work, 1),

@@ -190,21 +190,30 @@ void tile(const ConvArgs& a, const uint8_t* const* pieces, int64_t row, int64_t 
   }
 }
 
-// The same for a depthwise convolution, of 16 channels.
-template <int R, bool kSigned>
+// The same for a depthwise convolution; the V times 16 channels are all there if kWhole.
+template <int R, int V, bool kSigned, bool kWhole>
 void depthwise_tile(const ConvArgs& a, const uint8_t* const* pieces, int64_t row, int64_t channel) {
   const int64_t count = a.shape.taps();
   const int64_t left = a.shape.channels - channel;
-  const int8_t* w = a.weight + channel * count * kQuad;
-  LaneSums sums[R];
+  const int64_t panel = count * kPanel * kQuad;
+  const int8_t* w = a.weight + channel / kPanel * panel;
+  LaneSums sums[R][V];
   for (int64_t i = 0; i < count; ++i, pieces += kTileRows, w += kPanel * kQuad) {
-    const LaneWeights weights = load_lane_weights(w);
     FXQ_UNROLL
-    for (int r = 0; r < R; ++r) add_lanes(sums[r], load_lanes<kSigned>(pieces[r] + channel, left), weights);
+    for (int v = 0; v < V; ++v) {
+      const LaneWeights weights = load_lane_weights(w + v * panel);
+      FXQ_UNROLL
+      for (int r = 0; r < R; ++r) {
+        add_lanes(sums[r][v], load_lanes<kSigned, kWhole>(pieces[r] + channel + v * kPanel, left), weights);
+      }
+    }
   }
   const Epilogue epilogue(a);
   FXQ_UNROLL
-  for (int r = 0; r < R; ++r) epilogue.store(sums[r], row + r, channel);
+  for (int r = 0; r < R; ++r) {
+    FXQ_UNROLL
+    for (int v = 0; v < V; ++v) epilogue.store(sums[r][v], row + r, channel + v * kPanel);
+  }
 }
 
 using Tile = void (*)(const ConvArgs&, const uint8_t* const*, int64_t, int64_t);
@@ -221,12 +230,12 @@ Tile find_tile(int64_t rows, int64_t vectors) {
   return tile<R, V, kSigned>;
 }
 
-template <int R, bool kSigned>
+template <int R, int V, bool kSigned, bool kWhole>
 Tile find_depthwise_tile(int64_t rows) {
   if constexpr (R > 1) {
-    if (rows < R) return find_depthwise_tile<R - 1, kSigned>(rows);
+    if (rows < R) return find_depthwise_tile<R - 1, V, kSigned, kWhole>(rows);
   }
-  return depthwise_tile<R, kSigned>;
+  return depthwise_tile<R, V, kSigned, kWhole>;
 }
 
 template <bool kSigned>
@@ -248,8 +257,13 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
     find_pieces(a, first, count, pieces);
     const int64_t last = (block + 1) * width < panels ? (block + 1) * width : panels;
     if (a.shape.depthwise) {
-      const Tile run = find_depthwise_tile<kTileRows, kSigned>(count);
-      for (int64_t p = block * width; p < last; ++p) run(a, pieces.at, first, p * kPanel);
+      int64_t p = block * width;
+      const int64_t whole = a.shape.channels / kPanel < last ? a.shape.channels / kPanel : last;
+      for (; p + kVectors <= whole; p += kVectors) {
+        find_depthwise_tile<kTileRows, kVectors, kSigned, true>(count)(a, pieces.at, first, p * kPanel);
+      }
+      for (; p < whole; ++p) find_depthwise_tile<kTileRows, 1, kSigned, true>(count)(a, pieces.at, first, p * kPanel);
+      if (p < last) find_depthwise_tile<kTileRows, 1, kSigned, false>(count)(a, pieces.at, first, p * kPanel);
       continue;
     }
     for (int64_t p = block * width; p < last; p += kVectors) {

@@ -6,7 +6,7 @@
 namespace fxquant {
 
 constexpr int64_t kTileRows = 6;       // pixels of the result that a tile has
-constexpr int64_t kTileChannels = 64;  // at most
+constexpr int64_t kTileChannels = 64;  // at most, unless depthwise
 
 struct ConvArgs {
   ConvShape shape;
@@ -29,7 +29,10 @@ struct ConvArgs {
   int64_t column;
 
   int64_t row_tiles() const { return (shape.rows() + kTileRows - 1) / kTileRows; }
-  int64_t blocks() const { return (shape.panels() * kPanel + kTileChannels - 1) / kTileChannels; }
+  // Of channels. To find a depthwise convolution's pixels costs as much as to multiply them: all channels share that.
+  int64_t blocks() const {
+    return shape.depthwise ? 1 : (shape.panels() * kPanel + kTileChannels - 1) / kTileChannels;
+  }
 };
 
 }  // namespace fxquant

@@ -2,7 +2,7 @@
 // set: where a CPU has no such instruction, bytes are widened to 16 bits, of which two products fit an int32. No torch.
 //
 // Of a depthwise convolution, 16 channels are multiplied by 16 weights, which lie in the first bytes of their quads:
-//   Lanes: those channels.  LaneWeights.  LaneSums.
+//   Lanes: those channels, or `count` of them if not kWhole.  LaneWeights.  LaneSums.
 //
 //   Pixel: four input channels.  Weights: those of 16 output channels.  Sums: one int32 for each output channel.
 #pragma once
@@ -114,10 +114,10 @@ inline LaneWeights load_lane_weights(const int8_t* w) {
   const auto widened = [](__m256i quads) { return _mm256_srai_epi16(_mm256_slli_epi16(quads, 8), 8); };
   return {{widened(_mm256_loadu_si256(eight)), widened(_mm256_loadu_si256(eight + 1))}};
 }
-template <bool kSigned>
+template <bool kSigned, bool kWhole>
 inline Lanes load_lanes(const uint8_t* x, int64_t count) {
   __m128i bytes;
-  if (count >= 16) {
+  if (kWhole) {
     bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
   } else {
     uint8_t some[16] = {};
@@ -196,10 +196,10 @@ struct Lanes {
 };
 using LaneWeights = const int8_t*;
 inline LaneWeights load_lane_weights(const int8_t* w) { return w; }
-template <bool kSigned>
+template <bool kSigned, bool kWhole>
 inline Lanes load_lanes(const uint8_t* x, int64_t count) {
   Lanes lanes = {};
-  for (int64_t c = 0; c < 16 && c < count; ++c) lanes.of[c] = x[c] ^ (kSigned ? 0x80 : 0);
+  for (int64_t c = 0; c < (kWhole ? 16 : count); ++c) lanes.of[c] = x[c] ^ (kSigned ? 0x80 : 0);
   return lanes;
 }
 inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
@@ -209,10 +209,12 @@ inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
 
 #if defined(__AVX512BW__)
 using Lanes = __m512i;
-template <bool kSigned>
+template <bool kSigned, bool kWhole>
 inline Lanes load_lanes(const uint8_t* x, int64_t count) {
-  const __mmask16 mask = static_cast<__mmask16>(count >= 16 ? 0xffff : (1 << count) - 1);
-  const __m512i lanes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, x));
+  const __mmask16 mask = static_cast<__mmask16>((1 << count) - 1);
+  const __m128i bytes =
+      kWhole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)) : _mm_maskz_loadu_epi8(mask, x);
+  const __m512i lanes = _mm512_cvtepu8_epi32(bytes);
   return kSigned ? _mm512_xor_si512(lanes, _mm512_set1_epi32(0x80)) : lanes;
 }
 inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
