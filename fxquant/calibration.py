@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from fxquant.errors import CalibrationError, FxQuantError, InputError
 from fxquant.graph.inputs import describe_call, describe_value
-from fxquant.graph.query import INPLACE
+from fxquant.graph.query import INPLACE, has_hooks
 
 IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     F.relu: torch.relu_,
@@ -96,6 +96,36 @@ class Values(Mapping[Any, Any]):
         return len(self._values)
 
 
+def run_with_hooks(gm: GraphModule, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call ``run`` as if it were the forward of ``gm``: with the hooks that the user registered on the whole model."""
+    if not has_hooks(gm):
+        return run(*args, **kwargs)
+
+    class Hooked(nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return run(*args, **kwargs)
+
+    stand_in = object.__new__(Hooked)
+    stand_in.__dict__ = gm.__dict__  # hooks that look at the module see the model
+    return nn.Module.__call__(stand_in, *args, **kwargs)
+
+
+def check_like_example(bound: Mapping[str, Any], example: Mapping[str, Any], what: str) -> None:
+    """Refuse inputs that lack a tensor that the example inputs held, or hold something else in its place.
+
+    Raises:
+        InputError: the message names the argument.
+    """
+    for name, value in example.items():
+        if isinstance(value, Tensor) and not isinstance(bound.get(name), Tensor):
+            raise InputError(
+                f"{what} hold no tensor for the argument {name!r}",
+                got=describe_value(bound.get(name)),
+                expected=describe_value(value),
+                hint="inputs must bind the same arguments as the example inputs that prepare was given",
+            )
+
+
 def batches(
     data: Iterable[Any], example_args: Sequence[Any], *, num_batches: int | None = None, progress: bool = True
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -106,6 +136,8 @@ def batches(
         CalibrationError: there is no batch at all.
     """
     check_iterable(data)
+    if num_batches is not None and num_batches < 0:
+        raise InputError("num_batches is negative", got=num_batches, expected="a number of batches, or None for all")
     total = len(data) if isinstance(data, Sized) else None
     if num_batches is not None:
         total = num_batches if total is None else min(num_batches, total)

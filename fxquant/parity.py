@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 
 from fxquant.errors import InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.inputs import bind
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.nn.base import QuantizedModule
 from fxquant.plan import QuantPlan, QuantUnit
@@ -41,7 +42,7 @@ class ParityRow:
     simulation_steps: int
     """Largest difference between these two, in integer steps."""
     simulation_far: int
-    """Elements that differ although the unrounded value is further than ``NEAR`` steps from a rounding boundary."""
+    """Elements off the grid, or different although the unrounded value is over ``NEAR`` steps from a boundary."""
 
     @property
     def breach(self) -> str:
@@ -115,8 +116,14 @@ def measure_parity(
                 unit.roles[role].name: _dequantize(x, plan.qparams[unit.roles[role]])
                 for role, x in zip(unit.inputs, inputs, strict=True)
             }
-            unrounded = _simulate(unit, simulated_nodes, floats)
-            rows.append(_compare(unit, values[node], reference, unrounded, plan.qparams[unit.roles["y"]]))
+            unrounded, rounded = _simulate(unit, simulated_nodes, floats)
+            rows.append(_compare(unit, values[node], reference, unrounded, rounded, plan.qparams[unit.roles["y"]]))
+    if not rows:
+        raise InputError(
+            "no unit of the plan is found in the int8 model",
+            got=f"{len(plan.units)} units planned, none of them a node of the graph",
+            expected="the module that convert gave, with the names of its nodes",
+        )
     return Parity(tuple(rows))
 
 
@@ -128,9 +135,10 @@ class _Recorder(Interpreter):
 
 def _run(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Node, Any]:
     recorder = _Recorder(gm)
-    names = [str(node.target) for node in gm.graph.nodes if node.op == "placeholder"]
+    bound = bind(gm, args, kwargs, "the batch to check parity on")
+    names = [str(node.target).lstrip("*") for node in gm.graph.nodes if node.op == "placeholder"]
     with torch.no_grad():
-        recorder.run(*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs))
+        recorder.run(*(bound[name] for name in names))
     return recorder.env
 
 
@@ -150,31 +158,40 @@ def _dequantize(q: Tensor, qparams: QParams) -> Tensor:
     return (q.to(torch.int32) - qparams.zero_point).to(torch.float32) * qparams.scale
 
 
-def _simulate(unit: QuantUnit, nodes: Mapping[str, Node], floats: Mapping[str, Tensor]) -> Tensor:
-    """The unit's float nodes with fake-quantized weight, on given inputs: the value before it is rounded."""
+def _simulate(unit: QuantUnit, nodes: Mapping[str, Node], floats: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The unit's float nodes on given inputs, through the simulation's own modules: before and after it is rounded."""
     env: dict[str, Any] = {}
 
     def value_of(arg: Node) -> Any:
         if arg.name in env:
             return env[arg.name]
-        rounded = isinstance(module_of(arg), StaticFakeQuantize)
-        return floats[arg.all_input_nodes[0].name if rounded else arg.name]
+        if isinstance(module := module_of(arg), StaticFakeQuantize):
+            return module(floats[arg.all_input_nodes[0].name])
+        return floats[arg.name]
 
     for name in unit.nodes:
         node = nodes[name]
         args, kwargs = map_arg(node.args, value_of), map_arg(node.kwargs, value_of)
         function: Any = module_of(node) or node.target
         env[name] = function(*args, **kwargs)
-    return env[unit.root]
+    unrounded = env[unit.root]
+    roundings = [module_of(user) for user in nodes[unit.root].users]
+    rounding = next((module for module in roundings if isinstance(module, StaticFakeQuantize)), None)
+    return unrounded, unrounded if rounding is None else rounding(unrounded)
 
 
-def _compare(unit: QuantUnit, native: Tensor, reference: Tensor, unrounded: Tensor, y: QParams) -> ParityRow:
-    steps = unrounded * (1.0 / y.scale)
-    low, high = y.scheme.quant_min, y.scheme.quant_max
-    simulated = (torch.round(steps) + y.zero_point).clamp(low, high).to(torch.int32)
+def _compare(
+    unit: QuantUnit, native: Tensor, reference: Tensor, unrounded: Tensor, rounded: Tensor, y: QParams
+) -> ParityRow:
+    inverse = 1.0 / y.scale
     expected = reference.to(torch.int32)
+    on_grid = rounded * inverse + y.zero_point
+    simulated = torch.round(on_grid).to(torch.int32)
     off, gap = (native.to(torch.int32) - expected).abs(), (simulated - expected).abs()
-    far = (gap > 0) & (((steps - torch.floor(steps)) - 0.5).abs() > NEAR)
+    steps = unrounded * inverse
+    near_boundary = ((steps - torch.floor(steps)) - 0.5).abs() <= NEAR
+    # What the simulation gives must lie on the grid of the integers, and be the same one unless rounding was close.
+    far = ((gap > 0) & ~near_boundary) | ((on_grid - torch.round(on_grid)).abs() > NEAR)
     count = max(expected.numel(), 1)
     return ParityRow(
         unit.root,

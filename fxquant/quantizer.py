@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +12,28 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 
 from fxquant.backends.base import BACKENDS
-from fxquant.calibration import CalibrationInterpreter, batches, inputs_of
-from fxquant.errors import CalibrationError, DuplicateNameError, InputError, PlanError, UnknownNameError, warn
+from fxquant.calibration import CalibrationInterpreter, batches, check_like_example, inputs_of, run_with_hooks
+from fxquant.checks import (
+    check_model,
+    check_plan,
+    check_weights,
+    checked_input_observer,
+    distinct,
+    in_eval,
+    listing,
+    warn_of_unused_rules,
+)
+from fxquant.errors import (
+    CalibrationError,
+    UnknownNameError,
+    warn,
+)
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import nodes_by_name, qualified_name
 from fxquant.graph.tracing import trace
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.parity import Parity, measure_parity
 from fxquant.passes.base import PassContext
-from fxquant.passes.configure import unused_rules
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.lower_units import HandlerView
 from fxquant.passes.manager import PassManager, Snapshot
@@ -75,29 +87,30 @@ class Quantizer:
         strict: bool = False,
         input_observer: Callable[[], Any] | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
+        check_model(model)
         self.backend = BACKENDS[backend]
         self.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
-        self.patterns = known_patterns() if patterns is None else _distinct(patterns)
+        self.patterns = known_patterns() if patterns is None else distinct(patterns)
         self.example_args = _as_tuple(example_inputs)
         self.example_kwargs = dict(example_kwargs or {})
-        self._input_observer = input_observer
+        self._input_observer = checked_input_observer(input_observer)
         gm = trace(
-            _in_eval(model),
+            in_eval(model),
             example_args=self.example_args,
             example_kwargs=self.example_kwargs,
-            leaf_modules=leaf_modules,
+            leaf_modules=_as_tuple(leaf_modules),
             leaf_types=_leaf_types(self.patterns),
             keep_untraceable=not strict,
         )
-        _warn_of_unused_rules(gm, self.config)
+        warn_of_unused_rules(gm, self.config)
         ctx = self._context(QuantPlan())
         manager = PassManager(PREPARE, instruments_for(read_settings()))
         self.graph_module = manager.run(gm, ctx)
         self.snapshots: tuple[Snapshot, ...] = manager.snapshots
         self.plan: QuantPlan = ctx.plan
-        _check_plan(self.plan, self.coverage(), strict)
+        self._example_bound = bind(self.graph_module, self.example_args, self.example_kwargs, "the example inputs")
+        check_plan(self.plan, self.coverage(), strict)
+        check_weights(self.graph_module, self.plan)
         self.observers = _make_observers(self.plan)
         self.handlers = self._make_handlers()
 
@@ -118,11 +131,15 @@ class Quantizer:
 
     def observe(self, *args: Any, **kwargs: Any) -> Any:
         """Run one batch, show every planned tensor to its observer, and return the float output."""
-        bound = bind(self.graph_module, args, kwargs, "the inputs")
-        by_name = {node.name: node for node in self.graph.nodes if node.op == "placeholder"}
         with torch.no_grad():
-            run = CalibrationInterpreter(self.graph_module, self._observers_by_node(), self.handlers)
-            return run.run(*(bound[str(node.target).lstrip("*")] for node in by_name.values()))
+            return run_with_hooks(self.graph_module, self._observe, args, kwargs)
+
+    def _observe(self, *args: Any, **kwargs: Any) -> Any:
+        bound = bind(self.graph_module, args, kwargs, "the inputs")
+        check_like_example(bound, self._example_bound, "the inputs")
+        run = CalibrationInterpreter(self.graph_module, self._observers_by_node(), self.handlers)
+        names = [str(node.target).lstrip("*") for node in self.graph.nodes if node.op == "placeholder"]
+        return run.run(*(bound[name] for name in names))
 
     __call__ = observe
 
@@ -148,6 +165,7 @@ class Quantizer:
             )
         gm = copy.deepcopy(self.graph_module)
         qparams = self._qparams(allow_uncalibrated)
+        self._warn_of_non_finite_values()
         declined = self._declined(gm, self.plan.with_observations(qparams))
         ctx = self._context(self.plan.with_observations(qparams, declined))
         manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
@@ -262,6 +280,16 @@ class Quantizer:
             raise self._never_observed(missing)
         return found
 
+    def _warn_of_non_finite_values(self) -> None:
+        seen = {name: int(getattr(observer, "nonfinite_count", 0)) for name, observer in self.observers.items()}
+        if lines := [f"{name}: {count} values" for name, count in seen.items() if count]:
+            warn(
+                "calibration met values that are inf or NaN; the grids were chosen from the others",
+                got=listing(lines),
+                hint="on a grid, infinity is its last step and NaN its first: set_module_name(name, None) keeps an "
+                "operator that needs them (a mask of -inf, say) in float",
+            )
+
     def _never_observed(self, missing: list[TensorRef]) -> CalibrationError:
         nodes = nodes_by_name(self.graph_module)
         uses: dict[TensorRef, list[str]] = {ref: [] for ref in missing}
@@ -271,10 +299,9 @@ class Quantizer:
                 if ref in uses:
                     uses[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
         lines = [f"{ref.name} ({', '.join(dict.fromkeys(names))})" for ref, names in uses.items()]
-        shown = "\n            ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
         return CalibrationError(
             f"{len(missing)} values have no range: no calibration batch held a finite number for them",
-            got=shown,
+            got=listing(lines),
             hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
             "convert(..., allow_uncalibrated=True) makes a shell to load a state dict into",
         )
@@ -297,61 +324,14 @@ class Quantizer:
         return refused
 
 
-def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
-    if isinstance(example_inputs, (tuple, list)):
-        return tuple(example_inputs)
-    return (example_inputs,)
-
-
-def _distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
-    """Plans look patterns up by name, so two of one name cannot be told apart."""
-    names = Counter(pattern.name for pattern in patterns)
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise DuplicateNameError("two patterns have the same name", got=", ".join(twice), expected="a name for each")
-    return tuple(patterns)
-
-
-def _in_eval(model: nn.Module) -> nn.Module:
-    """The model, or, if it is in training mode, a copy in evaluation mode."""
-    training = sum(module.training for module in model.modules())
-    if not training:
-        return model
-    warn(
-        "the model is in training mode; it is calibrated and converted as if eval() had been called",
-        got=f"{training} modules have training=True",
-        hint="call model.eval() first",
-    )
-    return copy.deepcopy(model).eval()
+def _as_tuple(items: Any) -> tuple[Any, ...]:
+    return tuple(items) if isinstance(items, (tuple, list)) else (items,)
 
 
 def _leaf_types(patterns: Sequence[Pattern]) -> tuple[type[nn.Module], ...]:
     """Module types that patterns name: they must be one node each."""
     found = {t for p in patterns for t in p.root.all_targets if isinstance(t, type) and issubclass(t, nn.Module)}
     return tuple(found)
-
-
-def _warn_of_unused_rules(gm: GraphModule, config: QConfigMapping) -> None:
-    for unused in unused_rules(gm, config):
-        unused.warn()
-
-
-def _check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:
-    if not plan.units:
-        reasons = [f"{row.module or row.node}: {row.reason}" for row in found.float_rows[:10]]
-        raise PlanError(
-            "the model has no operator that can be quantized",
-            got="\n            ".join(reasons) or "no operator on float tensors",
-            hint="look at the configuration and at the backend; register_pattern adds patterns",
-        )
-    left = [row for row in found.float_rows if not row.excused]
-    if strict and left:
-        lines = [f"{row.module or row.node} ({row.operator}): {row.reason}" for row in left]
-        raise PlanError(
-            f"strict: {len(left)} operators would stay float",
-            got="\n            ".join(lines),
-            expected="every operator that the configuration asks to quantize becomes int8",
-            hint="set_module_name(name, None) says that one shall stay float; strict=False only reports them",
-        )
 
 
 def _make_observers(plan: QuantPlan) -> nn.ModuleDict:

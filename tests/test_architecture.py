@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nn", "patterns"),
     ("backends",),
     ("passes",),
-    ("calibration", "report", "parity", "algorithms"),
+    ("calibration", "report", "parity", "algorithms", "checks"),
     ("quantizer", "api", "export"),
     ("__main__", "cli", "demo", "samples"),
 )

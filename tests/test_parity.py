@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning, InputError
+from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.parity import measure_parity
 
 
@@ -77,3 +78,46 @@ def test_only_converted_models_can_be_measured(prepared):
     with pytest.raises(InputError) as caught:
         measure_parity(prepared.graph_module, prepared.graph_module, ())
     assert str(caught.value) == "this model was not made by convert\n  got:      Net"
+
+
+def test_a_simulation_that_rounds_to_another_grid_is_found(prepared):
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    for module in simulated.modules():
+        if isinstance(module, StaticFakeQuantize) and module.scale.numel() == 1:
+            module.scale.mul_(8)
+    parity = measure_parity(int8, simulated, (torch.randn(2, 3, 8, 8),))
+    assert {row.unit for row in parity.breaches} >= {"relu", "fc", "mean"}
+
+
+def test_a_simulation_that_forgets_to_round_is_found(prepared):
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    rounding = next(node for node in simulated.graph.nodes if node.target == "fc_fake_quant")
+    rounding.replace_all_uses_with(rounding.args[0])
+    simulated.graph.erase_node(rounding)
+    assert [row.unit for row in measure_parity(int8, simulated, (torch.randn(2, 3, 8, 8),)).breaches] == ["fc"]
+
+
+def test_keyword_inputs_are_bound_by_name():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, scale: float = 1.0, y: Tensor | None = None) -> Tensor:
+            return self.a(x) + self.b(y) * scale
+
+    x = torch.rand(4, 3)
+    prepared = fxq.prepare(Two().eval(), x, example_kwargs={"y": x})
+    fxq.calibrate(prepared, [{"x": x, "y": x}], progress=False)
+    assert fxq.convert(prepared, check={"x": x, "y": x}).parity.breaches == ()
+
+
+def test_a_model_without_its_units_is_refused(prepared):
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    bare = torch.fx.GraphModule(nn.Module(), torch.fx.Graph())
+    bare.graph.output(None)
+    bare.recompile()
+    bare.quant_plan = int8.quant_plan
+    with pytest.raises(InputError) as caught:
+        measure_parity(bare, simulated, ())
+    assert str(caught.value).startswith("no unit of the plan is found in the int8 model")

@@ -233,27 +233,27 @@ class TestRefusals:
     def test_a_non_finite_weight_is_named(self, model, x):
         with torch.no_grad():
             model.fc.weight[0, 0] = float("nan")
-        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
-        with pytest.raises(CalibrationError) as caught:
-            fxq.convert(prepared)
-        text = str(caught.value)
-        assert "%fc" in text or "fc (fc output)" in text
-
-    def test_a_non_finite_weight_behind_finite_values(self):
-        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).eval()
-        with torch.no_grad():
-            model[1].weight[0, 0] = float("inf")
-        x = torch.rand(3, 2) + 1
-        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
-        with pytest.raises(CalibrationError) as caught:
-            fxq.convert(prepared)
+            model.bn.running_var[2] = float("inf")
+        with pytest.raises(PlanError) as caught:
+            fxq.prepare(model, x)
         assert str(caught.value) == (
-            "a weight holds values that are not finite\n"
-            f"  at:       {caught.value.args[0].splitlines()[1].removeprefix('  at:       ')}\n"
-            "  got:      1 of 4 values are inf or NaN\n"
-            "  expected: finite weights; with a batch norm folded in, finite statistics too\n"
-            "  hint:     look at 1.weight and at the batch norm behind it"
+            "the model holds weights or statistics that are not finite\n"
+            "  got:      bn.running_var: 1 of 4 values are inf or NaN\n"
+            "            fc.weight: 1 of 8 values are inf or NaN\n"
+            "  expected: finite numbers in every layer that is to be quantized\n"
+            "  hint:     a training that diverged leaves such weights; "
+            "set_module_name(name, None) keeps a layer in float"
         )
+
+    def test_a_weight_that_becomes_non_finite_later_is_named(self, model, x):
+        prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+        state = prepared.state_dict()
+        state["fc.weight"] = torch.full_like(state["fc.weight"], float("inf"))
+        prepared.load_state_dict(state)
+        with pytest.raises(CalibrationError) as caught:
+            fxq.convert(prepared)
+        assert str(caught.value).startswith("a weight holds values that are not finite\n  at:       %fc")
+        assert "got:      8 of 8 values are inf or NaN" in str(caught.value)
 
     def test_nothing_to_quantize(self):
         with pytest.raises(PlanError) as caught:

@@ -11,7 +11,7 @@ import fxquant as fxq
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.act = nn.Linear(4, 8), nn.Linear(8, 2, bias=False), nn.Softplus()
+        self.a, self.b, self.act = nn.Linear(4, 8), nn.Linear(8, 2, bias=False), nn.Softshrink()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.b(self.act(self.a(x)))
@@ -25,7 +25,7 @@ def test_rows():
     coverage = prepared().coverage()
     assert [(row.node, row.module, row.operator, row.fate, row.macs) for row in coverage] == [
         ("a", "a", "linear", "int8", 3 * 4 * 8),
-        ("act", "act", "Softplus", "float", 0),
+        ("act", "act", "Softshrink", "float", 0),
         ("b", "b", "linear", "int8", 3 * 8 * 2),
     ]
     assert [row.reason for row in coverage] == ["", "no pattern knows this operator", ""]
@@ -47,17 +47,17 @@ def test_the_table():
         "unit        count     MACs  becomes    where, and why not",
         "--------  -------  -------  ---------  -----------------------------------",
         "linear          2  100.0 %  int8       a … b",
-        "Softplus        1    0.0 %  float      act: no pattern knows this operator",
+        "Softshrink      1    0.0 %  float      act: no pattern knows this operator",
         "2 units become int8, 1 operators stay float; 100.00 % of 0.0 M multiply-accumulates become int8.",
     ]
 
 
 def test_what_stays_float_for_the_same_reason_shares_a_line():
-    layers = (nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 4), nn.Softplus())
+    layers = (nn.Linear(4, 4), nn.Softshrink(), nn.Linear(4, 4), nn.Softshrink())
     lines = str(fxq.prepare(nn.Sequential(*layers).eval(), torch.rand(2, 4)).coverage()).splitlines()
     assert lines[2:4] == [
         "linear          2  100.0 %  int8       0 … 2",
-        "Softplus        2    0.0 %  float      1 … 3: no pattern knows this operator",
+        "Softshrink      2    0.0 %  float      1 … 3: no pattern knows this operator",
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -16,7 +16,7 @@ def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: I
 
     Args:
         instead_of: Calls that this module replaces. A path that the user's code calls there is free, unless another
-            call of the graph uses it too.
+            call of the graph uses it too, or something reads a parameter of the module that is there.
 
     Returns:
         The path, as target for ``call_module``.
@@ -24,12 +24,20 @@ def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: I
     replaced = tuple(instead_of)
     free = {path for path, called in map(module_path, replaced) if called is not None}
     free -= {str(node.target) for node in gm.graph.nodes if node.op == "call_module" and node not in replaced}
+    free -= {path for node in gm.graph.nodes if node.op == "get_attr" for path in _holders(str(node.target))}
     target, count = wanted, 0
     while target not in free and _exists(gm, target):
         count += 1
         target = f"{wanted}_{count}"
     gm.add_submodule(target, module)
     return target
+
+
+def _holders(target: str) -> Iterator[str]:
+    """The paths of the modules that a parameter lies in."""
+    while "." in target:
+        target = target.rpartition(".")[0]
+        yield target
 
 
 def _exists(gm: GraphModule, target: str) -> bool:

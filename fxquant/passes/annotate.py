@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from fxquant.backends.base import Backend
+from fxquant.backends.base import Backend, KeepAs, Lower
+from fxquant.graph.macs import CONV_FUNCTIONS, TRANSPOSED_FUNCTIONS
 from fxquant.graph.query import (
     BY_REQUEST,
     called_module,
@@ -34,6 +36,8 @@ from fxquant.spec import Fixed, GridPolicy, Handled, Observed, SharedWith, Tenso
 
 logger = logging.getLogger("fxquant")
 
+FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS)
+
 CALLS = ("call_module", "call_function", "call_method")
 
 
@@ -43,7 +47,7 @@ class _Refusal:
     excused: bool = False
 
 
-@graph_pass(after=("normalize",), keeps_values=True)
+@graph_pass(after=("normalize",), keeps_values=True, required=True)
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
     decisions = decide(gm, ctx.config)
@@ -64,12 +68,16 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _picks_an_item(n)]
     units: list[QuantUnit] = []
     policies: dict[TensorRef, GridPolicy] = {}
+    readers: dict[Node, list[Callable[[], Any]]] = {}
     for found in matches:
         if found.nodes[-1] not in apart:
-            unit, made = _unit_of(found, decisions, ctx)
+            unit, made = _unit_of(found, decisions)
             units.append(unit)
-            # Readers come before the unit that makes a value: what the maker says of its grid overwrites them.
             policies.update(made)
+            for name in found.inputs:
+                readers.setdefault(found.captures[name], []).append(_qconfig(found, decisions).activation)
+    for node, wanted in readers.items():
+        policies.setdefault(TensorRef(node.name), _observed(_input_observer(node, wanted, decisions, ctx)))
     ctx.plan = replace(
         ctx.plan, units=tuple(reversed(units)), policies=policies, rejections=tuple(reversed(rejections))
     )
@@ -112,6 +120,8 @@ def _picks_an_item(node: Node) -> bool:
 def _unknown(node: Node, decision: Decision) -> _Refusal:
     if decision.qconfig is None:
         return _Refusal(decision.in_float, excused=True)
+    if node.target in FUNCTIONS_OF_WEIGHTS:
+        return _Refusal("its weight is an argument; only that of a layer is quantized")
     reason = reason_of(node) or why_float(node) or "no pattern knows this operator"
     return _Refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
 
@@ -141,10 +151,24 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
     rule = backend.rule_for(found.pattern)
     if rule is None:
         return _Refusal(f"backend {backend.name!r} has no operator for it")
+    if not isinstance(rule.build, (Lower, KeepAs)) and (computed := _computed_argument(found)):
+        return _Refusal(f"its argument {computed.name!r} is computed at run time")
     reason = rule.activation(qconfig.activation_scheme)
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
+        if qconfig.weight_scheme.axis not in (None, 0, found.pattern.weight_axis):
+            return _Refusal(
+                f"its weight has a scale per index of dimension {qconfig.weight_scheme.axis}, "
+                "which does not count the output channels"
+            )
         reason = rule.weight(qconfig.weight_scheme) or rule.layer(called_module(_primary(found)))
     return None if reason is None else _Refusal(f"backend {backend.name!r}: {reason}")
+
+
+def _computed_argument(found: Match) -> Node | None:
+    """An argument beside the inputs that another node makes: a module is built once, with constants."""
+    inputs = [found.captures[name] for name in found.inputs]
+    arguments = [argument for node in found.nodes for argument in node.all_input_nodes]
+    return next((node for node in arguments if node not in inputs and node not in found.nodes), None)
 
 
 def _not_quantizable(value: object, or_tuple: bool) -> str | None:
@@ -165,15 +189,11 @@ def _primary(found: Match) -> Node:
     return found.captures[found.pattern.weight] if found.pattern.weight else found.nodes[0]
 
 
-def _unit_of(
-    found: Match, decisions: Mapping[Node, Decision], ctx: PassContext
-) -> tuple[QuantUnit, dict[TensorRef, GridPolicy]]:
+def _unit_of(found: Match, decisions: Mapping[Node, Decision]) -> tuple[QuantUnit, dict[TensorRef, GridPolicy]]:
     pattern, root = found.pattern, found.nodes[-1]
-    qconfig = decisions[_primary(found)].qconfig
-    assert qconfig is not None  # _refuse saw to it
+    qconfig = _qconfig(found, decisions)
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
-    observed = Observed(ctx.input_observer or qconfig.activation)
-    policies: dict[TensorRef, GridPolicy] = {roles[name]: observed for name in found.inputs}
+    policies: dict[TensorRef, GridPolicy] = {}
     if pattern.handler is None or hasattr(pattern.handler, "qparams"):
         roles["y"] = TensorRef(root.name)
     if pattern.handler is not None:
@@ -186,7 +206,7 @@ def _unit_of(
     elif pattern.output in (Output.PICKED, Output.CLAMPED):
         policies[roles["y"]] = SharedWith(roles[found.inputs[0]])
     else:
-        policies[roles["y"]] = Observed(qconfig.activation)
+        policies[roles["y"]] = _observed(qconfig.activation)
     if pattern.weight:
         # A module called at two places is two units: each may fold a batch norm of its own into the weight.
         module = found.captures[pattern.weight].target
@@ -195,6 +215,30 @@ def _unit_of(
     captures = {name: value.name for name, value in found.captures.items() if isinstance(value, Node)}
     names = tuple(node.name for node in found.nodes)
     return QuantUnit(pattern.name, names, captures, found.inputs, roles), policies
+
+
+def _qconfig(found: Match, decisions: Mapping[Node, Decision]) -> QConfig:
+    qconfig = decisions[_primary(found)].qconfig
+    assert qconfig is not None  # _refuse saw to it
+    return qconfig
+
+
+def _observed(observer: Callable[[], Any]) -> GridPolicy:
+    """The policy that an observer of a configuration stands for."""
+    made = observer()
+    return Fixed(made.qparams()) if isinstance(made, FixedQParamsObserver) else Observed(observer)
+
+
+def _input_observer(
+    node: Node, wanted: list[Callable[[], Any]], decisions: Mapping[Node, Decision], ctx: PassContext
+) -> Callable[[], Any]:
+    """What observes a value that no unit makes: what its readers want, if they agree; else what its own rule says."""
+    if ctx.input_observer is not None:
+        return ctx.input_observer
+    if all(observer == wanted[0] for observer in wanted):
+        return wanted[0]
+    own = decisions[node].qconfig if node in decisions else ctx.config.global_qconfig
+    return wanted[-1] if own is None or own.activation_scheme is None else own.activation
 
 
 def _weight_observer(found: Match, qconfig: QConfig) -> Callable[[], Any]:

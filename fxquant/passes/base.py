@@ -45,13 +45,15 @@ class Pass:
     """Names of passes that must have run earlier, if they are in the pipeline at all: checked when it is built."""
     keeps_values: bool = False
     """True: the graph computes the same as before, which FXQUANT_VERIFY=1 checks."""
+    required: bool = False
+    """True: what comes after does not work without it, so FXQUANT_SKIP_PASSES may not name it."""
 
     def __call__(self, gm: GraphModule, ctx: PassContext) -> GraphModule:
         return self.run(gm, ctx)
 
 
 def graph_pass(
-    *, after: tuple[str, ...] = (), keeps_values: bool = False
+    *, after: tuple[str, ...] = (), keeps_values: bool = False, required: bool = False
 ) -> Callable[[Callable[[GraphModule, PassContext], GraphModule]], Pass]:
     """Make a function a Pass. Its name is the function's name; the first line of its docstring is its help text."""
-    return lambda run: Pass(run.__name__, run, after, keeps_values)
+    return lambda run: Pass(run.__name__, run, after, keeps_values, required)

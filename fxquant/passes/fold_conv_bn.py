@@ -17,7 +17,7 @@ from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantUnit
 
 
-@graph_pass(keeps_values=True)
+@graph_pass(keeps_values=True, required=True)
 def fold_conv_bn(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bn(conv(x))`` becomes one convolution, under the name of the batch norm's node."""
     patterns = {pattern.name: pattern for pattern in ctx.patterns}

@@ -12,7 +12,7 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import rounding_points, weighted_nodes
 
 
-@graph_pass(after=("fold_conv_bn", "observe_weights"))
+@graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
 def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``t`` becomes ``t_fake_quant(t)``; a weight goes through the ``weight_fake_quant`` of its module."""
     for point in rounding_points(gm, ctx):

@@ -13,7 +13,7 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import rounding_points, weighted_nodes
 
 
-@graph_pass(after=("fold_conv_bn", "observe_weights"))
+@graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
 def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``t`` becomes ``dequantize(quantize(t))`` where the integer graph would hold integers."""
     for point in rounding_points(gm, ctx):

@@ -23,7 +23,7 @@ from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import QParams, TensorRef
 
 
-@graph_pass(after=("fold_conv_bn", "observe_weights"))
+@graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
 def lower_units(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Emit one integer operator per unit; quantize and dequantize once per value, shared by all who read it."""
     patterns = {pattern.name: pattern for pattern in ctx.patterns}

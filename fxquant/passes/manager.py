@@ -29,7 +29,8 @@ class PassManager:
         first: Index of the first snapshot, to count on from an earlier pipeline.
 
     Raises:
-        PassError: a pass stands before one that it must follow.
+        PassError: a pass stands before one that it must follow, or
+            FXQUANT_SKIP_PASSES names one that is required.
         UnknownNameError: FXQUANT_SKIP_PASSES or FXQUANT_PRINT_AFTER names no pass.
     """
 
@@ -48,6 +49,7 @@ class PassManager:
         self._first = first
         _check_order(passes)
         _check_names(passes, self.settings)
+        _check_skipped(passes, self.settings)
         self.passes = tuple(item for item in passes if item.name not in self.settings.skip_passes)
 
     def run(self, gm: GraphModule, ctx: PassContext) -> GraphModule:
@@ -93,6 +95,15 @@ class PassManager:
                 hint="FXQUANT_DEBUG=2 prints what each pass before it did",
             ) from error
         return gm, seconds
+
+
+def _check_skipped(passes: tuple[Pass, ...], settings: Settings) -> None:
+    if needed := [item.name for item in passes if item.required and item.name in settings.skip_passes]:
+        raise PassError(
+            f"pass {needed[0]!r} cannot be left out: nothing that comes after works without it",
+            got=f"FXQUANT_SKIP_PASSES={','.join(settings.skip_passes)}",
+            expected=f"one of {', '.join(item.name for item in passes if not item.required)}",
+        )
 
 
 def _check_order(passes: tuple[Pass, ...]) -> None:

@@ -15,7 +15,7 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.spec import Observed, QParams, TensorRef
 
 
-@graph_pass(after=("fold_conv_bn",), keeps_values=True)
+@graph_pass(after=("fold_conv_bn",), keeps_values=True, required=True)
 def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Choose scale and zero point of every planned weight that has none yet."""
     patterns = {pattern.name: pattern for pattern in ctx.patterns}

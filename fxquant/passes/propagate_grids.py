@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.pattern import Output, Pattern
 from fxquant.plan import QuantPlan, QuantUnit, Rejection
-from fxquant.spec import GridPolicy, Observed, SharedWith, TensorRef
+from fxquant.spec import GridPolicy, Observed, QScheme, SharedWith, TensorRef
 
 LONELY = "neither what makes its input nor what reads its output is quantized"
 
@@ -65,14 +65,22 @@ def _without_lonely_moves(plan: QuantPlan, patterns: dict[str, Pattern]) -> Quan
 
 
 def _join(plan: QuantPlan, unit: QuantUnit) -> QuantPlan:
-    """Let the inputs of a concatenation use the grid of its output, where they have none that is fixed."""
+    """Let the inputs of a concatenation use the grid of its output, where they have none of another kind.
+
+    What is fixed, or is observed for another number of bits, keeps its own: the concatenation requantizes it.
+    """
     target = plan.grid_owner(unit.roles["y"])
+    scheme = _scheme_of(plan.policies[target])
     direct = {unit.roles[name] for name in unit.inputs}
     policies: dict[TensorRef, GridPolicy] = dict(plan.policies)
     for ref in direct:
         owner = plan.grid_owner(ref)
-        if owner != target and isinstance(policies[owner], Observed):
+        if owner != target and isinstance(policies[owner], Observed) and _scheme_of(policies[owner]) == scheme:
             # An owner further up (the input of a max-pool, say) may hold values that never reach the output.
             policies[owner] = SharedWith(target, observed=owner not in direct)
             plan = replace(plan, policies=policies)
     return plan
+
+
+def _scheme_of(policy: GridPolicy) -> QScheme | None:
+    return policy.observer().scheme if isinstance(policy, Observed) else None

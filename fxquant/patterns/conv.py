@@ -35,23 +35,34 @@ def plus_residual(inner: Op) -> Op:
     return op(torch.add, commutative=True)(inner, tensor("residual")).named("add")
 
 
+def keeps_shape(captures: Mapping[str, Node]) -> Reject | None:
+    """The residual may be broadcast to the convolution's output, never the other way round."""
+    inner = value_of(captures.get("bn") or captures["conv"])
+    total = value_of(captures["add"])
+    if inner is not None and total is not None and inner.shape != total.shape:
+        return Reject("the sum has another shape than the convolution's output", captures["add"])
+    return None
+
+
+plain_residual = all_of(plain_add, keeps_shape)
+
 RESIDUAL_PATTERNS = (
     Pattern(
         "conv_bn_add_act",
         clamped(plus_residual(CONV_BN)),
         ("x", "residual"),
         "conv",
-        check=all_of(can_fold, plain_add, constant_bounds),
+        check=all_of(can_fold, plain_residual, constant_bounds),
     ),
-    Pattern("conv_bn_add", plus_residual(CONV_BN), ("x", "residual"), "conv", check=all_of(can_fold, plain_add)),
+    Pattern("conv_bn_add", plus_residual(CONV_BN), ("x", "residual"), "conv", check=all_of(can_fold, plain_residual)),
     Pattern(
         "conv_add_act",
         clamped(plus_residual(CONV)),
         ("x", "residual"),
         "conv",
-        check=all_of(plain_add, constant_bounds),
+        check=all_of(plain_residual, constant_bounds),
     ),
-    Pattern("conv_add", plus_residual(CONV), ("x", "residual"), "conv", check=plain_add),
+    Pattern("conv_add", plus_residual(CONV), ("x", "residual"), "conv", check=plain_residual),
 )
 """Only backends that have a rule for them fuse these."""
 

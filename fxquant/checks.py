@@ -1,0 +1,124 @@
+"""What a model, a configuration and a plan must be before any work is done, said in the user's terms."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.errors import DuplicateNameError, InputError, PlanError, SpecError, warn
+from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.nn.weight import all_finite
+from fxquant.passes.configure import unused_rules
+from fxquant.patterns.pattern import Pattern
+from fxquant.plan import QuantPlan
+from fxquant.qconfig import QConfig, QConfigMapping
+from fxquant.report import Coverage
+
+LONGEST_LISTING = 20
+"""Lines that a message lists before it says how many more there are."""
+
+RESERVED = ("observers", "parity", "quant_plan", "snapshots")
+"""Names that a converted model or a state dict needs for itself."""
+
+
+def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], Any] | None:
+    """An observer for activations with a grid, or None."""
+    if observer is not None and QConfig(activation=observer, weight=observer).activation_scheme is None:
+        raise SpecError(
+            "input_observer chooses no grid",
+            got=repr(observer),
+            expected="an observer that measures, such as MinMaxObserver",
+        )
+    return observer
+
+
+def distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
+    """Plans look patterns up by name, so two of one name cannot be told apart."""
+    if wrong := [item for item in patterns if not isinstance(item, Pattern)]:
+        raise InputError("patterns holds something that is no Pattern", got=repr(wrong[0]), expected="Pattern objects")
+    names = Counter(pattern.name for pattern in patterns)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise DuplicateNameError("two patterns have the same name", got=", ".join(twice), expected="a name for each")
+    return tuple(patterns)
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no module, and a module with an attribute of a reserved name.
+
+    Raises:
+        InputError: it is one of these.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
+    if taken := [name for name in RESERVED if hasattr(model, name)]:
+        raise InputError(
+            "the model has an attribute of a name that fxquant needs", got=taken[0], expected="another name for it"
+        )
+
+
+def in_eval(model: nn.Module) -> nn.Module:
+    """The model, or, if it is in training mode, a copy in evaluation mode."""
+    training = sum(module.training for module in model.modules())
+    if not training:
+        return model
+    warn(
+        "the model is in training mode; it is calibrated and converted as if eval() had been called",
+        got=f"{training} modules have training=True",
+        hint="call model.eval() first",
+    )
+    return copy.deepcopy(model).eval()
+
+
+def warn_of_unused_rules(gm: GraphModule, config: QConfigMapping) -> None:
+    for unused in unused_rules(gm, config):
+        unused.warn()
+
+
+def check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:
+    if not plan.units:
+        reasons = [f"{row.module or row.node}: {row.reason}" for row in found.float_rows[:10]]
+        raise PlanError(
+            "the model has no operator that can be quantized",
+            got=listing(reasons) or "no operator on float tensors",
+            hint="look at the configuration and at the backend; register_pattern adds patterns",
+        )
+    left = [row for row in found.float_rows if not row.excused]
+    if strict and left:
+        lines = [f"{row.module or row.node} ({row.operator}): {row.reason}" for row in left]
+        raise PlanError(
+            f"strict: {len(left)} operators would stay float",
+            got=listing(lines),
+            expected="every operator that the configuration asks to quantize becomes int8",
+            hint="set_module_name(name, None) says that one shall stay float; strict=False only reports them",
+        )
+
+
+def check_weights(gm: GraphModule, plan: QuantPlan) -> None:
+    """Find inf and NaN in the model before they are found in its values, where nobody can say where they came from."""
+    nodes = nodes_by_name(gm)
+    layers = {str(node.target): module for u in plan.units for n in u.nodes if (module := module_of(node := nodes[n]))}
+    bad = [
+        f"{path}.{name}: {int((~torch.isfinite(tensor)).sum())} of {tensor.numel()} values are inf or NaN"
+        for path, module in layers.items()
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        if tensor.is_floating_point() and not all_finite(tensor)
+    ]
+    if bad:
+        raise PlanError(
+            "the model holds weights or statistics that are not finite",
+            got=listing(bad),
+            expected="finite numbers in every layer that is to be quantized",
+            hint="a training that diverged leaves such weights; set_module_name(name, None) keeps a layer in float",
+        )
+
+
+def listing(lines: Sequence[str]) -> str:
+    """Lines of a message, one below the other, the first twenty."""
+    more = [f"and {len(lines) - LONGEST_LISTING} more"] if len(lines) > LONGEST_LISTING else []
+    return "\n            ".join([*lines[:LONGEST_LISTING], *more])

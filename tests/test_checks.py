@@ -1,0 +1,61 @@
+"""What is refused before any work is done, each with its words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxquant as fxq
+from fxquant.checks import RESERVED, listing
+from fxquant.errors import InputError, SpecError
+
+X = torch.rand(2, 3)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).eval()
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_reserved_names(name):
+    net = model()
+    net.add_module(name, nn.Identity())
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(net, X)
+    assert str(caught.value) == (
+        f"the model has an attribute of a name that fxquant needs\n  got:      {name}\n  expected: another name for it"
+    )
+
+
+def test_patterns_that_are_none():
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(model(), X, patterns=["linear"])
+    assert str(caught.value) == (
+        "patterns holds something that is no Pattern\n  got:      'linear'\n  expected: Pattern objects"
+    )
+
+
+def test_an_input_observer_without_a_grid():
+    with pytest.raises(SpecError) as caught:
+        fxq.Quantizer(model(), X, input_observer=fxq.NoopObserver)
+    assert str(caught.value).startswith("input_observer chooses no grid\n  got:      <class")
+
+
+def test_an_input_observer_that_is_an_instance():
+    with pytest.raises(SpecError) as caught:
+        fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver())
+    assert "is no constructor" in str(caught.value)
+
+
+def test_one_leaf_module_needs_no_tuple():
+    for leaf in ("1", nn.Linear):
+        net = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Linear(4, 2)).eval()
+        prepared = fxq.prepare(net, torch.rand(1, 3, 4), leaf_modules=leaf)
+        assert [row.node for row in prepared.coverage().float_rows] == ["_1"]
+
+
+def test_long_listings_are_cut():
+    lines = listing([str(number) for number in range(25)]).splitlines()
+    assert len(lines) == 21
+    assert lines[-1].strip() == "and 5 more"
