@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fxquant.errors import KernelError
 from fxquant.kernels.conv2d import MOST_TAPS
 from fxquant.kernels.conv_reference import ConvGeometry
-from fxquant.kernels.library import native_status
+from fxquant.kernels.library import SETTINGS, native_status
 from fxquant.kernels.onednn import onednn_status
 
 AMX_PRODUCTS = 40_000_000
@@ -47,6 +48,27 @@ def onednn_refusal(weight: Tensor, weight_zero_point: Tensor) -> str:
     if bool(weight_zero_point.any()):
         return "the oneDNN operators take no zero point of the weight"
     return ""
+
+
+def check_reference_may_run(unit: str, native: str, onednn: str) -> None:
+    """Refuse what is left to the Python reference where the user insists on kernels.
+
+    Args:
+        unit: Name of the layer, for the message.
+        native: What ``native_refusal`` says of it.
+        onednn: What ``onednn_refusal`` says of it.
+
+    Raises:
+        KernelError: FXQUANT_KERNELS=native.
+    """
+    if SETTINGS.kernels == "native":
+        raise KernelError(
+            "no kernel runs this layer, only the Python reference does",
+            at=unit,
+            got="FXQUANT_KERNELS=native",
+            expected=f"a layer that a kernel takes; but {native}, and {onednn}",
+            hint="FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing",
+        )
 
 
 @functools.cache

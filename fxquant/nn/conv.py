@@ -14,7 +14,7 @@ from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.onednn import OnednnConv
 from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.choice import AMX_PRODUCTS, BySize, has_amx, native_refusal, onednn_refusal
+from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
@@ -77,7 +77,7 @@ class QuantizedConv(QuantizedModule):
         return self._run(self._derived or self.derived(), x, residual)
 
     def reference(self, *inputs: Tensor) -> Tensor:
-        self.derived()  # raises where the grids are unknown
+        self._check_calibrated()
         return self._run(self._by_reference(), *inputs)
 
     def _run(self, convolve: Callable[..., Tensor], x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -99,7 +99,9 @@ class QuantizedConv(QuantizedModule):
         onednn = None
         if not self._onednn_refusal():
             onednn = OnednnConv(*arguments, self.grid("residual").scheme.dtype if self.has_residual else None)
-        if native_refusal(self.weight, self.weight_zero_point, self.geometry):
+        if refusal := native_refusal(self.weight, self.weight_zero_point, self.geometry):
+            if onednn is None:
+                check_reference_may_run(self.unit or type(self).__name__, refusal, self._onednn_refusal())
             return onednn or self._by_reference()
         native = NativeConv(*arguments)
         if onednn is None or not has_amx():

@@ -13,7 +13,7 @@ from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import OnednnLinear
 from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.choice import AMX_PRODUCTS, BySize, has_amx, native_refusal, onednn_refusal
+from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
@@ -66,7 +66,7 @@ class QuantizedLinear(QuantizedModule):
         (x,) = inputs
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
-        self.derived()  # raises where the grids are unknown
+        self._check_calibrated()
         return self._by_reference()(x)
 
     def kernel(self) -> str:
@@ -78,8 +78,11 @@ class QuantizedLinear(QuantizedModule):
 
     def derive(self) -> Callable[..., Tensor]:
         arguments = (self.weight, self.x_dtype, self.scalars("x")[1], self.epilogue())
-        onednn = None if onednn_refusal(self.weight, self.weight_zero_point) else OnednnLinear(*arguments)
-        if native_refusal(self.weight, self.weight_zero_point):
+        unusable = onednn_refusal(self.weight, self.weight_zero_point)
+        onednn = None if unusable else OnednnLinear(*arguments)
+        if refusal := native_refusal(self.weight, self.weight_zero_point):
+            if onednn is None:
+                check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
             return onednn or self._by_reference()
         native = NativeLinear(*arguments)
         if onednn is None or not has_amx():

@@ -65,6 +65,8 @@ class Dequantize(QuantizedModule):
         Any; memory order is kept unless ``contiguous``.
     """
 
+    x_scale: Tensor
+
     def __init__(self, qparams: QParams, dtype: torch.dtype = torch.float32, contiguous: bool = False) -> None:
         super().__init__()
         self.add_grid("x", qparams)

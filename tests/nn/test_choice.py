@@ -8,11 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fxquant.errors import KernelError
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.library import native_status
 from fxquant.kernels.onednn import OnednnStatus
 from fxquant.nn import choice
 from fxquant.nn.choice import BySize, native_refusal, onednn_refusal
+from fxquant.nn.conv import QuantizedConv
+from fxquant.nn.linear import QuantizedLinear
+from fxquant.settings import Settings
+from fxquant.spec import QParams, QScheme
 
 ZERO = torch.zeros(1, dtype=torch.int32)
 LOADED = replace(native_status(), devices=("cpu",), reason="")
@@ -68,3 +73,48 @@ def test_by_size_asks_the_first_input() -> None:
         return run(torch.empty(count), residual=3)
 
     assert [call(9), call(10), call(0)] == ["small 9 3", "large 10 3", "small 0 3"]
+
+
+X = QParams(QScheme(signed=False), torch.ones(1), ZERO)
+WEIGHT = QParams(QScheme(symmetric=True), torch.ones(1), ZERO)
+WITH_ZERO_POINT = QParams(QScheme(), torch.ones(1), torch.ones(1, dtype=torch.int32))
+ONEDNN = "this CPU has no VNNI"
+LEFT_TO_THE_REFERENCE = {
+    "conv": (
+        QuantizedConv(nn.Conv3d(2, 2, 1), x=X, weight=WEIGHT, y=X),
+        torch.ones(1, 2, 1, 1, 1, dtype=torch.uint8),
+        f"the native operator has at most two spatial dimensions, and {ONEDNN}",
+    ),
+    "linear": (
+        QuantizedLinear(nn.Linear(2, 2), x=X, weight=WITH_ZERO_POINT, y=X),
+        torch.ones(1, 2, dtype=torch.uint8),
+        f"the int8 operators take no zero point of the weight, and {ONEDNN}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_TO_THE_REFERENCE)
+def test_the_reference_stands_in_only_where_kernels_are_not_insisted_on(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    module, x, reasons = LEFT_TO_THE_REFERENCE[case]
+    module.unit = "features.3"
+    monkeypatch.setattr(choice, "native_status", lambda: LOADED)
+    monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(False, ONEDNN))
+
+    monkeypatch.setattr(choice, "SETTINGS", Settings())
+    module.forget()
+    assert torch.equal(module(x), module.reference(x))
+
+    monkeypatch.setattr(choice, "SETTINGS", Settings(kernels="native"))
+    module.forget()
+    with pytest.raises(KernelError) as error:
+        module(x)
+    assert str(error.value) == (
+        "no kernel runs this layer, only the Python reference does\n"
+        "  at:       features.3\n"
+        "  got:      FXQUANT_KERNELS=native\n"
+        f"  expected: a layer that a kernel takes; but {reasons}\n"
+        "  hint:     FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing"
+    )
+    assert module.reference(x).dtype == torch.uint8  # who asks for the reference gets it
