@@ -66,6 +66,8 @@ void find_pieces(const ConvArgs& a, int64_t first, int64_t count, Pieces& pieces
     for (int64_t r = 0; r < count; ++r) pieces.at[r] = pixel_at(a, first + r);
     return;
   }
+  const int64_t last = s.batch * s.height * s.width - 1;
+  const int64_t reach = (s.kernel_width - 1) * s.dilation_width;
   for (int64_t r = 0; r < count; ++r) {
     const Window window(s, first + r);
     const uint8_t** at = pieces.at + r;
@@ -78,6 +80,12 @@ void find_pieces(const ConvArgs& a, int64_t first, int64_t count, Pieces& pieces
     for (int64_t i = 0; i < s.kernel_height; ++i) {
       const int64_t h = window.top + i * s.dilation_height;
       const bool inside = h >= 0 && h < s.height;
+      const int64_t left = (window.image * s.height + h) * s.width + window.left;
+      if (inside && window.left >= 0 && window.left + reach < s.width && left + reach < last) {
+        const uint8_t* pixel = a.x + left * s.depth;
+        for (int64_t j = 0; j < s.kernel_width; ++j, at += kTileRows, pixel += s.dilation_width * s.depth) *at = pixel;
+        continue;
+      }
       for (int64_t j = 0; j < s.kernel_width; ++j, at += kTileRows) {
         const int64_t w = window.left + j * s.dilation_width;
         *at = inside && w >= 0 && w < s.width ? pixel_at(a, (window.image * s.height + h) * s.width + w) : a.outside;
