@@ -39,7 +39,10 @@ class CoverageRow:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What becomes int8, what stays float, and why. Print it, or read ``rows``."""
+    """What becomes int8, what stays float, and why. Print it, or read ``rows``.
+
+    A unit whose handler may still decline, or answer with floats, counts as int8: only ``convert`` asks it.
+    """
 
     rows: tuple[CoverageRow, ...]
 

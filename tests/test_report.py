@@ -44,10 +44,10 @@ def test_the_share_of_multiply_accumulates():
 
 def test_the_table():
     assert str(prepared().coverage()).splitlines() == [
-        "unit        count     MACs  becomes    where, and why not",
-        "--------  -------  -------  ---------  -----------------------------------",
-        "linear          2  100.0 %  int8       a … b",
-        "Softshrink      1    0.0 %  float      act: no pattern knows this operator",
+        "unit          count     MACs  becomes    where, and why not",
+        "----------  -------  -------  ---------  -----------------------------------",
+        "linear            2  100.0 %  int8       a … b",
+        "Softshrink        1    0.0 %  float      act: no pattern knows this operator",
         "2 units become int8, 1 operators stay float; 100.00 % of 0.0 M multiply-accumulates become int8.",
     ]
 
@@ -56,8 +56,8 @@ def test_what_stays_float_for_the_same_reason_shares_a_line():
     layers = (nn.Linear(4, 4), nn.Softshrink(), nn.Linear(4, 4), nn.Softshrink())
     lines = str(fxq.prepare(nn.Sequential(*layers).eval(), torch.rand(2, 4)).coverage()).splitlines()
     assert lines[2:4] == [
-        "linear          2  100.0 %  int8       0 … 2",
-        "Softshrink      2    0.0 %  float      1 … 3: no pattern knows this operator",
+        "linear            2  100.0 %  int8       0 … 2",
+        "Softshrink        2    0.0 %  float      1 … 3: no pattern knows this operator",
     ]
 
 

@@ -98,13 +98,15 @@ def _best_match(
             continue
         refused = _refuse(found, backend, decisions)
         if refused is None:
-            logger.debug("%s: %s", node.name, pattern.name, extra={"fxquant_level": 3})
+            logger.debug("%s: %s", node.name, pattern.name)
             return found, None
-        logger.debug("%s: %s refused: %s", node.name, pattern.name, refused.reason, extra={"fxquant_level": 3})
+        logger.debug("%s: %s refused: %s", node.name, pattern.name, refused.reason)
         refusal = (pattern.name, refused)
     if near is not None and near.matched:
-        text = "%s: nearest miss %s, stopped at %s: %s"
-        logger.debug(text, node.name, near.pattern, near.node.name, near.reason, extra={"fxquant_level": 3})
+        text = "%s: %d patterns tried; nearest miss %s, stopped at %s: %s"
+        logger.debug(text, node.name, len(patterns), near.pattern, near.node.name, near.reason)
+    elif near is not None:
+        logger.debug("%s: %d patterns tried; none ends in this operator", node.name, len(patterns))
     if not any(info.dtype.is_floating_point for info in tensors_of(node)) or _picks_an_item(node):
         return None, None  # sizes, masks: nothing that could be quantized
     if refusal is None:

@@ -27,11 +27,11 @@ def propagate_grids(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _moves_only(unit: QuantUnit, patterns: dict[str, Pattern]) -> bool:
-    return patterns[unit.pattern].output is Output.PICKED
+    return patterns[unit.pattern].output in (Output.PICKED, Output.CLAMPED)
 
 
 def _without_lonely_moves(plan: QuantPlan, patterns: dict[str, Pattern]) -> QuantPlan:
-    """Quantizing a value only to reshape it would cost accuracy for nothing."""
+    """Quantizing a value only to reshape or clamp it would cost accuracy for nothing."""
     made_by = {unit.roles["y"]: unit for unit in plan.units if "y" in unit.roles}
     read_by: dict[TensorRef, list[QuantUnit]] = {}
     for unit in plan.units:

@@ -58,7 +58,8 @@ def register_pattern(pattern: Any) -> Any:
             * ``observe(node, env)``: called for the root of the match on every calibration batch; ``env`` maps nodes,
               or their names, to values;
             * ``quantize(quantizer, node, load_arg)``: makes the int8 form with ``quantizer.quantized_graph`` and
-              answers the new node, or ``NotImplemented``: then every node of the match runs in float. ``load_arg``
+              answers the new node, or ``NotImplemented``: then every node of the match runs in float. It is called
+              twice in every ``convert``, first on a copy of the graph, to hear whether it declines. ``load_arg``
               maps float nodes of the model to the nodes of their integers; ``quantizer.qparams(node)`` is the grid
               of these, ``quantizer.modules`` maps targets to modules;
             * optionally ``qparams()``: the grid of the answered node's integers. Without it the answer is a float.

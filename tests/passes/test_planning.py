@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import DuplicateNameError
-from fxquant.observers import MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
+from fxquant.observers import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
 from fxquant.spec import Observed, SharedWith, TensorRef
 
 
@@ -233,7 +233,7 @@ def test_the_input_observer_sees_what_no_unit_makes():
     )
     assert isinstance(quantizer.observers["sin"], MovingAverageMinMaxObserver)
     assert isinstance(quantizer.observers["x"], MovingAverageMinMaxObserver)
-    assert isinstance(quantizer.observers["d"], MinMaxObserver)
+    assert isinstance(quantizer.observers["d"], HistogramObserver)
 
 
 def test_one_module_at_two_places_is_two_units_with_two_grids():
@@ -287,3 +287,9 @@ def test_two_patterns_of_one_name_are_refused():
     with pytest.raises(DuplicateNameError) as caught:
         fxq.prepare(nn.Sequential(conv()).eval(), torch.rand(1, 3, 8, 8), patterns=fxq.DEFAULT_PATTERNS * 2)
     assert str(caught.value).startswith("two patterns have the same name\n  got:      conv_bn_add_act, ")
+
+
+def test_a_clamp_between_float_values_is_left_alone():
+    found = plan(Lambda(lambda m, x: torch.sin(F.relu(torch.sin(m.c(x)))), c=conv()))
+    assert "relu" not in [unit.pattern for unit in found.units]
+    assert next(r for r in found.rejections if r.node == "relu").excused
