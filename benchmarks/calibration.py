@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -32,7 +33,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     about = machine()
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
-    found = {**calibration(rounds), **preparation(min(rounds, 5)), **import_time(min(rounds, 5))}
+    found = {**calibration(rounds), **histograms(rounds), **preparation(min(rounds, 5)), **import_time(min(rounds, 5))}
     for name, (value, unit) in found.items():
         print(f"{name:<60} {value:8.3f} {unit}")
     if options.json:
@@ -42,20 +43,42 @@ def main() -> None:
 
 
 def calibration(rounds: int) -> dict[str, tuple[float, str]]:
-    """MobileNetV2, batch 16, min-max observers."""
+    """MobileNetV2, batch 16, with histograms and with minima and maxima."""
     model, (batch,) = mobilenet_v2(), calibration_batches(16, 1)
-    prepared = fxq.prepare(model, batch[:1])
+    weight = fxq.get_default_qconfig().weight
+    prepared = {
+        "histogram": fxq.prepare(model, batch[:1], fxq.QConfig(activation=fxq.HistogramObserver, weight=weight)),
+        "min-max": fxq.prepare(model, batch[:1], fxq.QConfig(activation=fxq.MinMaxObserver, weight=weight)),
+    }
 
     def plain() -> None:
         with torch.no_grad():
             model(batch)
 
-    ms = interleaved_medians({"plain": plain, "calibration": lambda: prepared.observe(batch)}, rounds)
+    contestants = {name: functools.partial(each.observe, batch) for name, each in prepared.items()}
+    ms = interleaved_medians({"plain": plain, **contestants}, rounds)
     what = "mobilenet_v2, batch 16"
+    found = {f"{what}: forward": (ms["plain"], "ms")}
+    for name in contestants:
+        found[f"{what}: forward with {name} calibration"] = (ms[name], "ms")
+        found[f"{what}: {name} calibration / forward"] = (ms[name] / ms["plain"], "times")
+    return found
+
+
+def histograms(rounds: int) -> dict[str, tuple[float, str]]:
+    """One observer on one tensor of 13 MB, by one thread."""
+    x, observer = torch.randn(16, 64, 56, 56), fxq.HistogramObserver()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        ms = interleaved_medians({"clone": x.clone, "histogram": lambda: observer(x)}, 5 * rounds)
+        search = interleaved_medians({"search": observer.chosen_range}, rounds)["search"]
+    finally:
+        torch.set_num_threads(threads)
     return {
-        f"{what}: forward": (ms["plain"], "ms"),
-        f"{what}: forward with min-max calibration": (ms["calibration"], "ms"),
-        f"{what}: calibration / forward": (ms["calibration"] / ms["plain"], "times"),
+        "13 MB, 1 thread: histogram": (ms["histogram"], "ms"),
+        "13 MB, 1 thread: histogram / clone": (ms["histogram"] / ms["clone"], "times"),
+        "search for the range": (search, "ms"),
     }
 
 

@@ -6,11 +6,15 @@ from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.observers import (
+    EntropyObserver,
     FixedQParamsObserver,
+    HistogramObserver,
     MinMaxObserver,
     MovingAverageMinMaxObserver,
     MovingAveragePerChannelMinMaxObserver,
+    MSEObserver,
     NoopObserver,
+    PercentileObserver,
     PerChannelMinMaxObserver,
     PlaceholderObserver,
 )
@@ -40,11 +44,14 @@ __all__ = [
     "DEFAULT_PATTERNS",
     "Backend",
     "Clamp",
+    "EntropyObserver",
     "FixedQParamsObserver",
     "FxQuantError",
     "FxQuantWarning",
+    "HistogramObserver",
     "Lower",
     "LoweringRule",
+    "MSEObserver",
     "MinMaxObserver",
     "MovingAverageMinMaxObserver",
     "MovingAveragePerChannelMinMaxObserver",
@@ -52,6 +59,7 @@ __all__ = [
     "Output",
     "Pattern",
     "PerChannelMinMaxObserver",
+    "PercentileObserver",
     "PlaceholderObserver",
     "QConfig",
     "QConfigMapping",

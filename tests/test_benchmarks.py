@@ -47,8 +47,13 @@ def test_calibration(benchmark: Run) -> None:
     measured = results["results"]
     assert set(measured) == {
         "mobilenet_v2, batch 16: forward",
+        "mobilenet_v2, batch 16: forward with histogram calibration",
+        "mobilenet_v2, batch 16: histogram calibration / forward",
         "mobilenet_v2, batch 16: forward with min-max calibration",
-        "mobilenet_v2, batch 16: calibration / forward",
+        "mobilenet_v2, batch 16: min-max calibration / forward",
+        "13 MB, 1 thread: histogram",
+        "13 MB, 1 thread: histogram / clone",
+        "search for the range",
         "resnet50: prepare",
         "resnet50: convert",
         "resnet50: both",

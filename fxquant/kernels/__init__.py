@@ -7,6 +7,7 @@ from fxquant.kernels.cat import cat
 from fxquant.kernels.conv2d import conv2d
 from fxquant.kernels.dequantize import dequantize
 from fxquant.kernels.fake_quantize import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
+from fxquant.kernels.histogram import histogram
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear import linear
 from fxquant.kernels.max_pool2d import max_pool2d
@@ -25,6 +26,7 @@ __all__ = [
     "dequantize",
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
+    "histogram",
     "linear",
     "max_pool2d",
     "mean",

@@ -9,14 +9,18 @@ from fxquant.observers.defaults import (
     get_default_qconfig,
     get_default_qconfig_mapping,
 )
+from fxquant.observers.entropy import EntropyObserver
 from fxquant.observers.fixed import (
     FixedQParamsObserver,
     default_fixed_qparams_range_0to1_observer,
     default_fixed_qparams_range_neg1to1_observer,
 )
+from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
+from fxquant.observers.mse import MSEObserver
 from fxquant.observers.noop import NoopObserver
+from fxquant.observers.percentile import PercentileObserver
 from fxquant.observers.placeholder import PlaceholderObserver
 from fxquant.observers.qparams import choose_qparams
 
@@ -24,13 +28,17 @@ __all__ = [
     "DEFAULT_QCONFIG",
     "DEFAULT_QCONFIGS",
     "OBSERVERS",
+    "EntropyObserver",
     "FixedQParamsObserver",
+    "HistogramObserver",
+    "MSEObserver",
     "MinMaxObserver",
     "MovingAverageMinMaxObserver",
     "MovingAveragePerChannelMinMaxObserver",
     "NoopObserver",
     "ObserverBase",
     "PerChannelMinMaxObserver",
+    "PercentileObserver",
     "PlaceholderObserver",
     "choose_qparams",
     "default_fixed_qparams_range_0to1_observer",

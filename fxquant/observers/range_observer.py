@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -51,22 +52,26 @@ class RangeObserver(ObserverBase):
 
     def update(self, x: Tensor) -> None:
         low, high, nonfinite = value_range(x, self.scheme)
-        min_val = self.min_val
-        if low.device != min_val.device:
-            low, high = low.to(min_val.device), high.to(min_val.device)
-        if low.shape != min_val.shape and min_val.numel() == 0:
-            # Resized and not replaced, so that whoever holds the buffer sees the change.
-            min_val.resize_(low.shape).fill_(torch.inf)
-            self.max_val.resize_(high.shape).fill_(-torch.inf)
-        if low.shape != min_val.shape:
-            raise InputError(
-                "the number of channels differs from that of earlier batches",
-                got=f"{_channels(low)} in a tensor of shape {tuple(x.shape)}",
-                expected=_channels(min_val),
-            )
+        if low.device != self.min_val.device:
+            low, high = low.to(self.min_val.device), high.to(self.min_val.device)
+        self.start(tuple(low.shape), x)
         self.merge(low, high)
         if nonfinite:
             self.nonfinite_count += nonfinite
+
+    def start(self, shape: tuple[int, ...], x: Tensor) -> None:
+        """Make room for ranges of a shape at the first batch; at later ones, check that ``x`` still has it."""
+        min_val = self.min_val
+        if tuple(min_val.shape) != shape and min_val.numel() == 0:
+            # Resized and not replaced, so that whoever holds the buffer sees the change.
+            min_val.resize_(shape).fill_(torch.inf)
+            self.max_val.resize_(shape).fill_(-torch.inf)
+        if tuple(min_val.shape) != shape:
+            raise InputError(
+                "the number of channels differs from that of earlier batches",
+                got=f"{_channels(shape)} in a tensor of shape {tuple(x.shape)}",
+                expected=_channels(min_val.shape),
+            )
 
     def merge(self, low: Tensor, high: Tensor) -> None:
         """Take the range of one batch into ``min_val`` and ``max_val``: here, widen them to hold it.
@@ -108,7 +113,7 @@ class RangeObserver(ObserverBase):
         if self.min_val.numel() == 1:
             return f"{self.scheme}, min_val={float(self.min_val):g}, max_val={float(self.max_val):g}"
         span = f"min_val={float(self.min_val.min()):g}, max_val={float(self.max_val.max()):g}"
-        return f"{self.scheme}, {_channels(self.min_val)}, {span}"
+        return f"{self.scheme}, {_channels(self.min_val.shape)}, {span}"
 
 
 def _device_of(factory_kwargs: dict[str, Any]) -> Any:
@@ -121,5 +126,5 @@ def _device_of(factory_kwargs: dict[str, Any]) -> Any:
     return factory_kwargs.get("device")
 
 
-def _channels(ranges: Tensor) -> str:
-    return " x ".join(map(str, ranges.shape)) + (" channels" if ranges.dim() == 1 else " channels and groups")
+def _channels(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) + (" channels" if len(shape) == 1 else " channels and groups")

@@ -39,13 +39,17 @@ def test_an_own_observer():
 
 
 def test_registry_knows_every_observer_by_name():
-    assert list(OBSERVERS) == [
-        "minmax",
-        "per_channel_minmax",
+    assert sorted(OBSERVERS) == [
+        "entropy",
         "fixed",
+        "histogram",
+        "minmax",
         "moving_average",
         "moving_average_per_channel",
+        "mse",
         "noop",
+        "per_channel_minmax",
+        "percentile",
         "placeholder",
     ]
     with pytest.raises(UnknownNameError, match="did you mean 'moving_average'"):

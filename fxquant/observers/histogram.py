@@ -1,0 +1,242 @@
+"""Counts values in bins, and chooses the range that costs least: clips what is rare, if that pays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import InputError, SpecError
+from fxquant.kernels.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms
+from fxquant.observers.base import OBSERVERS
+from fxquant.observers.bins import Bins
+from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams
+from fxquant.observers.range_observer import RangeObserver
+from fxquant.observers.ranges import split_groups
+from fxquant.observers.scheme import make_scheme
+from fxquant.spec import QParams, QScheme
+
+_PER_OCTAVE = 6
+"""Range ends tried while the order of magnitude is looked for; then the best is refined."""
+_REFINEMENTS = (0.2, 0.06, 0.02)
+"""How far the ends then move, as a part of themselves, in three steps in each direction."""
+
+_WORTH_CLIPPING = 0.02
+"""Part of the error that must be saved."""
+
+
+@OBSERVERS.register("histogram")
+class HistogramObserver(RangeObserver):
+    """Chooses the range whose mean squared quantization error is the smallest, by a histogram of all values seen.
+
+    Memory is fixed: ``bins`` counters per scale. Bins are a power of two wide, between ``range / bins`` and twice that,
+    and range and bins always reach to 0. A growing range merges neighbours, so that nothing is ever resampled, and what
+    comes out depends neither on the order of the values nor on how they were cut into batches. See
+    ``fxquant.kernels.histogram``.
+
+    Buffers: those of ``RangeObserver``, and ``counts`` int64 [bins], [C, bins] per channel, [C, groups, bins] per
+    group.
+
+    Args:
+        bins: Number of counters, 16 to 65536.
+        dtype, qscheme, reduce_range, quant_min, quant_max, factory_kwargs, eps, is_dynamic, bits, scheme: As for
+            ``MinMaxObserver``; ``scheme`` may be per channel.
+        ch_axis: Dimension with one histogram and one scale per index; negative counts from the end. None: one for
+            the whole tensor.
+        group_size: With ``ch_axis``, one scale per run of this many values along the dimension after it.
+
+    Raises:
+        SpecError: the grid cannot exist; ``bins`` is out of range; per channel with ``is_dynamic``.
+
+    Source:
+        The aim is that of torch.ao ``HistogramObserver``; the error of a bin is its exact integral, for all ranges
+        that are tried, where torch.ao takes every bin to be rounded evenly and moves the ends greedily.
+
+    Example:
+        >>> observer = HistogramObserver(bits=4)
+        >>> _ = observer(torch.linspace(0.0, 1.0, 100_000)), observer(torch.tensor([3.0]))
+        >>> low, high = observer.chosen_range()
+        >>> observer.max_val.item(), round(high.item(), 1)
+        (3.0, 1.0)
+    """
+
+    counts: Tensor
+
+    def __init__(
+        self,
+        bins: int = 2048,
+        dtype: torch.dtype | None = None,
+        qscheme: object | None = None,
+        reduce_range: bool = False,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        factory_kwargs: dict[str, Any] | None = None,
+        eps: float = SMALLEST_SCALE,
+        is_dynamic: bool = False,
+        *,
+        ch_axis: int | None = None,
+        bits: int | None = None,
+        group_size: int | None = None,
+        scheme: QScheme | None = None,
+    ) -> None:
+        grid = make_scheme(
+            dtype=dtype,
+            qscheme=qscheme,
+            reduce_range=reduce_range,
+            quant_min=quant_min,
+            quant_max=quant_max,
+            ch_axis=scheme.axis if scheme is not None and ch_axis is None else ch_axis,
+            bits=bits,
+            group_size=group_size,
+            scheme=scheme,
+        )
+        if not FEWEST_BINS <= bins <= MOST_BINS:
+            raise SpecError("bins is out of range", got=bins, expected=f"{FEWEST_BINS} to {MOST_BINS}")
+        if is_dynamic and grid.axis is not None:
+            raise SpecError(f"{type(self).__name__} cannot measure ranges per channel at run time", got=str(grid))
+        super().__init__(
+            grid,
+            dtype=dtype,
+            reduce_range=reduce_range,
+            eps=eps,
+            is_dynamic=is_dynamic,
+            factory_kwargs=factory_kwargs,
+        )
+        self.bins = bins
+        self.ch_axis = grid.axis
+        empty = torch.zeros((*self.min_val.shape, bins), dtype=torch.int64, device=self.min_val.device)
+        self.register_buffer("counts", empty)
+
+    def update(self, x: Tensor) -> None:
+        x = x.to(self.min_val.device, x.dtype if x.is_floating_point() else torch.float32)
+        shape: tuple[int, ...] = ()
+        if self.scheme.axis is not None:
+            x, kept = split_groups(x, self.scheme)
+            shape = tuple(x.shape[dim] for dim in kept)
+            x = x.flatten(kept[0], kept[-1])
+        self.start(shape, x)
+        counts, low, high, nonfinite = histogram(x, *self._rows(), kept[0] if shape else None)
+        self._store(counts, low, high)
+        self.nonfinite_count += nonfinite
+
+    def absorb(self, other: HistogramObserver) -> None:
+        """Take into account all that another observer has seen, as if this one had seen it.
+
+        Raises:
+            InputError: it has another number of bins or channels.
+        """
+        if other.min_val.numel() == 0:
+            return
+        if other.bins != self.bins:
+            raise InputError("histograms of different sizes cannot be merged", got=other.bins, expected=self.bins)
+        self.start(tuple(other.min_val.shape), other.min_val)
+        others = (each.to(self.min_val.device) for each in other._rows())
+        self._store(*merge_histograms(*self._rows(), *others))
+        self.nonfinite_count += other.nonfinite_count.to(self.nonfinite_count.device)
+
+    def chosen_range(self) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the range that the grid is going to cover: float32, of the shape of ``min_val``.
+
+        Raises:
+            CalibrationError: nothing was seen that a grid could be chosen from.
+        """
+        super().qparams()  # raises
+        counts, low, high = self._rows()
+        if self.scheme.axis is None:
+            counts, low, high = counts[None], low[None], high[None]
+        rows = zip(counts.cpu(), low.cpu(), high.cpu(), strict=True)
+        ends = torch.tensor([self.choose(Bins.of(*row)) for row in rows], dtype=torch.float32)
+        lows, highs = ends.to(self.min_val.device).unbind(-1)
+        return lows.reshape(self.min_val.shape), highs.reshape(self.min_val.shape)
+
+    def choose(self, bins: Bins) -> tuple[float, float]:
+        """The range for one histogram, in real units; what a derived class writes anew."""
+        return least_squared_error(bins, self.scheme, self.eps.cpu())
+
+    def qparams(self) -> QParams:
+        return choose_qparams(*self.chosen_range(), self.scheme, self.eps)
+
+    def reset_min_max_vals(self) -> None:
+        super().reset_min_max_vals()
+        self.counts.resize_((*self.min_val.shape, self.bins)).zero_()
+
+    def start(self, shape: tuple[int, ...], x: Tensor) -> None:
+        first = self.min_val.numel() == 0
+        super().start(shape, x)
+        if first:
+            self.counts.resize_((*shape, self.bins)).zero_()
+
+    def _rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The state as the kernel has it: groups are channels there."""
+        if self.scheme.axis is None:
+            return self.counts, self.min_val, self.max_val
+        return self.counts.view(-1, self.bins), self.min_val.view(-1), self.max_val.view(-1)
+
+    def _store(self, counts: Tensor, low: Tensor, high: Tensor) -> None:
+        for buffer, values in ((self.counts, counts), (self.min_val, low), (self.max_val, high)):
+            buffer.copy_(values.view(buffer.shape))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "counts")
+        if isinstance(saved, Tensor) and self.scheme.axis is not None and saved.shape[-1:] == (self.bins,):
+            self.counts.resize_(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def least_squared_error(bins: Bins, scheme: QScheme, eps: Tensor) -> tuple[float, float]:
+    """The range with the smallest mean squared error, among several hundred of every order of magnitude.
+
+    First both ends shrink together, then each alone, twice; then both move a little around the best so far. The range
+    of all values stays unless another is clearly better: within a bin, where values may all be the same, nothing is
+    known, and what a few values more or less decide is no better on other data.
+    """
+    best = _search(bins, scheme, eps)
+    low, high = torch.tensor([[bins.low, best[0]], [bins.high, best[1]]], dtype=torch.float32)
+    whole, clipped = bins.errors(low, high, scheme, eps).tolist()
+    return best if clipped < whole * (1 - _WORTH_CLIPPING) else (bins.low, bins.high)
+
+
+def _search(bins: Bins, scheme: QScheme, eps: Tensor) -> tuple[float, float]:
+    if scheme.symmetric:
+        reach = _magnitudes(max(-bins.low, bins.high), bins)
+        best = cheapest(bins, scheme, eps, -reach, reach)
+        for distance in _REFINEMENTS:
+            reach = max(-best[0], best[1]) * _around(distance)
+            best = cheapest(bins, scheme, eps, -reach, reach)
+        return best
+    lows, highs = -_magnitudes(-bins.low, bins), _magnitudes(bins.high, bins)
+    together = torch.arange(max(len(lows), len(highs)))
+    best = cheapest(
+        bins, scheme, eps, lows[together.clamp(max=len(lows) - 1)], highs[together.clamp(max=len(highs) - 1)]
+    )
+    for _ in range(2):
+        best = cheapest(bins, scheme, eps, lows, torch.full_like(lows, best[1]))
+        best = cheapest(bins, scheme, eps, torch.full_like(highs, best[0]), highs)
+    for distance in _REFINEMENTS:
+        ends = torch.cartesian_prod(best[0] * _around(distance), best[1] * _around(distance))
+        best = cheapest(bins, scheme, eps, ends[:, 0], ends[:, 1])
+    return best
+
+
+def cheapest(
+    bins: Bins, scheme: QScheme, eps: Tensor, low: Tensor, high: Tensor, power: float = 2.0
+) -> tuple[float, float]:
+    """The one of several ranges with the smallest error, each cut to the values seen; of equals the first."""
+    low, high = bins.within(low, high)
+    index = int(bins.errors(low, high, scheme, eps, power).argmin())
+    return float(low[index]), float(high[index])
+
+
+def _magnitudes(end: float, bins: Bins) -> Tensor:
+    """Distances of one end of the range from 0: that of the values seen, then ever shorter ones, and 0; float64."""
+    if end <= 0:
+        return torch.tensor([end], dtype=torch.float64)
+    octaves = max(0.0, math.log2(end / bins.width))
+    shrunk = end * 2.0 ** (-torch.arange(int(octaves * _PER_OCTAVE) + 1, dtype=torch.float64) / _PER_OCTAVE)
+    return torch.cat([shrunk, torch.zeros(1, dtype=torch.float64)])
+
+
+def _around(distance: float) -> Tensor:
+    return 1 + distance / 3 * torch.tensor([0, -3, -2, -1, 1, 2, 3], dtype=torch.float64)
