@@ -14,6 +14,13 @@ from fxquant.graph.canonical import operator_of
 from fxquant.graph.operators import Operator
 from fxquant.graph.query import BY_REQUEST, NAMED, VALUE, canonical_type, has_hooks, is_number, module_of, value_of
 
+REGULARIZERS = {
+    "torchvision.ops.stochastic_depth.stochastic_depth": ("input", "p", "mode", "training"),
+    "torchvision.ops.drop_block.drop_block2d": ("input", "p", "block_size", "inplace", "eps", "training"),
+    "torchvision.ops.drop_block.drop_block3d": ("input", "p", "block_size", "inplace", "eps", "training"),
+}
+"""Functions of a package that need not be installed, by name, each with its parameters."""
+
 _FIRST_NAMES = ("input", "self", "x", "tensor", "tensors")
 _IGNORED = ("_stacklevel",)
 
@@ -35,6 +42,8 @@ def canonical_call(node: Node) -> Call | None:
     """
     if node.meta.get(BY_REQUEST) or NAMED in node.meta:
         return None
+    if (idle := _idle_regularizer(node)) is not None:
+        return idle
     known, arguments = _read(node)
     if known is None or arguments is None:
         return None
@@ -49,6 +58,17 @@ def canonical_call(node: Node) -> Call | None:
     names = ("input",) if target is F.relu6 else known.parameters
     kwargs = {name: arguments[name] for name, usual in known.keywords.items() if not _same(arguments[name], usual)}
     return Call(target, tuple(arguments[name] for name in names), kwargs)
+
+
+def _idle_regularizer(node: Node) -> Call | None:
+    """What drops values while training, and gives its input back now: a dropout that is not active."""
+    target: Any = node.target
+    name = f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', '')}"
+    if node.op != "call_function" or name not in REGULARIZERS:
+        return None
+    parameters = REGULARIZERS[name]
+    given = {**dict(zip(parameters, node.args, strict=False)), **node.kwargs}
+    return Call(F.dropout, (given["input"], given["p"], False), {}) if given.get("training") is False else None
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+import torchvision
 from torch import nn
 
 from fxquant.graph.spelling import Call, canonical_call
@@ -55,3 +56,12 @@ def test_a_type_that_a_pattern_names_stays_a_module():
     assert call_of(lambda self, x: self.act(x), act=Mine()).target is F.relu
     assert call_of(lambda self, x: self.act(x), leaf_types=(Mine,), act=Mine()) is None
     assert call_of(lambda self, x: self.act(x), leaf_types=(nn.ReLU,), act=nn.ReLU()).target is F.relu
+
+
+def test_regularizers_of_torchvision_that_do_nothing_are_dropouts_that_do_nothing():
+    idle = [
+        call_of(lambda self, x: self.drop(x), drop=torchvision.ops.StochasticDepth(0.2, "row").eval()),
+        call_of(lambda self, x: self.drop(x), drop=torchvision.ops.DropBlock2d(0.2, 1).eval()),
+    ]
+    assert [(call.target, call.args[1:], call.kwargs) for call in idle] == [(F.dropout, (0.2, False), {})] * 2
+    assert call_of(lambda self, x: self.drop(x), drop=torchvision.ops.StochasticDepth(0.2, "row").train()) is None
