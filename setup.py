@@ -23,8 +23,9 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from setuptools import Extension, setup
@@ -70,6 +71,24 @@ class Step(NamedTuple):
     source: Path
     stem: str
     command: tuple[str, ...]
+
+
+def stamp_step(device: str, command: tuple[str, ...]) -> Step:
+    """What puts the fingerprint of the sources into a library, so that it is not loaded once they have changed."""
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    source = OBJECTS / f"sources-{device}.cpp"
+    source.write_text(sources_module().stamp(CSRC, device))
+    return Step(source, source.stem, command)
+
+
+def sources_module() -> ModuleType:
+    """``fxquant.kernels.sources``, without importing fxquant, which needs torch and what is about to be built."""
+    spec = spec_from_file_location("fxquant_sources", ROOT / "fxquant" / "kernels" / "sources.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def is_x86() -> bool:
@@ -213,7 +232,7 @@ def build_cpu(target: Path) -> str | None:
         return "no C++ compiler found (tried $CXX, c++, g++, clang++): fxquant will run on its Python reference, slowly"
     torch = torch_folder()
     steps = cpu_steps(cxx, torch)
-    objects = compile_all(steps)
+    objects = compile_all([*steps, stamp_step("cpu", (cxx, *CXX_FLAGS))])
     write_compile_commands(steps)
     link(cxx, objects, ["torch_cpu"], torch, target)
     return None
@@ -227,7 +246,7 @@ def build_cuda(target: Path) -> str | None:
     if nvcc is None or find_cxx() is None:
         return "a GPU is present, but no nvcc on PATH: on CUDA tensors fxquant will run its Python reference"
     torch = torch_folder()
-    objects = compile_all(cuda_steps(nvcc, torch))
+    objects = compile_all([*cuda_steps(nvcc, torch), stamp_step("cuda", (nvcc, *NVCC_FLAGS))])
     link(nvcc, objects, ["torch_cpu", "torch_cuda"], torch, target)
     return None
 

@@ -25,6 +25,7 @@ from typing import Any, NoReturn, get_args
 import torch
 
 from fxquant.errors import FxQuantWarning, KernelError, layout
+from fxquant.kernels.sources import fingerprint, fingerprint_in
 from fxquant.settings import CpuIsa, read_settings
 
 LIBRARY = torch.library.Library("fxquant", "DEF")
@@ -141,12 +142,17 @@ class _Native:
 
 
 def _load(name: str, absent: str) -> _Native:
-    path = _FOLDER / name
+    path, csrc = _FOLDER / name, _FOLDER / "csrc"
     if SETTINGS.kernels == "reference":
         return _Native(reason="FXQUANT_KERNELS=reference")
     if not path.exists():
         _log.info("no native library %s: %s", path, absent)
         return _Native(reason=absent)
+    if csrc.is_dir() and fingerprint_in(path) != fingerprint(csrc, "cuda" if "cuda" in name else "cpu"):
+        # It may register other schemas than those that are defined here, which only calls would show.
+        reason = f"{path} was built from other sources; run pip install -e . --no-build-isolation again"
+        _log.warning("%s", reason)
+        return _Native(reason=reason)
     try:
         torch.ops.load_library(path)
         return _Native(path, ctypes.CDLL(str(path)))

@@ -13,6 +13,7 @@ import torch
 from setuptools import Distribution
 
 from fxquant.kernels.library import native_status
+from fxquant.kernels.sources import fingerprint, fingerprint_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,6 +119,25 @@ def test_nothing_is_compiled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @needs_cxx
+def test_a_library_carries_the_fingerprint_of_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cxx = builder.find_cxx()
+    if cxx is None:
+        pytest.skip("no C++ compiler")
+    csrc, target = tmp_path / "csrc", tmp_path / "_native.so"
+    (csrc / "cpu").mkdir(parents=True)
+    (csrc / "cpu" / "isa.cpp").write_text("int isa;")
+    monkeypatch.setattr(builder, "CSRC", csrc)
+    monkeypatch.setattr(builder, "OBJECTS", tmp_path / "objects")
+
+    builder.build_cpu(target)
+    assert fingerprint_in(target) == fingerprint(csrc, "cpu")
+
+    (csrc / "cpu" / "isa.cpp").write_text("int isa; ")
+    assert fingerprint_in(target) != fingerprint(csrc, "cpu")
+    builder.build_cpu(target)
+    assert fingerprint_in(target) == fingerprint(csrc, "cpu")
+
+
 def test_a_compile_error_stops_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "OBJECTS", tmp_path / "objects")
     source = tmp_path / "broken.cpp"

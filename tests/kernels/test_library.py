@@ -165,6 +165,36 @@ def test_a_library_that_does_not_load_is_reported(monkeypatch: pytest.MonkeyPatc
     )
 
 
+def test_a_library_that_was_built_from_other_sources_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    monkeypatch.setattr(library, "SETTINGS", Settings())
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: pytest.fail("it was loaded"))
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "isa.cpp").write_text("int isa;")
+    path = tmp_path / "_native.so"
+    reason = f"{path} was built from other sources; run pip install -e . --no-build-isolation again"
+    for older in (b"built before there were fingerprints", b"\0fxquant-sources:0123456789abcdef0123456789abcdef\0"):
+        path.write_bytes(older)
+        caplog.clear()
+        native = library._load("_native.so", ABSENT)
+        assert (native.path, native.handle, native.reason) == (None, None, reason)
+        assert caplog.messages == [reason]
+
+
+def test_the_reference_stands_in_for_a_library_built_from_other_sources() -> None:
+    other = "import pathlib; read = pathlib.Path.read_bytes; pathlib.Path.read_bytes = lambda p: read(p)[:99]"
+    done = run(f"{DEQUANTIZE}\nprint(library.native_status().reason)", first=other)
+    assert done.stdout.splitlines()[0] == "1.0", done.stderr
+    insisting = run(DEQUANTIZE, first=other, FXQUANT_KERNELS="native")
+    assert "fxquant::dequantize has no native kernel for cpu tensors" in insisting.stderr
+    if available_isas():
+        reason = "_native.so was built from other sources; run pip install -e . --no-build-isolation again"
+        assert done.stdout.splitlines()[1].endswith(reason)
+        assert f"{reason}\n" in insisting.stderr.partition("hint:")[2]
+
+
 def test_every_operator_has_a_native_cpu_kernel_and_a_fake() -> None:
     if not available_isas():
         pytest.skip("no native CPU library is loaded")
