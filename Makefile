@@ -21,8 +21,8 @@ demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs
 	@$(BIN)/python -m fxquant demo --output out
 
 test: lint ## lint, then all tests
-	@echo "== pytest"
-	@$(BIN)/python -m pytest
+	@echo "== pytest, one process per core"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY) ## ruff (rules and format) and mypy
 	@echo "== ruff"

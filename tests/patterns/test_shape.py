@@ -52,7 +52,10 @@ MOVED = {
     "pixel_shuffle": (nn.PixelShuffle(2), lambda x: F.pixel_shuffle(x, 2)),
     "pixel_unshuffle": (nn.PixelUnshuffle(3), lambda x: F.pixel_unshuffle(x, 2)),
     "channel_shuffle": (nn.ChannelShuffle(2), lambda x: F.channel_shuffle(x, 2)),
-    "pad_with_values": (lambda x: F.pad(x, (1, 2, 2, 1), mode="reflect"), lambda x: F.pad(x, (1, 1, 0, 2), mode="replicate")),
+    "pad_with_values": (
+        lambda x: F.pad(x, (1, 2, 2, 1), mode="reflect"),
+        lambda x: F.pad(x, (1, 1, 0, 2), mode="replicate"),
+    ),
     "pad_module": (nn.ReflectionPad2d(2), nn.ReplicationPad2d((1, 2, 0, 1)), nn.CircularPad2d(1)),
     "interpolate": (
         nn.Upsample(scale_factor=2),
