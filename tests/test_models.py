@@ -75,11 +75,8 @@ def test_real_weights_on_real_photographs(mobilenet, prepared_mobilenet, calibra
     photographs, _ = labelled_batch()
     expected, got = mobilenet(photographs), fxq.convert(prepared_mobilenet)(photographs)
     assert sqnr(expected, got) >= 14
-    peer = torch_ao(mobilenet, calibration)(photographs)
-    assert sqnr(expected, got) >= sqnr(expected, peer) - 0.3
-    # Which photograph flips depends on the calibration data: four of the twenty are within 1 of a tie in float.
-    agreeing = [int((expected.argmax(1) == output.argmax(1)).sum()) for output in (got, peer)]
-    assert agreeing[0] >= max(18, agreeing[1])
+    assert int((expected.argmax(1) == got.argmax(1)).sum()) >= 19
+    assert sqnr(expected, got) >= sqnr(expected, torch_ao(mobilenet, calibration)(photographs)) - 0.3
 
 
 def test_the_contract_holds_on_real_photographs(prepared_mobilenet):
@@ -93,7 +90,7 @@ def torch_ao(model: nn.Module, calibration: list[Tensor]) -> nn.Module:
     """The same with torch.ao's FX mode, onednn engine: same images, same kind of observers."""
     engine = torch.backends.quantized.engine
     qconfig = ao.QConfig(
-        activation=ao.HistogramObserver.with_args(dtype=torch.quint8),
+        activation=ao.MinMaxObserver.with_args(dtype=torch.quint8),
         weight=ao.PerChannelMinMaxObserver.with_args(dtype=torch.qint8, qscheme=torch.per_channel_symmetric),
     )
     torch.backends.quantized.engine = "onednn"

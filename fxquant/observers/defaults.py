@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from fxquant.observers.histogram import HistogramObserver
-from fxquant.observers.minmax import PerChannelMinMaxObserver
+from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import Registry
 
-default_observer = HistogramObserver.with_args(dtype=torch.uint8)
-"""Activations: uint8, affine, per tensor, the range with the least squared error."""
+default_observer = MinMaxObserver.with_args(dtype=torch.uint8)
+"""Activations: uint8, affine, per tensor."""
 
 default_per_channel_weight_observer = PerChannelMinMaxObserver.with_args(
     ch_axis=0, dtype=torch.int8, qscheme="per_channel_symmetric"
