@@ -57,7 +57,7 @@ def make_grid(
     quant_min: int,
     quant_max: int,
 ) -> Grid:
-    """The grid for the values of ``x``; ``scale`` is float32 and ``zero_point`` int32, [C] or []."""
+    """The grid for the values of ``x``; ``scale`` is float32, ``zero_point`` int32 or float32, [C] or []."""
     check_dtype(op, argument, x, FLOATS)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     scale = along(scale, x, axis).to(dtype)

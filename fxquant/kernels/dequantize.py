@@ -8,19 +8,19 @@ from torch import Tensor
 from fxquant.kernels.checks import check_axis, check_count, check_dtype
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import define
-from fxquant.kernels.qparams import INTEGERS, along, scale_values, zero_point_values
+from fxquant.kernels.qparams import INTEGERS, along, as_tensors, scale_values, zero_point_values
 
 OP = "fxquant::dequantize"
 
 
-def dequantize(q: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None = None) -> Tensor:
+def dequantize(q: Tensor, scale: Tensor | float, zero_point: Tensor | int, axis: int | None = None) -> Tensor:
     """Map integers to the real numbers they stand for: ``(q - zero_point) * scale``.
 
     Args:
         q: uint8, int8, int16 or int32, any shape and strides.
-        scale: [C] or [] of any floating dtype, real units per step; rounded to float32. C is 1 if ``axis`` is None,
-            else ``q.shape[axis]``.
-        zero_point: [C] or [] of any integer dtype, or of a floating one with integral values; in steps.
+        scale: A number, or [C] or [] of any floating dtype, real units per step; rounded to float32. C is 1 if
+            ``axis`` is None, else ``q.shape[axis]``.
+        zero_point: A number, or [C] or [] of any integer dtype, or of a floating one with integral values; in steps.
         axis: The dimension whose every index has its own scale and zero point; negative ones count from the end.
 
     Returns:
@@ -34,6 +34,7 @@ def dequantize(q: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None = 
         Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
         arXiv:1712.05877, eq. 1.
     """
+    scale, zero_point = as_tensors(q, scale, zero_point)
     return torch.ops.fxquant.dequantize.default(q, scale, zero_point, axis)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.affine import FLOATS, Grid, make_grid
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
+from fxquant.kernels.float_qparams import fake_quantize_float_qparams
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import LIBRARY, define
 from fxquant.kernels.qparams import scale_values, zero_point_values
@@ -70,7 +71,9 @@ def fake_quantize_per_channel_affine(
     Args:
         input: At least 1-dimensional.
         scale: [C] of any floating dtype, C = ``input.shape[axis]``, > 0, real units per step; rounded to float32.
-        zero_point: [C] of any integer dtype, or of a floating one with integral values; in steps, within the limits.
+        zero_point: [C] of any integer dtype, in steps, within the limits. Or of a floating dtype: any real numbers,
+            which are added before rounding (``kernels.float_qparams``, in Python; the operator itself takes integral
+            values only, as integers).
         axis: The dimension of the channels; negative ones count from the end.
         quant_min: Smallest step; an int32.
         quant_max: Largest step; an int32.
@@ -85,6 +88,8 @@ def fake_quantize_per_channel_affine(
         Krishnamoorthi, "Quantizing deep convolutional networks for efficient inference", arXiv:1806.08342, section 2.
         Signature: ``torch.fake_quantize_per_channel_affine``.
     """
+    if zero_point.is_floating_point():
+        return fake_quantize_float_qparams(CHANNEL_OP, input, scale, zero_point, axis, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_per_channel_affine.default(
         input, scale, zero_point, axis, quant_min, quant_max
     )

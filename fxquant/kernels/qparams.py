@@ -12,6 +12,14 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 _INT32 = torch.iinfo(torch.int32)
 
 
+def as_tensors(x: Tensor, scale: Tensor | float, zero_point: Tensor | int) -> tuple[Tensor, Tensor]:
+    """Qparams as operators take them that take tensors only: numbers become tensors [], on the device of ``x``."""
+    return (
+        scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=x.device),
+        zero_point if isinstance(zero_point, Tensor) else torch.tensor(zero_point, dtype=torch.int64, device=x.device),
+    )
+
+
 def scale_values(scale: Tensor) -> Tensor:
     """As float32."""
     return scale.float()

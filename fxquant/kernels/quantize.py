@@ -10,15 +10,15 @@ from fxquant.kernels.affine import FLOATS, make_grid
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import define
-from fxquant.kernels.qparams import INTEGERS, scale_values, zero_point_values
+from fxquant.kernels.qparams import INTEGERS, as_tensors, scale_values, zero_point_values
 
 OP = "fxquant::quantize"
 
 
 def quantize(
     x: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
+    scale: Tensor | float,
+    zero_point: Tensor | int,
     quant_min: int,
     quant_max: int,
     dtype: torch.dtype,
@@ -33,10 +33,10 @@ def quantize(
     Args:
         x: float32, float64, float16 or bfloat16, any shape and strides. Computed in float64 if it is that, else in
             float32.
-        scale: [C] or [] of any floating dtype, > 0, real units per step; rounded to float32. C is 1 if ``axis`` is
-            None, else ``x.shape[axis]``.
-        zero_point: [C] or [] of any integer dtype, or of a floating one with integral values; in steps. It may lie
-            outside the limits.
+        scale: A number, or [C] or [] of any floating dtype, > 0, real units per step; rounded to float32. C is 1 if
+            ``axis`` is None, else ``x.shape[axis]``.
+        zero_point: A number, or [C] or [] of any integer dtype, or of a floating one with integral values; in steps. It
+            may lie outside the limits.
         quant_min: Smallest integer, in steps; within the range of ``dtype``.
         quant_max: Largest integer.
         dtype: uint8, int8, int16 or int32. Beyond 2^24 only steps that are float32 numbers occur.
@@ -54,6 +54,7 @@ def quantize(
         Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference",
         arXiv:1712.05877, eq. 1 solved for q; ONNX QuantizeLinear, but for ``x * (1 / scale)`` instead of ``x / scale``.
     """
+    scale, zero_point = as_tensors(x, scale, zero_point)
     return torch.ops.fxquant.quantize.default(x, scale, zero_point, quant_min, quant_max, dtype, axis, channels_last)
 
 

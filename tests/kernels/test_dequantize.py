@@ -101,3 +101,9 @@ def test_meta_tensors_give_shapes() -> None:
 def test_opcheck(axis: int | None) -> None:
     q = image(torch.uint8, "cpu")
     torch.library.opcheck(torch.ops.fxquant.dequantize.default, (q, *qparams(1 if axis is None else 5, "cpu"), axis))
+
+
+def test_numbers_are_taken_for_qparams(device: str) -> None:
+    q = image(torch.uint8, device)
+    expected = dequantize(q, torch.tensor([0.1], device=device), torch.tensor([3], device=device))
+    assert torch.equal(dequantize(q, 0.1, 3), expected)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fxquant.errors import KernelError
-from fxquant.kernels.qparams import along, scale_values, zero_point_values
+from fxquant.kernels.qparams import along, as_tensors, scale_values, zero_point_values
 
 
 def test_along_an_axis_values_broadcast() -> None:
@@ -46,3 +46,14 @@ def test_zero_points_that_are_no_int32_are_refused(value: float, got: str) -> No
         f"op: a zero point is no int32\n  got:      {got}\n"
         "  expected: integers of 32 bits, in any integer or floating dtype"
     )
+
+
+def test_numbers_become_tensors_and_tensors_stay() -> None:
+    x, scale, zero_point = torch.zeros(2), torch.ones(2), torch.zeros(2, dtype=torch.int8)
+    kept = as_tensors(x, scale, zero_point)
+    assert kept[0] is scale
+    assert kept[1] is zero_point
+    made = as_tensors(x, 0.1, 3)
+    assert [value.dtype for value in made] == [torch.float32, torch.int64]
+    assert [value.shape for value in made] == [(), ()]
+    assert made[0].item() == torch.tensor(0.1).item()

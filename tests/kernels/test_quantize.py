@@ -190,3 +190,11 @@ def test_every_step_survives_the_way_there_and_back(q: list[int], scale: float, 
     integers = torch.tensor(q, dtype=torch.uint8)
     grid = torch.tensor([scale]), torch.tensor([zero_point])
     assert torch.equal(quantize(dequantize(integers, *grid), *grid, 0, 255, torch.uint8), integers)
+
+
+def test_numbers_are_taken_for_qparams(device: str) -> None:
+    x = torch.linspace(-3, 30, 101, device=device)
+    scale, zero_point = torch.tensor([0.1], device=device), torch.tensor([3], device=device)
+    expected = quantize(x, scale, zero_point, 0, 255, torch.uint8)
+    assert torch.equal(quantize(x, 0.1, 3, 0, 255, torch.uint8), expected)
+    assert torch.equal(quantize(x, scale, 3, 0, 255, torch.uint8), expected)
