@@ -101,7 +101,10 @@ def log_graph_after(names: tuple[str, ...]) -> Instrument:
 
 
 def dump_into(folder: Path) -> Instrument:
-    """Writes ``003_annotate.txt`` into ``folder``, which is made: the graph before and after, and the diff."""
+    """Writes ``003_annotate.txt`` into ``folder``, which is made: the graph before and after, and the diff.
+
+    The number is the next one that is free in the folder: nothing there is overwritten, whatever ran before.
+    """
 
     def instrument(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,10 +114,16 @@ def dump_into(folder: Path) -> Instrument:
             ("diff", snapshot.diff() or "(nothing)"),
         )
         text = "\n\n".join(f"# {name}\n{body}" for name, body in (("pass", snapshot.title()), *sections))
-        path = folder / f"{snapshot.index + 1:03d}_{snapshot.name}.txt"
+        path = folder / f"{_next_number(folder):03d}_{snapshot.name}.txt"
         path.write_text(text + "\n", encoding="utf-8")
 
     return instrument
+
+
+def _next_number(folder: Path) -> int:
+    """One more than the highest that begins the name of a file there."""
+    numbers = [path.name.partition("_")[0] for path in folder.glob("*_*.txt")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
 
 def grid_notes(plan: QuantPlan) -> dict[str, str]:

@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+import fxquant as fxq
 from fxquant.graph.tracing import trace
 from fxquant.passes.base import graph_pass
 from fxquant.passes.instruments import debug_output, format_plan, grid_notes, instruments_for, print_passes, with_notes
 from fxquant.passes.manager import PassManager
 from fxquant.passes.normalize import normalize
+from fxquant.passes.pipelines import CONVERT
 from fxquant.plan import QuantPlan, QuantUnit, Rejection
 from fxquant.settings import Settings
 from fxquant.spec import Observed, QParams, QScheme, SharedWith, TensorRef
@@ -108,6 +110,27 @@ def test_dump_dir_holds_a_numbered_file_per_pass(tmp_path):
         f"# diff\n{snapshot.diff()}\n"
     )
     assert "grid of input_1" in (folder / "002_annotate.txt").read_text()
+
+
+def test_dump_dir_keeps_what_was_written_before(tmp_path):
+    settings = Settings(dump_dir=str(tmp_path))
+    run(settings)
+    first = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    (tmp_path / "my_notes.txt").write_text("mine")
+    run(settings)
+    names = ["001_normalize.txt", "002_annotate.txt", "003_normalize.txt", "004_annotate.txt", "my_notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert {name: (tmp_path / name).read_text() for name in first} == first
+
+
+def test_every_form_has_dumps_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("FXQUANT_DUMP_DIR", str(tmp_path))
+    prepared = fxq.calibrate(fxq.prepare(nn.Sequential(nn.Linear(3, 3)).eval(), X), [X], progress=False)
+    passes = [snapshot.name for snapshot in prepared.snapshots]
+    for to in CONVERT:
+        passes += [snapshot.name for snapshot in fxq.convert(prepared, to=to).snapshots[len(prepared.snapshots) :]]
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == [f"{number:03d}_{name}.txt" for number, name in enumerate(passes, start=1)]
 
 
 def test_the_logger_is_left_as_it_was():
