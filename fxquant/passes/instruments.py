@@ -148,11 +148,14 @@ def _policy(policy: Any) -> str:
 
 
 def with_notes(diff: str, notes: dict[str, str]) -> str:
-    """Put the notes behind the lines of a diff that define their nodes; in a line of its own where there is no room."""
+    """Put the notes behind the lines of a diff that define their nodes; in a line of its own where there is no room.
+
+    They are of the graph as it is now, so a line that went (``- ``) gets none: its node may have had another grid.
+    """
     lines: list[str] = []
     for line in diff.splitlines():
         name, equals, _ = line[2:].partition(" = ")
-        note = notes.get(name, "") if equals else ""
+        note = notes.get(name, "") if equals and line.startswith("+ ") else ""
         if not note:
             lines.append(line)
         elif len(line) + 2 + len(note) <= WIDTH:

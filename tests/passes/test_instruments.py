@@ -177,6 +177,11 @@ def test_notes_never_make_a_line_too_wide():
     assert text.splitlines() == ["- gone = f(x)", wide, "+         uint8 s=0.0235 z=114", "+ b = g(x)  observed"]
 
 
+def test_a_line_that_went_shows_no_grid_of_now():
+    text = with_notes("- a = ReLU(x)\n+ a = F.relu(x)", {"a": "uint8 s=0.0235 z=114"})
+    assert text.splitlines() == ["- a = ReLU(x)", "+ a = F.relu(x)  uint8 s=0.0235 z=114"]
+
+
 def test_print_passes():
     manager = run(Settings())
     out = io.StringIO()
