@@ -31,7 +31,8 @@ def test_the_framework_is_pinned() -> None:
     plan = make("--dry-run", "--always-make", "test")
     assert "torch==2.14.1 torchvision==0.29.1" in plan
     assert plan.index("torch==2.14.1") < plan.index("--editable '.[dev,examples]'") < plan.index("-m pytest")
-    assert "-m pytest" in plan.rstrip().splitlines()[-1]  # its closing line is the last that CI prints
+    commands = [line for line in plan.splitlines() if not line.startswith("make[")]  # a make inside a make says so
+    assert "-m pytest" in commands[-1]  # its closing line is the last that CI prints
 
 
 def test_cuda_has_an_installation_of_its_own() -> None:

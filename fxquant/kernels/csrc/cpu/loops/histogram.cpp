@@ -1,6 +1,6 @@
 #include "histogram.h"
 
-#include <string.h>
+#include <cstring>
 
 #include "blocks.h"
 
@@ -61,17 +61,17 @@ void gather(BinCounts& c) {
     for (int64_t way = 0; way < kWays; ++way) sum += c.ways[b * kWays + way];
     c.counts[b] += sum;
   }
-  memset(c.ways, 0, c.bins * kWays * sizeof *c.ways);
+  std::memset(c.ways, 0, c.bins * kWays * sizeof *c.ways);
   c.waiting = 0;
 }
 
 void move(BinCounts& c, const BinWindow& to) {
   gather(c);
-  memset(c.spare, 0, c.bins * sizeof *c.spare);
+  std::memset(c.spare, 0, c.bins * sizeof *c.spare);
   for (int64_t b = 0; b < c.bins; ++b) {
     if (c.counts[b] != 0) c.spare[moved(b, c.window, to)] += c.counts[b];
   }
-  memcpy(c.counts, c.spare, c.bins * sizeof *c.counts);
+  std::memcpy(c.counts, c.spare, c.bins * sizeof *c.counts);
   c.window = to;
 }
 
