@@ -18,7 +18,11 @@ from fxquant.kernels.onednn import onednn_status
 
 AMX_PRODUCTS = 40_000_000
 """Products per call from which the oneDNN operator wins on a CPU with AMX: with tiles it multiplies about twice as fast
-as our kernels with VNNI, after the 45 to 70 us that a call takes before it computes. Without AMX ours always win."""
+as our kernels with VNNI, after the 45 to 70 us that a call takes before it computes."""
+
+VNNI_PRODUCTS, VNNI_DEPTHWISE_PRODUCTS = 400_000_000, 20_000_000
+"""The same on a CPU with VNNI alone, for convolutions: its blocks for the caches pay off in large batches only (measured
+on a Zen 4: ResNet-18, ResNet-50 and MobileNetV2 at batch 1 and 16)."""
 
 
 def native_refusal(weight: Tensor, weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
@@ -75,6 +79,13 @@ def check_reference_may_run(unit: str, native: str, onednn: str) -> None:
 def has_amx() -> bool:
     """Whether the CPU multiplies tiles of bytes, which oneDNN uses and our kernels do not."""
     return bool(torch.cpu._is_amx_tile_supported())
+
+
+def onednn_from(*, depthwise: bool) -> float:
+    """Products per call from which a convolution is left to oneDNN."""
+    if has_amx():
+        return AMX_PRODUCTS
+    return VNNI_DEPTHWISE_PRODUCTS if depthwise else VNNI_PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)

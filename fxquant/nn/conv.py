@@ -14,7 +14,7 @@ from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.onednn import OnednnConv
 from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
+from fxquant.nn.choice import BySize, check_reference_may_run, native_refusal, onednn_from, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
@@ -88,10 +88,10 @@ class QuantizedConv(QuantizedModule):
         return convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0)).squeeze(0)
 
     def kernel(self) -> str:
-        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
+        """What runs: ``native``, ``native, onednn if large``, ``onednn``, or ``reference`` and why."""
         onednn = self._onednn_refusal()
         if not native_refusal(self.weight, self.weight_zero_point, self.geometry):
-            return "native, onednn if large" if has_amx() and not onednn else "native"
+            return "native" if onednn else "native, onednn if large"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
@@ -104,10 +104,11 @@ class QuantizedConv(QuantizedModule):
                 check_reference_may_run(self.unit or type(self).__name__, refusal, self._onednn_refusal())
             return onednn or self._by_reference()
         native = NativeConv(*arguments)
-        if onednn is None or not has_amx():
+        if onednn is None:
             return native
-        products = self.weight[:, 0].numel() / math.prod(self.geometry.stride)  # of an element of x
-        return BySize(native, onednn, AMX_PRODUCTS / products)
+        groups = self.geometry.groups
+        products = self.weight[:, 0].numel() / groups / math.prod(self.geometry.stride)  # of an element of x
+        return BySize(native, onednn, onednn_from(depthwise=groups != 1) / products)
 
     def _by_reference(self) -> Callable[..., Tensor]:
         return partial(

@@ -220,7 +220,7 @@ def test_onednn_runs_what_the_native_operator_does_not_take(name: str) -> None:
 def test_the_native_operator_is_the_reference_to_the_bit(
     monkeypatch: pytest.MonkeyPatch, name: str, residual: QScheme | None
 ) -> None:
-    monkeypatch.setattr(conv_module, "has_amx", lambda: False)
+    monkeypatch.setattr(conv_module, "onednn_refusal", lambda *_: "not here")
     for x in (UINT8, INT8):
         unit = Unit(name, x=x, residual=residual)
 
@@ -231,9 +231,8 @@ def test_the_native_operator_is_the_reference_to_the_bit(
 
 @needs_native
 @pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
-def test_large_calls_are_left_to_onednn_where_it_multiplies_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_module, "has_amx", lambda: True)
-    monkeypatch.setattr(conv_module, "AMX_PRODUCTS", 2 * 40 * 24 * 31 * 31 / 4)
+def test_large_calls_are_left_to_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_module, "onednn_from", lambda *, depthwise: 2 * 40 * 24 * 31 * 31 / 4)
     unit = Unit("1x1", residual=UINT8)
     calls: list[str] = []
 
