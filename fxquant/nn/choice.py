@@ -21,8 +21,8 @@ AMX_PRODUCTS = 40_000_000
 as our kernels with VNNI, after the 45 to 70 us that a call takes before it computes."""
 
 VNNI_PRODUCTS, VNNI_DEPTHWISE_PRODUCTS = 400_000_000, 20_000_000
-"""The same on a CPU with VNNI alone, for convolutions: its blocks for the caches pay off in large batches only (measured
-on a Zen 4: ResNet-18, ResNet-50 and MobileNetV2 at batch 1 and 16)."""
+"""The same on a CPU with VNNI alone, for convolutions: its blocks for the caches pay off in large batches only
+(measured on a Zen 4: ResNet-18, ResNet-50 and MobileNetV2 at batch 1 and 16)."""
 
 
 def native_refusal(weight: Tensor, weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
