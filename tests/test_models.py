@@ -58,7 +58,7 @@ def test_a_network_goes_through_with_no_edit(name):
 
 @pytest.fixture(scope="module")
 def calibration() -> list[Tensor]:
-    return calibration_batches(batch_size=16, num_batches=3)
+    return calibration_batches(batch_size=16, num_batches=4)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,9 @@ def prepared_mobilenet(mobilenet, calibration) -> fxq.Quantizer:
 
 def test_real_weights_on_real_photographs(mobilenet, prepared_mobilenet, calibration):
     photographs, _ = labelled_batch()
-    expected, got = mobilenet(photographs), fxq.convert(prepared_mobilenet)(photographs)
+    expected, int8 = mobilenet(photographs), fxq.convert(prepared_mobilenet)
+    # One at a time, as users do: such calls run on our own kernels, which give the same bits on every machine.
+    got = torch.cat([int8(photograph[None]) for photograph in photographs])
     assert sqnr(expected, got) >= 14
     assert int((expected.argmax(1) == got.argmax(1)).sum()) >= 19
     assert sqnr(expected, got) >= sqnr(expected, torch_ao(mobilenet, calibration)(photographs)) - 0.3
