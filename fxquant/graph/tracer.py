@@ -130,7 +130,7 @@ def no_traced_state(module: nn.Module) -> Iterator[None]:
     Raises:
         StateAssignmentError: its forward assigned to one of its attributes or buffers.
     """
-    stores = (vars(module), module._buffers, module._parameters)
+    stores: tuple[dict[str, Any], ...] = (vars(module), module._buffers, module._parameters)
     before = tuple(dict(store) for store in stores)
     yield
     changed = [name for store in stores for name, value in store.items() if isinstance(value, Proxy)]
