@@ -6,6 +6,8 @@ from fxquant.kernels.avg_pool2d import avg_pool2d
 from fxquant.kernels.cat import cat
 from fxquant.kernels.conv2d import conv2d
 from fxquant.kernels.dequantize import dequantize
+from fxquant.kernels.embedding import embedding
+from fxquant.kernels.embedding_bag import embedding_bag
 from fxquant.kernels.fake_quantize import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from fxquant.kernels.histogram import histogram
 from fxquant.kernels.library import NativeStatus, native_status
@@ -24,6 +26,8 @@ __all__ = [
     "cat",
     "conv2d",
     "dequantize",
+    "embedding",
+    "embedding_bag",
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
     "histogram",

@@ -1,0 +1,16 @@
+// Real numbers of a table of integers: grids per row whose zero point may be a real number, two values in a byte.
+#pragma once
+#include "affine.h"
+
+namespace fxquant {
+
+// Both factors are exact in double where the zero point is a whole number, so this is then the float32 product of the
+// exact difference; otherwise the difference is no float32, and would be rounded before the product.
+FXQ_HOST_DEVICE float dequantize_real(int32_t q, float scale, float zero_point) {
+  return static_cast<float>((static_cast<double>(q) - static_cast<double>(zero_point)) * static_cast<double>(scale));
+}
+
+// A value of 4 bits: unsigned, or in two's complement.
+FXQ_HOST_DEVICE int32_t nibble(int32_t bits, bool is_signed) { return is_signed ? (bits ^ 8) - 8 : bits; }
+
+}  // namespace fxquant
