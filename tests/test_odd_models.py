@@ -173,19 +173,6 @@ def test_readers_that_disagree_leave_an_input_to_the_global_rule():
     assert fxq.prepare(model, IMAGE, agreeing).observers["x"].scheme.bits == 4
 
 
-def test_a_function_of_a_weight_says_why_it_stays_float():
-    class Functional(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight, self.layer = nn.Parameter(torch.rand(6, 6)), nn.Linear(6, 6)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return F.linear(self.layer(x), self.weight)
-
-    (row,) = fxq.prepare(Functional().eval(), ROWS).coverage().float_rows
-    assert row.reason == "its weight is an argument; only that of a layer is quantized"
-
-
 def test_batches_must_bind_what_the_example_bound():
     class Two(nn.Module):
         def __init__(self) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch.fx import Node
 
+from fxquant.graph.layers import LAYERS
 from fxquant.graph.operators import OPERATORS, Operator
-from fxquant.graph.query import canonical_type, module_of
+from fxquant.graph.query import WRITTEN, canonical_type, module_of
 
 
 def _index() -> dict[Any, Operator]:
@@ -49,15 +50,18 @@ def canonical_target(target: Any) -> Any:
 def spellings(node: Node) -> tuple[Any, ...]:
     """Every function, method name and module type that a user may mean when naming the operator of ``node``.
 
-    Empty for nodes that call nothing.
+    That is ``nn.Linear`` for ``F.linear`` too, which may become one. Empty for nodes that call nothing.
     """
     if node.op not in ("call_module", "call_function", "call_method"):
         return ()
-    target: Any = node.target
-    if node.op == "call_module":
+    target: Any = node.meta.get(WRITTEN, node.target)
+    if node.op == "call_module" and WRITTEN not in node.meta:
         module = module_of(node)
         target = None if module is None else canonical_type(module)
         if target is None:
             return ()
     operator = operator_of(target)
-    return (target,) if operator is None else tuple(dict.fromkeys((target, *operator.all_targets)))
+    if operator is None:
+        return (target,)
+    layers = LAYERS[target].kinds if target in LAYERS else ()
+    return tuple(dict.fromkeys((target, *operator.all_targets, *layers)))

@@ -23,6 +23,7 @@ def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: I
     """
     replaced = tuple(instead_of)
     free = {path for path, called in map(module_path, replaced) if called is not None}
+    free |= {str(node.target) for node in replaced if node.op == "call_module"}
     free -= {str(node.target) for node in gm.graph.nodes if node.op == "call_module" and node not in replaced}
     free -= {path for node in gm.graph.nodes if node.op == "get_attr" for path in _holders(str(node.target))}
     target, count = wanted, 0
@@ -46,6 +47,29 @@ def _exists(gm: GraphModule, target: str) -> bool:
         return hasattr(gm.get_submodule(parent), name)
     except AttributeError:
         return False
+
+
+def vacate(gm: GraphModule, path: str) -> bool:
+    """Remove the parameter, buffer or module at ``path``, unless something calls it, holds it, or reads from there."""
+    for node in gm.graph.nodes:
+        if node.op in ("call_module", "get_attr") and _overlap(str(node.target), path):
+            return False
+    parent, _, name = path.rpartition(".")
+    delattr(gm.get_submodule(parent), name)
+    return True
+
+
+def _overlap(a: str, b: str) -> bool:
+    return f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.")
+
+
+def erase_unread(graph: Graph, nodes: Iterable[Node]) -> None:
+    """Erase those of ``nodes`` that nothing reads, and then what only they read. They compute, and do nothing else."""
+    wanted = set(nodes)
+    for node in reversed(graph.nodes):
+        if node in wanted and not node.users and node.op != "placeholder":
+            wanted.update(node.all_input_nodes)
+            graph.erase_node(node)
 
 
 def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:

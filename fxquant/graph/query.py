@@ -20,6 +20,8 @@ BY_REQUEST = "fxquant_by_request"
 """Key of ``node.meta``, beside REASON: True where the user asked for it (``leaf_modules``)."""
 NAMED = "fxquant_named"
 """Key of ``node.meta``: True where a pattern names the exact type of the module, so that it must stay a module call."""
+WRITTEN = "fxquant_written"
+"""Key of ``node.meta``: the canonical function that the user called where the node now calls a layer."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
-from torch.nn.utils import parametrize
 
 from fxquant.errors import InputError, TracingError, UnknownNameError
+from fxquant.graph.baking import bake_weights
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
@@ -47,7 +47,7 @@ def trace(
     the same, and what ``leaf_modules`` and ``leaf_types`` name. Names of modules, parameters and buffers are the
     user's; modules and parameters that ``forward`` never uses are left out. An argument whose example (or default)
     is None, a bool or a str is fixed to that value, because code branches on it; the traced module refuses another one.
-    Parametrized weights become plain ones of the same value.
+    Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
 
     Args:
@@ -76,7 +76,7 @@ def trace(
     bound = bind_example(model, example_args, kwargs)
     _check_leaf_modules(model, leaf_modules)
     own = _copy(model)
-    _bake_parametrizations(own)
+    bake_weights(own)
     kept: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
         gm = own
@@ -106,20 +106,6 @@ def _copy(model: nn.Module) -> nn.Module:
             expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
             hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
         ) from error
-
-
-def _bake_parametrizations(model: nn.Module) -> None:
-    """A weight that ``torch.nn.utils.parametrize`` computes anew for each call becomes a plain one of that value.
-
-    ``remove_parametrizations`` would do, but it edits the class, which the user's own module shares with the copy.
-    """
-    for module in [module for module in model.modules() if parametrize.is_parametrized(module)]:
-        parametrizations: Any = module.parametrizations
-        values = {name: getattr(module, name).detach().clone() for name in parametrizations}
-        module.__class__ = parametrize.type_before_parametrizations(module)
-        del module.parametrizations
-        for name, value in values.items():
-            module.register_parameter(name, nn.Parameter(value))
 
 
 def _uncopiable(model: nn.Module) -> str | None:

@@ -47,7 +47,7 @@ class _Refusal:
     excused: bool = False
 
 
-@graph_pass(after=("normalize",), keeps_values=True, required=True)
+@graph_pass(after=("normalize", "make_layers"), keeps_values=True, required=True)
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
     decisions = decide(gm, ctx.config)
@@ -123,7 +123,7 @@ def _unknown(node: Node, decision: Decision) -> _Refusal:
     if decision.qconfig is None:
         return _Refusal(decision.in_float, excused=True)
     if node.target in FUNCTIONS_OF_WEIGHTS:
-        return _Refusal("its weight is an argument; only that of a layer is quantized")
+        return _Refusal("its weight is computed from the inputs; only one that stays the same is quantized")
     reason = reason_of(node) or why_float(node) or "no pattern knows this operator"
     return _Refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
 

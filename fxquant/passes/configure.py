@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.canonical import spellings
-from fxquant.graph.query import module_of, module_path
+from fxquant.graph.query import WRITTEN, module_of, module_path
 from fxquant.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
 
 CALLS = ("call_module", "call_function", "call_method")
@@ -70,6 +70,6 @@ def _names_of_calls(gm: GraphModule) -> dict[Node, Names]:
 
 def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
     """All names of an operator, the most exact first: the user's class, its torch class, every spelling."""
-    module = module_of(node)
+    module = None if WRITTEN in node.meta else module_of(node)
     classes = (own_type,) if own_type is not None else (type(module),) if module is not None else ()
     return tuple(dict.fromkeys((*classes, *spellings(node))))

@@ -178,7 +178,9 @@ class _Lowering:
 def _home(members: list[Node]) -> str:
     """Where the lowered module lives: at the path of the user's own layer, where the unit begins with one."""
     path, called = module_path(members[0])
-    return members[-1].name if called is None else path
+    if called is not None:
+        return path
+    return str(members[0].target) if members[0].op == "call_module" else members[-1].name
 
 
 def _named(module: nn.Module, name: str) -> nn.Module:

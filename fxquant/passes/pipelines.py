@@ -10,6 +10,7 @@ from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.insert_fake_quant import insert_fake_quant
 from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
 from fxquant.passes.lower_units import lower_units
+from fxquant.passes.make_layers import make_layers
 from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
@@ -19,6 +20,7 @@ Pipeline = tuple[Pass, ...]
 
 PREPARE: Pipeline = (
     normalize,  # first: tables name each operator once
+    make_layers,  # patterns know layers, not functions that take weights
     annotate,
     propagate_grids,  # needs every unit
 )

@@ -11,6 +11,7 @@ from fxquant.nn import Quantize, QuantizedConv
 from fxquant.passes.choose_layout import choose_layout
 from fxquant.passes.fold_conv_bn import fold
 from fxquant.passes.merge_requantize import merge_requantize
+from fxquant.passes.pipelines import PREPARE
 
 FOLDED = 1e-5
 """Largest difference that folding a batch norm may make: float32 rounding of sums of a few products."""
@@ -37,7 +38,7 @@ def diffs(converted) -> dict[str, str]:
     """Pass -> its diff, without the shapes on the right."""
     return {
         snapshot.name: "\n".join(line.split("  ")[0].rstrip() for line in snapshot.diff().splitlines())
-        for snapshot in converted.snapshots[3:]
+        for snapshot in converted.snapshots[len(PREPARE) :]
     }
 
 

@@ -1,0 +1,77 @@
+"""Which values of a graph are the same in every call, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from fxquant.graph.aliases import changed_argument
+from fxquant.graph.query import reason_of
+
+
+class NotConstantError(Exception):
+    """A value may differ from call to call."""
+
+
+class Constants:
+    """Computes, once each, the values that come of parameters, buffers and numbers alone.
+
+    A parameter or buffer that the graph changes in place is none, nor is what random numbers or modules make.
+    """
+
+    def __init__(self, gm: GraphModule) -> None:
+        self._gm = gm
+        self._changed = {name for node in gm.graph.nodes for name in _attributes_under(changed_argument(node))}
+        self._values: dict[Node, Any] = {}
+
+    def value(self, argument: Any) -> Any:
+        """The value of an argument of a node: a parameter itself where the node only reads it.
+
+        Raises:
+            NotConstantError: it may differ from call to call.
+        """
+        return map_arg(argument, self._value)
+
+    def _value(self, node: Node) -> Any:
+        if node not in self._values:
+            self._values[node] = self._compute(node)
+        return self._values[node]
+
+    def _compute(self, node: Node) -> Any:
+        if reason_of(node) or changed_argument(node) is not None:
+            raise NotConstantError
+        if node.op == "get_attr":
+            if node.target in self._changed:
+                raise NotConstantError
+            return _attribute(self._gm, str(node.target))
+        if node.op not in ("call_function", "call_method"):
+            raise NotConstantError
+        args, kwargs = self.value(node.args), self.value(node.kwargs)
+        function: Any = node.target if node.op == "call_function" else getattr(args[0], str(node.target))
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            before = torch.random.get_rng_state()
+            value = function(*(args if node.op == "call_function" else args[1:]), **kwargs)
+            if not torch.equal(before, torch.random.get_rng_state()):
+                raise NotConstantError
+        return value
+
+
+def _attributes_under(value: Any) -> Iterator[str]:
+    """The parameters and buffers that a value may be a view of."""
+    pending, seen = [value], set()
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Node) and node not in seen:
+            seen.add(node)
+            pending += node.all_input_nodes
+            if node.op == "get_attr":
+                yield str(node.target)
+
+
+def _attribute(gm: GraphModule, path: str) -> Any:
+    parent, _, name = path.rpartition(".")
+    return getattr(gm.get_submodule(parent), name)
