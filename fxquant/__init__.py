@@ -18,7 +18,12 @@ from fxquant.observers import (
     PerChannelMinMaxObserver,
     PlaceholderObserver,
 )
-from fxquant.observers.defaults import get_default_qconfig, get_default_qconfig_mapping
+from fxquant.observers.defaults import (
+    float_qparams_weight_only_qconfig,
+    float_qparams_weight_only_qconfig_4bit,
+    get_default_qconfig,
+    get_default_qconfig_mapping,
+)
 from fxquant.passes.instruments import print_passes
 from fxquant.patterns import (
     DEFAULT_PATTERNS,
@@ -74,6 +79,8 @@ __all__ = [
     "UnitView",
     "calibrate",
     "convert",
+    "float_qparams_weight_only_qconfig",
+    "float_qparams_weight_only_qconfig_4bit",
     "get_default_qconfig",
     "get_default_qconfig_mapping",
     "kernels",

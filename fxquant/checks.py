@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from fxquant.errors import DuplicateNameError, InputError, PlanError, SpecError, warn
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.nn.weight import all_finite
+from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.configure import unused_rules
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
@@ -75,9 +76,12 @@ def in_eval(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).eval()
 
 
-def warn_of_unused_rules(gm: GraphModule, config: QConfigMapping) -> None:
+def warn_of_unused_rules(gm: GraphModule, config: QConfigMapping, backend: str) -> None:
+    """Warn of each, but for those that the default mapping has: nobody wrote them."""
+    default = get_default_qconfig_mapping(backend).rules()
     for unused in unused_rules(gm, config):
-        unused.warn()
+        if unused.rule not in default:
+            unused.warn()
 
 
 def check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:

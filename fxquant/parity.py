@@ -108,7 +108,7 @@ def measure_parity(
         for unit in plan.units:
             node = nodes.get(unit.root)
             module = None if node is None else module_of(node)
-            if node is None or not isinstance(module, QuantizedModule):
+            if node is None or not isinstance(module, QuantizedModule) or "y" not in unit.roles:
                 continue
             inputs = [values[arg] for arg in node.args if isinstance(arg, Node)]
             reference = module.reference(*inputs)

@@ -23,7 +23,7 @@ class QuantUnit:
     roles: Mapping[str, TensorRef]
     """Role -> tensor: every name in ``inputs``, ``"weight"`` where there is one, and ``"y"`` for the output.
 
-    Only a unit whose handler answers with floats has no ``"y"``.
+    A unit that answers with real numbers has no ``"y"``.
     """
 
     @property

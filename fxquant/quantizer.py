@@ -102,7 +102,7 @@ class Quantizer:
             leaf_types=_leaf_types(self.patterns),
             keep_untraceable=not strict,
         )
-        warn_of_unused_rules(gm, self.config)
+        warn_of_unused_rules(gm, self.config, backend)
         ctx = self._context(QuantPlan())
         manager = PassManager(PREPARE, instruments_for(read_settings()))
         self.graph_module = manager.run(gm, ctx)

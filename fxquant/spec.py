@@ -45,6 +45,12 @@ class QScheme:
                 "group_size needs an axis and at least one value per group",
                 got=f"group_size={self.group_size}, axis={self.axis}",
             )
+        if self.float_qparams and (self.axis is None or self.symmetric):
+            raise SpecError(
+                "a zero point that is a real number belongs to affine grids per channel",
+                got=f"float_qparams=True, symmetric={self.symmetric}, axis={self.axis}",
+                expected="symmetric=False, and an axis",
+            )
         if self.limits is not None:
             self._check_limits(self.limits)
 

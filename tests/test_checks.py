@@ -8,7 +8,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.checks import RESERVED, listing
-from fxquant.errors import InputError, SpecError
+from fxquant.errors import FxQuantWarning, InputError, SpecError
 
 X = torch.rand(2, 3)
 
@@ -53,6 +53,15 @@ def test_one_leaf_module_needs_no_tuple():
         net = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Linear(4, 2)).eval()
         prepared = fxq.prepare(net, torch.rand(1, 3, 4), leaf_modules=leaf)
         assert [row.node for row in prepared.coverage().float_rows] == ["_1"]
+
+
+def test_default_rules_that_match_nothing_are_not_reported():
+    """Warnings are errors here. A rule of the user's own is reported, also beside the default ones."""
+    fxq.prepare(model(), X)
+    mapping = fxq.get_default_qconfig_mapping()
+    fxq.prepare(model(), X, mapping)
+    with pytest.warns(FxQuantWarning, match=r"set_object_type\(Embedding\)"):
+        fxq.prepare(model(), X, mapping.set_object_type(nn.Embedding, None))
 
 
 def test_long_listings_are_cut():

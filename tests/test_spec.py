@@ -70,6 +70,15 @@ def test_groups_need_an_axis_and_values(group_size, axis):
     )
 
 
+@pytest.mark.parametrize(("symmetric", "axis"), [(False, None), (True, 0)])
+def test_real_zero_points_belong_to_affine_channels(symmetric, axis):
+    assert message(float_qparams=True, symmetric=symmetric, axis=axis) == (
+        "a zero point that is a real number belongs to affine grids per channel\n"
+        f"  got:      float_qparams=True, symmetric={symmetric}, axis={axis}\n"
+        "  expected: symmetric=False, and an axis"
+    )
+
+
 @pytest.mark.parametrize("limits", [(-129, 127), (-128, 128), (5, 5), (6, 5)])
 def test_limits_lie_inside_the_bits(limits):
     assert message(limits=limits) == (
@@ -160,7 +169,7 @@ def test_the_shape_is_that_of_the_scheme(scheme, shape, expected):
             "zero_point has the wrong dtype\n  got:      {1}\n  expected: torch.int32",
         ),
         (
-            QScheme(float_qparams=True),
+            QScheme(axis=0, float_qparams=True),
             torch.float32,
             torch.int32,
             "zero_point has the wrong dtype\n  got:      {1}\n  expected: torch.float32",

@@ -27,6 +27,13 @@ class KeepAs:
     function: Callable[..., Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class AsCalled:
+    """A module that takes the float module's place, and is called with the very same arguments: none is on a grid."""
+
+    build: Build
+
+
 Accepts = Callable[[QScheme], str | None]
 """Answers None, or why the scheme cannot be stored or computed with."""
 
@@ -45,7 +52,7 @@ class LoweringRule:
     """How a backend runs some patterns."""
 
     patterns: tuple[str, ...]
-    build: Build | Lower | KeepAs
+    build: Build | Lower | KeepAs | AsCalled
     activation: Accepts = anything
     weight: Accepts = anything
     layer: Fits = anything

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.backends.base import Backend, KeepAs, Lower, LoweringRule, register_backend
+from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule, register_backend
 from fxquant.nn import (
     ElementFunction,
     QuantizedAdaptiveAvgPool2d,
@@ -19,6 +19,8 @@ from fxquant.nn import (
     QuantizedCat,
     QuantizedConv,
     QuantizedConvTranspose,
+    QuantizedEmbedding,
+    QuantizedEmbeddingBag,
     QuantizedLinear,
     QuantizedMaxPool2d,
     QuantizedMean,
@@ -58,6 +60,15 @@ def byte_weight(scheme: QScheme) -> str | None:
         return f"weights must be signed and symmetric, not {scheme}"
     if scheme.group_size is not None:
         return "weights with one scale per group have no integer operator"
+    return None
+
+
+def byte_table(scheme: QScheme) -> str | None:
+    """Rows of tables are stored in bytes, or, of at most 4 bits, in halves of them, each row on a grid of its own."""
+    if scheme.bits > 8:
+        return f"{scheme.bits} bit tables do not fit bytes"
+    if scheme.group_size is not None:
+        return "tables with one scale per group have no integer operator"
     return None
 
 
@@ -123,6 +134,14 @@ def linear(unit: UnitView) -> nn.Module:
         y=unit.qparams["y"],
         activation=unit.activation,
     )
+
+
+def embedding(unit: UnitView) -> nn.Module:
+    return QuantizedEmbedding(unit.modules["embedding"], unit.qparams["weight"])
+
+
+def embedding_bag(unit: UnitView) -> nn.Module:
+    return QuantizedEmbeddingBag(unit.modules["embedding"], unit.qparams["weight"])
 
 
 def add(unit: UnitView) -> nn.Module:
@@ -221,6 +240,8 @@ CPU = register_backend(
             LoweringRule(names_of(CONV_TRANSPOSE), conv_transpose, byte_activation, byte_weight, int32_sums_transposed),
             LoweringRule(names_of(BATCH_NORM), batch_norm, byte_activation),
             LoweringRule(names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums),
+            LoweringRule(("embedding",), AsCalled(embedding), weight=byte_table),
+            LoweringRule(("embedding_bag",), AsCalled(embedding_bag), weight=byte_table),
             LoweringRule(("add_act", "add"), add, byte_activation),
             LoweringRule(("sub_act", "sub"), sub, byte_activation),
             LoweringRule(("mul_act", "mul"), mul, byte_activation),

@@ -10,6 +10,7 @@ from fxquant.kernels import (
     fake_quantize_per_tensor_affine,
     quantize,
 )
+from fxquant.kernels.float_qparams import dequantize_float_qparams, quantize_float_qparams
 from fxquant.observers.ranges import split_groups
 from fxquant.spec import QScheme
 
@@ -39,15 +40,23 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme)
 
 def to_integers(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -> Tensor:
     """Round to a grid; ``scheme.dtype``, else as ``fake_quantize``."""
-    channels, axis = (x, None) if scheme.axis is None else _channels(x, scheme)
     limits = (scheme.quant_min, scheme.quant_max)
-    return quantize(channels, scale.flatten(), zero_point.flatten(), *limits, scheme.dtype, axis).reshape(x.shape)
+    if scheme.axis is None:
+        return quantize(x, scale, zero_point, *limits, scheme.dtype)
+    channels, axis = _channels(x, scheme)
+    grids = (scale.flatten(), zero_point.flatten())
+    if scheme.float_qparams:
+        return quantize_float_qparams("to_integers", channels, *grids, axis, *limits, scheme.dtype).reshape(x.shape)
+    return quantize(channels, *grids, *limits, scheme.dtype, axis).reshape(x.shape)
 
 
 def from_integers(q: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -> Tensor:
     """Inverse of ``to_integers``: float32."""
-    channels, axis = (q, None) if scheme.axis is None else _channels(q, scheme)
-    return dequantize(channels, scale.flatten(), zero_point.flatten(), axis).reshape(q.shape)
+    if scheme.axis is None:
+        return dequantize(q, scale, zero_point)
+    channels, axis = _channels(q, scheme)
+    back = dequantize_float_qparams if scheme.float_qparams else dequantize
+    return back(channels, scale.flatten(), zero_point.flatten(), axis).reshape(q.shape)
 
 
 def _channels(x: Tensor, scheme: QScheme) -> tuple[Tensor, int]:

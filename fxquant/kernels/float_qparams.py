@@ -1,4 +1,4 @@
-"""Fake quantization on a grid whose zero point is a real number, as the presets for embeddings have it.
+"""Grids whose zero point is a real number, as the presets for embeddings have it: there, back, and both at once.
 
 Pure torch on every device: it is for weights, which are small, and no operator, so nothing of it is native.
 """
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.affine import FLOATS, make_grid, real
+from fxquant.kernels.affine import FLOATS, Grid, make_grid, real
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import SETTINGS
-from fxquant.kernels.qparams import scale_values
+from fxquant.kernels.qparams import along, scale_values
 
 
 def fake_quantize_float_qparams(
@@ -60,13 +60,38 @@ def fake_quantize_float_qparams(
     return _StraightThrough.apply(op, input, scale_values(scale), zero_point.float(), axis, quant_min, quant_max)
 
 
+def quantize_float_qparams(
+    op: str,
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The steps of :func:`fake_quantize_float_qparams`, as ``dtype``; arguments as there."""
+    grid = make_grid(op, "input", input, scale_values(scale), zero_point.float(), axis, quant_min, quant_max)
+    return like(input, grid.saturate(_steps(input, grid)).to(torch.int32).to(dtype))
+
+
+def dequantize_float_qparams(q: Tensor, scale: Tensor, zero_point: Tensor, axis: int) -> Tensor:
+    """Real numbers of such steps, float32: as :func:`fake_quantize_float_qparams` gives them to a float32 tensor."""
+    difference = q.double() - along(zero_point.double(), q, axis)
+    return like(q, (difference * along(scale.double(), q, axis)).float())
+
+
+def _steps(x: Tensor, grid: Grid) -> Tensor:
+    return torch.round(real(x) * grid.inverse + grid.zero_point)
+
+
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
     ) -> Tensor:
         grid = make_grid(op, "input", x, scale, zero_point, axis, quant_min, quant_max)
-        steps = torch.round(real(x) * grid.inverse + grid.zero_point)
+        steps = _steps(x, grid)
         ctx.save_for_backward(grid.inside(steps))
         # the difference is no whole number: in float32 it would be rounded too, before the product is
         values = (grid.saturate(steps).double() - grid.zero_point.double()) * grid.scale.double()

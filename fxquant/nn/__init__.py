@@ -5,6 +5,7 @@ from fxquant.nn.batch_norm import QuantizedBatchNorm
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
+from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.moves import QuantizedZeroPad
 from fxquant.nn.pool import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean
@@ -22,6 +23,8 @@ __all__ = [
     "QuantizedCat",
     "QuantizedConv",
     "QuantizedConvTranspose",
+    "QuantizedEmbedding",
+    "QuantizedEmbeddingBag",
     "QuantizedLinear",
     "QuantizedMaxPool2d",
     "QuantizedMean",

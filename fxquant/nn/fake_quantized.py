@@ -120,6 +120,14 @@ class FakeQuantizedConvTranspose3d(FakeQuantizedWeight, nn.ConvTranspose3d):
     torch_class = nn.ConvTranspose3d
 
 
+class FakeQuantizedEmbedding(FakeQuantizedWeight, nn.Embedding):
+    torch_class = nn.Embedding
+
+
+class FakeQuantizedEmbeddingBag(FakeQuantizedWeight, nn.EmbeddingBag):
+    torch_class = nn.EmbeddingBag
+
+
 class DequantizedLinear(DequantizedWeight, nn.Linear):
     torch_class = nn.Linear
 
@@ -148,6 +156,14 @@ class DequantizedConvTranspose3d(DequantizedWeight, nn.ConvTranspose3d):
     torch_class = nn.ConvTranspose3d
 
 
+class DequantizedEmbedding(DequantizedWeight, nn.Embedding):
+    torch_class = nn.Embedding
+
+
+class DequantizedEmbeddingBag(DequantizedWeight, nn.EmbeddingBag):
+    torch_class = nn.EmbeddingBag
+
+
 LAYERS: dict[type[nn.Module], tuple[type[FakeQuantizedWeight], type[DequantizedWeight]]] = {
     nn.Linear: (FakeQuantizedLinear, DequantizedLinear),
     nn.Conv1d: (FakeQuantizedConv1d, DequantizedConv1d),
@@ -156,6 +172,8 @@ LAYERS: dict[type[nn.Module], tuple[type[FakeQuantizedWeight], type[DequantizedW
     nn.ConvTranspose1d: (FakeQuantizedConvTranspose1d, DequantizedConvTranspose1d),
     nn.ConvTranspose2d: (FakeQuantizedConvTranspose2d, DequantizedConvTranspose2d),
     nn.ConvTranspose3d: (FakeQuantizedConvTranspose3d, DequantizedConvTranspose3d),
+    nn.Embedding: (FakeQuantizedEmbedding, DequantizedEmbedding),
+    nn.EmbeddingBag: (FakeQuantizedEmbeddingBag, DequantizedEmbeddingBag),
 }
 """Torch class -> the same with a simulated weight, and with an integer one."""
 

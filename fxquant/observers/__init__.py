@@ -4,8 +4,13 @@ from fxquant.observers.base import OBSERVERS, ObserverBase
 from fxquant.observers.defaults import (
     DEFAULT_QCONFIG,
     DEFAULT_QCONFIGS,
+    default_float_qparams_observer,
+    default_float_qparams_observer_4bit,
     default_observer,
     default_per_channel_weight_observer,
+    default_placeholder_observer,
+    float_qparams_weight_only_qconfig,
+    float_qparams_weight_only_qconfig_4bit,
     get_default_qconfig,
     get_default_qconfig_mapping,
 )
@@ -43,8 +48,13 @@ __all__ = [
     "choose_qparams",
     "default_fixed_qparams_range_0to1_observer",
     "default_fixed_qparams_range_neg1to1_observer",
+    "default_float_qparams_observer",
+    "default_float_qparams_observer_4bit",
     "default_observer",
     "default_per_channel_weight_observer",
+    "default_placeholder_observer",
+    "float_qparams_weight_only_qconfig",
+    "float_qparams_weight_only_qconfig_4bit",
     "get_default_qconfig",
     "get_default_qconfig_mapping",
 ]

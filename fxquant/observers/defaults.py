@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.observers.placeholder import PlaceholderObserver
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import Registry
 
@@ -15,6 +17,27 @@ default_per_channel_weight_observer = PerChannelMinMaxObserver.with_args(
     ch_axis=0, dtype=torch.int8, qscheme="per_channel_symmetric"
 )
 """Weights: int8 in [-128, 127], symmetric, one scale per output channel."""
+
+default_placeholder_observer = PlaceholderObserver
+"""Leaves values in float."""
+
+default_float_qparams_observer = PerChannelMinMaxObserver.with_args(
+    ch_axis=0, dtype=torch.uint8, qscheme="per_channel_affine_float_qparams"
+)
+"""Tables of embeddings: uint8, each row on a grid of its own that need not hold 0."""
+
+default_float_qparams_observer_4bit = default_float_qparams_observer.with_args(bits=4)
+"""The same in 4 bits, two values in a byte."""
+
+float_qparams_weight_only_qconfig = QConfig(
+    activation=default_placeholder_observer, weight=default_float_qparams_observer
+)
+"""For embeddings, whose result stays float: a table of 8 bits."""
+
+float_qparams_weight_only_qconfig_4bit = QConfig(
+    activation=default_placeholder_observer, weight=default_float_qparams_observer_4bit
+)
+"""For embeddings: a table of 4 bits."""
 
 DEFAULT_QCONFIG = QConfig(activation=default_observer, weight=default_per_channel_weight_observer)
 
@@ -32,5 +55,11 @@ def get_default_qconfig(backend: str = "cpu") -> QConfig:
 
 
 def get_default_qconfig_mapping(backend: str = "cpu") -> QConfigMapping:
-    """A mapping that quantizes everything in the default way of a back end; add rules to it."""
-    return QConfigMapping().set_global(get_default_qconfig(backend))
+    """A mapping that quantizes everything in the default way of a back end; add rules to it.
+
+    Tables of embeddings have rules of their own: ``float_qparams_weight_only_qconfig``.
+    """
+    mapping = QConfigMapping().set_global(get_default_qconfig(backend))
+    for table in (nn.Embedding, nn.EmbeddingBag):
+        mapping.set_object_type(table, float_qparams_weight_only_qconfig)
+    return mapping

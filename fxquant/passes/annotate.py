@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from fxquant.backends.base import Backend, KeepAs, Lower
+from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule
 from fxquant.graph.macs import CONV_FUNCTIONS, TRANSPOSED_FUNCTIONS
 from fxquant.graph.query import (
     BY_REQUEST,
@@ -32,11 +32,11 @@ from fxquant.patterns.matcher import match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan import QuantUnit, Rejection
 from fxquant.qconfig import QConfig
-from fxquant.spec import Fixed, GridPolicy, Handled, Observed, SharedWith, TensorRef
+from fxquant.spec import Fixed, GridPolicy, Handled, Observed, QScheme, SharedWith, TensorRef
 
 logger = logging.getLogger("fxquant")
 
-FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS)
+FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding, F.embedding_bag)
 
 CALLS = ("call_module", "call_function", "call_method")
 
@@ -146,24 +146,27 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
         return None
     qconfig = decisions[_primary(found)].qconfig
     assert qconfig is not None  # checked above
-    if qconfig.activation_scheme is None or (found.pattern.weight and qconfig.weight_scheme is None):
+    on_grids = bool(found.inputs) or found.pattern.output is not Output.FLOAT
+    if (on_grids and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
         return _Refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
     if found.pattern.check and (reject := found.pattern.check(found.captures)):
         return _Refusal(reject.reason)
     rule = backend.rule_for(found.pattern)
     if rule is None:
         return _Refusal(f"backend {backend.name!r} has no operator for it")
-    if not isinstance(rule.build, (Lower, KeepAs)) and (computed := _computed_argument(found)):
+    if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found)):
         return _Refusal(f"its argument {computed.name!r} is computed at run time")
-    reason = rule.activation(qconfig.activation_scheme)
+    reason = rule.activation(qconfig.activation_scheme) if on_grids and qconfig.activation_scheme else None
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
-        if qconfig.weight_scheme.axis not in (None, 0, found.pattern.weight_axis):
-            return _Refusal(
-                f"its weight has a scale per index of dimension {qconfig.weight_scheme.axis}, "
-                "which does not count the output channels"
-            )
-        reason = rule.weight(qconfig.weight_scheme) or rule.layer(called_module(_primary(found)))
+        reason = _why_not_weight(found, rule, qconfig.weight_scheme)
     return None if reason is None else _Refusal(f"backend {backend.name!r}: {reason}")
+
+
+def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | None:
+    layer = called_module(_primary(found))
+    if scheme.axis is not None and scheme.axis % layer.weight.dim() not in (0, found.pattern.weight_axis):
+        return f"its weight has a scale per index of dimension {scheme.axis}, which does not count the output channels"
+    return rule.weight(scheme) or rule.layer(layer)
 
 
 def _computed_argument(found: Match) -> Node | None:
@@ -196,10 +199,12 @@ def _unit_of(found: Match, decisions: Mapping[Node, Decision]) -> tuple[QuantUni
     qconfig = _qconfig(found, decisions)
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
     policies: dict[TensorRef, GridPolicy] = {}
-    if pattern.handler is None or hasattr(pattern.handler, "qparams"):
+    if pattern.output is not Output.FLOAT and (pattern.handler is None or hasattr(pattern.handler, "qparams")):
         roles["y"] = TensorRef(root.name)
     if pattern.handler is not None:
         policies |= {roles["y"]: Handled()} if "y" in roles else {}
+    elif pattern.output is Output.FLOAT:
+        pass
     elif isinstance(pattern.output, Fixed):
         policies[roles["y"]] = pattern.output
     elif isinstance(pattern.output, Bounded) and not isinstance(qconfig.activation(), FixedQParamsObserver):

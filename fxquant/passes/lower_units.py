@@ -10,7 +10,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.backends.base import Backend, KeepAs, Lower
+from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower
 from fxquant.errors import FxQuantError, LoweringError
 from fxquant.graph.edit import add_module, insert_after, rename
 from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, nodes_by_name, value_of
@@ -67,7 +67,7 @@ class _Lowering:
     integers: dict[str, Node] = field(default_factory=dict)
     """Name of a value of the float graph -> the node that holds its integers."""
     floats: dict[str, Node] = field(default_factory=dict)
-    """Name of a value of the float graph -> the node that a handler made for it, where that is a float."""
+    """Name of a value of the float graph -> the node that was made for it, where that is a float."""
     made: dict[str, Node] = field(default_factory=dict)
     """Root of a unit -> the node that takes its place."""
 
@@ -87,8 +87,10 @@ class _Lowering:
                 module = self._build(unit, rule.build, self._view(unit))
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _home(members), module, instead_of=members)
-                node = self.gm.graph.call_module(target, tuple(inputs))
-        self.integers[unit.root] = self.made[unit.root] = node
+                arguments = (root.args, root.kwargs) if isinstance(rule.build, AsCalled) else (tuple(inputs), {})
+                node = self.gm.graph.call_module(target, *arguments)
+        results = self.integers if "y" in unit.roles else self.floats
+        results[unit.root] = self.made[unit.root] = node
 
     def by_handler(self, unit: QuantUnit, handler: Any) -> None:
         root = self.nodes[unit.root]
@@ -167,9 +169,9 @@ class _Lowering:
             activation=clamp_of(act) if act is not None and act.target in CLAMPS else None,
         )
 
-    def _build(self, unit: QuantUnit, build: Build, view: UnitView) -> nn.Module:
+    def _build(self, unit: QuantUnit, build: Build | AsCalled, view: UnitView) -> nn.Module:
         try:
-            return _named(build(view), unit.root)
+            return _named(build.build(view) if isinstance(build, AsCalled) else build(view), unit.root)
         except FxQuantError as error:
             what = f"backend {self.backend.name!r} cannot build pattern {unit.pattern!r}: {error}"
             raise LoweringError(what, at=self.nodes[unit.root]) from error

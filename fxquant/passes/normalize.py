@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,18 +53,21 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
                 _keep_in_place(node, changed, reason, roots, order)
         elif call is not None:
             retarget(node, "call_function", call.target, call.args, call.kwargs)
-        elif _has_keyword_input(node):
-            retarget(node, "call_module", node.target, tuple(node.kwargs.values()))
+        elif (name := _keyword_input(node)) is not None:
+            others = {keyword: value for keyword, value in node.kwargs.items() if keyword != name}
+            retarget(node, "call_module", node.target, (node.kwargs[name],), others)
         roots[node] = roots_of(node, roots)
     return gm
 
 
-def _has_keyword_input(node: Node) -> bool:
-    """``conv(input=x)``: a torch module that stays a module, whose one argument can as well be given by position."""
+def _keyword_input(node: Node) -> str | None:
+    """``conv(input=x)``: of a torch module that stays one, the name of a first argument that needs none."""
     module = module_of(node)
-    if module is None or node.args or len(node.kwargs) != 1:
-        return False
-    return canonical_type(module) is not None and not has_hooks(module)
+    if module is None or node.args or not node.kwargs or has_hooks(module):
+        return None
+    torch_class = canonical_type(module)
+    first = None if torch_class is None else list(inspect.signature(torch_class.forward).parameters)[1]
+    return first if first in node.kwargs else None
 
 
 def _why_in_place(

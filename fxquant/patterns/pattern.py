@@ -104,6 +104,7 @@ class Output(enum.Enum):
     PICKED = "the grid of the first input, whose values are picked or moved: nothing to round"
     CLAMPED = "the grid of the first input, whose values are clamped: only the bounds may need rounding"
     ONE_FOR_ALL = "one grid for all inputs and the output"
+    FLOAT = "none: real numbers come out, and what reads them puts them on a grid if it needs one"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fxquant.patterns.batch_norm import BATCH_NORM
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.elementwise import ELEMENTWISE
+from fxquant.patterns.embedding import EMBEDDING
 from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
@@ -24,6 +25,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + CONV_PATTERNS
     + CONV_TRANSPOSE
     + LINEAR_PATTERNS
+    + EMBEDDING
     + BATCH_NORM
     + ELEMENTWISE
     + POOL

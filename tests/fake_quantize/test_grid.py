@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -22,6 +24,8 @@ SCHEMES = (
     QScheme(axis=0, group_size=3),
     QScheme(axis=1, group_size=2, symmetric=True),
     QScheme(axis=-2, group_size=2, bits=2),
+    QScheme(axis=0, signed=False, float_qparams=True),
+    QScheme(bits=4, axis=0, group_size=3, signed=False, float_qparams=True),
 )
 
 
@@ -40,7 +44,10 @@ def loop(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, scheme:
         where: tuple[int, ...] = (0,) if axis is None else (index[axis],)
         if scheme.group_size:
             where += (index[axis + 1] // scheme.group_size,)
-        steps = torch.round(x[tuple(index)] * (1.0 / scale[where])) + zero_point[where]
+        steps = x[tuple(index)] * (1.0 / scale[where])
+        steps = (
+            torch.round(steps + zero_point[where]) if scheme.float_qparams else torch.round(steps) + zero_point[where]
+        )
         q[tuple(index)] = int(steps.clamp(scheme.quant_min, scheme.quant_max))
     return q
 
@@ -63,7 +70,7 @@ def test_gradient_is_straight_through_inside_the_limits(scheme):
     x, scale, zero_point = sample(scheme)
     x.requires_grad_()
     fake_quantize(x, scale, zero_point, scheme).backward(torch.full_like(x, 2.0))
-    wide = QScheme(bits=16, axis=scheme.axis, group_size=scheme.group_size)
+    wide = replace(scheme, bits=16, signed=True, limits=None)
     free = loop(x.detach(), scale, zero_point, wide)
     inside = (free >= scheme.quant_min) & (free <= scheme.quant_max)
     if scheme.bits < 16:

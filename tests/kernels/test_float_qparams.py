@@ -69,6 +69,18 @@ def test_a_scheme_with_float_qparams_goes_here() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_there_and_back_is_fake_quantization(view: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x = view(image(dtype))
+    channels = x.shape[1]
+    scale, zero_point = SCALE.repeat(2)[:channels], ZERO.repeat(2)[:channels]
+    q = float_qparams.quantize_float_qparams("op", x, scale, zero_point, 1, -3, 15, torch.int8)
+    assert q.dtype == torch.int8
+    assert q.stride() == torch.empty_like(x).stride()
+    back = float_qparams.dequantize_float_qparams(q, scale, zero_point, 1)
+    assert torch.equal(back.to(dtype), fake_quantize_per_channel_affine(x, scale, zero_point, 1, -3, 15))
+
+
 def test_it_compiles_without_a_graph_break() -> None:
     def run(x: Tensor) -> Tensor:
         return fake_quantize_per_channel_affine(x, SCALE, ZERO, 1, 0, 15)

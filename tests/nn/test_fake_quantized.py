@@ -176,6 +176,6 @@ def test_other_modules_are_refused(layer):
     assert str(caught.value) == (
         "the weight of this kind of module cannot be put on a grid\n"
         f"  got:      {type(layer).__name__}\n"
-        "  expected: Linear, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, or a class "
-        "derived from one without own forward"
+        "  expected: Linear, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, "
+        "Embedding, EmbeddingBag, or a class derived from one without own forward"
     )

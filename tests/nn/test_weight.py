@@ -134,7 +134,7 @@ def test_sums_that_int32_may_not_hold_are_refused() -> None:
     assert LARGEST_FAN_IN * 255 * 128 < 2**31 <= (LARGEST_FAN_IN + 1) * 255 * 128
 
 
-@pytest.mark.parametrize("scheme", [QScheme(bits=16), QScheme(axis=1), QScheme(float_qparams=True)])
+@pytest.mark.parametrize("scheme", [QScheme(bits=16), QScheme(axis=1), QScheme(axis=0, float_qparams=True)])
 def test_activation_grids_that_are_no_byte_are_refused(scheme: QScheme) -> None:
     with pytest.raises(LoweringError) as error:
         byte_grid("the input", with_shape(scheme, 1))

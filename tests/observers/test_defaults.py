@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+from torch import nn
+
 from fxquant.observers import (
     DEFAULT_QCONFIG,
     DEFAULT_QCONFIGS,
     default_observer,
     default_per_channel_weight_observer,
+    float_qparams_weight_only_qconfig,
+    float_qparams_weight_only_qconfig_4bit,
     get_default_qconfig,
     get_default_qconfig_mapping,
 )
@@ -20,6 +25,16 @@ def test_default_grids():
         assert qconfig.activation_scheme == QScheme(bits=8, signed=False)
         assert qconfig.weight_scheme == QScheme(bits=8, signed=True, symmetric=True, axis=0)
         assert get_default_qconfig_mapping(backend).global_qconfig is qconfig
+
+
+@pytest.mark.parametrize(
+    ("qconfig", "bits"), [(float_qparams_weight_only_qconfig, 8), (float_qparams_weight_only_qconfig_4bit, 4)]
+)
+def test_tables_of_embeddings(qconfig, bits):
+    assert qconfig.activation_scheme is None
+    assert qconfig.weight_scheme == QScheme(bits=bits, signed=False, axis=0, float_qparams=True)
+    rules = get_default_qconfig_mapping().object_type_qconfigs
+    assert rules == dict.fromkeys((nn.Embedding, nn.EmbeddingBag), float_qparams_weight_only_qconfig)
 
 
 def test_a_mapping_is_made_anew_each_time():

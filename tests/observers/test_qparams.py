@@ -55,14 +55,19 @@ def test_middle(scheme, expected):
     assert middle(scheme) == expected
 
 
-@pytest.mark.parametrize("words", [{}, {"symmetric": True}, {"float_qparams": True}], ids=str)
+KINDS = ({}, {"symmetric": True}, {"float_qparams": True})
+
+
 @pytest.mark.parametrize(
-    ("shape", "made", "granularity"),
-    [((), (1,), {}), ((3,), (3,), {"axis": 0}), ((3, 2), (3, 2), {"axis": 0, "group_size": 4})],
-    ids=["tensor", "channels", "groups"],
+    ("scheme", "shape", "made"),
+    [
+        *((QScheme(**words), (), (1,)) for words in KINDS[:2]),
+        *((QScheme(axis=0, **words), (3,), (3,)) for words in KINDS),
+        *((QScheme(axis=0, group_size=4, **words), (3, 2), (3, 2)) for words in KINDS),
+    ],
+    ids=str,
 )
-def test_shapes_and_dtypes(words, shape, made, granularity):
-    scheme = QScheme(**words, **granularity)
+def test_shapes_and_dtypes(scheme, shape, made):
     qparams = choose_qparams(-torch.ones(shape, dtype=torch.float64), torch.ones(shape).double(), scheme)
     assert qparams.scale.shape == qparams.zero_point.shape == made
     assert qparams.scale.dtype == torch.float32
