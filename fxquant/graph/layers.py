@@ -66,6 +66,14 @@ def _conv(kind: Any) -> Callable[[Tensors, Arguments, int], nn.Module | None]:
     return build
 
 
+def _embedding(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | None:
+    weight = tensors["weight"]
+    if weight is None or weight.dim() != 2:
+        return None
+    rows, columns = weight.shape
+    return _with_tensors(nn.Embedding(rows, columns, device="meta", **arguments), tensors)
+
+
 _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
@@ -95,6 +103,7 @@ LAYERS: dict[Any, Layer] = {
     F.conv_transpose1d: Layer((nn.ConvTranspose1d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose1d)),
     F.conv_transpose2d: Layer((nn.ConvTranspose2d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose2d)),
     F.conv_transpose3d: Layer((nn.ConvTranspose3d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose3d)),
+    F.embedding: Layer((nn.Embedding,), ("weight",), _embedding),
     F.batch_norm: Layer(
         (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
         ("running_mean", "running_var", "weight", "bias"),

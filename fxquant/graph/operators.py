@@ -349,6 +349,17 @@ WITH_PARAMETERS = (  # called as functions, with tensors of the user's own; nn.C
     _conv_transpose(F.conv_transpose3d),
     Operator(target=F.linear, required=("input", "weight"), defaults={"bias": None}),
     Operator(
+        target=F.embedding,
+        required=("input", "weight"),
+        defaults={
+            "padding_idx": None,
+            "max_norm": None,
+            "norm_type": 2.0,
+            "scale_grad_by_freq": False,
+            "sparse": False,
+        },
+    ),
+    Operator(
         target=F.batch_norm,
         required=("input", "running_mean", "running_var"),
         defaults={"weight": None, "bias": None, "training": False, "momentum": 0.1, "eps": 1e-5},

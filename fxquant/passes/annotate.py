@@ -36,7 +36,7 @@ from fxquant.spec import Fixed, GridPolicy, Handled, Observed, QScheme, SharedWi
 
 logger = logging.getLogger("fxquant")
 
-FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding, F.embedding_bag)
+FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding)
 
 CALLS = ("call_module", "call_function", "call_method")
 

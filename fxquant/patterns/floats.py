@@ -19,6 +19,7 @@ QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes ne
 STEEP = "it is steep where a grid is coarse: one step of the input may be most of the output's range"
 RECURRENT = "recurrent layers have no integer operator yet"
 ATTENTION = "attention as one module has no integer operator yet"
+BAG = "a bag has an integer form as a layer only: nn.EmbeddingBag"
 POOL = "this pool has no integer operator yet; those in two dimensions have"
 
 _REASONS: dict[str, tuple[Any, ...]] = {
@@ -33,6 +34,7 @@ _REASONS: dict[str, tuple[Any, ...]] = {
     STEEP: (torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.reciprocal),
     RECURRENT: (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell),
     ATTENTION: (nn.MultiheadAttention, F.multi_head_attention_forward, F.scaled_dot_product_attention),
+    BAG: (F.embedding_bag,),
     POOL: (
         *(F.max_pool1d, F.max_pool3d, F.avg_pool1d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool3d),
         *(F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d, nn.FractionalMaxPool2d),

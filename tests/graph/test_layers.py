@@ -34,6 +34,7 @@ CALLS = [
     (F.conv_transpose1d, rand(2, 4, 5), {"weight": rand(4, 3, 3), "bias": rand(6)}, TRANSPOSED),
     (F.conv_transpose2d, rand(2, 4, 5, 6), {"weight": rand(4, 3, 3, 2), **NO_BIAS}, TRANSPOSED),
     (F.conv_transpose3d, rand(2, 4, 4, 5, 6), {"weight": rand(4, 3, 3, 2, 2), **NO_BIAS}, TRANSPOSED),
+    (F.embedding, torch.tensor([[3, 0], [1, 3]]), {"weight": rand(4, 3)}, {"padding_idx": -1, "sparse": False}),
     *(
         (F.batch_norm, rand(*shape), {**STATISTICS, "weight": weight, "bias": bias}, NORM)
         for shape in ((3, 4), (3, 4, 5), (3, 4, 5, 6), (2, 4, 3, 3, 3))

@@ -119,8 +119,27 @@ def test_reasons_to_stay_float():
     assert refused(nn.Embedding(11, 8), mapping) == "the configuration leaves it in float: set_object_type(Embedding)"
 
 
-def test_a_table_that_is_an_argument_stays_float(plan_of):
+class Function(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.table, self.function = nn.Parameter(torch.randn(11, 8)), function
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.function(ids, self.table).relu()
+
+
+def test_a_function_of_a_constant_table_is_a_layer():
+    prepared, forms, _ = converted(Function(F.embedding), INDICES)
+    assert [unit.pattern for unit in prepared.plan.units] == ["embedding"]
+    assert forms["int8"].table.weight.dtype == torch.uint8
+
+
+def test_functions_that_stay_float(plan_of):
     plan = plan_of(lambda m, x: m.fc(F.embedding(INDICES, x)), x=torch.rand(11, 4), fc=nn.Linear(4, 2))
     assert [(r.node, r.reason) for r in plan.rejections] == [
-        ("embedding", "its weight is an argument; only that of a layer is quantized")
+        ("embedding", "its weight is computed from the inputs; only one that stays the same is quantized")
+    ]
+    plan = plan_of(lambda m, x: m.fc(F.embedding_bag(INDICES, x)), x=torch.rand(11, 4), fc=nn.Linear(4, 2))
+    assert [(r.node, r.reason) for r in plan.rejections] == [
+        ("embedding_bag", "a bag has an integer form as a layer only: nn.EmbeddingBag")
     ]
