@@ -18,7 +18,7 @@ from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.configure import unused_rules
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
-from fxquant.qconfig import QConfig, QConfigMapping
+from fxquant.qconfig import QConfig, QConfigMapping, UnusedRule
 from fxquant.report import Coverage
 
 LONGEST_LISTING = 20
@@ -76,11 +76,18 @@ def in_eval(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).eval()
 
 
-def warn_of_unused_rules(gm: GraphModule, config: QConfigMapping, backend: str) -> None:
-    """Warn of each, but for those that the default mapping has: nobody wrote them."""
+def warn_of_unused_rules(
+    before: Sequence[UnusedRule], gm: GraphModule, config: QConfigMapping, backend: str
+) -> None:
+    """Warn of rules that match nothing: neither in the traced model (``before``), nor in the prepared one.
+
+    A rule may name what only one of them has: an operator that was taken apart, or one of its parts. No warning is
+    given of those that the default mapping has: nobody wrote them.
+    """
     default = get_default_qconfig_mapping(backend).rules()
-    for unused in unused_rules(gm, config):
-        if unused.rule not in default:
+    after = {(unused.rule.kind, unused.rule.key) for unused in unused_rules(gm, config)}
+    for unused in before:
+        if unused.rule not in default and (unused.rule.kind, unused.rule.key) in after:
             unused.warn()
 
 

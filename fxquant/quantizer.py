@@ -34,6 +34,7 @@ from fxquant.graph.tracing import trace
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.parity import Parity, measure_parity
 from fxquant.passes.base import PassContext
+from fxquant.passes.configure import unused_rules
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.lower_units import HandlerView
 from fxquant.passes.manager import PassManager, Snapshot
@@ -51,8 +52,8 @@ from fxquant.spec import Fixed, Handled, Observed, QParams, SharedWith, TensorRe
 class Quantizer:
     """A model that is being quantized: traced, planned, and ready to observe values.
 
-    Calling it runs the float model and observes; what comes out is what the model gives, to the bit. The model itself
-    is never changed: all work is done on a copy.
+    Calling it runs the float model and observes; what comes out is what the model gives: to the bit, attention aside,
+    which is taken apart. The model itself is never changed: all work is done on a copy.
 
     Args:
         model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning.
@@ -102,12 +103,13 @@ class Quantizer:
             leaf_types=_leaf_types(self.patterns),
             keep_untraceable=not strict,
         )
-        warn_of_unused_rules(gm, self.config, backend)
+        unused = unused_rules(gm, self.config)
         ctx = self._context(QuantPlan())
         manager = PassManager(PREPARE, instruments_for(read_settings()))
         self.graph_module = manager.run(gm, ctx)
         self.snapshots: tuple[Snapshot, ...] = manager.snapshots
         self.plan: QuantPlan = ctx.plan
+        warn_of_unused_rules(unused, self.graph_module, self.config, backend)
         self._example_bound = bind(self.graph_module, self.example_args, self.example_kwargs, "the example inputs")
         check_plan(self.plan, self.coverage(), strict)
         check_weights(self.graph_module, self.plan)

@@ -60,6 +60,11 @@ def spellings(node: Node) -> tuple[Any, ...]:
         target = None if module is None else canonical_type(module)
         if target is None:
             return ()
+    return spellings_of(target)
+
+
+def spellings_of(target: Any) -> tuple[Any, ...]:
+    """Every function, method name and module type that stands for the operator of ``target``, itself first."""
     operator = operator_of(target)
     if operator is None:
         return (target,)

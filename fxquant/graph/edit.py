@@ -123,6 +123,20 @@ def redirect_later_reads(node: Node, new: Node, order: Mapping[Node, int]) -> No
     node.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new], propagate_meta=False)
 
 
+def keep_children_only(gm: GraphModule, path: str) -> None:
+    """Drop the parameters of a module that no node calls or reads a parameter of; its children stay where they are."""
+    for node in gm.graph.nodes:
+        if node.op == "call_module" and node.target == path:
+            return
+        if node.op == "get_attr" and str(node.target).rpartition(".")[0] == path:
+            return
+    container = nn.Module()
+    for name, child in gm.get_submodule(path).named_children():
+        container.add_module(name, child)
+    container.training = gm.get_submodule(path).training
+    gm.set_submodule(path, container)
+
+
 def drop_unused_modules(gm: GraphModule) -> None:
     """Remove submodules that no node calls or reads from, however deep."""
     gm.delete_all_unused_submodules()

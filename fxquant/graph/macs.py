@@ -35,6 +35,7 @@ COUNTS: dict[Any, Callable[[Node, Shape], int]] = {
     **{f: lambda node, output: _per_output(output, _operand(node, 1)) for f in (*CONV_FUNCTIONS, F.linear)},
     **{f: lambda node, output: _per_output(_operand(node, 0), _operand(node, 1)) for f in TRANSPOSED_FUNCTIONS},
     **{f: lambda node, output: prod(output) * _operand(node, 0)[-1] for f in (torch.matmul, torch.bmm)},
+    F.scaled_dot_product_attention: lambda node, output: _products(node, output),
 }
 
 
@@ -61,6 +62,12 @@ def _attention(node: Node) -> int:
     batch = 1 if len(query) == 2 else query[0 if module.batch_first else 1]
     projections = 2 * queries * width * width + keys * width * (module.kdim + module.vdim)
     return projections + 2 * queries * (keys // max(batch, 1)) * width
+
+
+def _products(node: Node, output: Shape) -> int:
+    """Of every query with every key, and of the weights with the values."""
+    query, key = (_named_operand(node, position, name) for position, name in enumerate(("query", "key")))
+    return prod(output[:-1]) * key[-2] * (query[-1] + output[-1]) if query and key else 0
 
 
 def _recurrent(node: Node) -> int:

@@ -252,6 +252,12 @@ ARITHMETIC = (
     ),
     Operator(target=torch.bmm, required=("input", "mat2"), methods=("bmm",)),
     Operator(
+        target=F.scaled_dot_product_attention,
+        required=("query", "key", "value"),
+        defaults={"attn_mask": None, "dropout_p": 0.0, "is_causal": False},
+        keywords={"scale": None, "enable_gqa": False},
+    ),
+    Operator(
         target=torch.clamp,
         defaults={"min": None, "max": None},
         functions=(torch.clip,),

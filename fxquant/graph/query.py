@@ -22,6 +22,8 @@ NAMED = "fxquant_named"
 """Key of ``node.meta``: True where a pattern names the exact type of the module, so that it must stay a module call."""
 WRITTEN = "fxquant_written"
 """Key of ``node.meta``: the canonical function that the user called where the node now calls a layer."""
+WHOLE = "fxquant_whole"
+"""Key of ``node.meta``: of a part of an operator that was taken apart, (the operator's path, the rule that decides)."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.canonical import spellings
-from fxquant.graph.query import WRITTEN, module_of, module_path
+from fxquant.graph.query import WHOLE, WRITTEN, module_of, module_path
 from fxquant.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
 
 CALLS = ("call_module", "call_function", "call_method")
+
+
+Names = tuple[str, tuple[ObjectType, ...], tuple[tuple[str, ObjectType, int], ...]]
+"""Path, names of the operator, and which use of it this is in the module that calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,25 @@ class Decision:
 
 def decide(gm: GraphModule, config: QConfigMapping) -> Mapping[Node, Decision]:
     """The decision for every call of the graph."""
-    return {node: Decision(config.resolve(names[0], names[1], names[2])) for node, names in _names_of_calls(gm).items()}
+    return {node: _decision(node, names, config) for node, names in _names_of_calls(gm).items()}
+
+
+def _decision(node: Node, names: Names, config: QConfigMapping) -> Decision:
+    if WHOLE not in node.meta:
+        return Decision(config.resolve(*names))
+    path, rule = node.meta[WHOLE]
+    return decide_part(config, names, path, rule)
+
+
+def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) -> Decision:
+    """The decision for a part of an operator that was taken apart.
+
+    ``rule``, which decided for the operator at the path ``whole``, holds for its parts as well, unless it is the global
+    one, or a rule names something inside.
+    """
+    own = config.resolve(*names)
+    inside = own.kind == "module_name" and str(own.key).startswith(f"{whole}.")
+    return Decision(own if inside or rule.kind == "global" else rule)
 
 
 def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:
@@ -48,10 +70,6 @@ def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, .
         types | {type(module) for module in modules.values()},
         [occurrence for _, _, occurrences in calls for occurrence in occurrences],
     )
-
-
-Names = tuple[str, tuple[ObjectType, ...], tuple[tuple[str, ObjectType, int], ...]]
-"""Path, names of the operator, and which use of it this is in the module that calls it."""
 
 
 def _names_of_calls(gm: GraphModule) -> dict[Node, Names]:

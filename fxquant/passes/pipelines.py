@@ -5,6 +5,7 @@ from __future__ import annotations
 from fxquant.passes.annotate import annotate
 from fxquant.passes.base import Pass
 from fxquant.passes.choose_layout import choose_layout
+from fxquant.passes.decompose_attention import decompose_attention
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.insert_fake_quant import insert_fake_quant
@@ -21,6 +22,7 @@ Pipeline = tuple[Pass, ...]
 PREPARE: Pipeline = (
     normalize,  # first: tables name each operator once
     make_layers,  # patterns know layers, not functions that take weights
+    decompose_attention,  # before the plan is made: it is made of the parts
     annotate,
     propagate_grids,  # needs every unit
 )

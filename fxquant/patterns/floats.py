@@ -18,7 +18,7 @@ EXPONENTIALS = "a sum of exponentials over a dimension has no integer operator y
 QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes near 0, so no grid fits it"
 STEEP = "it is steep where a grid is coarse: one step of the input may be most of the output's range"
 RECURRENT = "recurrent layers have no integer operator yet"
-ATTENTION = "attention as one module has no integer operator yet"
+ATTENTION = "attention as one operator has no integer form; its parts may have"
 BAG = "a bag has an integer form as a layer only: nn.EmbeddingBag"
 POOL = "this pool has no integer operator yet; those in two dimensions have"
 

@@ -154,3 +154,24 @@ def test_bounded_functions_have_the_same_grid_whatever_was_seen():
         ("hardsigmoid", 1 / 256, 0, 0),
         *[("tanh", 2 / 256, 128, 0)] * 3,
     ]
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(16, 4, batch_first=True, bias=bias)
+        self.ln, self.fc = nn.LayerNorm(16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        h = x + self.attn(x, x, x, need_weights=False)[0]
+        return F.gelu(self.fc(self.ln(h)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_attention_is_not_skipped_without_a_word(case, bias):
+    """Its out_proj is a subclass of Linear, and its other layers are slices of one bare parameter."""
+    found = case(SelfAttention(bias), torch.randn(2, 5, 16))
+    linears = {row.module: row.fate for row in found.prepared.coverage() if row.operator == "linear"}
+    assert linears == dict.fromkeys(("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj", "fc"), "int8")
+    assert found.sqnr() >= 25
+    assert found.int8.get_submodule("attn.out_proj").weight.dtype is torch.int8

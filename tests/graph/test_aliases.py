@@ -112,6 +112,7 @@ ARGUMENTS = {
     torch.pow: (X, 1),
     torch.matmul: (X, X),
     torch.bmm: (X[0], X[0]),
+    F.scaled_dot_product_attention: (X, X, X),
     torch.clamp: (X, -9.0, 9.0),
     torch.sum: (X, (), True),
     torch.mean: (X[:1, :1, :1, :1], (0,), True),

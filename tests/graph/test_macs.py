@@ -133,6 +133,15 @@ def test_attention_as_torch_counts(model, inputs):
     assert counted(model, *inputs) == counter.get_total_flops() // 2
 
 
+def test_a_product_of_queries_keys_and_values_as_torch_counts():
+    class Product(nn.Module):
+        def forward(self, q, k, v):
+            return F.scaled_dot_product_attention(q, k, v)
+
+    given = (torch.rand(2, 3, 5, 8), torch.rand(2, 3, 7, 8), torch.rand(2, 3, 7, 6))
+    assert counted(Product(), *given) == counted_by_torch(Product(), *given) > 0
+
+
 class Last(nn.Module):
     """A recurrent layer, of whose outputs one is used."""
 

@@ -1,0 +1,76 @@
+"""Writes new nodes in front of another one, in the canonical spelling, each with what is known of its value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from fxquant.graph.edit import retarget
+from fxquant.graph.query import VALUE, TensorInfo, info_of
+from fxquant.graph.spelling import canonical_call
+
+_INHERITED = ("stack_trace", "nn_module_stack")
+
+
+@dataclass(frozen=True, slots=True)
+class Emitter:
+    """Makes nodes that stand for (a part of) what ``place`` computes: at its place, from the same line of the user's.
+
+    Nothing is run: values are inferred from those of the arguments, on the meta device.
+    """
+
+    gm: GraphModule
+    place: Node
+    meta: dict[str, Any] = field(default_factory=dict)
+    """What every new node gets beside that."""
+
+    def function(self, target: Any, *args: Any, value: Any = None, **kwargs: Any) -> Node:
+        """Call a function; ``value`` is what is known of the result, where it cannot be inferred."""
+        return self._create("call_function", target, args, kwargs, value)
+
+    def method(self, target: str, *args: Any, value: Any = None, **kwargs: Any) -> Node:
+        """Call a tensor method."""
+        return self._create("call_method", target, args, kwargs, value)
+
+    def module(self, path: str, *args: Any, value: Any, meta: dict[str, Any] | None = None) -> Node:
+        """Call a module of the graph."""
+        node = self._create("call_module", path, args, {}, value)
+        node.meta.update(meta or {})
+        return node
+
+    def _create(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Node:
+        with self.gm.graph.inserting_before(self.place):
+            node = self.gm.graph.create_node(op, target, args, kwargs)
+        node.meta = {key: self.place.meta[key] for key in _INHERITED if key in self.place.meta}
+        node.meta |= self.meta
+        node.meta[VALUE] = _inferred(node) if value is None else value
+        if op != "call_module" and (call := canonical_call(node)) is not None:
+            retarget(node, "call_function", call.target, call.args, call.kwargs)
+        return node
+
+
+def _inferred(node: Node) -> Any:
+    """What the node's value is, were it run on values like those of its arguments."""
+    devices = [info.device for argument in node.all_input_nodes if isinstance(info := argument.meta[VALUE], TensorInfo)]
+    args = map_arg(node.args, _stand_in)
+    kwargs = map_arg(node.kwargs, _stand_in)
+    call: Any = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
+    info = info_of(call(*args, **kwargs))
+    if isinstance(info, TensorInfo):
+        return TensorInfo(info.shape, info.dtype, devices[0], info.contiguous)
+    return info
+
+
+def _stand_in(node: Node) -> Any:
+    info = node.meta[VALUE]
+    if not isinstance(info, TensorInfo):
+        raise TypeError(f"the value of {node.name} is no tensor: say what the result is")
+    if info.contiguous:
+        return torch.empty(info.shape, dtype=info.dtype, device="meta")
+    spread: Tensor = torch.empty((*info.shape, 2), dtype=info.dtype, device="meta")
+    return spread[..., 0]

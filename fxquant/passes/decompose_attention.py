@@ -1,0 +1,94 @@
+"""Takes attention apart where its parts can be quantized: one call hides four linear layers and two products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from fxquant.graph.attention import LAYERS, emit_multihead, emit_product, picked_item, read_call
+from fxquant.graph.canonical import canonical_target, spellings_of
+from fxquant.graph.edit import keep_children_only, replace_node
+from fxquant.graph.emit import Emitter
+from fxquant.graph.query import REASON, WHOLE, canonical_type, module_of, module_path, reason_of
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.configure import decide, decide_part
+from fxquant.qconfig import Rule
+
+
+@graph_pass(after=("normalize",), keeps_values=True)
+def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Write ``nn.MultiheadAttention`` and ``F.scaled_dot_product_attention`` as linear layers, products and softmax.
+
+    The layers ``q_proj``, ``k_proj``, ``v_proj`` and ``out_proj`` lie below the path of the module. A rule of the
+    configuration that names the module decides for all of them, unless a rule names a layer. What the configuration
+    leaves in float, or where nothing inside could be quantized, stays one operator, which is faster.
+    """
+    decisions = decide(gm, ctx.config)
+    multihead = [node for node in gm.graph.nodes if _is_multihead(node)]
+    for node in multihead:
+        _take_multihead_apart(gm, node, decisions[node].rule, ctx)
+    for path in dict.fromkeys(str(node.target) for node in multihead):
+        keep_children_only(gm, path)
+    decisions = decide(gm, ctx.config)
+    for node in [node for node in gm.graph.nodes if node.target is F.scaled_dot_product_attention]:
+        path, rule = node.meta.get(WHOLE) or (module_path(node)[0], decisions[node].rule)
+        if reason_of(node) is None and _quantizes(torch.matmul, path, (path, rule), ctx):
+            _take_product_apart(gm, node, (path, rule))
+    return gm
+
+
+def _is_multihead(node: Node) -> bool:
+    module = module_of(node)
+    return module is not None and canonical_type(module) is nn.MultiheadAttention
+
+
+def _quantizes(target: Any, path: str, whole: tuple[str, Rule], ctx: PassContext) -> bool:
+    """Whether a part of an attention would be quantized: patterns, backend and configuration permitting."""
+    known = any(
+        canonical_target(target) in pattern.root.all_targets
+        and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)
+        for pattern in ctx.patterns
+    )
+    return known and decide_part(ctx.config, (path, spellings_of(target), ()), *whole).qconfig is not None
+
+
+def _take_multihead_apart(gm: GraphModule, node: Node, rule: Rule, ctx: PassContext) -> None:
+    path = str(node.target)
+    whole = (path, rule)
+    of_layers = any(_quantizes(nn.Linear, f"{path}.{name}", whole, ctx) for name in LAYERS)
+    of_products = _quantizes(torch.matmul, path, whole, ctx)
+    if reason_of(node) is not None or not (of_layers or of_products):
+        return
+    call = read_call(node)
+    if isinstance(call, str):
+        node.meta[REASON] = call
+        return
+    parts = emit_multihead(call, Emitter(gm, node, {WHOLE: whole}), path, whole_product=not of_products)
+    for user in list(node.users):
+        item = picked_item(user)
+        if item is None:
+            _substitute(user, node, parts)
+            continue
+        for reader in list(user.users):
+            _substitute(reader, user, parts[item])
+        gm.graph.erase_node(user)
+    gm.graph.erase_node(node)
+
+
+def _substitute(reader: Node, old: Node, new: Any) -> None:
+    """Let ``reader`` read ``new``, which need not be a node, in place of a node."""
+    reader.args = map_arg(reader.args, lambda node: new if node is old else node)
+    reader.kwargs = map_arg(reader.kwargs, lambda node: new if node is old else node)
+
+
+def _take_product_apart(gm: GraphModule, node: Node, whole: tuple[str, Rule]) -> None:
+    new = emit_product(node, Emitter(gm, node, {WHOLE: whole}))
+    if isinstance(new, str):
+        node.meta[REASON] = new
+        return
+    replace_node(node, new)
