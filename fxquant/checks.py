@@ -76,9 +76,7 @@ def in_eval(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).eval()
 
 
-def warn_of_unused_rules(
-    before: Sequence[UnusedRule], gm: GraphModule, config: QConfigMapping, backend: str
-) -> None:
+def warn_of_unused_rules(before: Sequence[UnusedRule], gm: GraphModule, config: QConfigMapping, backend: str) -> None:
     """Warn of rules that match nothing: neither in the traced model (``before``), nor in the prepared one.
 
     A rule may name what only one of them has: an operator that was taken apart, or one of its parts. No warning is
