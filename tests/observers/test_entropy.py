@@ -57,7 +57,16 @@ def divergence(bins: Bins, low: float, high: float, scheme: QScheme, whole: bool
     return lost
 
 
-@pytest.mark.parametrize("scheme", [QScheme(bits=4, signed=False), QScheme(bits=5, symmetric=True)], ids=str)
+SCHEMES = (
+    QScheme(bits=2, signed=False),
+    QScheme(bits=4, signed=False),
+    QScheme(bits=5, symmetric=True),
+    QScheme(bits=8),
+    QScheme(bits=16),
+)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_divergences_by_plain_loops(scheme):
     torch.manual_seed(0)
     for x in (torch.randn(3000), torch.randn(3000).relu(), torch.randn(500).exp(), torch.randn(500) + 6):

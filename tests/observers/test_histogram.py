@@ -8,6 +8,7 @@ import itertools
 import math
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,6 +31,8 @@ SCHEMES = (
     QScheme(bits=4, symmetric=True),
     QScheme(bits=2),
     QScheme(bits=12),
+    QScheme(bits=16, signed=False),
+    QScheme(bits=16, symmetric=True),
 )
 
 
@@ -176,16 +179,16 @@ def test_empty_batches_change_nothing():
 @pytest.mark.parametrize("scheme", [QScheme(signed=False), QScheme(bits=4, symmetric=True)], ids=str)
 def test_channels_and_groups_are_observed_one_by_one(kind, scheme):
     x = torch.randn(4, 6, 50, generator=torch.Generator().manual_seed(5)) * torch.arange(1.0, 7.0)[:, None]
-    channels = kind(
-        bins=128, scheme=QScheme(bits=scheme.bits, signed=scheme.signed, symmetric=scheme.symmetric, axis=1)
-    )
-    groups = kind(
-        bins=128,
-        scheme=QScheme(bits=scheme.bits, signed=scheme.signed, symmetric=scheme.symmetric, axis=0, group_size=3),
-    )
+    channels = kind(bins=128, scheme=replace(scheme, axis=1))
+    groups = kind(bins=128, scheme=replace(scheme, axis=0, group_size=3))
     for part in x.split(2):
         channels(part.contiguous(memory_format=torch.contiguous_format))
     groups(x)
+    for whole in (channels, groups):  # an axis counted from the end is the same one
+        twin = kind(bins=128, scheme=replace(whole.scheme, axis=whole.scheme.axis - 3))
+        twin(x)
+        assert all(map(torch.equal, twin.state_dict().values(), whole.state_dict().values()))
+        assert all(map(torch.equal, twin.calculate_qparams(), whole.calculate_qparams()))
     for channel in range(6):
         alone = kind(bins=128, scheme=scheme)
         alone(x[:, channel])

@@ -23,7 +23,16 @@ def mean_error(x: torch.Tensor, low: float, high: float, scheme: QScheme, power:
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 2.4, 4.0])
 @pytest.mark.parametrize(
-    "scheme", [QScheme(signed=False), QScheme(bits=4, symmetric=True), QScheme(bits=3, signed=False)], ids=str
+    "scheme",
+    [
+        QScheme(bits=2, symmetric=True),
+        QScheme(bits=3, signed=False),
+        QScheme(bits=4, symmetric=True),
+        QScheme(signed=False),
+        QScheme(bits=12),
+        QScheme(bits=16, signed=False),
+    ],
+    ids=str,
 )
 def test_error_is_the_smallest_of_all_candidates(power, scheme):
     torch.manual_seed(0)
