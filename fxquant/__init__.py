@@ -4,6 +4,7 @@ from fxquant import kernels, nn
 from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
+from fxquant.backends.reference import REFERENCE
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.observers import (
     EntropyObserver,
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CPU",
     "DEFAULT_PATTERNS",
+    "REFERENCE",
     "Backend",
     "Clamp",
     "EntropyObserver",

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.errors import DuplicateNameError, InputError, PlanError, SpecError, warn
+from fxquant.backends.base import Backend
+from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.nn.weight import all_finite
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -60,6 +61,21 @@ def check_model(model: object) -> None:
     if taken := [name for name in RESERVED if hasattr(model, name)]:
         raise InputError(
             "the model has an attribute of a name that fxquant needs", got=taken[0], expected="another name for it"
+        )
+
+
+def check_operators(backend: Backend) -> None:
+    """Refuse to lower for a backend that only simulates.
+
+    Raises:
+        LoweringError: it is one.
+    """
+    if not backend.has_operators:
+        raise LoweringError(
+            f"backend {backend.name!r} has no integer operators",
+            got="to='int8'",
+            expected="to='reference' (integers between float operators) or to='fake_quant' (their values, in float)",
+            hint="prepare with backend='cpu' for int8 on this machine",
         )
 
 

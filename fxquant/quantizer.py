@@ -15,6 +15,7 @@ from fxquant.backends.base import BACKENDS
 from fxquant.calibration import CalibrationInterpreter, batches, check_like_example, inputs_of, run_with_hooks
 from fxquant.checks import (
     check_model,
+    check_operators,
     check_plan,
     check_weights,
     checked_input_observer,
@@ -165,6 +166,8 @@ class Quantizer:
             raise UnknownNameError(
                 "unknown form to convert to", got=repr(to), expected=", ".join(CONVERT), hint=did_you_mean(to, CONVERT)
             )
+        if to == "int8":
+            check_operators(self.backend)
         gm = copy.deepcopy(self.graph_module)
         qparams = self._qparams(allow_uncalibrated)
         self._warn_of_non_finite_values()

@@ -64,12 +64,16 @@ class Backend:
 
     name: str
     rules: tuple[LoweringRule, ...]
+    otherwise: LoweringRule | None = None
+    """For patterns that no rule names."""
+    has_operators: bool = True
+    """False: there is nothing to convert to int8 with; the other forms are what it is for."""
 
     def rule_for(self, pattern: Pattern) -> LoweringRule | None:
-        """The rule for a pattern: its own for this backend, else the table's, else None."""
+        """The rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""
         if self.name in pattern.lower:
             return LoweringRule((pattern.name,), pattern.lower[self.name])
-        return next((rule for rule in self.rules if pattern.name in rule.patterns), None)
+        return next((rule for rule in self.rules if pattern.name in rule.patterns), self.otherwise)
 
 
 BACKENDS: Registry[Backend] = Registry("backend")

@@ -59,7 +59,7 @@ def byte_weight(scheme: QScheme) -> str | None:
     if not scheme.signed or not scheme.symmetric or scheme.float_qparams:
         return f"weights must be signed and symmetric, not {scheme}"
     if scheme.group_size is not None:
-        return "weights with one scale per group have no integer operator"
+        return "weights with one scale per group have no integer operator; backend='reference' simulates them"
     return None
 
 
@@ -68,7 +68,7 @@ def byte_table(scheme: QScheme) -> str | None:
     if scheme.bits > 8:
         return f"{scheme.bits} bit tables do not fit bytes"
     if scheme.group_size is not None:
-        return "tables with one scale per group have no integer operator"
+        return "tables with one scale per group have no integer operator; backend='reference' simulates them"
     return None
 
 

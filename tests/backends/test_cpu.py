@@ -48,7 +48,7 @@ def test_activations(scheme, reason):
         ),
         (
             fxq.QScheme(symmetric=True, axis=0, group_size=8),
-            "weights with one scale per group have no integer operator",
+            "weights with one scale per group have no integer operator; backend='reference' simulates them",
         ),
     ],
 )

@@ -110,7 +110,7 @@ def test_reasons_to_stay_float():
     )
     mapping = fxq.get_default_qconfig_mapping().set_object_type(nn.Embedding, grouped)
     assert refused(nn.Embedding(11, 8), mapping) == (
-        "backend 'cpu': tables with one scale per group have no integer operator"
+        "backend 'cpu': tables with one scale per group have no integer operator; backend='reference' simulates them"
     )
     wide = fxq.QConfig(fxq.MinMaxObserver, fxq.PerChannelMinMaxObserver.with_args(bits=12))
     mapping = fxq.get_default_qconfig_mapping().set_object_type(nn.Embedding, wide)
