@@ -9,6 +9,12 @@ from fxquant.kernels.dequantize import dequantize
 from fxquant.kernels.embedding import embedding
 from fxquant.kernels.embedding_bag import embedding_bag
 from fxquant.kernels.fake_quantize import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
+from fxquant.kernels.fake_quantize_learnable import (
+    fake_quantize_learnable_per_channel_affine,
+    fake_quantize_learnable_per_channel_affine_backward,
+    fake_quantize_learnable_per_tensor_affine,
+    fake_quantize_learnable_per_tensor_affine_backward,
+)
 from fxquant.kernels.histogram import histogram
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear import linear
@@ -28,6 +34,10 @@ __all__ = [
     "dequantize",
     "embedding",
     "embedding_bag",
+    "fake_quantize_learnable_per_channel_affine",
+    "fake_quantize_learnable_per_channel_affine_backward",
+    "fake_quantize_learnable_per_tensor_affine",
+    "fake_quantize_learnable_per_tensor_affine_backward",
     "fake_quantize_per_channel_affine",
     "fake_quantize_per_tensor_affine",
     "histogram",

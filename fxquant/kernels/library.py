@@ -55,7 +55,14 @@ class NativeStatus:
     """Why the reference runs in place of native kernels on the CPU; empty if it does not."""
 
 
-def define(schema: str, *, reference: Callable[..., Any], fake: Callable[..., Any], gradient: bool = False) -> str:
+def define(
+    schema: str,
+    *,
+    reference: Callable[..., Any],
+    fake: Callable[..., Any],
+    gradient: bool = False,
+    composed: bool = False,
+) -> str:
     """Define ``torch.ops.fxquant.<name>``.
 
     Args:
@@ -64,13 +71,14 @@ def define(schema: str, *, reference: Callable[..., Any], fake: Callable[..., An
         fake: The result's shape, dtype and strides, on tensors that have no data.
         gradient: Whether a gradient is going to be registered. Without one the operator is invisible to autograd, which
             saves 2 to 4 us a call.
+        composed: The reference calls other operators of the library, and is the kernel of every device.
 
     Returns:
         The qualified name ``fxquant::<name>``.
     """
     name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     operator = schema.partition("(")[0]
-    fallback = _refusal(operator) if SETTINGS.kernels == "native" else reference
+    fallback = _refusal(operator) if SETTINGS.kernels == "native" and not composed else reference
     LIBRARY.impl(operator, fallback, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fxquant::{operator}", fake, lib=LIBRARY)
     if not gradient:

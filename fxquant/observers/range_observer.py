@@ -56,7 +56,7 @@ class RangeObserver(ObserverBase):
             low, high = low.to(self.min_val.device), high.to(self.min_val.device)
         self.start(tuple(low.shape), x)
         self.merge(low, high)
-        if nonfinite:
+        if isinstance(nonfinite, Tensor) or nonfinite:
             self.nonfinite_count += nonfinite
 
     def start(self, shape: tuple[int, ...], x: Tensor) -> None:

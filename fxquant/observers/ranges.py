@@ -11,7 +11,7 @@ from fxquant.errors import InputError
 from fxquant.spec import QScheme
 
 
-def value_range(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, int]:
+def value_range(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, int | Tensor]:
     """Measure a tensor at the granularity of a scheme.
 
     Args:
@@ -20,22 +20,30 @@ def value_range(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, int]:
 
     Returns:
         Smallest and largest finite value, float32 [] per tensor, [C] per channel, [C, groups] per group; where there
-        is no finite value, inf and -inf. Then how many values of ``x`` are NaN or infinite in float32.
+        is no finite value, inf and -inf. Then how many values of ``x`` are NaN or infinite in float32 (a tensor while
+        ``torch.compile`` traces).
 
     Raises:
         InputError: ``x`` has no dimension ``scheme.axis``, or it does not divide into groups.
     """
+    if torch.compiler.is_compiling():  # no branch on values
+        return _finite_extremes(x, scheme)
     low, high = _extremes(x, scheme)
     width = high - low
     if math.isfinite(width.item()) if width.numel() == 1 else bool(width.isfinite().all()):
         return low, high, 0
     # Also taken where only the difference overflows; the result is the same.
+    low, high, nonfinite = _finite_extremes(x, scheme)
+    return low, high, int(nonfinite)
+
+
+def _finite_extremes(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, Tensor]:
     x = x.float()
     for_low = x.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
     for_high = x.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
     low, _ = _extremes(for_low, scheme)
     _, high = _extremes(for_high, scheme)
-    return low, high, int((for_low == torch.inf).sum())
+    return low, high, (for_low == torch.inf).sum()
 
 
 def _extremes(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor]:

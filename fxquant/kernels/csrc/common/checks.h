@@ -111,6 +111,25 @@ inline void check_mask(const char* op, const Tensor& grad, const Tensor& mask) {
   }
 }
 
+inline void check_gradient(const char* op, const Tensor& grad, const Tensor& x) {
+  if (grad.scalar_type() != x.scalar_type()) {
+    fail(std::string(op) + ": grad has the wrong dtype", name_of(grad.scalar_type()),
+         name_of(x.scalar_type()) + ", as input");
+  }
+  if (shape_of(grad) != shape_of(x)) {
+    fail(std::string(op) + ": grad has the wrong shape", shape_of(grad), shape_of(x) + ", as input");
+  }
+}
+
+// A zero point that is learned stays on the grid only if the grid holds 0.
+inline void check_learnable_limits(const char* op, int64_t quant_min, int64_t quant_max) {
+  check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
+  if (quant_min > 0 || quant_max < 0) {
+    fail(std::string(op) + ": the limits do not hold 0",
+         std::to_string(quant_min) + " and " + std::to_string(quant_max), "quant_min <= 0 <= quant_max");
+  }
+}
+
 inline void check_table(const char* op, const Tensor& x, const Tensor& table) {
   for (const auto& [argument, tensor] : {std::pair{"x", &x}, std::pair{"table", &table}}) {
     const ScalarType dtype = tensor->scalar_type();

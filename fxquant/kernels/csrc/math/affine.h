@@ -66,6 +66,15 @@ FXQ_HOST_DEVICE Real from_grid(Real step, const Affine<Real>& a) {
   return (step - a.zero_point) * a.scale;
 }
 
+// Derivative of a fake-quantized x by its scale, where step = to_grid(x): the rounding error in steps, or, clipped, the
+// distance of the limit from the zero point.
+template <typename Real>
+FXQ_HOST_DEVICE Real slope_of_scale(Real x, Real step, const Affine<Real>& a) {
+  const Real clipped = saturate(step, a);
+  const Real error = (from_grid(clipped, a) - x) * a.inverse;
+  return inside(step, a) ? error : clipped - a.zero_point;
+}
+
 // Real number of an integer whose distance from the zero point fits an int32.
 FXQ_HOST_DEVICE float dequantize(int32_t q, float scale, int32_t zero_point) {
   return static_cast<float>(q - zero_point) * scale;

@@ -1,0 +1,132 @@
+"""Fake-quantize for weights whose rounding, up or down, is learned for each value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.errors import SpecError
+from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.observers.minmax import PerChannelMinMaxObserver
+from fxquant.observers.qparams import middle
+
+ZETA, GAMMA = 1.1, -0.1
+"""How far the rectified sigmoid is stretched beyond [0, 1], so that it reaches both ends: arXiv:2004.10568, eq. 23."""
+
+
+class AdaRoundFakeQuantize(FakeQuantize):
+    """Rounds each value of a weight down or up, as a learned variable ``V`` says.
+
+    The integers are ``clamp(floor(w / scale) + h(V))``. While rounding is soft, ``h(V)`` is
+    ``clamp(sigmoid(V) * (zeta - gamma) + gamma, 0, 1)``; once it is hard, ``[V >= 0]``. Observing ends at the first
+    call after ``disable_observer``: ``V`` is then set so that soft rounding gives back the float weight. Only ``V``
+    gets gradients.
+
+    Parameter ``V``: of the weight's shape, empty until then. Buffers: as ``FakeQuantize``, and ``use_soft_rounding``
+    uint8 [1].
+
+    Args:
+        observer: Class of the observer of the weight, or what its ``with_args`` gives; its grid is symmetric.
+        **observer_kwargs: Arguments of the observer.
+
+    Raises:
+        SpecError: the grid is not symmetric, or has groups.
+
+    Source:
+        Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", arXiv:2004.10568, eq. 21-25.
+    """
+
+    V: nn.Parameter
+    use_soft_rounding: Tensor
+
+    def __init__(self, observer: Any = PerChannelMinMaxObserver, **observer_kwargs: Any) -> None:
+        if not observer_kwargs and isinstance(observer, type):
+            kind = "per_channel_symmetric" if issubclass(observer, PerChannelMinMaxObserver) else "per_tensor_symmetric"
+            observer_kwargs = {"dtype": torch.int8, "qscheme": kind}
+        super().__init__(observer, **observer_kwargs)
+        if not self.scheme.symmetric or self.scheme.group_size is not None:
+            raise SpecError("AdaRound learns on a symmetric grid without groups", got=str(self.scheme))
+        self.zeta, self.gamma = ZETA, GAMMA
+        self.V = nn.Parameter(torch.empty(0))
+        self.add_switch("use_soft_rounding", True, torch.uint8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x``: the float weight, always the same one. The result has its shape and dtype."""
+        if self.is_on("observer_enabled"):
+            self.observe(x.detach())
+        elif self.V.numel() == 0 and x.numel():
+            self.initialize(x)
+        if not self.is_on("fake_quant_enabled"):
+            return x
+        scale, zero_point, low, high = self._grid(x)
+        if self.V.numel() == 0:
+            steps = torch.round(x.detach() * (1.0 / scale))
+        else:
+            steps = torch.floor(x.detach() * (1.0 / scale)) + self.rounding().to(scale.dtype)
+        return (steps.clamp(low - zero_point, high - zero_point) * scale).to(x.dtype)
+
+    def rounding(self) -> Tensor:
+        """What is added to the floor of each value: soft, in [0, 1], with a gradient for ``V``; hard, 0 or 1."""
+        if self.is_on("use_soft_rounding"):
+            return (torch.sigmoid(self.V) * (self.zeta - self.gamma) + self.gamma).clamp(0, 1)
+        return (self.V >= 0).to(self.V.dtype)
+
+    @torch.no_grad()
+    def initialize(self, x: Tensor) -> None:
+        """Set ``V`` so that soft rounding gives ``x`` back, as far as its grid reaches.
+
+        Raises:
+            CalibrationError: the observer has seen nothing.
+        """
+        self.calculate_qparams()  # says so if the weight was never seen
+        scale, *_ = self._grid(x)
+        steps = x * (1.0 / scale)
+        rest = steps - torch.floor(steps)
+        # h(V) = rest, solved for V; 0 and 1 lie inside the stretched sigmoid, so this is finite
+        inner = (rest - self.gamma) / (self.zeta - self.gamma)
+        self.V = nn.Parameter(torch.log(inner / (1 - inner)), requires_grad=True)
+
+    @torch.no_grad()
+    def update_scale(self, x: Tensor) -> None:
+        """Choose the grid for ``x`` anew, and set ``V`` for it."""
+        self.observe(x.detach())
+        self.initialize(x)
+
+    def set_soft_rounding(self, enabled: bool = True) -> None:
+        """Let values lie between two steps, by ``V``, or round them as its sign says."""
+        self.set_switch("use_soft_rounding", enabled)
+
+    def enable_weight_fake_quant(self) -> None:
+        """End observing, and round hard: the weight is what a converted model stores."""
+        self.disable_observer()
+        self.enable_fake_quant()
+        self.set_soft_rounding(False)
+
+    def integers(self, x: Tensor) -> Tensor:
+        """The integers of ``x``, rounded as ``V`` says: what a converted model stores; of the grid's dtype."""
+        scale, zero_point, low, high = self._grid(x)
+        steps = x.detach() * (1.0 / scale)
+        steps = torch.round(steps) if self.V.numel() == 0 else torch.floor(steps) + (self.V.detach() >= 0)
+        return (steps + zero_point).clamp(low, high).to(self.scheme.dtype)
+
+    def _grid(self, x: Tensor) -> tuple[Tensor, int, int, int]:
+        """Scale in a shape that broadcasts, in float32 (float64 for a float64 weight); zero point; limits."""
+        axis = self.scheme.axis
+        scale = self.scale.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+        if axis is not None:
+            scale = scale.reshape([-1 if d == axis % x.dim() else 1 for d in range(x.dim())])
+        return scale, middle(self.scheme), self.quant_min, self.quant_max
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool, *args: Any
+    ) -> None:
+        """Take ``V`` of any shape: it has none before the weight was seen."""
+        saved = state_dict.get(prefix + "V")
+        if isinstance(saved, Tensor) and saved.shape != self.V.shape:
+            self.V = nn.Parameter(torch.empty_like(saved, device=self.V.device))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
+
+
+AdaroundFakeQuantizer = AdaRoundFakeQuantize

@@ -1,0 +1,145 @@
+"""What every fake-quantize module is: an observer and a grid, each with a switch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.observers.base import keeping_dtype
+from fxquant.observers.constructor import Constructor
+
+
+class Switches(nn.Module):
+    """A module that can be told, by buffers of shape [1], what to do in ``forward``.
+
+    They are buffers so that they are saved, loaded, and broadcast by DistributedDataParallel. Reading one waits for the
+    GPU and breaks ``torch.compile``, so what it says is remembered, until it is written to or replaced.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, tuple[Tensor, int, bool]] = {}
+
+    def add_switch(self, name: str, on: bool, dtype: torch.dtype) -> None:
+        """Register the buffer ``name``."""
+        self.register_buffer(name, torch.tensor([int(on)], dtype=dtype))
+        self.is_on(name)
+
+    def is_on(self, name: str) -> bool:
+        """What the switch says now."""
+        said = self._said.get(name)
+        if torch.compiler.is_compiling():
+            return said is not None and said[2]
+        switch = self._buffers[name]
+        assert switch is not None  # add_switch made it
+        if said is None or said[0] is not switch or said[1] != switch._version:
+            said = (switch, switch._version, not switch.is_meta and bool(switch[0] == 1))
+            self._said[name] = said
+        return said[2]
+
+    def set_switch(self, name: str, on: bool) -> None:
+        """Turn the switch."""
+        switch = self._buffers[name]
+        assert switch is not None  # add_switch made it
+        switch.fill_(int(on))
+        self._said[name] = (switch, switch._version, bool(on))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Switches:
+        """Move, but never cast: half precision cannot hold a range."""
+        super()._apply(keeping_dtype(fn), recurse)
+        self._remember()
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._remember()
+
+    def _remember(self) -> None:
+        """Read every switch, so that a compiled forward need not."""
+        for name in list(self._said):
+            self.is_on(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_said": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._said = {}
+        for name in ("fake_quant_enabled", "observer_enabled", "static_enabled", "learning_enabled"):
+            if name in self._buffers:
+                self.is_on(name)
+
+
+class FakeQuantizeBase(Switches):
+    """Base class of fake-quantize modules.
+
+    Buffers ``fake_quant_enabled`` and ``observer_enabled``, uint8 [1], say what ``forward`` does: round to the grid and
+    back; measure the values and choose the grid anew. A derived class writes ``forward`` and ``calculate_qparams``.
+    """
+
+    fake_quant_enabled: Tensor
+    observer_enabled: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_switch("fake_quant_enabled", True, torch.uint8)
+        self.add_switch("observer_enabled", True, torch.uint8)
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` float, of any shape; the result has its shape, dtype and memory format."""
+        raise NotImplementedError(f"{type(self).__name__}.forward")
+
+    @abstractmethod
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """``(scale, zero_point)`` for what was seen."""
+        raise NotImplementedError(f"{type(self).__name__}.calculate_qparams")
+
+    def enable_fake_quant(self, enabled: bool = True) -> None:
+        """Round to the grid and back, or pass values on."""
+        self.set_switch("fake_quant_enabled", enabled)
+
+    def disable_fake_quant(self) -> None:
+        """Pass values on as they are."""
+        self.enable_fake_quant(False)
+
+    def enable_observer(self, enabled: bool = True) -> None:
+        """Measure values and choose the grid anew, or keep it."""
+        self.set_switch("observer_enabled", enabled)
+
+    def disable_observer(self) -> None:
+        """Keep the grid as it is."""
+        self.enable_observer(False)
+
+    @classmethod
+    def with_args(cls, **arguments: Any) -> Constructor:
+        """A constructor with these arguments filled in, for a ``QConfig``; it has ``with_args`` itself."""
+        return Constructor(cls, arguments)
+
+
+def enable_fake_quant(module: nn.Module) -> None:
+    """For ``model.apply``: every fake-quantize module rounds to its grid."""
+    if isinstance(module, FakeQuantizeBase):
+        module.enable_fake_quant()
+
+
+def disable_fake_quant(module: nn.Module) -> None:
+    """For ``model.apply``: every fake-quantize module passes values on."""
+    if isinstance(module, FakeQuantizeBase):
+        module.disable_fake_quant()
+
+
+def enable_observer(module: nn.Module) -> None:
+    """For ``model.apply``: every fake-quantize module measures its values, and chooses its grid anew."""
+    if isinstance(module, FakeQuantizeBase):
+        module.enable_observer()
+
+
+def disable_observer(module: nn.Module) -> None:
+    """For ``model.apply``: every fake-quantize module keeps its grid."""
+    if isinstance(module, FakeQuantizeBase):
+        module.disable_observer()

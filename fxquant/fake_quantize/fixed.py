@@ -1,0 +1,40 @@
+"""Fake-quantize with a grid that is known beforehand: outputs of sigmoid, softmax, tanh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from fxquant.errors import SpecError
+from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.observers.fixed import FixedQParamsObserver
+
+
+class FixedQParamsFakeQuantize(FakeQuantize):
+    """Simulates one grid, whatever the values are. ``scale`` and ``zero_point`` are the buffers of its observer.
+
+    Args:
+        observer: What ``FixedQParamsObserver.with_args`` gives.
+
+    Raises:
+        SpecError: the observer is another one.
+    """
+
+    def __init__(self, observer: Any) -> None:
+        super().__init__(observer=observer)
+        if type(self.activation_post_process) is not FixedQParamsObserver:
+            raise SpecError(
+                "FixedQParamsFakeQuantize takes its grid from its observer",
+                got=type(self.activation_post_process).__name__,
+                expected="FixedQParamsObserver.with_args(scale=..., zero_point=...)",
+            )
+        self.scale = self.activation_post_process.scale
+        self.zero_point = self.activation_post_process.zero_point
+
+    def observe(self, x: Tensor) -> None:
+        """What is seen changes nothing."""
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """The grid."""
+        return self.scale, self.zero_point

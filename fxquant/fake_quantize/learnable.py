@@ -1,0 +1,227 @@
+"""Fake-quantize whose scale and zero point are learned by gradient descent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.errors import SpecError
+from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
+from fxquant.observers.base import ObserverBase
+from fxquant.observers.moving_average import MovingAverageMinMaxObserver
+from fxquant.observers.qparams import SMALLEST_SCALE, middle
+from fxquant.spec import QParams, QScheme
+
+
+class LearnableFakeQuantize(FakeQuantizeBase):
+    """Simulates an integer grid whose ``scale`` and ``zero_point`` are parameters.
+
+    Three states: *static estimate* (the first one: the observer chooses the grid), *static observation* (the observer
+    measures, values pass), *parameter learning* (the grid gets gradients; the observer rests).
+
+    Parameters ``scale`` and ``zero_point`` float32, [1] or [channel_len]. Buffers ``fake_quant_enabled``,
+    ``static_enabled``, ``learning_enabled`` uint8 [1], ``eps`` float32 [1], below which no scale falls.
+
+    Args:
+        observer: Class of the observer that gives the first estimate, or what its ``with_args`` gives.
+        quant_min, quant_max: Inclusive limits of the grid, in steps; ``quant_min <= 0 <= quant_max``.
+        scale, zero_point: What the parameters begin with, in real units per step, and steps.
+        channel_len: Number of channels; -1 for one grid for the whole tensor.
+        use_grad_scaling: Multiply the gradients of the grid by ``1 / sqrt(numel * quant_max)``.
+        **observer_kwargs: Arguments of the observer.
+
+    Raises:
+        SpecError: limits that cannot be; a number of channels that is none; ``use_grad_scaling`` with
+            ``quant_max <= 0``.
+
+    Source:
+        Esser et al., "Learned Step Size Quantization", arXiv:1902.08153 (gradient scale: section 2.2); zero point:
+        Bhalgat et al., "LSQ+", arXiv:2004.09576. Names as in torch.ao's ``_LearnableFakeQuantize``.
+    """
+
+    scale: nn.Parameter
+    zero_point: nn.Parameter
+    static_enabled: Tensor
+    learning_enabled: Tensor
+    eps: Tensor
+
+    def __init__(
+        self,
+        observer: Any = MovingAverageMinMaxObserver,
+        quant_min: int = 0,
+        quant_max: int = 255,
+        scale: float = 1.0,
+        zero_point: float = 0.0,
+        channel_len: int = -1,
+        use_grad_scaling: bool = False,
+        **observer_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        _check(quant_min, quant_max, channel_len, use_grad_scaling)
+        made = observer(quant_min=quant_min, quant_max=quant_max, **observer_kwargs)
+        self.activation_post_process: ObserverBase = made
+        self.scheme: QScheme = made.scheme
+        if (self.scheme.axis is None) != (channel_len == -1):
+            raise SpecError(
+                "observer and channel_len contradict each other",
+                got=f"channel_len={channel_len}, {self.scheme}",
+                expected="the number of channels for a grid per channel, -1 for one per tensor",
+            )
+        self.quant_min, self.quant_max = quant_min, quant_max
+        self.dtype, self.qscheme = made.dtype, getattr(made, "qscheme", None)
+        self.ch_axis = -1 if self.scheme.axis is None else self.scheme.axis
+        self.use_grad_scaling = use_grad_scaling
+        self.bitwidth = int(math.log2(quant_max - quant_min + 1))
+        channels = max(channel_len, 1)
+        first = float(middle(self.scheme)) if self.scheme.symmetric else float(zero_point)
+        self.scale = nn.Parameter(torch.full((channels,), float(scale)), requires_grad=False)
+        self.zero_point = nn.Parameter(torch.full((channels,), first), requires_grad=False)
+        self.add_switch("static_enabled", True, torch.uint8)
+        self.add_switch("learning_enabled", False, torch.uint8)
+        self.register_buffer("eps", torch.tensor([SMALLEST_SCALE], dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format."""
+        if self.is_on("static_enabled") and x.numel():
+            self.activation_post_process(x.detach())
+            scale, zero_point = self.activation_post_process.calculate_qparams()
+            with torch.no_grad():
+                self.scale.copy_(scale)
+                self.zero_point.copy_(zero_point)
+        if not self.is_on("fake_quant_enabled"):
+            return x
+        self._hold()
+        factor = 1.0 / math.sqrt(max(x.numel(), 1) * self.quant_max) if self.use_grad_scaling else 1.0
+        limits = (self.quant_min, self.quant_max)
+        if self.scheme.axis is not None:
+            axis = self.scheme.axis
+            return fake_quantize_learnable_per_channel_affine(x, self.scale, self.zero_point, axis, *limits, factor)
+        return fake_quantize_learnable_per_tensor_affine(x, self.scale, self.zero_point, *limits, factor)
+
+    def _hold(self) -> None:
+        """Keep the scale above ``eps``, and the zero point of a symmetric grid at its middle."""
+        with torch.no_grad():
+            self.scale.clamp_(min=self.eps)
+            if self.scheme.symmetric:
+                self.zero_point.fill_(float(middle(self.scheme)))
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """The grid in use: ``scale`` float32, ``zero_point`` int64, rounded and inside the limits; detached."""
+        self._hold()
+        zero_point = self.zero_point.detach().round().clamp(self.quant_min, self.quant_max).long()
+        return self.scale.detach().clone(), zero_point
+
+    def qparams(self) -> QParams:
+        """The grid in use."""
+        scale, zero_point = self.calculate_qparams()
+        return QParams(self.scheme, scale.float(), zero_point.int())
+
+    @torch.no_grad()
+    def initialize_lsq(self, x: Tensor) -> LearnableFakeQuantize:
+        """Set the scale as LSQ does: ``2 * mean(|x|) / sqrt(quant_max)``, per channel if the grid is.
+
+        Args:
+            x: The weight, or a first batch of activations.
+
+        Source:
+            arXiv:1902.08153, section 2.1.
+        """
+        self.scale.copy_(2 * self._mean(x.abs()) / math.sqrt(max(self.quant_max, 1)))
+        self._hold()
+        return self
+
+    @torch.no_grad()
+    def initialize_lsq_plus(self, x: Tensor) -> LearnableFakeQuantize:
+        """Set the scale as LSQ+ does.
+
+        Symmetric (weights): ``max(|mean - 3 std|, |mean + 3 std|) / 2**(bits - 1)``. Affine (activations): the smallest
+        and largest value become the limits.
+
+        Args:
+            x: The weight, or a first batch of activations.
+
+        Source:
+            arXiv:2004.09576, section 3.3 (weights) and 3.2 (activations, here by the range).
+        """
+        if self.scheme.symmetric:
+            mean = self._mean(x)
+            spread = 3 * (self._mean(x.double() ** 2) - mean.double() ** 2).clamp(min=0).sqrt().float()
+            half = (self.quant_max - self.quant_min + 1) / 2
+            self.scale.copy_(torch.maximum((mean - spread).abs(), (mean + spread).abs()) / half)
+        else:
+            self.activation_post_process(x)
+            scale, zero_point = self.activation_post_process.calculate_qparams()
+            self.scale.copy_(scale)
+            self.zero_point.copy_(zero_point)
+        self._hold()
+        return self
+
+    def _mean(self, x: Tensor) -> Tensor:
+        axis = self.scheme.axis
+        if axis is None:
+            return x.double().mean().reshape(1).float()
+        return x.double().mean([d for d in range(x.dim()) if d != axis % x.dim()]).float()
+
+    def enable_param_learning(self) -> LearnableFakeQuantize:
+        """Learn the grid; the observer rests."""
+        return self.toggle_qparam_learning(True).toggle_fake_quant(True).toggle_observer_update(False)
+
+    def enable_static_estimate(self) -> LearnableFakeQuantize:
+        """Let the observer choose the grid in every call."""
+        return self.toggle_qparam_learning(False).toggle_fake_quant(True).toggle_observer_update(True)
+
+    def enable_static_observation(self) -> LearnableFakeQuantize:
+        """Measure, and pass values on as they are."""
+        return self.toggle_qparam_learning(False).toggle_fake_quant(False).toggle_observer_update(True)
+
+    def toggle_observer_update(self, enabled: bool = True) -> LearnableFakeQuantize:
+        """Whether the observer chooses the grid."""
+        self.set_switch("static_enabled", enabled)
+        self.set_switch("observer_enabled", enabled)
+        return self
+
+    def enable_observer(self, enabled: bool = True) -> None:
+        """Whether the observer chooses the grid."""
+        self.toggle_observer_update(enabled)
+
+    def toggle_qparam_learning(self, enabled: bool = True) -> LearnableFakeQuantize:
+        """Whether scale and zero point get gradients. That of a symmetric grid stays where it is."""
+        self.set_switch("learning_enabled", enabled)
+        self.scale.requires_grad_(enabled)
+        self.zero_point.requires_grad_(enabled)
+        return self
+
+    def toggle_fake_quant(self, enabled: bool = True) -> LearnableFakeQuantize:
+        """Whether values are rounded to the grid."""
+        self.set_switch("fake_quant_enabled", enabled)
+        return self
+
+    def observe_quant_params(self) -> None:
+        """Print the grid."""
+        print(f"LearnableFakeQuantize Scale: {self.scale.detach()}")
+        print(f"LearnableFakeQuantize Zero Point: {self.zero_point.detach()}")
+
+    def extra_repr(self) -> str:
+        names = ("fake_quant_enabled", "static_enabled", "learning_enabled")
+        return ", ".join([str(self.scheme), *(f"{name}={self.is_on(name)}" for name in names)])
+
+
+_LearnableFakeQuantize = LearnableFakeQuantize
+
+
+def _check(quant_min: int, quant_max: int, channel_len: int, use_grad_scaling: bool) -> None:
+    limits = f"quant_min={quant_min}, quant_max={quant_max}"
+    if quant_min >= quant_max or quant_min > 0 or quant_max < 0:
+        raise SpecError(
+            "these limits leave nothing to learn", got=limits, expected="quant_min <= 0 <= quant_max, not equal"
+        )
+    if use_grad_scaling and quant_max <= 0:
+        raise SpecError(
+            "use_grad_scaling divides by the square root of quant_max", got=limits, expected="quant_max > 0"
+        )
+    if isinstance(channel_len, bool) or not isinstance(channel_len, int) or (channel_len < 1 and channel_len != -1):
+        raise SpecError("channel_len is no number of channels", got=repr(channel_len), expected="1 or more, or -1")

@@ -1,0 +1,123 @@
+"""Fake-quantize with any observer: measure, choose a grid, round to it and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import SpecError
+from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.observers.base import ObserverBase
+from fxquant.observers.moving_average import MovingAverageMinMaxObserver
+from fxquant.spec import QParams, QScheme
+
+
+class FakeQuantize(FakeQuantizeBase):
+    """Simulates an integer grid while training.
+
+    With the observer on, every batch is measured and the grid chosen anew; with fake quantization on, the result is
+    ``(clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max) - zero_point) * scale``, with a straight-through
+    gradient. Both are on at first.
+
+    Buffers: ``scale`` float32 and ``zero_point`` int32 (float32 for float qparams), [1] per tensor, [C] per channel,
+    [C, groups] per group; ``fake_quant_enabled`` and ``observer_enabled`` uint8 [1]. The observer is the submodule
+    ``activation_post_process``. A state dict of ``torch.ao.quantization.FakeQuantize`` can be loaded.
+
+    Args:
+        observer: Class of the observer, or what its ``with_args`` gives.
+        quant_min, quant_max: Inclusive limits of the grid, in steps. None: those of the observer.
+        is_dynamic: The grid is measured anew in every call.
+        **observer_kwargs: Arguments of the observer.
+
+    Raises:
+        SpecError: the observer does not take an argument, or the limits do not fit its dtype.
+
+    Source:
+        Jacob et al., arXiv:1712.05877, section 3. Names, arguments and state as in ``torch.ao.quantization``.
+    """
+
+    scale: Tensor
+    zero_point: Tensor
+
+    def __init__(
+        self,
+        observer: Any = MovingAverageMinMaxObserver,
+        quant_min: int | None = None,
+        quant_max: int | None = None,
+        is_dynamic: bool = False,
+        **observer_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        if quant_min is not None and quant_max is not None:
+            observer_kwargs |= {"quant_min": quant_min, "quant_max": quant_max}
+        made = observer(is_dynamic=is_dynamic, **observer_kwargs) if is_dynamic else observer(**observer_kwargs)
+        self.activation_post_process: ObserverBase = made
+        if made.scheme is None:
+            raise SpecError(
+                "this observer has no grid that could be simulated",
+                got=type(made).__name__,
+                expected="an observer with an integer dtype",
+            )
+        self.scheme: QScheme = made.scheme
+        self.quant_min, self.quant_max = self.scheme.quant_min, self.scheme.quant_max
+        self.is_dynamic = made.is_dynamic
+        self.dtype = made.dtype
+        self.qscheme = getattr(made, "qscheme", None)
+        self.ch_axis = -1 if self.scheme.axis is None else self.scheme.axis
+        self.is_per_channel = self.scheme.axis is not None
+        zero_point_dtype = torch.float32 if self.scheme.float_qparams else torch.int32
+        self.register_buffer("scale", torch.tensor([1.0], dtype=torch.float32))
+        self.register_buffer("zero_point", torch.tensor([0], dtype=zero_point_dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format."""
+        if self.is_on("observer_enabled") and x.numel():
+            self.observe(x.detach())
+        if self.is_on("fake_quant_enabled"):
+            return fake_quantize(x, self.scale, self.zero_point, self.scheme)
+        return x
+
+    def observe(self, x: Tensor) -> None:
+        """Measure a batch, and choose the grid anew."""
+        self.activation_post_process(x)
+        self.set_grid(*self.calculate_qparams())
+
+    def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
+        """Copy a grid into the buffers, which keep their dtype and device."""
+        for buffer, value in ((self.scale, scale), (self.zero_point, zero_point)):
+            if buffer.shape != value.shape:
+                buffer.resize_(value.shape)
+            buffer.copy_(value)
+
+    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
+        """``(scale, zero_point)`` for what the observer saw.
+
+        Raises:
+            CalibrationError: it has seen nothing.
+        """
+        return self.activation_post_process.calculate_qparams()
+
+    def qparams(self) -> QParams:
+        """The grid in use, as the buffers have it now."""
+        return QParams(self.scheme, self.scale.detach(), self.zero_point.detach())
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool, *args: Any
+    ) -> None:
+        """Take grids of any number of channels."""
+        for name in ("scale", "zero_point"):
+            saved, buffer = state_dict.get(prefix + name), getattr(self, name)
+            if isinstance(saved, Tensor) and saved.shape != buffer.shape and self.is_per_channel:
+                buffer.resize_(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
+
+    def extra_repr(self) -> str:
+        switches = ", ".join(f"{name}={self.is_on(name)}" for name in ("fake_quant_enabled", "observer_enabled"))
+        if self.scale.numel() == 1:
+            grid = f"scale={self.scale.item():.4g}, zero_point={self.zero_point.item()}"
+        else:
+            grid = f"scale=[{self.scale.min().item():.4g}, {self.scale.max().item():.4g}]"
+        return f"{self.scheme}, {switches}, {grid}"

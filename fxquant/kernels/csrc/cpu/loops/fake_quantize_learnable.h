@@ -1,0 +1,27 @@
+#pragma once
+#include "../isa.h"
+#include "channels.h"
+#include "../../common/types.h"
+
+namespace fxquant {
+
+struct LearnableBackwardArgs {
+  Float type;  // of grad, x and dx
+  const void* grad;
+  const void* x;
+  void* dx;
+  Layout layout;
+  Grids<float> grids;          // for every type but double
+  Grids<double> double_grids;  // for double
+};
+
+// What a stretch of the tensor adds to the gradients of its grids, in float64: [channels] each.
+struct LearnableSums {
+  double* scale;    // of grad times the slope of the scale
+  double* clipped;  // of grad where x was clipped; times -scale it is the gradient of the zero point
+};
+
+}  // namespace fxquant
+
+FXQ_DECLARE_LOOP(fake_quantize_learnable_loop,
+                 (const LearnableBackwardArgs& args, const LearnableSums& sums, int64_t begin, int64_t end))
