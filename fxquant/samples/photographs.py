@@ -59,40 +59,41 @@ def labelled_photographs() -> list[Photograph]:
     ]
 
 
-def labelled_batch() -> tuple[Tensor, Tensor]:
-    """The same as ``(images, labels)``: float32 [20, 3, 224, 224], normalised, and int64 [20]."""
+def labelled_batch(side: int = CROP) -> tuple[Tensor, Tensor]:
+    """The same as ``(images, labels)``: float32 [20, 3, side, side], normalised, and int64 [20]."""
     photographs = labelled_photographs()
-    return to_batch([each.image for each in photographs]), torch.tensor([each.label for each in photographs])
+    return to_batch([each.image for each in photographs], side), torch.tensor([each.label for each in photographs])
 
 
-def calibration_batches(batch_size: int = 16, num_batches: int = 6, seed: int = 0) -> list[Tensor]:
+def calibration_batches(batch_size: int = 16, num_batches: int = 6, seed: int = 0, side: int = CROP) -> list[Tensor]:
     """Random crops of eight photographs that share nothing with the labelled ones.
 
     Args:
         batch_size: Images per batch.
         num_batches: How many batches. Every photograph comes up equally often.
         seed: Of the crops.
+        side: Pixels that they are brought to.
 
     Returns:
-        ``num_batches`` tensors, float32 [batch_size, 3, 224, 224], normalised.
+        ``num_batches`` tensors, float32 [batch_size, 3, side, side], normalised.
     """
     photographs = [_open(archive, member) for archive, member in _CALIBRATION_PHOTOGRAPHS]
     choice = random.Random(seed)
     total = batch_size * num_batches
     crops = [_random_crop(photographs[index % len(photographs)], choice) for index in range(total)]
     choice.shuffle(crops)
-    return list(to_batch(crops).split(batch_size))
+    return list(to_batch(crops, side).split(batch_size))
 
 
-def to_batch(images: Sequence[Image.Image]) -> Tensor:
-    """Resize, crop the middle, scale to [0, 1] and normalise: float32 [N, 3, 224, 224]."""
-    pixels = torch.stack([transforms.pil_to_tensor(cropped(image)) for image in images])
+def to_batch(images: Sequence[Image.Image], side: int = CROP) -> Tensor:
+    """Resize, crop the middle, scale to [0, 1] and normalise: float32 [N, 3, side, side]."""
+    pixels = torch.stack([transforms.pil_to_tensor(cropped(image, side)) for image in images])
     return transforms.normalize(pixels.float().div_(255.0), list(MEAN), list(STD), inplace=True)
 
 
-def cropped(image: Image.Image) -> Image.Image:
-    """What the network sees of a picture: the middle 224 x 224 pixels after the shorter side was made 256."""
-    return transforms.center_crop(transforms.resize(image, [RESIZE]), [CROP, CROP])
+def cropped(image: Image.Image, side: int = CROP) -> Image.Image:
+    """What a network sees of a picture: of 224 pixels, the middle ones after the shorter side was made 256."""
+    return transforms.center_crop(transforms.resize(image, [side * RESIZE // CROP]), [side, side])
 
 
 def _random_crop(image: Image.Image, choice: random.Random) -> Image.Image:

@@ -1,0 +1,147 @@
+"""One network of the zoo, measured: a row of ``zoo.py``, as JSON on the last line of what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torchvision
+from peers import PEERS
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.demo.measure import interleaved_medians, sqnr
+from fxquant.samples.networks import random_network
+from fxquant.samples.photographs import calibration_batches, labelled_batch
+
+GIGA_MACS = 32
+"""Multiply-accumulates of one forward pass over all images, in 10⁹, above which fewer images are taken."""
+IMAGES = (2, 8)
+"""Fewest and most images; as many to calibrate with as to measure on."""
+TIMED = 40
+"""10⁹ multiply-accumulates of one image, up to which latency is measured."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="as in torchvision.models")
+    parser.add_argument("--images", type=int, help="to calibrate with and to measure on; default: by the network's cost")
+    parser.add_argument("--rounds", type=int, default=5, help="of timed calls")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with torch.no_grad():
+        print(json.dumps(measure(options.model, options.images, options.rounds)))
+
+
+def measure(name: str, images: int | None, rounds: int) -> dict[str, Any]:
+    """The row: see ``zoo.py`` for what its columns mean."""
+    side, giga_macs = facts(name)
+    images = images or max(IMAGES[0], min(IMAGES[1], int(GIGA_MACS / giga_macs)))
+    calibration = calibration_batches(batch_size=images, num_batches=1, side=side)
+    photographs = labelled_batch(side)[0][:images]
+    model = random_network(name, calibration)
+    last = last_layer(model, calibration[0][:1])
+    expected = seen(model, last, photographs)
+    row: dict[str, Any] = {"model": name, "side": side, "images": images, "giga_macs": giga_macs}
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        start = time.perf_counter()
+        prepared = fxq.prepare(model, calibration[0][:1])
+        row["prepare_s"] = time.perf_counter() - start
+        start = time.perf_counter()
+        fxq.calibrate(prepared, calibration, progress=False)
+        row["calibrate_s"] = time.perf_counter() - start
+        start = time.perf_counter()
+        int8 = fxq.convert(prepared)
+        row["convert_s"] = time.perf_counter() - start
+    row["warnings"] = [str(each.message) for each in caught]
+
+    coverage = prepared.coverage()
+    row["int8_macs"] = coverage.int8_macs
+    row["float_operators"] = Counter(each.operator for each in coverage.float_rows)
+    row["boundaries"] = sum(isinstance(each, (fxq.nn.Quantize, fxq.nn.Dequantize)) for each in int8.modules())
+    row["int8"] = noise(expected, seen(int8, last, photographs))
+    if giga_macs <= TIMED:
+        one = photographs[:1]
+        ms = interleaved_medians({"float": lambda: model(one), "int8": lambda: int8(one)}, rounds)
+        row["float_ms"], row["int8_ms"] = ms["float"], ms["int8"]
+    del int8
+    row["simulation"] = noise(expected, seen(fxq.convert(prepared, to="fake_quant"), last, photographs))
+    del prepared
+    row["torch.ao"] = attempt(lambda: seen(PEERS["torch.ao onednn"](model, calibration), last, photographs), expected)
+    row["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return row
+
+
+def facts(name: str) -> tuple[int, float]:
+    """Pixels of a side that the network was made for, and 10⁹ multiply-accumulates of one image.
+
+    Of several sets of weights, that of the smallest images counts: it is the constructor's size.
+    """
+    weights = torchvision.models.get_model_weights(name)
+    smallest = min(weights, key=lambda each: each.transforms.keywords["crop_size"])
+    return smallest.transforms.keywords["crop_size"], smallest.meta["_ops"]
+
+
+def last_layer(model: nn.Module, x: Tensor) -> str:
+    """Path of the linear layer or convolution that runs last."""
+    order: list[str] = []
+    layers = [(path, each) for path, each in model.named_modules() if isinstance(each, (nn.Conv2d, nn.Linear))]
+    hooks = [each.register_forward_pre_hook(lambda *_, path=path: order.append(path)) for path, each in layers]
+    model(x)
+    for hook in hooks:
+        hook.remove()
+    return order[-1]
+
+
+def seen(model: Any, last: str, photographs: Tensor) -> tuple[Tensor, Tensor]:
+    """Input of the last layer, in real numbers, and output of the model; one photograph at a time, as users call it."""
+    inputs: list[Tensor] = []
+    with listening(model.get_submodule(last), inputs):
+        outputs = [model(photograph[None]) for photograph in photographs]
+    return torch.cat(inputs), torch.cat(outputs)
+
+
+@contextmanager
+def listening(layer: nn.Module, inputs: list[Tensor]) -> Iterator[None]:
+    def keep(layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        (x,) = args
+        if isinstance(layer, fxq.nn.QuantizedModule):
+            x = fxq.kernels.dequantize(x, *layer.scalars("x"))
+        elif x.is_quantized:
+            x = x.dequantize()
+        inputs.append(x.clone())
+
+    hook = layer.register_forward_pre_hook(keep)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def noise(expected: tuple[Tensor, Tensor], got: tuple[Tensor, Tensor]) -> dict[str, float]:
+    """dB at the last layer's input, and at the output."""
+    return {"input": sqnr(expected[0], got[0]), "output": sqnr(expected[1], got[1])}
+
+
+def attempt(call: Callable[[], tuple[Tensor, Tensor]], expected: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    """The peer's noise; if it does not convert or run, the first line of its reason."""
+    try:
+        return noise(expected, call())
+    except Exception as error:  # whatever another tool raises is a result here
+        return {"fails": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
