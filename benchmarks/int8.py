@@ -17,7 +17,8 @@ import torch
 from peers import PEERS
 from tabulate import tabulate
 
-from fxquant.demo.measure import interleaved_medians, machine, sqnr
+from fxquant.demo.measure import interleaved_medians, machine
+from fxquant.noise import sqnr
 from fxquant.samples.networks import random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 

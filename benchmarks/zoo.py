@@ -142,7 +142,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=everything, metavar="MODEL", help="default: all of them")
     parser.add_argument("--quick", action="store_true", help=f"{len(QUICK)} networks and 2 images, to see that it runs")
-    parser.add_argument("--images", type=int, help="to calibrate with and to measure on; default: by the network's cost")
+    parser.add_argument("--images", type=int, help="to calibrate with and to measure on (default: 2 to 8)")
     parser.add_argument("--rounds", type=int, default=5, help="of timed calls")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", default="out/zoo.json", help="where rows are kept (default: %(default)s)")

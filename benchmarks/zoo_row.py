@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from peers import PEERS
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.demo.measure import interleaved_medians, sqnr
+from fxquant.demo.measure import interleaved_medians
+from fxquant.noise import sqnr
 from fxquant.samples.networks import random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 
@@ -34,7 +36,7 @@ TIMED = 40
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help="as in torchvision.models")
-    parser.add_argument("--images", type=int, help="to calibrate with and to measure on; default: by the network's cost")
+    parser.add_argument("--images", type=int, help="as in zoo.py")
     parser.add_argument("--rounds", type=int, default=5, help="of timed calls")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -56,32 +58,32 @@ def measure(name: str, images: int | None, rounds: int) -> dict[str, Any]:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        start = time.perf_counter()
-        prepared = fxq.prepare(model, calibration[0][:1])
-        row["prepare_s"] = time.perf_counter() - start
-        start = time.perf_counter()
-        fxq.calibrate(prepared, calibration, progress=False)
-        row["calibrate_s"] = time.perf_counter() - start
-        start = time.perf_counter()
-        int8 = fxq.convert(prepared)
-        row["convert_s"] = time.perf_counter() - start
+        prepared, row["prepare_s"] = timed(fxq.prepare, model, calibration[0][:1])
+        row["calibrate_s"] = timed(fxq.calibrate, prepared, calibration, progress=False)[1]
+        int8, row["convert_s"] = timed(fxq.convert, prepared)
     row["warnings"] = [str(each.message) for each in caught]
-
     coverage = prepared.coverage()
     row["int8_macs"] = coverage.int8_macs
     row["float_operators"] = Counter(each.operator for each in coverage.float_rows)
     row["boundaries"] = sum(isinstance(each, (fxq.nn.Quantize, fxq.nn.Dequantize)) for each in int8.modules())
     row["int8"] = noise(expected, seen(int8, last, photographs))
     if giga_macs <= TIMED:
-        one = photographs[:1]
-        ms = interleaved_medians({"float": lambda: model(one), "int8": lambda: int8(one)}, rounds)
-        row["float_ms"], row["int8_ms"] = ms["float"], ms["int8"]
-    del int8
+        calls = {"float_ms": partial(model, photographs[:1]), "int8_ms": partial(int8, photographs[:1])}
+        row |= interleaved_medians(calls, rounds)
+        del calls
+    del int8  # the largest networks fill the memory with each form
     row["simulation"] = noise(expected, seen(fxq.convert(prepared, to="fake_quant"), last, photographs))
     del prepared
     row["torch.ao"] = attempt(lambda: seen(PEERS["torch.ao onednn"](model, calibration), last, photographs), expected)
     row["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return row
+
+
+def timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float]:
+    """What a call gives, and its seconds."""
+    start = time.perf_counter()
+    result = call(*args, **kwargs)
+    return result, time.perf_counter() - start
 
 
 def facts(name: str) -> tuple[int, float]:

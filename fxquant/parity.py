@@ -1,4 +1,4 @@
-"""Measures, unit by unit, whether int8 operators, their integer reference and the simulation agree."""
+"""Measures, unit by unit, whether int8 operators, their integer reference and the simulation agree; and their noise."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
-from torch.fx.node import map_arg
 
 from fxquant.errors import InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.nn.base import QuantizedModule
+from fxquant.noise import UnitNoise, evaluate, float_values, in_order, integers, real, unit_noise
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import QParams
 
@@ -25,10 +25,17 @@ NEAR = 1e-3
 EQUAL_SHARE = 0.9999
 """Share of elements that an operator of the framework must have in common with the reference."""
 
+COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
+HEAD = ("unit", "pattern", *COMPARED, "alone dB", "by", "here dB", "breach")
+ALIGNMENT = ("left", "left", *("right",) * len(COMPARED), "right", "left", "right", "left")
+LEGEND = (
+    "dB against the float model: a unit alone (* the worst), what makes most of that noise, and the model up to there."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ParityRow:
-    """One unit, on the integers that the int8 model gave it."""
+    """One unit, on the integers that the int8 model gave it; its noise, against the float model."""
 
     unit: str
     pattern: str
@@ -43,6 +50,8 @@ class ParityRow:
     """Largest difference between these two, in integer steps."""
     simulation_far: int
     """Elements off the grid, or different although the unrounded value is over ``NEAR`` steps from a boundary."""
+    noise: UnitNoise
+    """Signal to noise against the float model, of the unit alone and at this point of the model."""
 
     @property
     def breach(self) -> str:
@@ -68,7 +77,12 @@ class Parity:
         """The units that break the contract."""
         return tuple(row for row in self.rows if row.breach)
 
+    def worst(self, count: int = 3) -> tuple[ParityRow, ...]:
+        """The units that make the most noise alone, the worst first."""
+        return tuple(sorted(self.rows, key=lambda row: row.noise.isolated)[:count])
+
     def __str__(self) -> str:
+        worst = self.worst()
         table = [
             (
                 row.unit,
@@ -78,13 +92,15 @@ class Parity:
                 f"{100 * row.simulation_equal:.4f}",
                 row.simulation_steps,
                 row.simulation_far,
+                f"{row.noise.isolated:.1f}{'*' if row in worst else ' '}",
+                row.noise.part,
+                f"{row.noise.accumulated:.1f}",
                 row.breach,
             )
             for row in self.rows
         ]
-        head = ("unit", "pattern", "int8 = ref %", "steps", "sim = ref %", "steps", "far", "breach")
-        text = tabulate(table, headers=head, disable_numparse=True)
-        return f"{text}\n{len(self.rows)} units measured, {len(self.breaches)} break the contract."
+        text = tabulate(table, headers=HEAD, disable_numparse=True, colalign=ALIGNMENT)
+        return f"{text}\n{LEGEND}\n{len(self.rows)} units measured, {len(self.breaches)} break the contract."
 
 
 def measure_parity(
@@ -101,29 +117,32 @@ def measure_parity(
         A row for every unit that computes; units that only move values are left out.
     """
     plan = plan_of(int8)
-    values = _run(int8, args, kwargs or {})
     nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
-    rows = []
-    with torch.no_grad():
-        for unit in plan.units:
-            node = nodes.get(unit.root)
-            module = None if node is None else module_of(node)
-            if node is None or not isinstance(module, QuantizedModule) or "y" not in unit.roles:
-                continue
-            inputs = [values[arg] for arg in node.args if isinstance(arg, Node)]
-            reference = module.reference(*inputs)
-            floats = {
-                unit.roles[role].name: _dequantize(x, plan.qparams[unit.roles[role]])
-                for role, x in zip(unit.inputs, inputs, strict=True)
-            }
-            unrounded, rounded = _simulate(unit, simulated_nodes, floats)
-            rows.append(_compare(unit, values[node], reference, unrounded, rounded, plan.qparams[unit.roles["y"]]))
-    if not rows:
+    present = [(unit, nodes[unit.root]) for unit in plan.units if unit.root in nodes]
+    measured = [(unit, node, module_of(node)) for unit, node in present]
+    if not any(isinstance(module, QuantizedModule) for _, _, module in measured):
         raise InputError(
             "no unit of the plan is found in the int8 model",
             got=f"{len(plan.units)} units planned, none of them a node of the graph",
             expected="the module that convert gave, with the names of its nodes",
         )
+    bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
+    values, real_values = _run(int8, bound), float_values(simulated, bound)
+    rows = []
+    with torch.no_grad():
+        for unit, node, module in measured:
+            if not isinstance(module, QuantizedModule) or "y" not in unit.roles:
+                continue
+            inputs = [values[arg] for arg in node.args if isinstance(arg, Node)]
+            reference = module.reference(*inputs)
+            floats = {
+                unit.roles[role].name: real(x, plan.qparams[unit.roles[role]])
+                for role, x in zip(unit.inputs, inputs, strict=True)
+            }
+            unrounded, rounded = _simulate(unit, simulated_nodes, floats)
+            noise = unit_noise(unit, plan, module, values[node], real_values, simulated_nodes)
+            y = plan.qparams[unit.roles["y"]]
+            rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise))
     return Parity(tuple(rows))
 
 
@@ -133,12 +152,10 @@ class _Recorder(Interpreter):
         self.extra_traceback = False
 
 
-def _run(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[Node, Any]:
+def _run(gm: GraphModule, bound: Mapping[str, Any]) -> dict[Node, Any]:
     recorder = _Recorder(gm)
-    bound = bind(gm, args, kwargs, "the batch to check parity on")
-    names = [str(node.target).lstrip("*") for node in gm.graph.nodes if node.op == "placeholder"]
     with torch.no_grad():
-        recorder.run(*(bound[name] for name in names))
+        recorder.run(*in_order(gm, bound))
     return recorder.env
 
 
@@ -154,52 +171,42 @@ def plan_of(converted: GraphModule) -> QuantPlan:
     return plan
 
 
-def _dequantize(q: Tensor, qparams: QParams) -> Tensor:
-    return (q.to(torch.int32) - qparams.zero_point).to(torch.float32) * qparams.scale
-
-
 def _simulate(unit: QuantUnit, nodes: Mapping[str, Node], floats: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The unit's float nodes on given inputs, through the simulation's own modules: before and after it is rounded."""
-    env: dict[str, Any] = {}
-
-    def value_of(arg: Node) -> Any:
-        if arg.name in env:
-            return env[arg.name]
-        if isinstance(module := module_of(arg), StaticFakeQuantize):
-            return module(floats[arg.all_input_nodes[0].name])
-        return floats[arg.name]
-
-    for name in unit.nodes:
-        node = nodes[name]
-        args, kwargs = map_arg(node.args, value_of), map_arg(node.kwargs, value_of)
-        function: Any = module_of(node) or node.target
-        env[name] = function(*args, **kwargs)
-    unrounded = env[unit.root]
+    unrounded = evaluate(unit, nodes, floats, rounding=True)
     roundings = [module_of(user) for user in nodes[unit.root].users]
     rounding = next((module for module in roundings if isinstance(module, StaticFakeQuantize)), None)
     return unrounded, unrounded if rounding is None else rounding(unrounded)
 
 
 def _compare(
-    unit: QuantUnit, native: Tensor, reference: Tensor, unrounded: Tensor, rounded: Tensor, y: QParams
+    unit: QuantUnit,
+    native: Tensor,
+    reference: Tensor,
+    unrounded: Tensor,
+    rounded: Tensor,
+    y: QParams,
+    noise: UnitNoise,
 ) -> ParityRow:
-    inverse = 1.0 / y.scale
-    expected = reference.to(torch.int32)
-    on_grid = rounded * inverse + y.zero_point
-    simulated = torch.round(on_grid).to(torch.int32)
-    off, gap = (native.to(torch.int32) - expected).abs(), (simulated - expected).abs()
-    steps = unrounded * inverse
-    near_boundary = ((steps - torch.floor(steps)) - 0.5).abs() <= NEAR
+    simulated = integers(rounded, y)
+    off, gap = ((other.int() - reference.int()).abs() for other in (native, simulated))
     # What the simulation gives must lie on the grid of the integers, and be the same one unless rounding was close.
-    far = ((gap > 0) & ~near_boundary) | ((on_grid - torch.round(on_grid)).abs() > NEAR)
-    count = max(expected.numel(), 1)
+    near_boundary = (_steps_to_grid(unrounded, y) - 0.5).abs() <= NEAR
+    far = ((gap > 0) & ~near_boundary) | (_steps_to_grid(rounded, y) > NEAR)
+    count = max(reference.numel(), 1)
     return ParityRow(
         unit.root,
         unit.pattern,
-        expected.numel(),
+        reference.numel(),
         1 - int((off > 0).sum()) / count,
         int(off.max()) if off.numel() else 0,
         1 - int((gap > 0).sum()) / count,
         int(gap.max()) if gap.numel() else 0,
         int(far.sum()),
+        noise,
     )
+
+
+def _steps_to_grid(values: Tensor, grid: QParams) -> Tensor:
+    """How far each value lies from the step that it is rounded to, in steps."""
+    return (values - real(integers(values, grid), grid)).abs() / grid.scale

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fxquant.demo.measure import sqnr
+from fxquant.noise import sqnr
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 import fxquant as fxq
-from fxquant.demo.measure import sqnr
+from fxquant.noise import sqnr
 from fxquant.parity import plan_of
 
 

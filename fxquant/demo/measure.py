@@ -1,8 +1,7 @@
-"""Measuring: contestants take turns in one process, and the median of the rounds counts; noise in dB; the machine."""
+"""Measuring: contestants take turns in one process, and the median of the rounds counts; the machine."""
 
 from __future__ import annotations
 
-import math
 import platform
 import statistics
 import time
@@ -10,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -27,15 +25,6 @@ def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds:
             call()
             seconds[name].append(time.perf_counter() - start)
     return {name: 1e3 * statistics.median(times) for name, times in seconds.items()}
-
-
-def sqnr(reference: Tensor, other: Tensor) -> float:
-    """Signal to quantization noise of ``other``, in dB: 10·log10(Σ reference² / Σ (reference - other)²)."""
-    exact = reference.double()
-    signal, noise = exact.square().sum().item(), (exact - other.double()).square().sum().item()
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 
 
 def machine() -> dict[str, str]:

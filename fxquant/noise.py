@@ -1,0 +1,155 @@
+"""Where the noise of a quantized model comes from: each unit alone, and together with all that came before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
+
+from fxquant.fake_quantize.grid import from_integers, to_integers
+from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.query import module_of
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.fake_quantized import FakeQuantizedWeight
+from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.spec import QParams
+
+WEIGHT_SHARE = 0.5
+"""Of the noise that a unit makes alone: from here on its weight is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitNoise:
+    """Signal to noise of one unit's result, in dB, against what the float model has there; inf without any noise."""
+
+    isolated: float
+    """The int8 unit on the float model's own values, rounded to the unit's grids."""
+    accumulated: float
+    """The int8 model, run from its inputs to this point."""
+    weight: float
+    """The float unit with nothing but its weight rounded; inf for a unit without a weight."""
+
+    @property
+    def part(self) -> Literal["weight", "activation", ""]:
+        """What makes most of the noise that the unit makes alone: its weight, or its inputs and its result."""
+        if self.isolated == math.inf:
+            return ""
+        return "weight" if 10 ** ((self.isolated - self.weight) / 10) >= WEIGHT_SHARE else "activation"
+
+
+def sqnr(reference: Tensor, other: Tensor) -> float:
+    """Signal to quantization noise of ``other``, in dB: 10·log10(Σ reference² / Σ (reference - other)²)."""
+    exact = reference.double()
+    signal, noise = exact.square().sum().item(), (exact - other.double()).square().sum().item()
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+class FloatRun(Interpreter):
+    """Runs a simulation without its roundings, which is the float model, and keeps every value in ``env``."""
+
+    def __init__(self, simulated: GraphModule) -> None:
+        super().__init__(simulated, garbage_collect_values=False)
+        self.extra_traceback = False
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = self.fetch_attr(target)
+        if isinstance(module, StaticFakeQuantize):
+            return args[0]
+        if isinstance(module, FakeQuantizedWeight):
+            return module.torch_class.forward(module, *args, **kwargs)
+        return super().call_module(target, args, kwargs)
+
+
+def float_values(simulated: GraphModule, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value of the float model, by the name of its node.
+
+    Args:
+        simulated: What ``convert(prepared, to="fake_quant")`` gave.
+        bound: Its inputs by name.
+    """
+    run = FloatRun(simulated)
+    with torch.no_grad():
+        run.run(*in_order(simulated, bound))
+    return {node.name: value for node, value in run.env.items()}
+
+
+def in_order(gm: GraphModule, bound: Mapping[str, Any]) -> list[Any]:
+    """Inputs in the order of a graph's placeholders."""
+    return [bound[str(node.target).lstrip("*")] for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def unit_noise(
+    unit: QuantUnit,
+    plan: QuantPlan,
+    module: QuantizedModule,
+    result: Tensor,
+    floats: Mapping[str, Any],
+    simulated: Mapping[str, Node],
+) -> UnitNoise:
+    """The noise of one unit.
+
+    Args:
+        unit: As ``plan`` has it.
+        module: The unit in the int8 model.
+        result: What ``module`` gave when the int8 model ran.
+        floats: Every value of the float model, by the name of its node.
+        simulated: The nodes of the simulation, by name.
+    """
+    refs = [unit.roles[role] for role in unit.inputs]
+    grids = [plan.qparams[ref] for ref in refs]
+    inputs = [
+        to_integers(floats[ref.name], g.scale, g.zero_point, g.scheme) for ref, g in zip(refs, grids, strict=True)
+    ]
+    y = plan.qparams[unit.roles["y"]] if "y" in unit.roles else None
+    expected, has_weight = floats[unit.root], "weight" in unit.roles
+    return UnitNoise(
+        isolated=sqnr(expected, real(module(*inputs), y)),
+        accumulated=sqnr(expected, real(result, y)),
+        weight=sqnr(expected, evaluate(unit, simulated, floats, rounding=False)) if has_weight else math.inf,
+    )
+
+
+def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, Any], *, rounding: bool) -> Tensor:
+    """The result of a unit's nodes in the simulation, before it is rounded.
+
+    Args:
+        unit: As the plan has it.
+        nodes: The nodes of the simulation, by name.
+        values: What the unit reads, by name, before it is rounded.
+        rounding: Whether inputs are rounded to their grids; a weight always is.
+    """
+    env: dict[str, Any] = {}
+
+    def value_of(arg: Node) -> Any:
+        if arg.name in env:
+            return env[arg.name]
+        module = module_of(arg)
+        if not isinstance(module, StaticFakeQuantize):
+            return values[arg.name]
+        value = values[arg.all_input_nodes[0].name]
+        return module(value) if rounding else value
+
+    for name in unit.nodes:
+        node = nodes[name]
+        args, kwargs = map_arg(node.args, value_of), map_arg(node.kwargs, value_of)
+        function: Any = module_of(node) or node.target
+        env[name] = function(*args, **kwargs)
+    return env[unit.root]
+
+
+def real(values: Tensor, grid: QParams | None) -> Tensor:
+    """The real numbers that integers stand for; real numbers as they are."""
+    return values if grid is None else from_integers(values, grid.scale, grid.zero_point, grid.scheme)
+
+
+def integers(values: Tensor, grid: QParams) -> Tensor:
+    """Real numbers on a grid, as it stores them."""
+    return to_integers(values, grid.scale, grid.zero_point, grid.scheme)
