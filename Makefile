@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ bench: $(READY) ## int8 against float and torch.ao, then the cost of calibration
 	@mkdir -p out
 	@$(BIN)/python benchmarks/int8.py --json out/int8.json
 	@$(BIN)/python benchmarks/calibration.py --json out/calibration.json
+
+zoo: $(READY) ## all classification networks of torchvision: noise, share of int8, speed (hours; goes on where it stopped); JSON in out/
+	@$(BIN)/python benchmarks/zoo.py --json out/zoo.json
 
 clean: ## remove what the other targets made in this folder (fetched weights and photographs stay in ~/.cache/fxquant)
 	rm -rf $(VENV) build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

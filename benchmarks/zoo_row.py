@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 import time
 import warnings
 from collections import Counter
@@ -28,7 +27,9 @@ from fxquant.samples.photographs import calibration_batches, labelled_batch
 GIGA_MACS = 32
 """Multiply-accumulates of one forward pass over all images, in 10⁹, above which fewer images are taken."""
 IMAGES = (2, 8)
-"""Fewest and most images; as many to calibrate with as to measure on."""
+"""Fewest and most images to measure on."""
+CALIBRATION = 2
+"""Images to calibrate with, and to take statistics from, for each that is measured on."""
 TIMED = 40
 """10⁹ multiply-accumulates of one image, up to which latency is measured."""
 
@@ -49,7 +50,7 @@ def measure(name: str, images: int | None, rounds: int) -> dict[str, Any]:
     """The row: see ``zoo.py`` for what its columns mean."""
     side, giga_macs = facts(name)
     images = images or max(IMAGES[0], min(IMAGES[1], int(GIGA_MACS / giga_macs)))
-    calibration = calibration_batches(batch_size=images, num_batches=1, side=side)
+    calibration = calibration_batches(batch_size=images, num_batches=CALIBRATION, side=side)
     photographs = labelled_batch(side)[0][:images]
     model = random_network(name, calibration)
     last = last_layer(model, calibration[0][:1])
@@ -146,4 +147,4 @@ def attempt(call: Callable[[], tuple[Tensor, Tensor]], expected: tuple[Tensor, T
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -61,3 +61,26 @@ def test_calibration(benchmark: Run) -> None:
     }
     assert all(value > 0 for value in measured.values())
     assert all(name in text for name in measured)
+
+
+def test_zoo(benchmark: Run) -> None:
+    arguments = ("--images", "1", "--rounds", "1", "--threads", "1", "--models", "shufflenet_v2_x0_5")
+    text, results = benchmark("zoo.py", *arguments)
+    row = results["rows"]["shufflenet_v2_x0_5"]
+    assert row["int8_macs"] == 1
+    assert row["float_operators"] == {}
+    assert set(row["int8"]) == set(row["simulation"]) == set(row["torch.ao"]) == {"input", "output"}
+    assert "of 1 networks meet every target" in text
+    assert benchmark("zoo.py", *arguments)[1]["rows"]["shufflenet_v2_x0_5"] == row  # not measured again
+
+
+def test_a_network_that_fails_costs_one_row_of_the_zoo(
+    benchmark: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FXQUANT_KERNELS", "nonsense")
+    with pytest.raises(SystemExit) as caught:
+        benchmark("zoo.py", "--models", "resnet18")
+    assert caught.value.code == 1
+    text = capsys.readouterr().out
+    assert "0 of 1 networks meet every target.\nresnet18: fxquant.errors." in text
+    assert "FXQUANT_KERNELS has an unknown value" in text

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from fxquant.graph.query import INPLACE, module_path
+from fxquant.graph.query import INPLACE, WRAPPED, module_path
 
 
 def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: Iterable[Node] = ()) -> str:
@@ -93,7 +93,7 @@ def _last_placeholder(node: Node) -> Node:
 def replace_node(old: Node, new: Node) -> None:
     """Let ``new`` stand for ``old``: its users, its name, its metadata where ``new`` has none. ``old`` is erased."""
     old.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
-    new.meta = {**old.meta, **new.meta}
+    new.meta = {**{key: value for key, value in old.meta.items() if key != WRAPPED}, **new.meta}
     name = old.name
     old.graph.erase_node(old)
     rename(new, name)
@@ -107,6 +107,8 @@ def rename(node: Node, name: str) -> None:
 
 def retarget(node: Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> None:
     """Make ``node`` another call, in its place: its name, its readers and its meta stay."""
+    if target is not node.target:
+        node.meta.pop(WRAPPED, None)
     node.op = op
     node.target = target
     node.args = args

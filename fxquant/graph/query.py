@@ -24,6 +24,8 @@ WRITTEN = "fxquant_written"
 """Key of ``node.meta``: the canonical function that the user called where the node now calls a layer."""
 WHOLE = "fxquant_whole"
 """Key of ``node.meta``: of a part of an operator that was taken apart, (the operator's path, the rule that decides)."""
+WRAPPED = "is_wrapped"
+"""Where torch.fx notes that a function was wrapped; code made from the graph then wraps its target again, for all."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, symbolic_trace
+from torchvision.ops import StochasticDepth
 
+import fxquant as fxq
 from fxquant.graph.edit import (
     add_module,
     drop_unused_modules,
@@ -93,3 +95,11 @@ def test_drop_unused_modules(gm):
     gm.add_module("idle", nn.Linear(2, 2))
     drop_unused_modules(gm)
     assert [name for name, _ in gm.named_children()] == ["block"]
+
+
+def test_a_wrapped_function_that_is_replaced_is_not_wrapped_again_under_its_new_name():
+    # torch.fx notes it on the node; generated code would wrap "torch.nn.functional.dropout", and whoever traces any
+    # model after that gets a KeyError.
+    model = nn.Sequential(nn.Conv2d(2, 2, 1), StochasticDepth(0.5, "row")).eval()
+    fxq.prepare(model, torch.rand(1, 2, 4, 4))
+    assert len(symbolic_trace(nn.Sequential(nn.ReLU())).graph.nodes) == 3
