@@ -84,3 +84,11 @@ def test_a_network_that_fails_costs_one_row_of_the_zoo(
     text = capsys.readouterr().out
     assert "0 of 1 networks meet every target.\nresnet18: fxquant.errors." in text
     assert "FXQUANT_KERNELS has an unknown value" in text
+
+
+def test_fake_quantize(benchmark: Run) -> None:
+    text, results = benchmark("fake_quantize.py", "--quick", "--sizes", "0.8 MB", "--threads", "1")
+    works = [row["work"] for row in results["results"]]
+    assert len(works) == len(set(works)) == 7
+    assert all(row["us"] > 0 for row in results["results"])
+    assert "times faster than torch" in text

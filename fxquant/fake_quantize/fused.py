@@ -1,18 +1,23 @@
-"""Fake-quantize with a moving average of ranges: the usual choice while training."""
+"""Fake-quantize with a moving average of ranges, by one operator: the usual choice while training."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.kernels import moving_average_qparams
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
+from fxquant.observers.qparams import middle
 
 
 class FusedMovingAvgObsFakeQuantize(FakeQuantize):
-    """``FakeQuantize`` with a moving average observer, and switches of int64 as torch.ao has them here.
+    """``FakeQuantize`` with a moving average observer, whose work one operator does in one pass over the data.
+
+    The switches are int64 here, as in torch.ao.
 
     Args:
         observer: ``MovingAverageMinMaxObserver`` or ``MovingAveragePerChannelMinMaxObserver``, or what their
@@ -43,3 +48,34 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
         self.add_switch("fake_quant_enabled", True, torch.int64)
         self.add_switch("observer_enabled", True, torch.int64)
         self.is_symmetric_quant = self.scheme.symmetric
+        self._eps = float(made.eps)  # a Python number, since reading a buffer waits for the GPU
+
+    def observe(self, x: Tensor) -> None:
+        """Measure a batch, average its range into the running one, and choose the grid anew."""
+        made, scheme = self.activation_post_process, self.scheme
+        assert isinstance(made, (MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver))
+        if scheme.group_size is not None or scheme.float_qparams:
+            super().observe(x)
+            return
+        made.start(() if scheme.axis is None else (x.shape[scheme.axis],), x)
+        low, high, scale, zero_point, nonfinite = moving_average_qparams(
+            x,
+            made.min_val,
+            made.max_val,
+            scheme.axis,
+            made.averaging_constant,
+            self._eps,
+            scheme.quant_min,
+            scheme.quant_max,
+            middle(scheme) if scheme.symmetric else None,
+        )
+        made.min_val.copy_(low)
+        made.max_val.copy_(high)
+        made.nonfinite_count += nonfinite
+        self.set_grid(scale, zero_point)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        eps = self.activation_post_process.eps
+        assert isinstance(eps, Tensor)
+        self._eps = float(eps)

@@ -20,6 +20,7 @@ from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear import linear
 from fxquant.kernels.max_pool2d import max_pool2d
 from fxquant.kernels.mean import mean
+from fxquant.kernels.moving_average_qparams import moving_average_qparams
 from fxquant.kernels.mul import mul
 from fxquant.kernels.quantize import quantize
 from fxquant.kernels.table import table
@@ -44,6 +45,7 @@ __all__ = [
     "linear",
     "max_pool2d",
     "mean",
+    "moving_average_qparams",
     "mul",
     "native_status",
     "quantize",

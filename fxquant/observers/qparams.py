@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError
+from fxquant.kernels.affine_qparams import affine_qparams, step_width
 from fxquant.spec import QParams, QScheme
 
 SMALLEST_SCALE = torch.finfo(torch.float32).eps
@@ -41,33 +42,17 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tens
     """
     low, high = torch.atleast_1d(low), torch.atleast_1d(high)
     _require_finite(low, high)
-    steps = float(scheme.quant_max - scheme.quant_min)
+    limits = scheme.quant_min, scheme.quant_max
     if scheme.float_qparams:
-        scale = _width(low, high, steps)
+        scale = step_width(low, high, float(limits[1] - limits[0]))
         scale = torch.where(scale > eps, scale, torch.ones_like(scale))
         return QParams(scheme, scale.float(), (-low / scale).float())
-    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
-    if scheme.symmetric:
-        scale = _at_least(torch.maximum(-low, high) / (steps / 2), eps)
-        return QParams(scheme, scale.float(), torch.full_like(scale, middle(scheme), dtype=torch.int32))
-    scale = _at_least(_width(low, high, steps), eps)
-    zero_point = scheme.quant_min - torch.round(low / scale).to(torch.int32)
-    return QParams(scheme, scale.float(), zero_point.clamp(scheme.quant_min, scheme.quant_max))
+    return QParams(scheme, *affine_qparams(low, high, *limits, middle(scheme) if scheme.symmetric else None, eps))
 
 
 def middle(scheme: QScheme) -> int:
     """Zero point of the symmetric form of a grid, in steps: 0 if signed, else the upper of the two middles."""
     return 0 if scheme.signed else (scheme.quant_min + scheme.quant_max + 1) // 2
-
-
-def _width(low: Tensor, high: Tensor, steps: float) -> Tensor:
-    """``(high - low) / steps``, also where ``high - low`` is beyond the largest float."""
-    width = high - low
-    return torch.where(width.isfinite(), width / steps, high / steps - low / steps)
-
-
-def _at_least(scale: Tensor, eps: float | Tensor) -> Tensor:
-    return torch.clamp(scale, min=eps)
 
 
 def _require_finite(low: Tensor, high: Tensor) -> None:

@@ -1,0 +1,39 @@
+"""From a range to scale and zero point: the formula, written once in Python, and once in csrc/math/qparams.h."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def affine_qparams(
+    low: Tensor, high: Tensor, quant_min: int, quant_max: int, middle: int | None, eps: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Map ranges, widened to hold 0, onto the steps ``[quant_min, quant_max]``.
+
+    Args:
+        low: Smallest value seen, float, any shape.
+        high: Largest value seen, of that shape.
+        quant_min: Smallest step.
+        quant_max: Largest step.
+        middle: Zero point of a symmetric grid, which reaches ``(quant_max - quant_min) / 2`` steps to either side.
+            None: an affine grid.
+        eps: Smallest scale, in real units per step; a number, or float [1].
+
+    Returns:
+        ``scale`` float32, in real units per step, and ``zero_point`` int32, in steps; of the shape of ``low``.
+    """
+    steps = float(quant_max - quant_min)
+    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+    if middle is not None:
+        scale = torch.clamp(torch.maximum(-low, high) / (steps / 2), min=eps)
+        return scale.float(), torch.full_like(scale, middle, dtype=torch.int32)
+    scale = torch.clamp(step_width(low, high, steps), min=eps)
+    zero_point = quant_min - torch.round(low / scale).to(torch.int32)
+    return scale.float(), zero_point.clamp(quant_min, quant_max)
+
+
+def step_width(low: Tensor, high: Tensor, steps: float) -> Tensor:
+    """``(high - low) / steps``, also where ``high - low`` is beyond the largest float."""
+    width = high - low
+    return torch.where(width.isfinite(), width / steps, high / steps - low / steps)

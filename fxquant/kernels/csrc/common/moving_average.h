@@ -1,0 +1,64 @@
+// The arguments of moving_average_qparams, checked, and its results.
+#pragma once
+#include <torch/csrc/stable/ops.h>
+
+#include <optional>
+#include <string>
+
+#include "../math/qparams.h"
+#include "checks.h"
+#include "numbers.h"
+#include "tensor.h"
+
+namespace fxquant {
+
+struct MovingAverage {
+  struct Results {
+    Tensor low;
+    Tensor high;
+    Tensor scale;
+    Tensor zero_point;
+    Tensor nonfinite;  // int64 []
+  };
+
+  Float type;
+  std::optional<int64_t> axis;
+  int64_t channels;
+  Tensor running_min;
+  Tensor running_max;
+  GridChoice choice;
+
+  MovingAverage(const Tensor& x, const Tensor& running_min_, const Tensor& running_max_, std::optional<int64_t> axis_,
+                double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle)
+      : type(float_type(kOp, "x", x.scalar_type())),
+        axis(axis_.has_value() ? std::optional<int64_t>(check_axis(kOp, *axis_, x.dim())) : std::nullopt),
+        channels(axis.has_value() ? x.size(*axis) : 1),
+        running_min(checked("running_min", running_min_)),
+        running_max(checked("running_max", running_max_)) {
+    if (x.numel() == 0) fail(std::string(kOp) + ": x is empty", shape_of(x), "at least one value");
+    check_limits(kOp, quant_min, quant_max, kInt32Min, kInt32Max);
+    choice = {static_cast<float>(eps), static_cast<float>(averaging), static_cast<int32_t>(quant_min),
+              static_cast<int32_t>(quant_max), static_cast<int32_t>(middle.value_or(0)), middle.has_value()};
+  }
+
+  Results results() const {
+    const int64_t one[] = {channels};
+    const auto sizes = torch::headeronly::IntHeaderOnlyArrayRef(one, 1);
+    return {torch::stable::new_empty(running_min, running_min.sizes(), ScalarType::Float),
+            torch::stable::new_empty(running_min, running_min.sizes(), ScalarType::Float),
+            torch::stable::new_empty(running_min, sizes, ScalarType::Float),
+            torch::stable::new_empty(running_min, sizes, ScalarType::Int),
+            torch::stable::new_zeros(running_min, {}, ScalarType::Long)};
+  }
+
+ private:
+  static constexpr const char* kOp = "fxquant::moving_average_qparams";
+
+  Tensor checked(const char* argument, const Tensor& range) const {
+    if (range.scalar_type() != ScalarType::Float) fail_dtype(kOp, argument, range.scalar_type(), "float32");
+    check_count(kOp, argument, range, channels);
+    return torch::stable::contiguous(range);
+  }
+};
+
+}  // namespace fxquant

@@ -1,0 +1,52 @@
+// Moving averages of ranges, and from a range to scale and zero point: fxquant/kernels/affine_qparams.py and
+// fxquant/kernels/moving_average_qparams.py operation by operation, in float32.
+#pragma once
+#include "affine.h"
+#include "histogram.h"
+
+namespace fxquant {
+
+struct Range {
+  float low;   // inf and -inf before the first finite value
+  float high;
+};
+
+struct GridChoice {
+  float eps;
+  float averaging;  // weight of the newest batch
+  int32_t quant_min;
+  int32_t quant_max;
+  int32_t middle;  // zero point of a symmetric grid
+  bool symmetric;
+};
+
+struct ChosenGrid {
+  float scale;
+  int32_t zero_point;
+};
+
+FXQ_HOST_DEVICE Range blend(const Range& before, const Range& batch, float averaging) {
+  if (!(batch.low <= batch.high)) return before;
+  if (!(before.low <= before.high)) return batch;
+  return {before.low + averaging * (batch.low - before.low), before.high + averaging * (batch.high - before.high)};
+}
+
+// A range that holds nothing gives the smallest scale.
+FXQ_HOST_DEVICE ChosenGrid choose_grid(const Range& range, const GridChoice& choice) {
+  const float low = range.low < 0 ? range.low : 0.0f;
+  const float high = range.high > 0 ? range.high : 0.0f;
+  const float steps = static_cast<float>(choice.quant_max - choice.quant_min);
+  if (choice.symmetric) {
+    const float reach = -low > high ? -low : high;
+    const float scale = reach / (steps / 2);
+    return {scale > choice.eps ? scale : choice.eps, choice.middle};
+  }
+  const float width = high - low;
+  const float wide = is_finite(width) ? width / steps : high / steps - low / steps;
+  const float scale = wide > choice.eps ? wide : choice.eps;
+  const int64_t zero_point = choice.quant_min - static_cast<int64_t>(round_even(low / scale));
+  const int64_t at_least = zero_point > choice.quant_min ? zero_point : choice.quant_min;
+  return {scale, static_cast<int32_t>(at_least < choice.quant_max ? at_least : choice.quant_max)};
+}
+
+}  // namespace fxquant
