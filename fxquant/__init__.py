@@ -1,11 +1,23 @@
 """fxquant quantizes PyTorch models by rewriting their torch.fx graphs: calibrated int8, and its exact simulation."""
 
-from fxquant import kernels, nn
+from fxquant import fake_quantize, kernels, nn
 from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
 from fxquant.backends.reference import REFERENCE
 from fxquant.errors import FxQuantError, FxQuantWarning
+from fxquant.fake_quantize import (
+    AdaRoundFakeQuantize,
+    FakeQuantize,
+    FakeQuantizeBase,
+    FixedQParamsFakeQuantize,
+    FusedMovingAvgObsFakeQuantize,
+    LearnableFakeQuantize,
+    disable_fake_quant,
+    disable_observer,
+    enable_fake_quant,
+    enable_observer,
+)
 from fxquant.observers import (
     EntropyObserver,
     FixedQParamsObserver,
@@ -49,13 +61,19 @@ __all__ = [
     "CPU",
     "DEFAULT_PATTERNS",
     "REFERENCE",
+    "AdaRoundFakeQuantize",
     "Backend",
     "Clamp",
     "EntropyObserver",
+    "FakeQuantize",
+    "FakeQuantizeBase",
+    "FixedQParamsFakeQuantize",
     "FixedQParamsObserver",
+    "FusedMovingAvgObsFakeQuantize",
     "FxQuantError",
     "FxQuantWarning",
     "HistogramObserver",
+    "LearnableFakeQuantize",
     "Lower",
     "LoweringRule",
     "MSEObserver",
@@ -81,6 +99,11 @@ __all__ = [
     "UnitView",
     "calibrate",
     "convert",
+    "disable_fake_quant",
+    "disable_observer",
+    "enable_fake_quant",
+    "enable_observer",
+    "fake_quantize",
     "float_qparams_weight_only_qconfig",
     "float_qparams_weight_only_qconfig_4bit",
     "get_default_qconfig",

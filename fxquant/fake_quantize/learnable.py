@@ -104,10 +104,10 @@ class LearnableFakeQuantize(FakeQuantizeBase):
 
     def _hold(self) -> None:
         """Keep the scale above ``eps``, and the zero point of a symmetric grid at its middle."""
-        with torch.no_grad():
-            self.scale.clamp_(min=self.eps)
-            if self.scheme.symmetric:
-                self.zero_point.fill_(float(middle(self.scheme)))
+        # .data, since a module that is called twice changes them between forward and backward, by nothing that matters
+        self.scale.data.clamp_(min=self.eps)
+        if self.scheme.symmetric:
+            self.zero_point.data.fill_(float(middle(self.scheme)))
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """The grid in use: ``scale`` float32, ``zero_point`` int64, rounded and inside the limits; detached."""

@@ -72,6 +72,17 @@ def test_learning_moves_the_grid_and_rests_the_observer() -> None:
     assert not module.scale.requires_grad
 
 
+def test_one_module_at_two_places_learns_from_both() -> None:
+    once, twice = weights(), weights()
+    for module in (once, twice):
+        module(X)
+        module.enable_param_learning()
+    once(X).sum().backward()
+    (twice(X) + twice(X)).sum().backward()
+    assert once.scale.grad is not None
+    torch.testing.assert_close(twice.scale.grad, 2 * once.scale.grad)
+
+
 def test_the_scale_never_falls_below_eps() -> None:
     module = LearnableFakeQuantize()
     module.enable_param_learning()
