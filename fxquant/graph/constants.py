@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.graph.aliases import changed_argument
+from fxquant.graph.aliases import Roots, changed_argument, roots_of
 from fxquant.graph.query import reason_of
 
 
@@ -25,7 +24,7 @@ class Constants:
 
     def __init__(self, gm: GraphModule) -> None:
         self._gm = gm
-        self._changed = {name for node in gm.graph.nodes for name in _attributes_under(changed_argument(node))}
+        self._changed = _changed_attributes(gm)
         self._values: dict[Node, Any] = {}
 
     def value(self, argument: Any) -> Any:
@@ -60,16 +59,16 @@ class Constants:
         return value
 
 
-def _attributes_under(value: Any) -> Iterator[str]:
-    """The parameters and buffers that a value may be a view of."""
-    pending, seen = [value], set()
-    while pending:
-        node = pending.pop()
-        if isinstance(node, Node) and node not in seen:
-            seen.add(node)
-            pending += node.all_input_nodes
-            if node.op == "get_attr":
-                yield str(node.target)
+def _changed_attributes(gm: GraphModule) -> set[str]:
+    """The parameters and buffers that some node may change in place."""
+    changed: set[str] = set()
+    roots: dict[Node, Roots] = {}
+    for node in gm.graph.nodes:
+        argument = changed_argument(node)
+        if isinstance(argument, Node):
+            changed |= {root[1] for root in roots[argument] if isinstance(root, tuple)}
+        roots[node] = roots_of(node, roots)
+    return changed
 
 
 def _attribute(gm: GraphModule, path: str) -> Any:

@@ -219,4 +219,6 @@ def is_shape_query(node: Node) -> bool:
     """Whether a node asks for the shape of a tensor, not for its values."""
     if node.op == "call_method":
         return node.target in _SHAPE_METHODS
-    return node.op == "call_function" and node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES
+    if node.op != "call_function":
+        return False
+    return node.target is len or (node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES)

@@ -83,16 +83,22 @@ class _ExampleRun(Interpreter):
         except FxQuantError:
             raise
         except Exception as error:
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            raise InputError(
-                f"the example inputs do not run through the model: {_first_line(error)}",
-                at=n,
-                got=describe_call(args, kwargs),
-                expected=_expectation(n),
-                hint="example_inputs must be inputs that the model itself can run on",
-            ) from error
+            raise not_running(n, module_of(n), error, *self.fetch_args_kwargs_from_env(n)) from error
         self._visit(n, value)
         return value
+
+
+def not_running(
+    node: Node, module: nn.Module | None, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> InputError:
+    """The error to raise where ``node`` (which calls ``module``, if it calls one) fails on the example."""
+    return InputError(
+        f"the example inputs do not run through the model: {_first_line(error)}",
+        at=node,
+        got=describe_call(args, kwargs),
+        expected=_expectation(module),
+        hint="example_inputs must be inputs that the model itself can run on",
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -100,9 +106,8 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _expectation(node: Node) -> str | None:
-    """What the module called by ``node`` takes, where that is easy to say."""
-    module: Any = module_of(node)
+def _expectation(module: Any) -> str | None:
+    """What a module takes, where that is easy to say."""
     if module is None:
         return None
     kind = canonical_type(module)

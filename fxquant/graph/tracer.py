@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,16 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, Node, Proxy, Tracer
+from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError, is_library_file
-from fxquant.graph.query import canonical_type
-from fxquant.graph.untraceable import StateAssignmentError
+from fxquant.errors import FxQuantError, is_library_file
+from fxquant.graph.example import is_settled
+from fxquant.graph.guards import require_answer, require_value
+from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
+from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
+from fxquant.graph.shapes import not_running, unchanged_state
+from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
+from fxquant.graph.untraceable import StateAssignmentError, fault_of
+from fxquant.graph.wrapped import Answers
 
 LeafModules = Sequence[type[nn.Module] | str]
 
 
 class QuantTracer(Tracer):
-    """A tracer that keeps in-place operators in place, parameters and buffers by name, and the user's lines."""
+    """A tracer that keeps in-place operators in place, parameters and buffers by name, and the user's lines.
+
+    It runs the example along with the trace: every node knows what its value was, and code may branch on shapes.
+    """
 
     proxy_buffer_attributes = True
 
@@ -32,13 +41,19 @@ class QuantTracer(Tracer):
         leaf_types: Sequence[type[nn.Module]] = (),
         bound: Mapping[str, Any] | None = None,
     ) -> None:
-        """``bound``: argument name -> example value, to fix those that code branches on."""
+        """``bound``: argument name -> example value; None: there is no example, so nothing is run."""
         super().__init__()
         self._leaf_names = {item for item in leaf_modules if isinstance(item, str)}
         self._leaf_classes = tuple(item for item in leaf_modules if not isinstance(item, str))
         self._leaf_types = set(leaf_types)
+        self._bound = bound
         self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in (NoneType, bool, str)}
         self._names: dict[int, str] = {}
+        self._answers = Answers()
+        self._running = False
+        self._answered: set[tuple[Node, Any]] = set()
+        self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
+        """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
         self.failed: tuple[BaseException, str, type[nn.Module]] | None = None
         """The last error that left a submodule: (error, path of the innermost module it left, its type)."""
 
@@ -50,14 +65,18 @@ class QuantTracer(Tracer):
             return True
         kind = canonical_type(m)
         if kind is not None:
-            return not issubclass(kind, nn.Sequential)
+            return not issubclass(kind, (nn.Sequential, *TRANSFORMERS))
         return super().is_leaf_module(m, module_qualified_name) and type(m).__module__.startswith("torch.nn.")
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Trace the call of ``m``, and remember where an error came from."""
+        if self._running:
+            return forward(*args, **kwargs)
         depth = len(self.module_stack)
+        if not self.is_leaf_module(m, self.path_of_module(m)):
+            self._answers.about_proxies(m)
         try:
             with no_traced_state(m):
                 return super().call_module(m, forward, args, kwargs)
@@ -74,7 +93,7 @@ class QuantTracer(Tracer):
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """Give parameters and buffers as proxies whose shape is known."""
-        if not isinstance(attr_val, Tensor):
+        if self._running or not isinstance(attr_val, Tensor):
             return attr_val
         name = self._names.get(id(attr_val))
         if name is None:
@@ -87,12 +106,23 @@ class QuantTracer(Tracer):
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
         """As ``Tracer.trace``."""
-        if isinstance(root, nn.Module):
-            named = (*root.named_parameters(), *root.named_buffers())
-            self._names = {id(tensor): name for name, tensor in named}
+        if not isinstance(root, nn.Module):
+            return super().trace(root, concrete_args)
+        named = (*root.named_parameters(), *root.named_buffers())
+        self._names = {id(tensor): name for name, tensor in named}
+        if self._bound is None:
             with no_traced_state(root):
                 return super().trace(root, concrete_args)
-        return super().trace(root, concrete_args)
+        self._bound = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), dict(self._bound))
+        with (
+            no_traced_state(root),
+            torch.no_grad(),
+            unchanged_state(root),
+            traceable_transformers(),
+            self._answers.active(),
+        ):
+            self._answers.about_proxies(type(root).forward)
+            return super().trace(root, concrete_args)
 
     def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
         # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
@@ -105,10 +135,111 @@ class QuantTracer(Tracer):
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
         """Create a node that knows the user's lines which made it."""
+        self._write_guards()
         # torch's own recording of stack traces takes seconds, once, to import what it needs.
         node = super().create_node(*args, **kwargs)
         node.stack_trace = _user_stack(sys._getframe(1))
+        if self._bound is not None and node.op == "get_attr":
+            node.meta[VALUE] = info_of(self._attribute(str(node.target)))
+        elif self._bound is not None and node.op == "output":
+            node.meta[VALUE] = _described(node.args[0])
         return node
+
+    def _attribute(self, target: str) -> Any:
+        parent, _, name = target.rpartition(".")
+        self._running = True
+        try:
+            return getattr(self.root.get_submodule(parent), name)
+        finally:
+            self._running = False
+
+    def create_arg(self, a: Any) -> Any:
+        """As ``Tracer.create_arg``, which would ask a proxy whether it is a parameter."""
+        return a.node if isinstance(a, Proxy) else super().create_arg(a)
+
+    def create_proxy(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *more: Any, **options: Any
+    ) -> Any:
+        """Create a node and its proxy, and run it on the example."""
+        proxy: Any = super().create_proxy(kind, target, args, kwargs, *more, **options)
+        if self._bound is not None and kind != "get_attr":
+            given, named = on_example(args), on_example(kwargs)
+            value = self._run(proxy.node, given, named)
+            proxy.node.meta[VALUE] = info_of(value)
+            settled = kind == "placeholder" or is_settled(target, given, named, value)
+            proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))
+        return proxy
+
+    def _run(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value of a node on the example, of which ``args`` and ``kwargs`` come."""
+        target: Any = node.target
+        module = None
+        self._running = True
+        try:
+            if node.op == "placeholder":
+                return (self._bound or {})[target.lstrip("*")]
+            if node.op == "call_function":
+                return target(*args, **kwargs)
+            if node.op == "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            module = self.root.get_submodule(target)
+            return module(*args, **kwargs)
+        except FxQuantError:
+            raise
+        except Exception as error:
+            raise not_running(node, module, error, args, kwargs) from error
+        finally:
+            self._running = False
+
+    def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None) -> None:
+        """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
+        self._guard(proxy, value, _user_line(frame))
+
+    def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
+        """The same for a number that C code asked for, perhaps only to see whether it is one."""
+        self._asked.append((proxy, _instruction(frame), _user_line(frame)))
+
+    def torch_called(self, frame: FrameType | None) -> None:
+        """What C code asked for in this call becomes an argument of a node, and needs no guard."""
+        self._asked = [one for one in self._asked if one[1] != _instruction(frame)]
+
+    def _write_guards(self) -> None:
+        asked, self._asked = self._asked, []
+        for proxy, _, line in asked:
+            self._guard(proxy, proxy.example, line)
+
+    def _guard(self, proxy: TensorProxy, value: Any, line: str) -> None:
+        key = (proxy.node, repr(value))
+        if key not in self._answered:
+            self._answered.add(key)
+            self.create_proxy("call_function", require_answer, (proxy, value, line), {})
+
+    def open_function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Trace the body of a function that was to be kept whole, or keep it whole, with a reason, where that fails."""
+        last = next(iter(reversed(self.graph.nodes)))
+        self._answers.about_proxies(function)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            line, meaning = fault_of(error)
+        self._asked = []
+        self._forget_nodes_after(last)
+        proxy = self.create_proxy("call_function", function, args, kwargs)
+        proxy.node.meta[REASON] = f"torch.fx cannot trace it: {meaning}" + (f", {line}" if line else "")
+        return proxy
+
+    def _forget_nodes_after(self, last: Node) -> None:
+        """Erase what a trace wrote before it failed; but others hold on to parameters, and to attributes of proxies."""
+        new: list[Node] = []
+        for node in reversed(self.graph.nodes):
+            if node is last:
+                break
+            new.append(node)
+        for node in new:
+            held = node.op == "get_attr" or (node.target is getattr and node.args[0] not in new)
+            if not held and not node.users:
+                self._answered = {key for key in self._answered if key[0] is not node}
+                self.graph.erase_node(node)
 
 
 def _user_stack(frame: FrameType | None) -> str:
@@ -121,6 +252,31 @@ def _user_stack(frame: FrameType | None) -> str:
             lines.append(f'File "{code.co_filename}", line {number}, in {code.co_name}\n    {source}')
         frame = frame.f_back
     return "\n  ".join(reversed(lines))
+
+
+def _user_line(frame: FrameType | None) -> str:
+    """``file:line: source`` of the innermost frame of the user's below the trace; empty if there is none."""
+    while frame is not None and is_library_file(frame.f_code.co_filename):
+        frame = None if frame.f_code is QuantTracer.trace.__code__ else frame.f_back
+    if frame is None:
+        return ""
+    source = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}: {source}"
+
+
+def _instruction(frame: FrameType | None) -> tuple[int, int]:
+    return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
+
+
+def _described(argument: Any) -> Any:
+    """What is known of a structure of nodes."""
+    if isinstance(argument, Node):
+        return argument.meta.get(VALUE)
+    if isinstance(argument, (tuple, list)):
+        return tuple(_described(item) for item in argument)
+    if isinstance(argument, dict):
+        return {str(key): _described(item) for key, item in argument.items()}
+    return type(argument)
 
 
 @contextmanager
@@ -142,74 +298,3 @@ def no_traced_state(module: nn.Module) -> Iterator[None]:
                 store.pop(name, None)
     if changed:
         raise StateAssignmentError(module, changed[0])
-
-
-def require_value(value: Any, expected: Any, name: str) -> None:
-    """Stand in a graph for an argument that tracing fixed to one value.
-
-    Raises:
-        InputError: the argument has another value.
-    """
-    if type(value) is not type(expected) or value != expected:
-        raise InputError(
-            f"the argument {name!r} was fixed when the model was prepared",
-            got=repr(value),
-            expected=repr(expected),
-            hint=f"give {name!r} that value in the example inputs, and prepare again",
-        )
-
-
-class TensorProxy(Proxy):
-    """A proxy that also records in-place operators and item assignment.
-
-    Without them Python falls back from ``x += y`` to ``x = x + y``, and other names of ``x`` miss the change.
-    """
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
-
-
-def _record_in_place(name: str) -> Callable[[Any, Any], Any]:
-    function = getattr(operator, f"i{name}")
-
-    def method(self: Proxy, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", function, (self, other), {}, name=name)
-
-    return method
-
-
-_OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
-for _name in _OPERATORS.split():
-    setattr(TensorProxy, f"__i{_name}__", _record_in_place(_name))
-
-
-class KnownTensorProxy(TensorProxy):
-    """A parameter or buffer: questions about its shape have an answer while tracing."""
-
-    def __init__(self, node: Node, tracer: Tracer, tensor: Tensor) -> None:
-        super().__init__(node, tracer)
-        self.known = tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.known.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.known.ndim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.known.dtype
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.known.size() if dim is None else self.known.size(dim)
-
-    def dim(self) -> int:
-        return self.known.dim()
-
-    def numel(self) -> int:
-        return self.known.numel()
-
-    def __len__(self) -> int:
-        return len(self.known)

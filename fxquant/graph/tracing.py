@@ -47,6 +47,8 @@ def trace(
     the same, and what ``leaf_modules`` and ``leaf_types`` name. Names of modules, parameters and buffers are the
     user's; modules and parameters that ``forward`` never uses are left out. An argument whose example (or default)
     is None, a bool or a str is fixed to that value, because code branches on it; the traced module refuses another one.
+    Code may branch and loop on shapes, dtypes and numbers that come of them: it is traced as the example goes, and the
+    traced module refuses inputs that would go another way. Functions that ``torch.fx.wrap`` names are traced through.
     Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
 
@@ -89,7 +91,8 @@ def trace(
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
     _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})
-    record_values(gm, example_args, kwargs)
+    if gm is own:  # the tracer has run the example along with the trace
+        record_values(gm, example_args, kwargs)
     for one in kept:
         one.warn()
     return gm

@@ -13,7 +13,7 @@ from typing import Protocol
 from torch import nn
 from torch.fx import Graph
 
-from fxquant.errors import TracingError, is_library_file, warn
+from fxquant.errors import FxQuantError, TracingError, is_library_file, warn
 
 EXPECTED = "a forward that does not depend on values"
 
@@ -111,6 +111,8 @@ def trace_what_can_be(
         tracer = make_tracer(tuple(one.path for one in kept))
         try:
             return tracer, tracer.trace(model), tuple(kept)
+        except FxQuantError:  # the example does not run
+            raise
         except Exception as error:
             found = _locate(tracer, model, error)
             if not keep_untraceable or not found.path or found.path in [one.path for one in kept]:
@@ -119,15 +121,21 @@ def trace_what_can_be(
 
 
 def _locate(tracer: FailingTracer, model: nn.Module, error: Exception) -> Untraceable:
+    line, meaning = fault_of(error)
+    path, kind = "", type(model)
+    if tracer.failed is not None and tracer.failed[0] is error:
+        _, path, kind = tracer.failed
+    return Untraceable(path, kind.__name__, line, meaning)
+
+
+def fault_of(error: Exception) -> tuple[str, str]:
+    """The user's line at which tracing failed (``file:line: source``), and what that means."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(frame.filename)]
     line = error.line if isinstance(error, StateAssignmentError) else ""
     if own and not line:
         source = (own[-1].line or linecache.getline(own[-1].filename, own[-1].lineno or 0)).strip()
         line = f"{own[-1].filename}:{own[-1].lineno}: {source}"
-    path, kind = "", type(model)
-    if tracer.failed is not None and tracer.failed[0] is error:
-        _, path, kind = tracer.failed
-    return Untraceable(path, kind.__name__, line, _meaning(error))
+    return line, _meaning(error)
 
 
 def _meaning(error: Exception) -> str:

@@ -7,8 +7,8 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import changed_argument
 from fxquant.graph.edit import drop_unused_modules
+from fxquant.graph.guards import GUARDS
 from fxquant.graph.query import canonical_type, has_hooks, module_of
-from fxquant.graph.tracer import require_value
 from fxquant.passes.base import PassContext, graph_pass
 
 
@@ -31,7 +31,7 @@ def has_effect(node: Node) -> bool:
     if node.op == "call_module":
         module = module_of(node)
         return changed_argument(node) is not None or module is None or not _is_pure(module)
-    return node.is_impure() or changed_argument(node) is not None or node.target is require_value
+    return node.is_impure() or changed_argument(node) is not None or node.target in GUARDS
 
 
 def _is_pure(module: nn.Module) -> bool:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import InputError
-from fxquant.graph.tracer import KnownTensorProxy, QuantTracer, no_traced_state, require_value
+from fxquant.graph.proxies import KnownTensorProxy
+from fxquant.graph.tracer import QuantTracer, no_traced_state
 from fxquant.graph.untraceable import StateAssignmentError
 
 
@@ -54,19 +54,6 @@ def test_shapes_of_parameters_are_known_while_tracing():
     graph = QuantTracer().trace(Fn(forward, layer=nn.Linear(3, 2)))
     assert [node.target for node in graph.nodes if node.op == "get_attr"] == ["layer.weight"]
     assert issubclass(KnownTensorProxy, torch.fx.Proxy)
-
-
-def test_a_fixed_argument_is_checked_at_run_time():
-    assert require_value(True, True, "flag") is None
-    for wrong in (False, 1, None):
-        with pytest.raises(InputError) as caught:
-            require_value(wrong, True, "flag")
-        assert str(caught.value) == (
-            "the argument 'flag' was fixed when the model was prepared\n"
-            f"  got:      {wrong!r}\n"
-            "  expected: True\n"
-            "  hint:     give 'flag' that value in the example inputs, and prepare again"
-        )
 
 
 def test_a_module_that_keeps_a_traced_value_gets_its_state_back():

@@ -12,9 +12,9 @@ from torch.fx import GraphModule
 
 import fxquant as fxq
 from fxquant.backends.base import BACKENDS
+from fxquant.graph.guards import require_value
 from fxquant.graph.query import module_path, reason_of
 from fxquant.graph.shapes import record_values
-from fxquant.graph.tracer import require_value
 from fxquant.graph.tracing import trace
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.base import PassContext

@@ -1,0 +1,47 @@
+"""What stands in a graph for an answer that was given while tracing: other inputs must give the same one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxquant.errors import InputError
+
+
+def require_value(value: Any, expected: Any, name: str) -> None:
+    """Stand in a graph for an argument that tracing fixed to one value.
+
+    Raises:
+        InputError: the argument has another value.
+    """
+    if type(value) is not type(expected) or value != expected:
+        raise InputError(
+            f"the argument {name!r} was fixed when the model was prepared",
+            got=repr(value),
+            expected=repr(expected),
+            hint=f"give {name!r} that value in the example inputs, and prepare again",
+        )
+
+
+def require_answer(value: Any, answer: Any, line: str) -> None:
+    """Stand in a graph for a branch, a loop or a number that the user's code took from the shapes of the example.
+
+    Args:
+        value: What it depends on.
+        answer: What it was on the example: a bool for a branch, else a number.
+        line: ``file:line: source`` of the user's code, or empty.
+
+    Raises:
+        InputError: these inputs give another answer, so the code would do something else than what was traced.
+    """
+    got = bool(value) if isinstance(answer, bool) else value
+    if got != answer:
+        raise InputError(
+            "the model was prepared for inputs of other sizes: on these it would compute something else",
+            at=line or None,
+            got=repr(got),
+            expected=repr(answer),
+            hint="prepare it again with example inputs of this size",
+        )
+
+
+GUARDS = (require_value, require_answer)

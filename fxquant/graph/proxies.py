@@ -1,0 +1,291 @@
+"""Proxies that know what they are on the example: questions about shapes have an answer while tracing."""
+
+from __future__ import annotations
+
+import dis
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.fx import Node, Proxy
+from torch.fx.proxy import Attribute
+
+
+class Unknown:
+    """Stands for the value of a proxy that was not run."""
+
+
+UNKNOWN = Unknown()
+
+ANSWERED = ("is_nested", "is_sparse", "is_quantized", "is_mkldnn", "is_meta", "requires_grad", "grad_fn")
+"""Attributes of tensors that are the same on all inputs of a model, so that nothing of them needs to be recorded."""
+
+
+class AnsweringTracer(Protocol):
+    """What these proxies ask of their tracer."""
+
+    def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None) -> None:
+        """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
+
+    def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
+        """The same for a number that C code asked for, perhaps only to see whether it is one."""
+
+    def torch_called(self, frame: FrameType | None) -> None:
+        """What C code asked for in this call becomes an argument of a node, and needs no guard."""
+
+
+class TensorProxy(Proxy):
+    """A proxy that also records in-place operators and item assignment, and knows its value on the example.
+
+    Without the former Python falls back from ``x += y`` to ``x = x + y``, and other names of ``x`` miss the change.
+    Arithmetic on sizes stays in the graph. Where Python needs an answer (a branch, a loop, an index), it is that of the
+    example, and a guard in the graph sees to it that other inputs give the same. The values of tensors give no answers.
+    """
+
+    tracer: Any
+    _example: Any = UNKNOWN
+    _settled: bool = True
+    _counted: Node | None = None
+    """Where the graph takes its length, which is guarded."""
+
+    def learn(self, example: Any, settled: bool = True) -> None:
+        """Keep what the value is on the example.
+
+        ``settled``: it (of a tensor its shape) is the same for all inputs that differ from the example in values only.
+        """
+        self._example, self._settled = example, settled
+
+    @property
+    def example(self) -> Any:
+        """The value on the example; UNKNOWN if it was not run."""
+        return self._example
+
+    @property
+    def settled(self) -> bool:
+        """Whether it does not depend on the values of tensors."""
+        return self._settled
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+
+    def __getattr__(self, name: str) -> Any:
+        if self.example is UNKNOWN or name.startswith("__"):
+            return ExampleAttribute(self, name)
+        if isinstance(self.example, Tensor) and name in ANSWERED:
+            return getattr(self.example, name)
+        if isinstance(self.example, Mapping) and name in ("items", "values"):
+            return lambda: [(key, self[key]) if name == "items" else self[key] for key in self.keys()]
+        if not _has_attribute(self.example, name):
+            raise AttributeError(f"{type(self.example).__name__!r} object has no attribute {name!r}")
+        return ExampleAttribute(self, name)
+
+    @property
+    def answers(self) -> bool:
+        """Whether Python may have the value."""
+        return self.example is not UNKNOWN and self.settled and not isinstance(self.example, Tensor)
+
+    def __bool__(self) -> bool:
+        if not self.answers:
+            return super().__bool__()
+        self.tracer.answer(self, bool(self.example), sys._getframe(1))
+        return bool(self.example)
+
+    def __index__(self) -> int:
+        if not (self.answers and isinstance(self.example, int)):
+            raise TypeError(f"'{type(self).__name__}' object cannot be interpreted as an integer")
+        self.tracer.answer_index(self, sys._getframe(1))
+        return int(self.example)
+
+    def __int__(self) -> int:
+        return int(self._number("int()"))
+
+    def __float__(self) -> float:
+        return float(self._number("float()"))
+
+    def _number(self, asked: str) -> Any:
+        if not (self.answers and isinstance(self.example, (int, float))):
+            raise TypeError(f"{asked} argument must be a string or a real number, not {type(self).__name__!r}")
+        self.tracer.answer(self, self.example, sys._getframe(2))
+        return self.example
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return self.tracer.create_proxy("call_function", round, (self, digits), {})
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __len__(self) -> int:
+        if self.example is UNKNOWN or not self.settled or not hasattr(self.example, "__len__"):
+            return super().__len__()
+        return self._length(sys._getframe(1))
+
+    def __contains__(self, item: Any) -> bool:
+        if not self.answers or isinstance(item, Proxy):
+            raise TypeError("'in' on a tensor, whose values are not known")
+        found = self.tracer.create_proxy("call_function", operator.contains, (self, item), {})
+        self.tracer.answer(found, item in self.example, sys._getframe(1))
+        return item in self.example
+
+    def keys(self) -> Any:
+        """The keys of a dict, guarded; it can then be passed on as keyword arguments."""
+        if not (self.answers and isinstance(self.example, Mapping)):
+            return super().keys()
+        self._length(sys._getframe(1))
+        return [key for key in self.example if key in self]
+
+    def __iter__(self) -> Iterator[Any]:
+        frame = sys._getframe(1)
+        count = _unpacked(frame.f_code, frame.f_lasti)
+        if count:
+            return map(self.__getitem__, range(count))
+        if self.answers and isinstance(self.example, Mapping):
+            return iter(self.keys())
+        if self.answers and isinstance(self.example, (tuple, list)):
+            return map(self.__getitem__, range(self._length(frame)))
+        return iter(self.tracer.iter(self))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.getitem, (self, index), {})
+
+    def _length(self, frame: FrameType | None) -> int:
+        """The length, guarded."""
+        if self._counted is None or self._counted._erased:  # Python asks twice, first for a hint
+            count = self.tracer.create_proxy("call_function", len, (self,), {})
+            self.tracer.answer(count, len(self.example), frame)
+            self._counted = count.node
+        return len(self.example)
+
+    @classmethod
+    def __torch_function__(
+        cls, orig_method: Any, types: Any, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """As ``Proxy``'s, for proxies of several kinds; torch's argument parser has asked for indices before."""
+        frame = sys._getframe(1)
+        for proxy in proxies_in((args, kwargs)):
+            proxy.tracer.torch_called(frame)
+            break
+        return Proxy.__torch_function__.__func__(Proxy, orig_method, types, args, kwargs)  # type: ignore[attr-defined]
+
+
+class ExampleAttribute(Attribute, TensorProxy):
+    """``x.shape``: a node only if something uses it as a value; calling it is a method call."""
+
+    @property
+    def node(self) -> Node:  # type: ignore[override]
+        """The node, made when it is first asked for."""
+        if self._node is None:
+            self._made = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
+            self._node = self._made.node
+        return self._node
+
+    @property
+    def example(self) -> Any:
+        """As of any proxy."""
+        return self._made.example if self.node is not None else UNKNOWN
+
+    @property
+    def settled(self) -> bool:
+        """As of any proxy."""
+        return bool(self._made.settled) if self.node is not None else True
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_made", "_node", "root", "attr", "tracer"):
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+class KnownTensorProxy(TensorProxy):
+    """A parameter or buffer: questions about its shape have an answer that no input changes."""
+
+    def __init__(self, node: Node, tracer: Any, tensor: Tensor) -> None:
+        super().__init__(node, tracer)
+        self.known = tensor
+        self.learn(tensor)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.known.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.known.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.known.dtype
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.known.size() if dim is None else self.known.size(dim)
+
+    def dim(self) -> int:
+        return self.known.dim()
+
+    def numel(self) -> int:
+        return self.known.numel()
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+
+def _record_in_place(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(operator, f"i{name}")
+
+    def method(self: Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {}, name=name)
+
+    return method
+
+
+_OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
+for _name in _OPERATORS.split():
+    setattr(TensorProxy, f"__i{_name}__", _record_in_place(_name))
+
+
+def proxies_in(value: Any) -> Iterator[TensorProxy]:
+    """Every proxy in a structure of arguments."""
+    if isinstance(value, TensorProxy):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from proxies_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from proxies_in(item)
+    elif isinstance(value, slice):
+        yield from proxies_in((value.start, value.stop, value.step))
+
+
+def on_example(value: Any) -> Any:
+    """A structure of arguments, with what each proxy is on the example in its place."""
+    if isinstance(value, TensorProxy):
+        return value.example
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(on_example(item) for item in value))
+    if type(value) in (tuple, list, torch.Size):
+        return type(value)([on_example(item) for item in value])
+    if isinstance(value, dict):
+        return {key: on_example(item) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(on_example(value.start), on_example(value.stop), on_example(value.step))
+    return value
+
+
+def _has_attribute(value: Any, name: str) -> bool:
+    """``hasattr``, but no property of a tensor is run (``.grad`` of some warns)."""
+    return hasattr(type(value), name) or name in getattr(value, "__dict__", {})
+
+
+@lru_cache(maxsize=256)
+def _unpacked(code: CodeType, last: int) -> int:
+    """How many names the instruction unpacks into, which asked for an iterator; 0 if it is no such instruction."""
+    instruction = next((one for one in dis.get_instructions(code) if one.offset == last), None)
+    if instruction is None or instruction.opname != "UNPACK_SEQUENCE":
+        return 0
+    return int(instruction.argval)
