@@ -2,8 +2,8 @@
 
     python examples/custom_pattern.py
 
-No pattern of fxquant knows a sine. Without the one below it stays float, with a dequantize before and a quantize
-behind it; with it, sine, square and sum are one unit, which becomes a table of 256 bytes.
+fxquant leaves a sine alone, since it may turn within one step of a grid. Without the pattern below it stays float, with
+a dequantize before and a quantize behind it; with it, sine, square and sum are one unit: a table of 256 bytes.
 
 Source of the activation: Ziyin et al., "Neural Networks Fail to Learn Periodic Functions", arXiv:2006.08195.
 """

@@ -93,6 +93,7 @@ def unit_noise(
     result: Tensor,
     floats: Mapping[str, Any],
     simulated: Mapping[str, Node],
+    sizes: tuple[Any, ...] = (),
 ) -> UnitNoise:
     """The noise of one unit.
 
@@ -102,6 +103,7 @@ def unit_noise(
         result: What ``module`` gave when the int8 model ran.
         floats: Every value of the float model, by the name of its node.
         simulated: The nodes of the simulation, by name.
+        sizes: What the module takes beside its inputs, computed at run time.
     """
     refs = [unit.roles[role] for role in unit.inputs]
     grids = [plan.qparams[ref] for ref in refs]
@@ -111,7 +113,7 @@ def unit_noise(
     y = plan.qparams[unit.roles["y"]] if "y" in unit.roles else None
     expected, has_weight = floats[unit.root], "weight" in unit.roles
     return UnitNoise(
-        isolated=sqnr(expected, real(module(*inputs), y)),
+        isolated=sqnr(expected, real(module(*inputs, *sizes), y)),
         accumulated=sqnr(expected, real(result, y)),
         weight=sqnr(expected, evaluate(unit, simulated, floats, rounding=False)) if has_weight else math.inf,
     )

@@ -10,6 +10,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
 
 from fxquant.errors import InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
@@ -133,14 +134,15 @@ def measure_parity(
         for unit, node, module in measured:
             if not isinstance(module, QuantizedModule) or "y" not in unit.roles:
                 continue
-            inputs = [values[arg] for arg in node.args if isinstance(arg, Node)]
-            reference = module.reference(*inputs)
-            floats = {
+            arguments: Any = map_arg(node.args, values.__getitem__)
+            inputs, sizes = arguments[: len(unit.inputs)], arguments[len(unit.inputs) :]
+            reference = module.reference(*inputs, *sizes)
+            floats = real_values | {
                 unit.roles[role].name: real(x, plan.qparams[unit.roles[role]])
                 for role, x in zip(unit.inputs, inputs, strict=True)
             }
             unrounded, rounded = _simulate(unit, simulated_nodes, floats)
-            noise = unit_noise(unit, plan, module, values[node], real_values, simulated_nodes)
+            noise = unit_noise(unit, plan, module, values[node], real_values, simulated_nodes, sizes)
             y = plan.qparams[unit.roles["y"]]
             rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise))
     return Parity(tuple(rows))

@@ -22,6 +22,7 @@ from fxquant.errors import (
     TracingError,
     UnknownNameError,
 )
+from fxquant.patterns.floats import EXPONENTIALS
 
 NOISE = 1e-3
 """Noise power against signal power, 30 dB: what 8 bits give on two layers; a wrong order of elements gives about 1."""
@@ -257,20 +258,20 @@ class TestRefusals:
 
     def test_nothing_to_quantize(self):
         with pytest.raises(PlanError) as caught:
-            fxq.prepare(nn.Sequential(nn.Softsign()).eval(), torch.rand(2))
+            fxq.prepare(nn.Sequential(nn.LogSoftmax(0)).eval(), torch.rand(2))
         assert str(caught.value) == (
             "the model has no operator that can be quantized\n"
-            "  got:      0: no pattern knows this operator\n"
+            f"  got:      0: {EXPONENTIALS}\n"
             "  hint:     look at the configuration and at the backend; register_pattern adds patterns"
         )
 
     def test_strict_lists_what_would_stay_float(self):
-        model = nn.Sequential(nn.Linear(2, 2), nn.Softsign()).eval()
+        model = nn.Sequential(nn.Linear(2, 2), nn.LogSoftmax(1)).eval()
         with pytest.raises(PlanError) as caught:
             fxq.prepare(model, torch.rand(2, 2), strict=True)
         assert str(caught.value) == (
             "strict: 1 operators would stay float\n"
-            "  got:      1 (Softsign): no pattern knows this operator\n"
+            f"  got:      1 (LogSoftmax): {EXPONENTIALS}\n"
             "  expected: every operator that the configuration asks to quantize becomes int8\n"
             "  hint:     set_module_name(name, None) says that one shall stay float; strict=False only reports them"
         )

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.patterns.floats import EXPONENTIALS
 
 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.act = nn.Linear(4, 8), nn.Linear(8, 2, bias=False), nn.Softshrink()
+        self.a, self.b, self.act = nn.Linear(4, 8), nn.Linear(8, 2, bias=False), nn.LogSoftmax(1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.b(self.act(self.a(x)))
@@ -25,10 +26,10 @@ def test_rows():
     coverage = prepared().coverage()
     assert [(row.node, row.module, row.operator, row.fate, row.macs) for row in coverage] == [
         ("a", "a", "linear", "int8", 3 * 4 * 8),
-        ("act", "act", "Softshrink", "float", 0),
+        ("act", "act", "LogSoftmax", "float", 0),
         ("b", "b", "linear", "int8", 3 * 8 * 2),
     ]
-    assert [row.reason for row in coverage] == ["", "no pattern knows this operator", ""]
+    assert [row.reason for row in coverage] == ["", EXPONENTIALS, ""]
     assert all("test_report.py:" in row.line for row in coverage)
     assert len(coverage) == 3
     assert coverage.int8_macs == 1.0
@@ -45,19 +46,19 @@ def test_the_share_of_multiply_accumulates():
 def test_the_table():
     assert str(prepared().coverage()).splitlines() == [
         "unit          count     MACs  becomes    where, and why not",
-        "----------  -------  -------  ---------  -----------------------------------",
+        f"----------  -------  -------  ---------  -----{'-' * len(EXPONENTIALS)}",
         "linear            2  100.0 %  int8       a … b",
-        "Softshrink        1    0.0 %  float      act: no pattern knows this operator",
+        f"LogSoftmax        1    0.0 %  float      act: {EXPONENTIALS}",
         "2 units become int8, 1 operators stay float; 100.00 % of 0.0 M multiply-accumulates become int8.",
     ]
 
 
 def test_what_stays_float_for_the_same_reason_shares_a_line():
-    layers = (nn.Linear(4, 4), nn.Softshrink(), nn.Linear(4, 4), nn.Softshrink())
+    layers = (nn.Linear(4, 4), nn.LogSoftmax(1), nn.Linear(4, 4), nn.LogSoftmax(1))
     lines = str(fxq.prepare(nn.Sequential(*layers).eval(), torch.rand(2, 4)).coverage()).splitlines()
     assert lines[2:4] == [
         "linear            2  100.0 %  int8       0 … 2",
-        "Softshrink        2    0.0 %  float      1 … 3: no pattern knows this operator",
+        f"LogSoftmax        2    0.0 %  float      1 … 3: {EXPONENTIALS}",
     ]
 
 

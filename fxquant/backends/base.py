@@ -56,6 +56,8 @@ class LoweringRule:
     activation: Accepts = anything
     weight: Accepts = anything
     layer: Fits = anything
+    takes: tuple[int, ...] = ()
+    """Positions of arguments of the root that may be computed at run time: the module is called with them then."""
 
 
 @dataclass(frozen=True, slots=True)

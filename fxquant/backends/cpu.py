@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,27 +11,38 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule, register_backend
+from fxquant.graph.query import nodes_in
 from fxquant.nn import (
     ElementFunction,
+    QuantizedAdaptiveAvgPool1d,
     QuantizedAdaptiveAvgPool2d,
+    QuantizedAdaptiveAvgPool3d,
     QuantizedAdd,
+    QuantizedAvgPool1d,
     QuantizedAvgPool2d,
+    QuantizedAvgPool3d,
     QuantizedBatchNorm,
     QuantizedCat,
     QuantizedConv,
     QuantizedConvTranspose,
     QuantizedEmbedding,
     QuantizedEmbeddingBag,
+    QuantizedInterpolate,
     QuantizedLinear,
+    QuantizedMaximum,
     QuantizedMaxPool2d,
+    QuantizedMaxValues,
     QuantizedMean,
     QuantizedMul,
+    QuantizedPad,
+    QuantizedPReLU,
     QuantizedStack,
     QuantizedSub,
+    QuantizedSum,
     QuantizedTable,
-    QuantizedZeroPad,
+    picks,
 )
-from fxquant.nn.moves import interpolate
+from fxquant.nn.moves import interpolate as repeat
 from fxquant.nn.weight import LARGEST_FAN_IN
 from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.batch_norm import BATCH_NORM
@@ -38,8 +50,9 @@ from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
-from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, PADS
-from fxquant.patterns.unary import UNARY
+from fxquant.patterns.pool import EXTREMA, PICKS
+from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, NUMBER_PADS, WEIGHTED, ZERO_PADS, padding_value
+from fxquant.patterns.unary import PRELU, UNARY
 from fxquant.spec import QScheme
 
 
@@ -172,7 +185,21 @@ def max_pool2d(unit: UnitView) -> nn.Module:
     return QuantizedMaxPool2d(*arguments)
 
 
-def avg_pool2d(unit: UnitView) -> nn.Module:
+def max_values(unit: UnitView) -> nn.Module:
+    node = unit.nodes["pick"]
+    _, dim, keepdim = _arguments(node, ("input", None), ("dim", None), ("keepdim", False))
+    return QuantizedMaxValues(dim, keepdim, largest=node.target in (torch.max, "max"))
+
+
+def maximum(unit: UnitView) -> nn.Module:
+    return QuantizedMaximum(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"])
+
+
+def minimum(unit: UnitView) -> nn.Module:
+    return QuantizedMaximum(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], largest=False)
+
+
+def avg_pool(unit: UnitView) -> nn.Module:
     names = (
         ("kernel_size", None),
         ("stride", None),
@@ -181,18 +208,35 @@ def avg_pool2d(unit: UnitView) -> nn.Module:
         ("count_include_pad", True),
         ("divisor_override", None),
     )
-    _, *arguments = _arguments(unit.nodes["pool"], ("input", None), *names)
-    return QuantizedAvgPool2d(*arguments, x=unit.qparams["x"], y=unit.qparams["y"])
+    node = unit.nodes["pool"]
+    _, *arguments = _arguments(node, ("input", None), *names)
+    if node.target is F.avg_pool1d:  # it takes no divisor of its own
+        return QuantizedAvgPool1d(*arguments[:-1], x=unit.qparams["x"], y=unit.qparams["y"])
+    module = QuantizedAvgPool2d if node.target is F.avg_pool2d else QuantizedAvgPool3d
+    return module(*arguments, x=unit.qparams["x"], y=unit.qparams["y"])
 
 
-def adaptive_avg_pool2d(unit: UnitView) -> nn.Module:
-    _, size = _arguments(unit.nodes["pool"], ("input", None), ("output_size", None))
-    return QuantizedAdaptiveAvgPool2d(size, x=unit.qparams["x"], y=unit.qparams["y"])
+ADAPTIVE_AVERAGES: dict[Any, Callable[..., nn.Module]] = {
+    F.adaptive_avg_pool1d: QuantizedAdaptiveAvgPool1d,
+    F.adaptive_avg_pool2d: QuantizedAdaptiveAvgPool2d,
+    F.adaptive_avg_pool3d: QuantizedAdaptiveAvgPool3d,
+}
+
+
+def adaptive_avg_pool(unit: UnitView) -> nn.Module:
+    node = unit.nodes["pool"]
+    _, size = _arguments(node, ("input", None), ("output_size", None))
+    return ADAPTIVE_AVERAGES[node.target](size, x=unit.qparams["x"], y=unit.qparams["y"])
 
 
 def mean(unit: UnitView) -> nn.Module:
     _, dim, keepdim = _arguments(unit.nodes["mean"], ("input", None), ("dim", None), ("keepdim", False))
     return QuantizedMean(dim, keepdim, x=unit.qparams["x"], y=unit.qparams["y"])
+
+
+def total(unit: UnitView) -> nn.Module:
+    _, dim, keepdim = _arguments(unit.nodes["mean"], ("input", None), ("dim", None), ("keepdim", False))
+    return QuantizedSum(dim, keepdim, x=unit.qparams["x"], y=unit.qparams["y"])
 
 
 def clamp(unit: UnitView) -> nn.Module:
@@ -204,8 +248,8 @@ def clamp(unit: UnitView) -> nn.Module:
 def function(unit: UnitView) -> nn.Module:
     """A function of one tensor, with the numbers that it is called with."""
     node, x = unit.nodes["function"], unit.nodes["x"]
-    if "function" in unit.modules:  # a PReLU of one slope
-        computed = ElementFunction(F.leaky_relu, after=(unit.modules["function"].weight.item(),))
+    if (slope := _constant_slope(unit)) is not None:
+        computed = ElementFunction(F.leaky_relu, after=(slope,))
     else:
         at = node.args.index(x)
         assert callable(node.target)  # the normalize pass left no method
@@ -213,10 +257,38 @@ def function(unit: UnitView) -> nn.Module:
     return QuantizedTable(computed, unit.qparams["x"], unit.qparams["y"])
 
 
+def prelu(unit: UnitView) -> nn.Module:
+    slopes = unit.modules["function"].weight.detach()
+    x, y = unit.qparams["x"], unit.qparams["y"]
+    if slopes.numel() == 1:
+        return QuantizedTable(ElementFunction(F.leaky_relu, after=(slopes.item(),)), x, y)
+    return QuantizedPReLU(slopes, x, y)
+
+
+def interpolate(unit: UnitView) -> nn.Module:
+    arguments: Any = unit.nodes["interpolation"].args
+    _, size, scale_factor, *how = arguments
+    sizes: tuple[Any, Any] = (None, None) if nodes_in((size, scale_factor)) else (size, scale_factor)
+    return QuantizedInterpolate(*sizes, *how, x=unit.qparams["x"], y=unit.qparams["y"])
+
+
+def _constant_slope(unit: UnitView) -> float | None:
+    """The slope below 0 of what is a leaky ReLU by another name; None for other functions."""
+    module, node = unit.modules.get("function"), unit.nodes["function"]
+    if isinstance(module, nn.RReLU):
+        return (module.lower + module.upper) / 2
+    if node.target in (F.rrelu, torch.rrelu):
+        _, lower, upper = _arguments(node, ("input", None), ("lower", 1 / 8), ("upper", 1 / 3))
+        return (lower + upper) / 2
+    return None
+
+
 def pad(unit: UnitView) -> nn.Module:
     module = unit.modules.get("pad")
     widths: Any = unit.nodes["pad"].args[1] if module is None else module.padding
-    return QuantizedZeroPad(widths, unit.qparams["x"])
+    known = isinstance(widths, (tuple, list)) and all(isinstance(width, int) for width in widths)
+    value = float(padding_value(unit.nodes["pad"]))
+    return QuantizedPad(widths if known else None, unit.qparams["x"], unit.qparams["y"], value)
 
 
 def names_of(patterns: tuple[Pattern, ...]) -> tuple[str, ...]:
@@ -247,15 +319,23 @@ CPU = register_backend(
             LoweringRule(("mul_act", "mul"), mul, byte_activation),
             LoweringRule(("cat",), cat, byte_activation),
             LoweringRule(("stack",), stack, byte_activation),
+            LoweringRule(("maximum",), maximum, byte_activation),
+            LoweringRule(("minimum",), minimum, byte_activation),
+            LoweringRule(("max_values",), max_values, byte_activation),
+            LoweringRule(names_of(EXTREMA), Lower.KEEP, byte_activation),
+            *(LoweringRule((p.name,), KeepAs(getattr(picks, p.name)), byte_activation) for p in PICKS),
             LoweringRule(("max_pool2d",), max_pool2d, byte_activation),
-            LoweringRule(("avg_pool2d",), avg_pool2d, byte_activation),
-            LoweringRule(("adaptive_avg_pool2d",), adaptive_avg_pool2d, byte_activation),
+            LoweringRule(("avg_pool1d", "avg_pool2d", "avg_pool3d"), avg_pool, byte_activation),
+            LoweringRule(tuple(f.__name__ for f in ADAPTIVE_AVERAGES), adaptive_avg_pool, byte_activation),
             LoweringRule(("mean",), mean, byte_activation),
+            LoweringRule(("sum",), total, byte_activation),
             LoweringRule(names_of(ACTIVATION), clamp, byte_activation),
+            LoweringRule(names_of(PRELU), prelu, byte_activation),
             LoweringRule(names_of(UNARY), function, byte_activation),
             LoweringRule(names_of(MOVES), Lower.KEEP, byte_activation),
-            LoweringRule(names_of(NEAREST), KeepAs(interpolate), byte_activation),
-            LoweringRule(names_of(PADS), pad, byte_activation),
+            LoweringRule(names_of(NEAREST), KeepAs(repeat), byte_activation),
+            LoweringRule(names_of(WEIGHTED), interpolate, byte_activation, takes=(1, 2)),
+            LoweringRule(names_of(ZERO_PADS + NUMBER_PADS), pad, byte_activation, takes=(1,)),
             LoweringRule(names_of(NOTHING), Lower.ELIDE, byte_activation),
         ),
     )

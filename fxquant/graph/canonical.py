@@ -8,7 +8,8 @@ from typing import Any
 from torch.fx import Node
 
 from fxquant.graph.layers import LAYERS
-from fxquant.graph.operators import OPERATORS, Operator
+from fxquant.graph.operator_row import Operator
+from fxquant.graph.operators import OPERATORS
 from fxquant.graph.query import WRITTEN, canonical_type, module_of
 
 

@@ -74,6 +74,14 @@ def _embedding(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module |
     return _with_tensors(nn.Embedding(rows, columns, device="meta", **arguments), tensors)
 
 
+def _prelu(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | None:
+    weight = tensors["weight"]
+    if weight is None or weight.dim() > 1:
+        return None
+    layer = nn.PReLU(weight.numel(), device="meta")
+    return _with_tensors(layer, tensors) if weight.dim() else _with_tensors(layer, {"weight": weight.reshape(1)})
+
+
 _BATCH_NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 
 
@@ -104,6 +112,7 @@ LAYERS: dict[Any, Layer] = {
     F.conv_transpose2d: Layer((nn.ConvTranspose2d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose2d)),
     F.conv_transpose3d: Layer((nn.ConvTranspose3d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose3d)),
     F.embedding: Layer((nn.Embedding,), ("weight",), _embedding),
+    F.prelu: Layer((nn.PReLU,), ("weight",), _prelu),
     F.batch_norm: Layer(
         (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
         ("running_mean", "running_var", "weight", "bias"),

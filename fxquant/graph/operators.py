@@ -3,84 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-Function = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """One operator. In a normalized graph it is a call of ``target`` with all of ``parameters`` by position."""
-
-    target: Function
-    required: tuple[str, ...] = ("input",)
-    """Parameters without a default, first to last."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The parameters after them, in order, with the values that stand in the graph where the user gave none."""
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword-only parameters: they stay keywords, and are left out where they have the value given here."""
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters after ``defaults`` that other spellings have: left out; a call with another value is not rewritten."""
-    functions: tuple[Function, ...] = ()
-    """Other functions with the same parameters."""
-    methods: tuple[str, ...] = ()
-    """Tensor methods; the tensor is the first parameter."""
-    modules: tuple[type[nn.Module], ...] = ()
-    """Module types without parameters; the parameters after the first are attributes of the same name."""
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters that are no attribute of the module, with the value that its ``forward`` gives them."""
-    inplace_functions: tuple[Function, ...] = ()
-    inplace_methods: tuple[str, ...] = ()
-    synonyms: Mapping[str, str] = field(default_factory=dict)
-    """Other keyword -> parameter."""
-    spread: str = ""
-    """Parameter that methods also take as several arguments: ``x.permute(0, 2, 1)``."""
-    commutative: bool = False
-    """A number may stand first (``2 * x``): the tensor is put first."""
-    view: bool = False
-    """The result may share memory with the first argument."""
-    finish: Callable[[dict[str, Any]], None] | None = None
-    """Brings equal argument values to one form, in place."""
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Names of the positional parameters in a normalized graph."""
-        return (*self.required, *self.defaults)
-
-    @property
-    def all_targets(self) -> tuple[Any, ...]:
-        """Every spelling, the canonical first."""
-        return tuple(
-            dict.fromkeys(
-                (
-                    self.target,
-                    *self.modules,
-                    *self.functions,
-                    *self.methods,
-                    *self.inplace_functions,
-                    *self.inplace_methods,
-                )
-            )
-        )
-
-
-def _unary(name: str, *, module: type[nn.Module] | None = None) -> Operator:
-    """An operator of one tensor that torch offers as function and method, each also in place."""
-    inplace = getattr(torch, f"{name}_", None)
-    return Operator(
-        target=getattr(torch, name),
-        functions=tuple(f for f in (getattr(F, name, None), getattr(operator, name, None)) if f is not None),
-        methods=(name,),
-        modules=() if module is None else (module,),
-        inplace_functions=() if inplace is None else (inplace,),
-        inplace_methods=(f"{name}_",),
-    )
+from fxquant.graph.elementary import ELEMENTARY
+from fxquant.graph.operator_row import Function, Operator, unary
 
 
 def _stride_is_kernel_size(arguments: dict[str, Any]) -> None:
@@ -159,8 +89,8 @@ ACTIVATIONS = (
         modules=(nn.Hardtanh,),
         inplace_functions=(F.hardtanh_,),
     ),
-    _unary("sigmoid", module=nn.Sigmoid),
-    _unary("tanh", module=nn.Tanh),
+    unary("sigmoid", torch.special.expit, module=nn.Sigmoid),
+    unary("tanh", module=nn.Tanh),
     Operator(target=F.hardsigmoid, modules=(nn.Hardsigmoid,)),
     Operator(target=F.hardswish, modules=(nn.Hardswish,)),
     Operator(target=F.silu, modules=(nn.SiLU,)),
@@ -265,7 +195,6 @@ ARITHMETIC = (
         inplace_functions=(torch.clamp_, torch.clip_),
         inplace_methods=("clamp_", "clip_"),
     ),
-    *(_unary(name) for name in ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square")),
     _reduction("mean"),
     _reduction("sum"),
 )
@@ -325,7 +254,7 @@ SHAPES = (
             "recompute_scale_factor": None,
             "antialias": False,
         },
-        modules=(nn.Upsample,),
+        modules=(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d),
         attributes={"antialias": False},
     ),
     Operator(target=F.pad, required=("input", "pad"), defaults={"mode": "constant", "value": None}),
@@ -382,4 +311,4 @@ WITH_PARAMETERS = (  # called as functions, with tensors of the user's own; nn.C
     ),
 )
 
-OPERATORS: tuple[Operator, ...] = ACTIVATIONS + ARITHMETIC + SHAPES + POOLS + WITH_PARAMETERS
+OPERATORS: tuple[Operator, ...] = ACTIVATIONS + ELEMENTARY + ARITHMETIC + SHAPES + POOLS + WITH_PARAMETERS

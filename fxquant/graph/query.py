@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 VALUE = "fxquant_value"
 """Key of ``node.meta``: what ``graph.shapes`` recorded of the node's value."""
@@ -199,6 +200,13 @@ def flat_arguments(node: Node) -> list[Any]:
     visit(node.args)
     visit(node.kwargs)
     return flat
+
+
+def nodes_in(argument: Any) -> list[Node]:
+    """The nodes in an argument of a node: itself, or those in a tuple, list, dict or slice, however deep."""
+    found: list[Node] = []
+    map_arg(argument, found.append)
+    return found
 
 
 def function_name(target: Callable[..., Any] | str) -> str:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.fx import Node
 
 from fxquant.graph.canonical import operator_of
-from fxquant.graph.operators import Operator
+from fxquant.graph.operator_row import Operator
 from fxquant.graph.query import BY_REQUEST, NAMED, VALUE, canonical_type, has_hooks, is_number, module_of, value_of
 
 REGULARIZERS = {

@@ -22,7 +22,9 @@ from fxquant.kernels.max_pool2d import max_pool2d
 from fxquant.kernels.mean import mean
 from fxquant.kernels.moving_average_qparams import moving_average_qparams
 from fxquant.kernels.mul import mul
+from fxquant.kernels.prelu import prelu
 from fxquant.kernels.quantize import quantize
+from fxquant.kernels.resample2d import resample2d
 from fxquant.kernels.table import table
 
 __all__ = [
@@ -48,6 +50,8 @@ __all__ = [
     "moving_average_qparams",
     "mul",
     "native_status",
+    "prelu",
     "quantize",
+    "resample2d",
     "table",
 ]

@@ -47,18 +47,17 @@ def pooling_size(size: int, kernel: int, stride: int, padding: int, dilation: in
     return outputs
 
 
-def window_sums(values: Tensor, rows: Windows, columns: Windows) -> Tensor:
-    """Exact sums over the windows of the last two axes, as differences of running sums.
+def window_sums(values: Tensor, *axes: Windows) -> Tensor:
+    """Exact sums over the windows of the last axes, as differences of running sums.
 
     Args:
         values: integers [..., H, W], any dtype.
-        rows: Windows along H, OH of them.
-        columns: Windows along W, OW of them.
+        axes: Windows along H, OH of them, and along W, OW of them; or along other numbers of last axes.
 
     Returns:
         int64 [..., OH, OW].
     """
-    for dim, windows in ((-2, rows), (-1, columns)):
+    for dim, windows in enumerate(axes, start=-len(axes)):
         running = values.cumsum(dim, dtype=torch.int64)
         running = torch.cat([torch.zeros_like(running.narrow(dim, 0, 1)), running], dim)
         start, end = windows.start.to(values.device), windows.end.to(values.device)

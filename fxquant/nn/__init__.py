@@ -7,32 +7,53 @@ from fxquant.nn.conv_transpose import QuantizedConvTranspose
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
 from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.linear import QuantizedLinear
-from fxquant.nn.moves import QuantizedZeroPad
-from fxquant.nn.pool import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean
+from fxquant.nn.moves import QuantizedPad
+from fxquant.nn.picks import QuantizedMaximum, QuantizedMaxValues
+from fxquant.nn.pool import (
+    QuantizedAdaptiveAvgPool1d,
+    QuantizedAdaptiveAvgPool2d,
+    QuantizedAvgPool1d,
+    QuantizedAvgPool2d,
+    QuantizedMaxPool2d,
+    QuantizedMean,
+    QuantizedSum,
+)
+from fxquant.nn.prelu import QuantizedPReLU
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
+from fxquant.nn.resample import QuantizedInterpolate
 from fxquant.nn.table import ElementFunction, QuantizedTable
+from fxquant.nn.volume import QuantizedAdaptiveAvgPool3d, QuantizedAvgPool3d
 
 __all__ = [
     "Dequantize",
     "ElementFunction",
     "Quantize",
+    "QuantizedAdaptiveAvgPool1d",
     "QuantizedAdaptiveAvgPool2d",
+    "QuantizedAdaptiveAvgPool3d",
     "QuantizedAdd",
+    "QuantizedAvgPool1d",
     "QuantizedAvgPool2d",
+    "QuantizedAvgPool3d",
     "QuantizedBatchNorm",
     "QuantizedCat",
     "QuantizedConv",
     "QuantizedConvTranspose",
     "QuantizedEmbedding",
     "QuantizedEmbeddingBag",
+    "QuantizedInterpolate",
     "QuantizedLinear",
     "QuantizedMaxPool2d",
+    "QuantizedMaxValues",
+    "QuantizedMaximum",
     "QuantizedMean",
     "QuantizedModule",
     "QuantizedMul",
+    "QuantizedPReLU",
+    "QuantizedPad",
     "QuantizedStack",
     "QuantizedSub",
+    "QuantizedSum",
     "QuantizedTable",
-    "QuantizedZeroPad",
     "Requantize",
 ]

@@ -9,8 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fxquant.nn.base import QuantizedModule
-from fxquant.nn.weight import byte_grid
+from fxquant.kernels import table
+from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.kernels.table import reference as table_reference
+from fxquant.nn.quantize import Requantize
+from fxquant.nn.stored import StoredModule
 from fxquant.spec import QParams
 
 
@@ -19,35 +22,49 @@ def interpolate(x: Tensor, *arguments: Any) -> Tensor:
     return F.interpolate(x.view(torch.uint8), *arguments).view(x.dtype)
 
 
-class QuantizedZeroPad(QuantizedModule):
-    """Stored integers with the zero point, which stands for 0.0, on the sides.
+class QuantizedPad(StoredModule):
+    """Stored integers with a number on the sides: 0.0, which the zero point stands for, or another.
 
     Args:
         widths: As ``F.pad`` takes them: two for the last dimension, two for the one before it, …; below 0 they cut.
-        x: Grid of the input and of the output; at most 8 bits, per tensor.
+            None where every call brings its own.
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output, which holds ``value`` too. The same as ``x`` where that is 0.
+        value: In real units.
 
     Shape:
         uint8 or int8; the result has the same layout.
 
     Raises:
-        LoweringError: the grid does not fit a byte.
+        LoweringError: a grid does not fit a byte.
     """
 
-    def __init__(self, widths: Sequence[int], x: QParams) -> None:
+    def __init__(self, widths: Sequence[int] | None, x: QParams, y: QParams | None = None, value: float = 0.0) -> None:
         super().__init__()
-        self.add_grid("x", byte_grid("the input", x))
-        self.widths = [int(width) for width in widths]
+        self.add_stored_grid("y", x if y is None else y)
+        self.add_stored_grid("x", x)
+        self.widths = None if widths is None else [int(width) for width in widths]
+        self.value = value
 
-    def derive(self) -> tuple[int]:
-        return (self.scalars("x")[1],)
+    def derive(self) -> tuple[int, Tensor | None]:
+        x, y = self.grid("x"), self.grid("y")
+        scheme = y.scheme
+        value = torch.tensor([self.value], device=y.scale.device)
+        filling = quantize_reference(value, y.scale, y.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+        same = torch.equal(x.scale, y.scale) and torch.equal(x.zero_point, y.zero_point) and x.scheme == scheme
+        return int(filling), None if same else Requantize(x, y).derive()[0]
 
-    def forward(self, x: Tensor) -> Tensor:
-        (zero_point,) = self._derived or self.derived()
-        return F.pad(x, self.widths, value=zero_point)
+    def forward(self, x: Tensor, widths: Sequence[int] | None = None) -> Tensor:
+        filling, entries = self._derived or self.derived()
+        on_grid = x if entries is None else table(x, entries)
+        return F.pad(on_grid, list(widths or self.widths or ()), value=filling)
 
-    def reference(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        return self.forward(x)
+    def reference(self, *inputs: Any) -> Tensor:
+        x, *widths = inputs
+        filling, entries = self.derived()
+        on_grid = x if entries is None else table_reference(x, entries)
+        return F.pad(on_grid, list(*(widths or [self.widths or ()])), value=filling)
 
     def extra_repr(self) -> str:
-        return f"{self.widths}, {super().extra_repr()}"
+        value = "" if self.value == 0 else f"value={self.value}, "
+        return f"{self.widths or 'computed widths'}, {value}{super().extra_repr()}"

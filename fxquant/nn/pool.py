@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,6 +131,32 @@ class QuantizedAvgPool2d(_Average):
         return f"{geometry}\n{super().extra_repr()}"
 
 
+class QuantizedAvgPool1d(QuantizedAvgPool2d):
+    """The same of stored integers [N, C, L] or [C, L]: as images of one row."""
+
+    def __init__(
+        self,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        *,
+        x: QParams,
+        y: QParams,
+    ) -> None:
+        kernel, step, pad = (pair(size) for size in (kernel_size, kernel_size if stride is None else stride, padding))
+        sizes = (1, kernel[1]), (1, step[1]), (0, pad[1])
+        super().__init__(*sizes, ceil_mode, count_include_pad, x=x, y=y)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.unsqueeze(-2)).squeeze(-2)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return super().reference(x.unsqueeze(-2)).squeeze(-2)
+
+
 class QuantizedAdaptiveAvgPool2d(_Average):
     """Means of stored integers over windows that fit the output size: ``fxquant.kernels.adaptive_avg_pool2d``.
 
@@ -164,6 +191,21 @@ class QuantizedAdaptiveAvgPool2d(_Average):
         return f"output_size={self.output_size}, {super().extra_repr()}"
 
 
+class QuantizedAdaptiveAvgPool1d(QuantizedAdaptiveAvgPool2d):
+    """The same of stored integers [N, C, L] or [C, L]: as images of one row."""
+
+    def __init__(self, output_size: int | Sequence[int | None] | None, x: QParams, y: QParams) -> None:
+        size = output_size[0] if isinstance(output_size, Sequence) else output_size
+        super().__init__((1, size), x, y)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.unsqueeze(-2)).squeeze(-2)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return super().reference(x.unsqueeze(-2)).squeeze(-2)
+
+
 class QuantizedMean(_Average):
     """The mean of stored integers over some dimensions, rounded once: ``fxquant.kernels.mean``.
 
@@ -194,6 +236,34 @@ class QuantizedMean(_Average):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim or 'all'}, keepdim={self.keepdim}, {super().extra_repr()}"
+
+
+class QuantizedSum(QuantizedMean):
+    """The sum of stored integers over some dimensions, rounded once: the mean of numbers that are larger by its count.
+
+    Args:
+        dim: Dimensions to sum over; None: all.
+        keepdim: Whether they stay, with size 1.
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output.
+
+    Shape:
+        uint8 or int8 of any shape to the shape without ``dim``, or with 1 there.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return mean(self.take("x", x), self.dim, self.keepdim, *self._times_count(x))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return mean_reference(self.take("x", x), self.dim, self.keepdim, *self._times_count(x))
+
+    def _times_count(self, x: Tensor) -> tuple[Any, ...]:
+        scale, *rest = self._derived or self.derived()
+        return scale * math.prod(x.shape[dim] for dim in self.dim or range(x.dim())), *rest
 
 
 def pair(size: Size) -> tuple[int, int]:

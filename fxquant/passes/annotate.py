@@ -18,6 +18,7 @@ from fxquant.graph.query import (
     called_module,
     is_number,
     is_tuple_of_tensors,
+    nodes_in,
     reason_of,
     tensors_of,
     value_of,
@@ -154,7 +155,7 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
     rule = backend.rule_for(found.pattern)
     if rule is None:
         return _Refusal(f"backend {backend.name!r} has no operator for it")
-    if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found)):
+    if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found, rule.takes)):
         return _Refusal(f"its argument {computed.name!r} is computed at run time")
     reason = rule.activation(qconfig.activation_scheme) if on_grids and qconfig.activation_scheme else None
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
@@ -169,9 +170,15 @@ def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | 
     return rule.weight(scheme) or rule.layer(layer)
 
 
-def _computed_argument(found: Match) -> Node | None:
-    """An argument beside the inputs that another node makes: a module is built once, with constants."""
+def _computed_argument(found: Match, taken: tuple[int, ...]) -> Node | None:
+    """An argument beside the inputs that another node makes: a module is built once, with constants.
+
+    Not counted are sizes in the positions ``taken`` of the root's arguments, with which the module is called.
+    """
     inputs = [found.captures[name] for name in found.inputs]
+    root = found.nodes[-1]
+    sizes = [node for i in taken if i < len(root.args) for node in nodes_in(root.args[i]) if value_of(node) is None]
+    inputs += [node for node in sizes if not tensors_of(node)]
     arguments = [argument for node in found.nodes for argument in node.all_input_nodes]
     return next((node for node in arguments if node not in inputs and node not in found.nodes), None)
 

@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower
 from fxquant.errors import FxQuantError, LoweringError
 from fxquant.graph.edit import add_module, insert_after, rename
-from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, nodes_by_name, value_of
+from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, nodes_by_name, nodes_in, value_of
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
@@ -81,13 +81,17 @@ class _Lowering:
             return
         with self.gm.graph.inserting_before(root):
             if isinstance(rule.build, (Lower, KeepAs)):
-                node = self.gm.graph.node_copy(root, lambda n: inputs[0] if n is root.args[0] else n)
+                # Of a second tensor (``x.expand_as(y)``) only the shape counts, which the integers have too.
+                node = self.gm.graph.node_copy(
+                    root, lambda n: inputs[0] if n is root.args[0] else self.integers.get(n.name, n)
+                )
                 node.target = rule.build.function if isinstance(rule.build, KeepAs) else node.target
             else:
                 module = self._build(unit, rule.build, self._view(unit))
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _home(members), module, instead_of=members)
-                arguments = (root.args, root.kwargs) if isinstance(rule.build, AsCalled) else (tuple(inputs), {})
+                computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
+                arguments = (root.args, root.kwargs) if isinstance(rule.build, AsCalled) else ((*inputs, *computed), {})
                 node = self.gm.graph.call_module(target, *arguments)
         results = self.integers if "y" in unit.roles else self.floats
         results[unit.root] = self.made[unit.root] = node

@@ -22,11 +22,20 @@ def _bounds(node: Node) -> Clamp | None:
     return Clamp(*(None if bound is None else float(bound) for bound in bounds))
 
 
+def _bound_above(node: Node) -> Clamp | None:
+    bounds = _bounds(node)
+    return None if bounds is None else Clamp(None, bounds.low)
+
+
 CLAMPS: dict[object, Callable[[Node], Clamp | None]] = {
     canonical_target(F.relu): lambda node: Clamp(0.0, None),
     canonical_target(F.relu6): lambda node: Clamp(0.0, 6.0),
     canonical_target(F.hardtanh): _bounds,
     canonical_target(torch.clamp): _bounds,
+    canonical_target(torch.clamp_min): _bounds,
+    canonical_target(torch.clamp_max): lambda node: (
+        None if (above := _bounds(node)) is None else Clamp(None, above.low)
+    ),
 }
 
 
@@ -55,12 +64,22 @@ def clamped(inner: Op) -> Op:
     return Op(tuple(CLAMPS), (inner,), name="act")
 
 
+CLAMP = (torch.clamp, torch.clamp_min, torch.clamp_max)
 AROUND_ZERO = all_of(constant_bounds, bounds_hold_zero)
 
 ACTIVATION = (
     Pattern("relu", op(F.relu)(tensor("x")).named("act"), output=Output.CLAMPED),
     Pattern("relu6", op(F.relu6)(tensor("x")).named("act"), output=Output.CLAMPED),
     Pattern("hardtanh", op(F.hardtanh)(tensor("x")).named("act"), output=Output.CLAMPED, check=AROUND_ZERO),
-    Pattern("clamp", op(torch.clamp)(tensor("x")).named("act"), output=Output.CLAMPED, check=AROUND_ZERO),
-    Pattern("clamp_off_zero", op(F.hardtanh, torch.clamp)(tensor("x")).named("act"), check=constant_bounds),
+    Pattern(
+        "clamp",
+        op(torch.clamp, torch.clamp_min, torch.clamp_max)(tensor("x")).named("act"),
+        output=Output.CLAMPED,
+        check=AROUND_ZERO,
+    ),
+    Pattern(
+        "clamp_off_zero",
+        op(F.hardtanh, torch.clamp, torch.clamp_min, torch.clamp_max)(tensor("x")).named("act"),
+        check=constant_bounds,
+    ),
 )

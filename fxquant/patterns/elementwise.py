@@ -36,6 +36,12 @@ ELEMENTWISE = (
     Pattern("sub", SUB, ("a", "b"), check=plain_sub),
     Pattern("mul_act", clamped(MUL), ("a", "b"), check=constant_bounds),
     Pattern("mul", MUL, ("a", "b")),
+    Pattern(
+        "maximum", op(torch.maximum, "maximum", torch.max, "max")(tensor("a"), tensor("b")).named("pick"), ("a", "b")
+    ),
+    Pattern(
+        "minimum", op(torch.minimum, "minimum", torch.min, "min")(tensor("a"), tensor("b")).named("pick"), ("a", "b")
+    ),
     Pattern("cat", op(torch.cat)(tensors("x")).named("cat"), ("x",), output=Output.ONE_FOR_ALL),
     Pattern("stack", op(torch.stack)(tensors("x")).named("stack"), ("x",), output=Output.ONE_FOR_ALL),
 )

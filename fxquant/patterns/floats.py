@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -20,25 +21,67 @@ STEEP = "it is steep where a grid is coarse: one step of the input may be most o
 RECURRENT = "recurrent layers have no integer operator yet"
 ATTENTION = "attention as one operator has no integer form; its parts may have"
 BAG = "a bag has an integer form as a layer only: nn.EmbeddingBag"
-POOL = "this pool has no integer operator yet; those in two dimensions have"
+POWERS = "a root of a sum of powers has no integer operator yet"
+PLACES = "it also gives the places of what it picks, which have no grid"
+SAMPLED = "it reads between the elements at places that are computed at run time, which has no integer operator yet"
+RUNNING = "each of its values is a sum or a product of all before it, which has no integer operator yet"
+CHOICE = "it chooses by a mask between values of two grids, which has no integer operator yet"
+STAIRS = "it jumps: next to a jump one step of the input is the whole height of a stair"
+SIMILARITY = "it divides by the lengths of vectors, which has no integer operator yet"
+OVERLAPS = "it copies or sums overlapping blocks, which has no integer operator yet"
+MIXED = "it multiplies and adds tensors in one operator, which has no integer form; mul and add have"
+
+
+def _by_name(names: str) -> tuple[Any, ...]:
+    """Functions of torch and tensor methods of these names."""
+    found = [getattr(torch, name) for name in names.split() if hasattr(torch, name)]
+    return (*found, *(name for name in names.split() if hasattr(torch.Tensor, name)))
+
 
 _REASONS: dict[str, tuple[Any, ...]] = {
-    PRODUCT: (torch.matmul, torch.bmm, torch.mm, torch.baddbmm, torch.addmm, torch.einsum),
+    PRODUCT: (torch.matmul, torch.bmm, torch.mm, torch.baddbmm, torch.addmm, torch.einsum, nn.Bilinear, F.bilinear),
     OWN_STATISTICS: (
         *(F.layer_norm, F.group_norm, F.instance_norm, F.local_response_norm, F.normalize, F.rms_norm),
         *(nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
         *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
     ),
-    EXPONENTIALS: (F.softmax, F.log_softmax, nn.LogSoftmax, torch.logsumexp),
+    EXPONENTIALS: (
+        *(F.softmax, F.log_softmax, F.softmin, nn.LogSoftmax, nn.Softmin, nn.Softmax2d),
+        *_by_name("log_softmax logsumexp"),
+    ),
     QUOTIENT: (torch.div,),
-    STEEP: (torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.reciprocal),
+    STEEP: (
+        *(torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.reciprocal),
+        *_by_name("exp2 expm1 log1p log2 log10 sin cos tan sinh cosh asin acos acosh atanh erfinv logit"),
+    ),
     RECURRENT: (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell),
     ATTENTION: (nn.MultiheadAttention, F.multi_head_attention_forward, F.scaled_dot_product_attention),
     BAG: (F.embedding_bag,),
-    POOL: (
-        *(F.max_pool1d, F.max_pool3d, F.avg_pool1d, F.avg_pool3d, F.adaptive_avg_pool1d, F.adaptive_avg_pool3d),
-        *(F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d, nn.FractionalMaxPool2d),
+    POWERS: (
+        *(F.lp_pool1d, F.lp_pool2d, F.lp_pool3d, nn.LPPool1d, nn.LPPool2d, nn.LPPool3d),
+        *_by_name("std var norm"),
+        *(torch.linalg.norm, torch.linalg.vector_norm, torch.std_mean, torch.var_mean),
     ),
+    PLACES: (
+        *(F.max_pool1d_with_indices, F.max_pool2d_with_indices, F.max_pool3d_with_indices),
+        *(F.adaptive_max_pool1d_with_indices, F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool3d_with_indices),
+        *(F.fractional_max_pool2d, F.fractional_max_pool3d, F.fractional_max_pool2d_with_indices),
+        *(nn.FractionalMaxPool2d, nn.FractionalMaxPool3d, nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d),
+        *(F.max_unpool1d, F.max_unpool2d, F.max_unpool3d),
+        *_by_name("sort topk median mode kthvalue cummax cummin aminmax"),
+    ),
+    SAMPLED: (F.grid_sample, torch.grid_sampler),
+    RUNNING: _by_name("cumsum cumprod logcumsumexp prod"),
+    CHOICE: (*_by_name("where masked_fill masked_scatter index_fill scatter scatter_add tril triu"),),
+    STAIRS: (
+        *_by_name("sign sgn floor ceil round trunc fix frac fmod remainder floor_divide"),
+        *(operator.mod, operator.floordiv),
+    ),
+    SIMILARITY: (
+        *(F.cosine_similarity, F.pairwise_distance, nn.CosineSimilarity, nn.PairwiseDistance, torch.cdist, torch.dist),
+    ),
+    OVERLAPS: (F.unfold, F.fold, nn.Unfold, nn.Fold),
+    MIXED: _by_name("addcmul addcdiv lerp"),
 }
 
 STAYS_FLOAT: dict[Any, str] = {
@@ -50,4 +93,6 @@ STAYS_FLOAT: dict[Any, str] = {
 def why_float(node: Node) -> str | None:
     """Why the operator of a node has no integer form, where that is known."""
     module = module_of(node)
+    if getattr(module, "return_indices", False):
+        return PLACES
     return STAYS_FLOAT.get(node.target if module is None else canonical_type(module))

@@ -17,7 +17,7 @@ from fxquant.patterns.linear import LINEAR_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
 from fxquant.patterns.shape import SHAPE
-from fxquant.patterns.unary import UNARY
+from fxquant.patterns.unary import PRELU, UNARY
 from fxquant.registry import Registry
 
 DEFAULT_PATTERNS: tuple[Pattern, ...] = (
@@ -30,6 +30,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + ELEMENTWISE
     + POOL
     + ACTIVATION
+    + PRELU
     + UNARY
     + SHAPE
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.query import called_module, is_number, value_of
+from fxquant.graph.query import called_module, value_of
 from fxquant.patterns.pattern import Check, Output, Pattern, Reject, op, tensor
 
 
@@ -20,7 +21,8 @@ def inactive(captures: Mapping[str, Node]) -> Reject | None:
     node = captures["dropout"]
     if node.op == "call_module":
         return None
-    training = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True)
+    usual = node.target not in (F.alpha_dropout, F.feature_alpha_dropout)
+    training = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", usual)
     return Reject("it drops values even in evaluation mode (training=True)", node) if training else None
 
 
@@ -32,27 +34,50 @@ def takes_a_part(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
+NEAREST_MODES, WEIGHTED_MODES = ("nearest", "nearest-exact"), ("linear", "bilinear", "bicubic")
+
+
 def nearest(captures: Mapping[str, Node]) -> Reject | None:
     """Only the mode that repeats values makes no new ones."""
-    mode: Any = captures["move"].args[3]
-    if mode in ("nearest", "nearest-exact"):
-        return None
-    return Reject(
-        f"mode={mode!r} has no integer operator yet; only 'nearest' and 'nearest-exact' have", captures["move"]
-    )
+    return _has_mode(captures["move"], NEAREST_MODES)
+
+
+def weighted(captures: Mapping[str, Node]) -> Reject | None:
+    """The other modes make new values, so the result has a grid of its own."""
+    return _has_mode(captures["interpolation"], WEIGHTED_MODES)
+
+
+def _has_mode(node: Node, modes: tuple[str, ...]) -> Reject | None:
+    mode: Any = node.args[3]
+    return None if mode in modes else Reject(f"mode={mode!r} has no integer operator yet", node)
+
+
+def padding_value(node: Node) -> Any:
+    """What a pad in constant mode pads with: a number, or the node that computes it."""
+    value: Any = node.args[3] if node.op == "call_function" else getattr(called_module(node), "value", 0)
+    return 0 if value is None else value
 
 
 def pads_with_zeros(captures: Mapping[str, Node]) -> Reject | None:
     """0 is on every grid; the zero point stands for it."""
-    arguments: Any = captures["pad"].args
-    _, widths, mode, value = arguments
-    if mode != "constant":
-        return Reject(f"mode={mode!r} pads with values of its own", captures["pad"])
-    if value not in (None, 0):
-        return Reject(f"value={value}: only 0 lies on every grid", captures["pad"])
-    if not (isinstance(widths, (tuple, list)) and all(isinstance(width, int) for width in widths)):
-        return Reject("its widths are computed at run time", captures["pad"])
-    return None
+    return _pads_with_numbers(captures["pad"]) or (
+        None if padding_value(captures["pad"]) == 0 else Reject("it pads with another number than 0", captures["pad"])
+    )
+
+
+def pads_with_a_number(captures: Mapping[str, Node]) -> Reject | None:
+    """Any other number needs a place on the grid of the output."""
+    refused, value = _pads_with_numbers(captures["pad"]), padding_value(captures["pad"])
+    if refused is None and isinstance(value, Node):
+        return Reject("the number it pads with is computed at run time", captures["pad"])
+    if refused is None and not math.isfinite(value):
+        return Reject(f"value={value} lies on no grid", captures["pad"])
+    return refused
+
+
+def _pads_with_numbers(node: Node) -> Reject | None:
+    mode: Any = node.args[2] if node.op == "call_function" else "constant"
+    return None if mode == "constant" else Reject(f"mode={mode!r} pads with values of its own", node)
 
 
 def pads_with_values(captures: Mapping[str, Node]) -> Reject | None:
@@ -60,17 +85,26 @@ def pads_with_values(captures: Mapping[str, Node]) -> Reject | None:
     return Reject("mode='constant' pads with a number", captures["move"]) if mode == "constant" else None
 
 
-def module_pads_with_zeros(captures: Mapping[str, Node]) -> Reject | None:
-    value = getattr(called_module(captures["pad"]), "value", 0)
-    return None if value == 0 else Reject(f"value={value}: only 0 lies on every grid", captures["pad"])
-
-
 def known_sizes(captures: Mapping[str, Node]) -> Reject | None:
-    """Arguments beside the tensor are numbers; tensors would be integers or masks, whose own grid is none."""
+    """Arguments beside the tensor are numbers, or tensors of indices or masks; another of real numbers has no place."""
     node = captures["move"]
-    tensors = [arg for arg in node.all_input_nodes if arg is not captures["x"] and not is_number(arg)]
-    if any(value_of(arg) is not None for arg in tensors):
+    others = [value_of(arg) for arg in node.all_input_nodes if arg is not captures["x"]]
+    if any(info is not None and info.dtype.is_floating_point for info in others):
         return Reject("it takes a second tensor", node)
+    return None
+
+
+def turns_around(captures: Mapping[str, Node]) -> Reject | None:
+    """Of the attributes of a tensor, those that are the tensor itself with dimensions exchanged."""
+    name = captures["move"].args[1]
+    return None if name in ("T", "mT", "H", "mH") else Reject(f"attribute {name!r} has no integer form")
+
+
+def keeps_kind(captures: Mapping[str, Node]) -> Reject | None:
+    """A conversion that changes nothing but, perhaps, the memory order."""
+    before, after = value_of(captures["x"]), value_of(captures["same"])
+    if before is None or after is None or (before.dtype, before.device) != (after.dtype, after.device):
+        return Reject("it converts to another dtype or device", captures["same"])
     return None
 
 
@@ -78,26 +112,42 @@ def _move(name: str, *targets: Any, check: Check | None = known_sizes) -> Patter
     return Pattern(name, op(*targets)(tensor("x")).named("move"), output=Output.PICKED, check=check)
 
 
-SPLITS = (torch.chunk, torch.split, torch.unbind, "unbind")
+TENSOR_SPLITS = (
+    *(torch.tensor_split, torch.hsplit, torch.vsplit, torch.dsplit),
+    *("tensor_split", "hsplit", "vsplit", "dsplit"),
+)
+SPLITS = (torch.chunk, torch.split, torch.unbind, "unbind", *TENSOR_SPLITS)
 """Operators that make several tensors of one, in a normalized graph."""
 
 MOVES = (
-    _move("flatten", torch.flatten),
+    _move("flatten", torch.flatten, torch.ravel, "ravel"),
     _move("reshape", torch.reshape),
     _move("unflatten", torch.unflatten, "unflatten", nn.Unflatten),
     _move("permute", torch.permute),
     _move("transpose", torch.transpose),
     _move("t", torch.t, "t"),
-    _move("movedim", torch.movedim, "movedim"),
+    _move("movedim", torch.movedim, "movedim", torch.moveaxis, "moveaxis"),
+    _move("transposed", getattr, check=turns_around),
+    _move("adjoint", torch.adjoint, "adjoint"),
     _move("squeeze", torch.squeeze, "squeeze"),
     _move("unsqueeze", torch.unsqueeze),
-    _move("expand", "expand"),
+    _move("expand", "expand", torch.broadcast_to, "broadcast_to"),
+    _move("like", "expand_as", "view_as", "reshape_as", check=None),  # of the second tensor only the shape matters
     _move("repeat", "repeat", torch.tile, "tile"),
+    _move("repeat_interleave", torch.repeat_interleave, "repeat_interleave"),
     _move("roll", torch.roll, "roll"),
-    _move("flip", torch.flip, "flip"),
+    _move("flip", torch.flip, "flip", torch.fliplr, "fliplr", torch.flipud, "flipud"),
+    _move("rot90", torch.rot90, "rot90"),
+    _move("diagonal", torch.diagonal, "diagonal"),
+    _move("windows", "unfold"),
+    _move("narrow", torch.narrow, "narrow"),
+    _move("select", torch.select, "select"),
+    _move("index_select", torch.index_select, "index_select"),
+    _move("gather", torch.gather, "gather", torch.take_along_dim, "take_along_dim", torch.take, "take"),
     _move("chunk", torch.chunk),
     _move("split", torch.split),
     _move("unbind", torch.unbind, "unbind"),
+    _move("tensor_split", *TENSOR_SPLITS),
     _move("getitem", operator.getitem, check=takes_a_part),
     _move("pixel_shuffle", F.pixel_shuffle),
     _move("pixel_unshuffle", F.pixel_unshuffle),
@@ -114,29 +164,41 @@ MOVES = (
 
 NEAREST = (_move("interpolate", F.interpolate, check=nearest),)
 
+WEIGHTED = (Pattern("interpolate_weighted", op(F.interpolate)(tensor("x")).named("interpolation"), check=weighted),)
+
 ZERO_PAD_MODULES = (
     *(nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
     *(nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d),
 )
 
-PADS = (
-    Pattern("pad", op(F.pad)(tensor("x")).named("pad"), output=Output.PICKED, check=pads_with_zeros),
-    Pattern(
-        "zero_pad",
-        op(*ZERO_PAD_MODULES)(tensor("x")).named("pad"),
-        output=Output.PICKED,
-        check=module_pads_with_zeros,
-    ),
-)
+PAD = op(F.pad, *ZERO_PAD_MODULES)(tensor("x")).named("pad")
+
+ZERO_PADS = (Pattern("pad", PAD, output=Output.PICKED, check=pads_with_zeros),)
 """Here 0 becomes the zero point."""
 
-DROPOUT = op(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, F.dropout, F.dropout2d)(tensor("x")).named("dropout")
+NUMBER_PADS = (Pattern("pad_number", PAD, check=pads_with_a_number),)
+"""Another number needs a place on the grid, so the result has one of its own."""
+
+DROPOUT = op(
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
+)(tensor("x")).named("dropout")
+
+CASTS = ("float", "double", "half", "bfloat16")
 
 NOTHING = (
     Pattern("dropout", DROPOUT, output=Output.PICKED, check=inactive),
     Pattern("identity", op(nn.Identity)(tensor("x")), output=Output.PICKED),
     Pattern("contiguous", op("contiguous")(tensor("x")), output=Output.PICKED),
+    Pattern(
+        "same",
+        op("clone", torch.clone, "detach", torch.detach, torch.positive, "to", "type_as", "cpu", *CASTS)(
+            tensor("x")
+        ).named("same"),
+        output=Output.PICKED,
+        check=keeps_kind,
+    ),
 )
 """Nothing is left of them: the memory order of integers is chosen by a pass."""
 
-SHAPE = MOVES + NEAREST + PADS + NOTHING
+SHAPE = MOVES + NEAREST + WEIGHTED + ZERO_PADS + NUMBER_PADS + NOTHING

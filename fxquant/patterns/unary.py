@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.query import called_module, function_name
-from fxquant.patterns.pattern import Bounded, Check, Op, Output, Pattern, Reject, all_of, number, op, tensor
+from fxquant.graph.query import function_name
+from fxquant.patterns.pattern import Bounded, Check, Op, Output, Pattern, Reject, number, op, tensor
 
 SMOOTH_POWERS = (2, 3)
 """Exponents of powers that are as smooth as a grid is fine; roots and reciprocals are steep near 0."""
@@ -27,12 +27,13 @@ def constants_only(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
-def one_slope(captures: Mapping[str, Node]) -> Reject | None:
-    """A PReLU with a slope per channel is another function in every channel."""
-    slopes = called_module(captures["function"]).weight.numel()
-    if slopes > 1:
-        return Reject(f"it has a slope for each of {slopes} channels; a table holds one function", captures["function"])
-    return None
+def not_random(captures: Mapping[str, Node]) -> Reject | None:
+    """A randomized ReLU draws its slopes while training; else it has the middle of their range."""
+    node: Any = captures["function"]
+    if node.op == "call_module":
+        return None
+    training = node.args[3] if len(node.args) > 3 else node.kwargs.get("training", False)
+    return Reject("it draws its slopes even in evaluation mode (training=True)", node) if training else None
 
 
 def smooth_power(captures: Mapping[str, Node]) -> Reject | None:
@@ -66,13 +67,20 @@ def _with_number(name: str, target: Any, check: Check | None = None, number_name
 
 UNIT_INTERVAL = Bounded(0.0, 1.0)
 
+PRELU = (Pattern("prelu", op(nn.PReLU)(tensor("x")).named("function")),)
+"""With a slope for each channel it is another function in every channel."""
+
 UNARY = (
     _function(torch.sigmoid, UNIT_INTERVAL),
     _function(F.hardsigmoid, UNIT_INTERVAL),
     _function(torch.tanh, Bounded(-1.0, 1.0)),
-    *(_function(f) for f in (F.hardswish, F.silu, F.gelu, F.mish, F.elu, F.selu, F.leaky_relu, F.softplus)),
+    *(_function(f) for f in (F.hardswish, F.silu, F.gelu, F.mish, F.elu, F.celu, F.selu, F.leaky_relu, F.softplus)),
+    *(_function(f) for f in (F.softsign, F.tanhshrink, F.softshrink, F.hardshrink)),
+    _function(F.threshold, name="threshold"),
+    _function(F.logsigmoid, name="logsigmoid"),
     *(_function(f) for f in (torch.neg, torch.abs, torch.square)),
-    Pattern("prelu", op(nn.PReLU)(tensor("x")).named("function"), check=all_of(constants_only, one_slope)),
+    *(_function(f) for f in (torch.atan, torch.asinh, torch.erf, torch.erfc)),
+    Pattern("rrelu", op(nn.RReLU, F.rrelu, torch.rrelu)(tensor("x")).named("function"), check=not_random),
     _with_number("add_number", torch.add, no_alpha),
     _with_number("sub_number", torch.sub, no_alpha),
     _with_number("number_sub", torch.rsub, no_alpha),

@@ -99,7 +99,10 @@ VIEWS = {
     F.pixel_unshuffle: lambda self, x: F.pixel_unshuffle(x, 1),
 }
 COPIES_ON_CPU = {F.pixel_shuffle, F.pixel_unshuffle}  # other devices compose them of reshapes and a permutation
-WEIGHTS = {F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.linear}
+WEIGHTS = {
+    *(F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+    *(F.linear, F.embedding),
+}
 NORMS = {F.batch_norm, F.layer_norm, F.group_norm}
 ARGUMENTS = {
     torch.cat: ([X],),
@@ -114,6 +117,10 @@ ARGUMENTS = {
     torch.bmm: (X[0], X[0]),
     F.scaled_dot_product_attention: (X, X, X),
     torch.clamp: (X, -9.0, 9.0),
+    torch.clamp_min: (X, -9.0),
+    torch.clamp_max: (X, 9.0),
+    F.threshold: (X, -9.0, 0.0),
+    F.prelu: (X, torch.ones(1)),
     torch.sum: (X, (), True),
     torch.mean: (X[:1, :1, :1, :1], (0,), True),
     F.softmax: (X, 1),

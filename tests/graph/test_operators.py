@@ -22,6 +22,7 @@ ARGUMENTS = {  # for constructors that need some
     nn.AdaptiveMaxPool3d: (2,),
     nn.PixelShuffle: (2,),
     nn.PixelUnshuffle: (2,),
+    nn.Threshold: (0.1, 0.2),
 }
 MODULES = [(row, module) for row in OPERATORS for module in row.modules]
 

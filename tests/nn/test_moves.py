@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fxquant.errors import LoweringError
-from fxquant.nn.moves import QuantizedZeroPad, interpolate
+from fxquant.nn.moves import QuantizedPad, interpolate
 from fxquant.spec import QParams, QScheme
 
 
@@ -37,7 +37,7 @@ def test_interpolation_repeats_what_is_stored(dtype, layout, arguments) -> None:
 def test_padding_is_the_zero_point(zero_point, signed, widths) -> None:
     x = grid(zero_point, signed)
     q = bytes_of(x.scheme.dtype)
-    module = QuantizedZeroPad(widths, x)
+    module = QuantizedPad(widths, x)
     real = (module(q).int() - zero_point) * 0.1
     assert torch.equal(real, F.pad((q.int() - zero_point) * 0.1, widths))
     assert torch.equal(module.reference(q), module(q))
@@ -45,14 +45,38 @@ def test_padding_is_the_zero_point(zero_point, signed, widths) -> None:
 
 
 def test_the_zero_point_follows_the_state() -> None:
-    module = QuantizedZeroPad((1, 1), grid(7, False))
+    module = QuantizedPad((1, 1), grid(7, False))
     q = bytes_of(torch.uint8)
     module(q)
-    module.load_state_dict({**module.state_dict(), "x_zero_point": torch.tensor([9], dtype=torch.int32)})
+    nine = torch.tensor([9], dtype=torch.int32)
+    module.load_state_dict({**module.state_dict(), "x_zero_point": nine, "y_zero_point": nine})
     assert int(module(q)[0, 0, 0, 0]) == 9
-    assert repr(module) == "QuantizedZeroPad([1, 1], x: uint8 scale=0.1 zero_point=9)"
+    assert repr(module) == "QuantizedPad([1, 1], y: uint8 scale=0.1 zero_point=9, x: uint8 scale=0.1 zero_point=9)"
+
+
+@pytest.mark.parametrize(("y", "filling"), [(grid(7, False), 12), (grid(-128, True), -123)], ids=["same", "another"])
+def test_another_number_has_its_place_on_the_grid_of_the_output(y, filling) -> None:
+    x = grid(7, False)
+    q = bytes_of(torch.uint8)
+    module = QuantizedPad((1, 0), x, y, 0.5)
+    result = module(q)
+    assert result.dtype == y.scheme.dtype
+    assert (result[..., 0] == filling).all()
+    assert torch.equal(
+        result[..., 1:].int(), (q.int() + int(y.zero_point) - 7).clamp(y.scheme.quant_min, y.scheme.quant_max)
+    )
+    assert torch.equal(module.reference(q), result)
+    assert "value=0.5" in repr(module)
+
+
+def test_widths_may_come_with_the_call() -> None:
+    module = QuantizedPad(None, grid(7, False))
+    q = bytes_of(torch.uint8)
+    assert torch.equal(module(q, (1, 2)), QuantizedPad((1, 2), grid(7, False))(q))
+    assert torch.equal(module.reference(q, (1, 2)), module(q, (1, 2)))
+    assert repr(module).startswith("QuantizedPad(computed widths, y: uint8")
 
 
 def test_a_grid_that_fits_no_byte_is_refused() -> None:
-    with pytest.raises(LoweringError, match="int8 operators cannot take the grid of the input"):
-        QuantizedZeroPad((1, 1), grid(0, False, bits=16))
+    with pytest.raises(LoweringError, match="int8 operators cannot take the grid of the output"):
+        QuantizedPad((1, 1), grid(0, False, bits=16))

@@ -44,7 +44,7 @@ def annotate(gm, ctx):
 
 
 def run(settings: Settings) -> PassManager:
-    gm = trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Softshrink()), example_args=(X,))
+    gm = trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.LogSoftmax(1)), example_args=(X,))
     ctx = SimpleNamespace(plan=QuantPlan(), example_args=(X,), example_kwargs={})
     manager = PassManager((normalize, annotate), instruments_for(settings), settings=settings)
     manager.run(gm, ctx)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import DuplicateNameError
 from fxquant.observers import MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
+from fxquant.patterns.floats import PLACES, STEEP
 from fxquant.spec import Observed, SharedWith, TensorRef
 
 
@@ -96,9 +97,14 @@ def test_linear_and_clamp_are_one_unit():
 REJECTIONS = {
     "number": (Lambda(lambda m, x: m.c(x) + x.size(1), c=conv()), "add", "its operand 'b' is a number, not a tensor"),
     "no pattern": (
+        Lambda(lambda m, x: torch.heaviside(m.c(x), x), c=conv()),
+        "heaviside",
+        "no pattern knows this operator",
+    ),
+    "no integer form": (
         Lambda(lambda m, x: torch.sin(m.c(x)), c=conv()),
         "sin",
-        "no pattern knows this operator",
+        STEEP,
     ),
     "alpha": (
         Lambda(lambda m, x: torch.add(m.c(x), x, alpha=2), c=conv()),
@@ -123,12 +129,12 @@ REJECTIONS = {
     "several outputs, of which one is used": (
         Lambda(lambda m, x: m.c(x).topk(2, 1)[0], c=conv()),
         "topk",
-        "no pattern knows this operator",
+        PLACES,
     ),
     "a module with several outputs": (
         Lambda(lambda m, x: m.pool(m.c(x))[0], c=conv(), pool=nn.MaxPool2d(2, return_indices=True)),
         "pool",
-        "no pattern knows this operator",
+        PLACES,
     ),
 }
 

@@ -61,7 +61,9 @@ def test_behind_a_convolution_any_constant_clamp_is_fused(forms_behind_conv, cla
 
 def test_clamped_means_any_clamp():
     inner = op(nn.Linear)(tensor("x"))
-    assert clamped(inner) == Op((F.relu, F.relu6, F.hardtanh, torch.clamp), (inner,), name="act")
+    assert clamped(inner) == Op(
+        (F.relu, F.relu6, F.hardtanh, torch.clamp, torch.clamp_min, torch.clamp_max), (inner,), name="act"
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,8 @@ from fxquant.spec import SharedWith, TensorRef
 
 
 def test_all_keep_the_grid_of_their_input():
-    assert {pattern.output for pattern in SHAPE} == {Output.PICKED}
+    """But for those that make new values."""
+    assert {p.name for p in SHAPE if p.output is not Output.PICKED} == {"interpolate_weighted", "pad_number"}
 
 
 @pytest.mark.parametrize(
@@ -62,8 +65,14 @@ MOVED = {
         lambda x: F.interpolate(x, size=(9, 4), mode="nearest-exact"),
         lambda x: F.interpolate(x, size=x.shape[-1]),
     ),
-    "pad": (lambda x: F.pad(x, (1, 2, 0, 1)), lambda x: F.pad(x, (-1, 2), value=0.0)),
-    "zero_pad": (nn.ZeroPad2d(1), nn.ZeroPad2d((2, -1, 0, 1)), nn.ConstantPad2d(1, 0.0)),
+    "pad": (
+        lambda x: F.pad(x, (1, 2, 0, 1)),
+        lambda x: F.pad(x, (-1, 2), value=0.0),
+        lambda x: F.pad(x, (0, x.size(2) % 4)),
+        nn.ZeroPad2d(1),
+        nn.ZeroPad2d((2, -1, 0, 1)),
+        nn.ConstantPad2d(1, 0.0),
+    ),
 }
 
 SIGNED = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.int8), fxq.get_default_qconfig().weight)
@@ -119,13 +128,13 @@ def test_parts_are_taken_as_integers(forms_behind_conv, pattern, split):
 
     def body(x):
         parts = split(x)
-        return torch.sin(parts[0]).sum() + F.relu(parts[-1])
+        return torch.sin(parts[0]).prod() + F.relu(parts[-1])
 
     forms = forms_behind_conv(body)
     assert forms.units == ["conv", pattern, "getitem", "getitem", "relu", "add"]
     plan = forms.prepared.plan
     assert {plan.grid_owner(unit.roles["y"]) for unit in plan.units[:-1]} == {TensorRef("conv")}
-    assert set(forms.prepared.observers) == {"x", "conv", "sum_1", "add"}
+    assert set(forms.prepared.observers) == {"x", "conv", "prod", "add"}
 
 
 @pytest.mark.parametrize(
@@ -153,15 +162,17 @@ def test_one_of_several_values_of_another_operator_is_no_part(plan_of):
     ("body", "reason"),
     [
         (
-            lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
-            "mode='bilinear' has no integer operator yet; only 'nearest' and 'nearest-exact' have",
+            lambda x: F.interpolate(x, scale_factor=2, mode="area"),
+            "mode='area' has no integer operator yet",
         ),
-        (lambda x: F.pad(x, (1, 1), value=2.0), "value=2.0: only 0 lies on every grid"),
-        (lambda x: F.pad(x, (x.size(2), 1)), "its widths are computed at run time"),
-        (nn.ConstantPad2d(1, 3.0), "value=3.0: only 0 lies on every grid"),
+        (lambda x: F.pad(x, (1, 1), value=-math.inf), "value=-inf lies on no grid"),
+        (nn.ConstantPad2d(1, math.nan), "value=nan lies on no grid"),
+        (lambda x: F.pad(x, (1, 1), value=x.size(2) / 4), "the number it pads with is computed at run time"),
+        (lambda x: x.double(), "it converts to another dtype or device"),
+        (lambda x: x.real, "attribute 'real' has no integer form"),
     ],
 )
-def test_what_makes_new_values_stays_float(plan_behind_conv, body, reason):
+def test_what_has_no_integer_form_stays_float(plan_behind_conv, body, reason):
     plan = plan_behind_conv(body)
     assert [unit.pattern for unit in plan.units] == ["conv"]
     assert [rejection.reason for rejection in plan.rejections] == [reason]

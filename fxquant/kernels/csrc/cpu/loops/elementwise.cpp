@@ -1,6 +1,7 @@
 #include "elementwise.h"
 
 #include "../../math/affine.h"
+#include "../../math/prelu.h"
 #include "rows.h"
 
 namespace fxquant {
@@ -33,6 +34,14 @@ struct Mul {
   }
 };
 
+struct PRelu {
+  float scale;
+  int32_t zero_point;
+
+  explicit PRelu(const ElementwiseArgs& x) : scale(x.a_scale), zero_point(x.a_zero_point) {}
+  float operator()(int32_t a, float slope) const { return prelu(dequantize(a, scale, zero_point), slope); }
+};
+
 // How a row of one input advances. Constants where they matter, so that the loop below vectorises.
 struct Dense {
   int64_t operator()(int64_t i) const { return i; }
@@ -45,11 +54,11 @@ struct Strided {
   int64_t operator()(int64_t i) const { return i * stride; }
 };
 
-template <typename Q, typename Op, typename A, typename B>
+template <typename Q, typename R, typename Op, typename A, typename B>
 struct Row {
   const Q* a;
   A at;
-  const Q* b;
+  const R* b;
   B bt;
   uint8_t* y;
   Op op;
@@ -58,13 +67,13 @@ struct Row {
   void operator()(int64_t i) const { y[i] = requantize(op(a[at(i)], b[bt(i)]), grid); }
 };
 
-template <typename Q, typename Op, typename A, typename B>
-void row(const Q* a, A at, const Q* b, B bt, uint8_t* y, int64_t count, const Op& op, const OutputGrid& grid) {
-  for_each_in_row(count, Row<Q, Op, A, B>{a, at, b, bt, y, op, grid});
+template <typename Q, typename R, typename Op, typename A, typename B>
+void row(const Q* a, A at, const R* b, B bt, uint8_t* y, int64_t count, const Op& op, const OutputGrid& grid) {
+  for_each_in_row(count, Row<Q, R, Op, A, B>{a, at, b, bt, y, op, grid});
 }
 
-template <typename Q, typename Op>
-void any_row(const Q* a, int64_t a_stride, const Q* b, int64_t b_stride, uint8_t* y, int64_t count, const Op& op,
+template <typename Q, typename R, typename Op>
+void any_row(const Q* a, int64_t a_stride, const R* b, int64_t b_stride, uint8_t* y, int64_t count, const Op& op,
              const OutputGrid& grid) {
   if (a_stride == 1 && b_stride == 1) return row(a, Dense{}, b, Dense{}, y, count, op, grid);
   if (a_stride == 1 && b_stride == 0) return row(a, Dense{}, b, Repeated{}, y, count, op, grid);
@@ -72,7 +81,8 @@ void any_row(const Q* a, int64_t a_stride, const Q* b, int64_t b_stride, uint8_t
   return row(a, Strided{a_stride}, b, Strided{b_stride}, y, count, op, grid);
 }
 
-template <typename Q, typename Op>
+// The second input is of bytes too, or of floats.
+template <typename Q, typename R, typename Op>
 void walk(const ElementwiseArgs& x, int64_t begin, int64_t end) {
   const StridedPair& s = *x.shape;
   const Op op(x);
@@ -89,7 +99,7 @@ void walk(const ElementwiseArgs& x, int64_t begin, int64_t end) {
   while (begin < end) {
     const int64_t left = s.size[inner] - index[inner];
     const int64_t count = left < end - begin ? left : end - begin;
-    any_row(static_cast<const Q*>(x.a) + a, s.a_stride[inner], static_cast<const Q*>(x.b) + b, s.b_stride[inner],
+    any_row(static_cast<const Q*>(x.a) + a, s.a_stride[inner], static_cast<const R*>(x.b) + b, s.b_stride[inner],
             static_cast<uint8_t*>(x.y) + begin, count, op, x.grid);
     begin += count;
     a += (count - s.size[inner]) * s.a_stride[inner];  // back to the start of the row
@@ -109,11 +119,15 @@ void walk(const ElementwiseArgs& x, int64_t begin, int64_t end) {
 }  // namespace
 
 void add_loop(const ElementwiseArgs& args, int64_t begin, int64_t end) {
-  args.is_signed ? walk<int8_t, Add>(args, begin, end) : walk<uint8_t, Add>(args, begin, end);
+  args.is_signed ? walk<int8_t, int8_t, Add>(args, begin, end) : walk<uint8_t, uint8_t, Add>(args, begin, end);
 }
 
 void mul_loop(const ElementwiseArgs& args, int64_t begin, int64_t end) {
-  args.is_signed ? walk<int8_t, Mul>(args, begin, end) : walk<uint8_t, Mul>(args, begin, end);
+  args.is_signed ? walk<int8_t, int8_t, Mul>(args, begin, end) : walk<uint8_t, uint8_t, Mul>(args, begin, end);
+}
+
+void prelu_loop(const ElementwiseArgs& args, int64_t begin, int64_t end) {
+  args.is_signed ? walk<int8_t, float, PRelu>(args, begin, end) : walk<uint8_t, float, PRelu>(args, begin, end);
 }
 
 }  // namespace FXQ_ISA

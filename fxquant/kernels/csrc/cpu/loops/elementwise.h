@@ -7,9 +7,9 @@ namespace fxquant {
 
 struct ElementwiseArgs {
   const void* a;
-  const void* b;
+  const void* b;  // as a; for prelu float
   void* y;
-  bool is_signed;  // int8, else uint8: a, b and y alike
+  bool is_signed;  // int8, else uint8: a, y, and b where it is no float
   const StridedPair* shape;
   float a_scale;
   float b_scale;
@@ -23,3 +23,4 @@ struct ElementwiseArgs {
 // The elements begin <= i < end of y, in the order of its memory.
 FXQ_DECLARE_LOOP(add_loop, (const ElementwiseArgs& args, int64_t begin, int64_t end))
 FXQ_DECLARE_LOOP(mul_loop, (const ElementwiseArgs& args, int64_t begin, int64_t end))
+FXQ_DECLARE_LOOP(prelu_loop, (const ElementwiseArgs& args, int64_t begin, int64_t end))

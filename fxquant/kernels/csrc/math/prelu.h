@@ -1,0 +1,9 @@
+// A leaky ReLU, in real units. Shared by the CPU and CUDA kernels.
+#pragma once
+#include "affine.h"
+
+namespace fxquant {
+
+FXQ_HOST_DEVICE float prelu(float real, float slope) { return real < 0 ? real * slope : real; }
+
+}  // namespace fxquant

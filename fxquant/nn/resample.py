@@ -1,0 +1,125 @@
+"""Interpolation of stored integers: each new value a weighted sum of its neighbours, rounded once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fxquant.kernels import resample2d
+from fxquant.kernels.resample2d import reference as resample2d_reference
+from fxquant.nn.base import integer_limits
+from fxquant.nn.stored import StoredModule
+from fxquant.spec import QParams
+
+MODES = ("linear", "bilinear", "bicubic")
+"""Of ``F.interpolate``: those that work along one axis after the other, on at most two."""
+
+
+class QuantizedInterpolate(StoredModule):
+    """``F.interpolate`` of stored integers in a mode that makes new values: ``fxquant.kernels.resample2d``.
+
+    The weights are those that torch itself gives to unit vectors, in float32.
+
+    Args:
+        size: As in ``F.interpolate``, like the next five; a call may bring its own ``size`` and ``scale_factor``.
+        scale_factor: Given where ``size`` is None.
+        mode: ``linear``, ``bilinear`` or ``bicubic``.
+        align_corners: Whether the outermost elements keep their places.
+        recompute_scale_factor: Whether the scale is taken from the sizes.
+        antialias: Whether more neighbours count where the image shrinks.
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output.
+
+    Shape:
+        uint8 or int8 [N, C, W] in mode ``linear``, else [N, C, H, W].
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int] | None,
+        scale_factor: float | Sequence[float] | None,
+        mode: str,
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+        antialias: bool = False,
+        *,
+        x: QParams,
+        y: QParams,
+    ) -> None:
+        super().__init__()
+        self.add_stored_grid("y", y)
+        self.add_stored_grid("x", x)
+        self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        self.how = (align_corners, recompute_scale_factor, antialias)
+
+    def derive(self) -> tuple[float, int, float, int, int, int]:
+        """Both grids, and the limits of the output."""
+        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.grid("y"), None))
+
+    def forward(self, x: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+        return self._run(resample2d, x, size, scale_factor)
+
+    def reference(self, *inputs: Any) -> Tensor:
+        return self._run(resample2d_reference, *inputs)
+
+    def _run(self, resample: Any, x: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+        if size is None and scale_factor is None:
+            size, scale_factor = self.size, self.scale_factor
+        image = self.take("x", x if x.dim() == 4 else x.unsqueeze(-2))
+        axes = x.dim() - 2
+        sizes, scales = _each(size, axes), _each(scale_factor, axes)
+        taps: list[Tensor] = []
+        for length, outputs, scale in zip(x.shape[2:], sizes, scales, strict=True):
+            taps += taps_of(length, outputs, scale, self.mode, *self.how, x.device)
+        if axes == 1:
+            taps = [torch.zeros(1, dtype=torch.int64, device=x.device), torch.ones(1, 1, device=x.device), *taps]
+        y = resample(image, *taps, *(self._derived or self.derived()))
+        return y if x.dim() == 4 else y.squeeze(-2)
+
+    def extra_repr(self) -> str:
+        align_corners, _, antialias = self.how
+        goal = f"size={self.size}" if self.scale_factor is None else f"scale_factor={self.scale_factor}"
+        return f"{goal}, mode={self.mode!r}, {align_corners=}, {antialias=}\n{super().extra_repr()}"
+
+
+def _each(value: Any, axes: int) -> Sequence[Any]:
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
+
+
+@functools.lru_cache(maxsize=256)
+def taps_of(
+    length: int,
+    outputs: int | None,
+    scale: float | None,
+    mode: str,
+    align_corners: bool | None,
+    recompute_scale_factor: bool | None,
+    antialias: bool,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Which elements of an axis each output reads, and with which weights.
+
+    Returns:
+        int64 [outputs], the first element that is read; float32 [outputs, taps], the weights from there on.
+    """
+    along = {"linear": 1, "bilinear": 2, "bicubic": 2}[mode]
+    units = torch.eye(length, device=device).reshape(1, length, *[1] * (along - 1), length)
+    size = None if outputs is None else (1, outputs)[-along:]
+    factor = None if scale is None else (1.0, scale)[-along:]
+    columns = F.interpolate(units, size, factor, mode, align_corners, recompute_scale_factor, antialias)
+    weight = columns.reshape(length, -1).T.contiguous()  # [outputs, length]
+    reads = weight != 0
+    places = torch.arange(length, device=device)
+    first = torch.where(reads, places, length - 1).amin(1)
+    last = torch.where(reads, places, 0).amax(1)
+    taps = int((last - first).amax()) + 1
+    start = first.clamp(max=length - taps)
+    return start, weight.gather(1, start[:, None] + torch.arange(taps, device=device)).contiguous()
