@@ -14,7 +14,7 @@ from fxquant.registry import did_you_mean
 from fxquant.spec import QScheme
 
 ObjectType = type | Callable[..., Any] | str
-"""What ``set_object_type`` names: a module class, a function, or the name of a method."""
+"""What ``set_object_type`` names: a module class (then also all that lies in it), a function, the name of a method."""
 
 RuleKind = Literal["global", "object_type", "module_name_regex", "module_name", "module_name_object_type_order"]
 
@@ -132,7 +132,7 @@ class QConfigMapping:
         return self
 
     def set_object_type(self, object_type: ObjectType, qconfig: QConfig | None) -> QConfigMapping:
-        """Set what holds for a module class, a function, or the name of a method (``"add"``)."""
+        """Set what holds for a module class (and what lies in it), a function, or the name of a method (``"add"``)."""
         self.object_type_qconfigs[_checked_type(object_type)] = _checked(qconfig)
         return self
 

@@ -16,7 +16,7 @@ CALLS = ("call_module", "call_function", "call_method")
 
 
 Names = tuple[str, tuple[ObjectType, ...], tuple[tuple[str, ObjectType, int], ...]]
-"""Path, names of the operator, and which use of it this is in the module that calls it."""
+"""Path, names of the operator and of what it is in, and which use of it this is in the module that calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,8 @@ def _names_of_calls(gm: GraphModule) -> dict[Node, Names]:
         path, own_type = module_path(node)
         types = _types_of(node, own_type)
         caller = path.rpartition(".")[0] if own_type is not None else path
-        named[node] = (path, types, tuple((caller, object_type, seen[caller, object_type]) for object_type in types))
+        uses = tuple((caller, object_type, seen[caller, object_type]) for object_type in types)
+        named[node] = (path, (*types, *_types_around(node)), uses)
         seen.update((caller, object_type) for object_type in types)
     return named
 
@@ -91,3 +92,9 @@ def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
     module = None if WRITTEN in node.meta else module_of(node)
     classes = (own_type,) if own_type is not None else (type(module),) if module is not None else ()
     return tuple(dict.fromkeys((*classes, *spellings(node))))
+
+
+def _types_around(node: Node) -> tuple[ObjectType, ...]:
+    """Types of the user's modules that hold the operator, the innermost first: a rule for a block is one for all in it."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return tuple(dict.fromkeys(kind for _, kind in reversed(stack.values()) if isinstance(kind, type)))

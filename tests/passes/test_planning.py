@@ -157,6 +157,24 @@ def test_what_the_configuration_leaves_out_is_excused():
     assert rejection.reason == "the configuration leaves it in float: set_module_name('2')"
 
 
+def test_a_rule_for_a_block_is_one_for_all_in_it():
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c = conv()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sigmoid(self.c(x))
+
+    model = nn.Sequential(conv(), Block(), conv())
+    mapping = fxq.get_default_qconfig_mapping()
+    found = plan(model, qconfig=mapping.set_object_type(Block, None))
+    assert [unit.root for unit in found.units] == ["_0", "_2"]
+    assert {item.reason for item in found.rejections} == {"the configuration leaves it in float: set_object_type(Block)"}
+    found = plan(model, qconfig=mapping.set_object_type(nn.Conv2d, fxq.get_default_qconfig()))
+    assert [unit.root for unit in found.units] == ["_0", "_1_c", "_2"]  # the more exact type wins
+
+
 def test_an_activation_left_in_float_is_not_fused():
     model = nn.Sequential(conv(), nn.ReLU())
     found = plan(model, qconfig=fxq.get_default_qconfig_mapping().set_object_type(nn.ReLU, None))
