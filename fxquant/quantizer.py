@@ -340,10 +340,9 @@ def _leaf_types(patterns: Sequence[Pattern]) -> tuple[type[nn.Module], ...]:
 
 
 def _make_observers(plan: QuantPlan) -> nn.ModuleDict:
-    return nn.ModuleDict(
-        {
-            ref.name: policy.observer()
-            for ref, policy in plan.policies.items()
-            if ref.kind == "activation" and isinstance(policy, Observed)
-        }
-    )
+    observers = nn.ModuleDict()
+    for ref, policy in plan.policies.items():
+        if ref.kind == "activation" and isinstance(policy, Observed):
+            # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
+            observers._modules[ref.name] = policy.observer()
+    return observers

@@ -95,6 +95,6 @@ def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
 
 
 def _types_around(node: Node) -> tuple[ObjectType, ...]:
-    """Types of the user's modules that hold the operator, the innermost first: a rule for a block is one for all in it."""
+    """Types of the modules that hold the operator, the innermost first: a rule for a block is one for all in it."""
     stack = node.meta.get("nn_module_stack") or {}
     return tuple(dict.fromkeys(kind for _, kind in reversed(stack.values()) if isinstance(kind, type)))

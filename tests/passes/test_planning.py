@@ -157,6 +157,9 @@ def test_what_the_configuration_leaves_out_is_excused():
     assert rejection.reason == "the configuration leaves it in float: set_module_name('2')"
 
 
+IN_FLOAT = "the configuration leaves it in float"
+
+
 def test_a_rule_for_a_block_is_one_for_all_in_it():
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -170,7 +173,9 @@ def test_a_rule_for_a_block_is_one_for_all_in_it():
     mapping = fxq.get_default_qconfig_mapping()
     found = plan(model, qconfig=mapping.set_object_type(Block, None))
     assert [unit.root for unit in found.units] == ["_0", "_2"]
-    assert {item.reason for item in found.rejections} == {"the configuration leaves it in float: set_object_type(Block)"}
+    assert {item.reason for item in found.rejections} == {
+        "the configuration leaves it in float: set_object_type(Block)"
+    }
     found = plan(model, qconfig=mapping.set_object_type(nn.Conv2d, fxq.get_default_qconfig()))
     assert [unit.root for unit in found.units] == ["_0", "_1_c", "_2"]  # the more exact type wins
 
