@@ -29,6 +29,7 @@ from fxquant.nn import (
     QuantizedEmbeddingBag,
     QuantizedInterpolate,
     QuantizedLinear,
+    QuantizedMatmul,
     QuantizedMaximum,
     QuantizedMaxPool2d,
     QuantizedMaxValues,
@@ -49,6 +50,7 @@ from fxquant.patterns.batch_norm import BATCH_NORM
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.linear import LINEAR_PATTERNS
+from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.pool import EXTREMA, PICKS
 from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, NUMBER_PADS, WEIGHTED, ZERO_PADS, padding_value
@@ -155,6 +157,10 @@ def embedding(unit: UnitView) -> nn.Module:
 
 def embedding_bag(unit: UnitView) -> nn.Module:
     return QuantizedEmbeddingBag(unit.modules["embedding"], unit.qparams["weight"])
+
+
+def matmul(unit: UnitView) -> nn.Module:
+    return QuantizedMatmul(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
 
 
 def add(unit: UnitView) -> nn.Module:
@@ -314,6 +320,7 @@ CPU = register_backend(
             LoweringRule(names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums),
             LoweringRule(("embedding",), AsCalled(embedding), weight=byte_table),
             LoweringRule(("embedding_bag",), AsCalled(embedding_bag), weight=byte_table),
+            LoweringRule(names_of(MATMUL_PATTERNS), matmul, byte_activation),
             LoweringRule(("add_act", "add"), add, byte_activation),
             LoweringRule(("sub_act", "sub"), sub, byte_activation),
             LoweringRule(("mul_act", "mul"), mul, byte_activation),

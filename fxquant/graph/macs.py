@@ -34,8 +34,8 @@ COUNTS: dict[Any, Callable[[Node, Shape], int]] = {
     **{kind: lambda node, output: _per_output(_operand(node, 0), _weight(node)) for kind in TRANSPOSED},
     **{f: lambda node, output: _per_output(output, _operand(node, 1)) for f in (*CONV_FUNCTIONS, F.linear)},
     **{f: lambda node, output: _per_output(_operand(node, 0), _operand(node, 1)) for f in TRANSPOSED_FUNCTIONS},
-    **{f: lambda node, output: prod(output) * _operand(node, 0)[-1] for f in (torch.matmul, torch.bmm)},
     F.scaled_dot_product_attention: lambda node, output: _products(node, output),
+    **{f: lambda node, output: prod(output) * _operand(node, 0)[-1] for f in (torch.matmul, torch.bmm, torch.mm)},
 }
 
 

@@ -181,6 +181,7 @@ ARITHMETIC = (
         methods=("matmul", "__matmul__"),
     ),
     Operator(target=torch.bmm, required=("input", "mat2"), methods=("bmm",)),
+    Operator(target=torch.mm, required=("input", "mat2"), methods=("mm",)),
     Operator(
         target=F.scaled_dot_product_attention,
         required=("query", "key", "value"),

@@ -18,6 +18,7 @@ from fxquant.kernels.fake_quantize_learnable import (
 from fxquant.kernels.histogram import histogram
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear import linear
+from fxquant.kernels.matmul import matmul
 from fxquant.kernels.max_pool2d import max_pool2d
 from fxquant.kernels.mean import mean
 from fxquant.kernels.moving_average_qparams import moving_average_qparams
@@ -45,6 +46,7 @@ __all__ = [
     "fake_quantize_per_tensor_affine",
     "histogram",
     "linear",
+    "matmul",
     "max_pool2d",
     "mean",
     "moving_average_qparams",

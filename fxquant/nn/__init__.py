@@ -7,6 +7,7 @@ from fxquant.nn.conv_transpose import QuantizedConvTranspose
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
 from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.linear import QuantizedLinear
+from fxquant.nn.matmul import QuantizedMatmul
 from fxquant.nn.moves import QuantizedPad
 from fxquant.nn.picks import QuantizedMaximum, QuantizedMaxValues
 from fxquant.nn.pool import (
@@ -43,6 +44,7 @@ __all__ = [
     "QuantizedEmbeddingBag",
     "QuantizedInterpolate",
     "QuantizedLinear",
+    "QuantizedMatmul",
     "QuantizedMaxPool2d",
     "QuantizedMaxValues",
     "QuantizedMaximum",

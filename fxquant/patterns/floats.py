@@ -13,7 +13,8 @@ from torch.fx import Node
 from fxquant.graph.canonical import canonical_target
 from fxquant.graph.query import canonical_type, module_of
 
-PRODUCT = "the product of two activations has no integer operator yet"
+PRODUCT = "of products of two activations only matmul, bmm and mm have an integer operator"
+SUM_OF_PRODUCT = "it adds a tensor to a product in one step, which has no integer operator; a sum of its own has"
 OWN_STATISTICS = "it normalizes every sample by the sample's own statistics, which has no integer operator yet"
 EXPONENTIALS = "a sum of exponentials over a dimension has no integer operator yet"
 QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes near 0, so no grid fits it"
@@ -39,9 +40,11 @@ def _by_name(names: str) -> tuple[Any, ...]:
 
 
 _REASONS: dict[str, tuple[Any, ...]] = {
-    PRODUCT: (torch.matmul, torch.bmm, torch.mm, torch.baddbmm, torch.addmm, torch.einsum, nn.Bilinear, F.bilinear),
+    PRODUCT: (torch.einsum, torch.tensordot, nn.Bilinear, F.bilinear, *_by_name("mv dot vdot inner outer")),
+    SUM_OF_PRODUCT: _by_name("addmm baddbmm addbmm addmv addr"),
     OWN_STATISTICS: (
         *(F.layer_norm, F.group_norm, F.instance_norm, F.local_response_norm, F.normalize, F.rms_norm),
+        *(torch.layer_norm, torch.group_norm, torch.instance_norm, torch.rms_norm),
         *(nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
         *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
     ),

@@ -14,6 +14,7 @@ from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.embedding import EMBEDDING
 from fxquant.patterns.linear import LINEAR_PATTERNS
+from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
 from fxquant.patterns.shape import SHAPE
@@ -26,6 +27,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + CONV_TRANSPOSE
     + LINEAR_PATTERNS
     + EMBEDDING
+    + MATMUL_PATTERNS
     + BATCH_NORM
     + ELEMENTWISE
     + POOL

@@ -116,6 +116,7 @@ ARGUMENTS = {
     torch.matmul: (X, X),
     torch.bmm: (X[0], X[0]),
     F.scaled_dot_product_attention: (X, X, X),
+    torch.mm: (X[0, 0], X[0, 0]),
     torch.clamp: (X, -9.0, 9.0),
     torch.clamp_min: (X, -9.0),
     torch.clamp_max: (X, 9.0),

@@ -1,0 +1,57 @@
+#pragma once
+#include "../../common/batches.h"
+#include "../../common/conv_shape.h"
+#include "../../math/requantize.h"
+#include "../isa.h"
+
+namespace fxquant {
+
+constexpr int64_t kBlockRows = 48;    // of a task
+constexpr int64_t kBlockPanels = 16;  // of a task at most
+
+// Matrices of bytes, to be put in the order in which they are multiplied.
+struct PackArgs {
+  const uint8_t* from;
+  uint8_t flip;      // 0x80 between int8 and uint8, else 0
+  Batches matrices;  // each once
+  int64_t line;      // stride of the rows of a, of the columns of b
+  int64_t step;      // stride of K
+  int64_t lines;     // of a matrix
+  int64_t depth;     // K
+  int64_t start;     // of b alone: what is multiplied with the sum of a column's bytes, and what is added then
+  int64_t factor;
+  uint8_t* to;       // a: [matrices][lines][padded], b: [matrices][panels][padded / 4][16][4]
+  int32_t* columns;  // b: [matrices][panels][16]
+
+  int64_t padded() const { return (depth + kQuad - 1) / kQuad * kQuad; }
+  int64_t panels() const { return (lines + kPanel - 1) / kPanel; }
+};
+
+struct MatmulArgs {
+  int64_t rows, depth, columns;
+  const uint8_t* a;  // unsigned bytes, K innermost; it may be read up to the next multiple of 4
+  int64_t line;      // stride of its rows
+  Batches a_matrices;
+  const int8_t* b;            // packed
+  const int32_t* column_sums;  // what to add to the sums of each column of b
+  Batches b_matrices;         // which packed matrix
+  int32_t row_factor;         // what the sum of a row of a is multiplied with, to be added to the row's sums
+  float scale;
+  OutputGrid grid;
+  uint8_t* y;      // [batch, rows, columns], one of both
+  float* y_float;
+
+  int64_t quads() const { return (depth + kQuad - 1) / kQuad; }
+  int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
+  int64_t row_blocks() const { return (rows + kBlockRows - 1) / kBlockRows; }
+  int64_t column_blocks() const { return (panels() + kBlockPanels - 1) / kBlockPanels; }
+};
+
+}  // namespace fxquant
+
+// The rows begin <= i < end of all matrices of a.
+FXQ_DECLARE_LOOP(pack_rows_loop, (const PackArgs& args, int64_t begin, int64_t end))
+// The panels begin <= i < end of all matrices of b.
+FXQ_DECLARE_VNNI_LOOP(pack_panels_loop, (const PackArgs& args, int64_t begin, int64_t end))
+// The blocks begin <= i < end of all matrices of the result: column_blocks() for each of row_blocks().
+FXQ_DECLARE_VNNI_LOOP(matmul_loop, (const MatmulArgs& args, int64_t begin, int64_t end))

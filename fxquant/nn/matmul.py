@@ -1,0 +1,76 @@
+"""The product of two activations on stored integers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import InputError
+from fxquant.kernels import matmul
+from fxquant.kernels.matmul import reference as matmul_reference
+from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.weight import byte_grid
+from fxquant.spec import Clamp, QParams
+
+Arguments = tuple[float, int, tuple[float, int, float, int, int, int, torch.dtype]]
+
+
+class QuantizedMatmul(QuantizedModule):
+    """``q_y = quantize(act(a @ b))`` of stored integers, in one operator: ``fxquant.kernels.matmul``.
+
+    Args:
+        a: Grid of the first factor; at most 8 bits, per tensor, like all of them.
+        b: Grid of the second one.
+        y: Grid of the output, after the activation. None: the result is a float32, the exact sum times both scales.
+        activation: Clamp of the product, in real units.
+
+    Shape:
+        uint8 or int8 [..., M, K] and [..., K, N], each as its grid says, to [..., M, N]; as for ``torch.matmul``
+        leading dimensions broadcast, and [K] is a row or a column.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, a: QParams, b: QParams, y: QParams | None, activation: Clamp | None = None) -> None:
+        super().__init__()
+        self.add_grid("a", byte_grid("input a", a))
+        self.add_grid("b", byte_grid("input b", b))
+        if y is not None:
+            self.add_grid("y", byte_grid("the output", y))
+        self.activation = activation
+
+    def derive(self) -> Arguments:
+        """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
+        if "y" not in self._schemes:
+            return *self.scalars("a"), (*self.scalars("b"), 1.0, 0, 0, 0, torch.float32)
+        y = self.grid("y")
+        limits = integer_limits(y, self.activation)
+        return *self.scalars("a"), (*self.scalars("b"), *self.scalars("y"), *limits, y.scheme.dtype)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        scale, zero_point, rest = self._derived or self.derived()
+        self._check(a, b)
+        return self._finish(matmul(a, scale, zero_point, b, *rest))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        scale, zero_point, rest = self.derived()
+        self._check(a, b)
+        return self._finish(matmul_reference(a, scale, zero_point, b, *rest))
+
+    def _finish(self, y: Tensor) -> Tensor:
+        return self.activation(y) if self.activation is not None and y.dtype == torch.float32 else y
+
+    def _check(self, a: Tensor, b: Tensor) -> None:
+        for role, q in (("a", a), ("b", b)):
+            if q.dtype != self._schemes[role].dtype:
+                raise InputError(
+                    "a quantized operator got an input that it was not made for",
+                    at=self.unit or type(self).__name__,
+                    got=f"{role}: {q.dtype}",
+                    expected=self._schemes[role].dtype,
+                )
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + ("" if self.activation is None else f", activation={self.activation}")
