@@ -42,15 +42,15 @@ def test_of_two_tensors(forms_of, body, pattern):
 
 
 def test_a_factor_may_be_a_constant_of_the_model(forms_of):
-    """It is put on a grid as an activation is."""
+    """On the left it is put on a grid as an activation is; on the right it is the weight of a linear layer."""
 
     class Projected(nn.Module):
         def __init__(self):
             super().__init__()
-            self.basis = nn.Parameter(torch.linspace(-1, 1, 12 * 5).sin().reshape(12, 5))
+            self.basis = nn.Parameter(torch.linspace(-9, 9, 5 * 7).sin().reshape(5, 7))
 
         def forward(self, x):
-            return torch.tanh(x) @ self.basis.transpose(0, 1).transpose(0, 1)
+            return self.basis @ torch.tanh(x)
 
     forms = forms_of(lambda m, x: m.inner(x), x=SEQUENCE, inner=Projected())
     assert forms.units[-1] == "matmul"
