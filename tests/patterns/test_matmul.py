@@ -79,7 +79,7 @@ def test_attention_of_any_batch_and_length(forms_of):
 def test_bounds_that_are_computed_leave_the_product_alone(plan_of):
     plan = plan_of(lambda m, x: (m.first(x) @ x).clamp(max=x.max()), x=torch.rand(2, 5, 5), first=nn.Linear(5, 5))
     assert [unit.pattern for unit in plan.units] == ["linear", "matmul"]
-    assert plan.rejections[-1].reason == "its bounds are computed at run time"
+    assert "its bounds are computed at run time" in [rejection.reason for rejection in plan.rejections]
 
 
 @pytest.mark.parametrize(
