@@ -9,12 +9,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from tqdm import tqdm
 
 from fxquant.errors import CalibrationError, FxQuantError, InputError
 from fxquant.graph.inputs import describe_call, describe_value
 from fxquant.graph.query import INPLACE, has_hooks
+from fxquant.graph.shapes import BoundInterpreter
 
 IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     F.relu: torch.relu_,
@@ -25,7 +26,7 @@ IN_PLACE: dict[Any, Callable[..., Tensor]] = {
 """How to run again in place what the user wrote in place, and ``normalize`` made out-of-place."""
 
 
-class CalibrationInterpreter(Interpreter):
+class CalibrationInterpreter(BoundInterpreter):
     """Runs a graph node by node, and hands values to observers as they appear.
 
     The graph is the float graph, untouched: what comes out is what the model gives, to the bit. A value is freed after
@@ -33,15 +34,19 @@ class CalibrationInterpreter(Interpreter):
 
     Args:
         gm: The prepared float graph.
+        bound: Its inputs, by name.
         observers: Name of a node -> the observers that see its value.
         handlers: Root of a unit -> the user's handler, whose ``observe(node, env)`` is called.
     """
 
     def __init__(
-        self, gm: GraphModule, observers: Mapping[str, Sequence[nn.Module]], handlers: Mapping[str, Any]
+        self,
+        gm: GraphModule,
+        bound: Mapping[str, Any],
+        observers: Mapping[str, Sequence[nn.Module]],
+        handlers: Mapping[str, Any],
     ) -> None:
-        super().__init__(gm, garbage_collect_values=True)
-        self.extra_traceback = False
+        super().__init__(gm, bound)
         self._observers = observers
         self._handlers = handlers
 

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.fake_quantize.grid import from_integers, to_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import module_of
+from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.plan import QuantPlan, QuantUnit
@@ -52,12 +53,8 @@ def sqnr(reference: Tensor, other: Tensor) -> float:
     return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
 
 
-class FloatRun(Interpreter):
-    """Runs a simulation without its roundings, which is the float model, and keeps every value in ``env``."""
-
-    def __init__(self, simulated: GraphModule) -> None:
-        super().__init__(simulated, garbage_collect_values=False)
-        self.extra_traceback = False
+class FloatRun(BoundInterpreter):
+    """Runs a simulation without its roundings, which is the float model."""
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module = self.fetch_attr(target)
@@ -75,15 +72,10 @@ def float_values(simulated: GraphModule, bound: Mapping[str, Any]) -> dict[str, 
         simulated: What ``convert(prepared, to="fake_quant")`` gave.
         bound: Its inputs by name.
     """
-    run = FloatRun(simulated)
+    run = FloatRun(simulated, bound, keep_values=True)
     with torch.no_grad():
-        run.run(*in_order(simulated, bound))
+        run.run()
     return {node.name: value for node, value in run.env.items()}
-
-
-def in_order(gm: GraphModule, bound: Mapping[str, Any]) -> list[Any]:
-    """Inputs in the order of a graph's placeholders."""
-    return [bound[str(node.target).lstrip("*")] for node in gm.graph.nodes if node.op == "placeholder"]
 
 
 def unit_noise(

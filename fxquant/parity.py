@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from tabulate import tabulate
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.errors import InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.base import QuantizedModule
-from fxquant.noise import UnitNoise, evaluate, float_values, in_order, integers, real, unit_noise
+from fxquant.noise import UnitNoise, evaluate, float_values, integers, real, unit_noise
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import QParams
 
@@ -148,17 +149,11 @@ def measure_parity(
     return Parity(tuple(rows))
 
 
-class _Recorder(Interpreter):
-    def __init__(self, gm: GraphModule) -> None:
-        super().__init__(gm, garbage_collect_values=False)
-        self.extra_traceback = False
-
-
 def _run(gm: GraphModule, bound: Mapping[str, Any]) -> dict[Node, Any]:
-    recorder = _Recorder(gm)
+    run = BoundInterpreter(gm, bound, keep_values=True)
     with torch.no_grad():
-        recorder.run(*in_order(gm, bound))
-    return recorder.env
+        run.run()
+    return run.env
 
 
 def plan_of(converted: GraphModule) -> QuantPlan:

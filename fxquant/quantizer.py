@@ -140,9 +140,7 @@ class Quantizer:
     def _observe(self, *args: Any, **kwargs: Any) -> Any:
         bound = bind(self.graph_module, args, kwargs, "the inputs")
         check_like_example(bound, self._example_bound, "the inputs")
-        run = CalibrationInterpreter(self.graph_module, self._observers_by_node(), self.handlers)
-        names = [str(node.target).lstrip("*") for node in self.graph.nodes if node.op == "placeholder"]
-        return run.run(*(bound[name] for name in names))
+        return CalibrationInterpreter(self.graph_module, bound, self._observers_by_node(), self.handlers).run()
 
     __call__ = observe
 

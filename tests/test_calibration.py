@@ -150,7 +150,7 @@ def test_values_are_freed_after_their_last_use(model):
             return super().run_node(n)
 
     with torch.no_grad():
-        Counting(prepared.graph_module, {}, {}).run(torch.randn(1, 3, 8, 8))
+        Counting(prepared.graph_module, {"x": torch.randn(1, 3, 8, 8)}, {}, {}).run()
     assert len(alive) == len(prepared.graph.nodes)
     assert max(alive) <= 3
 

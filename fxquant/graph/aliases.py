@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from fxquant.graph.canonical import operator_of
 from fxquant.graph.query import VALUE, TensorInfo, canonical_type, flat_arguments, module_of
+from fxquant.graph.state import assign_buffer
 
 Roots = frozenset[Any]
 """Names for pieces of memory: the node that allocated it, or ``("attribute", name)`` for parameters and buffers."""
@@ -80,6 +81,8 @@ def _changed_by_function(node: Node) -> Any:
     if node.kwargs.get("out") is not None:
         return node.kwargs["out"]
     if node.kwargs.get("inplace") is True or _has_positional_inplace(node):
+        return _first(node)
+    if target is assign_buffer:
         return _first(node)
     if target is operator.setitem or target in _IN_PLACE_OPERATORS:
         return _tensor_or_none(_first(node))

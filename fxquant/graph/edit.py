@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -88,6 +88,14 @@ def _last_placeholder(node: Node) -> Node:
     while node.op == "placeholder" and node.next.op == "placeholder":
         node = node.next
     return node
+
+
+def gather_placeholders(graph: Graph, order: Sequence[str]) -> None:
+    """Move all inputs to the head of the graph, in the order of their names."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders.sort(key=lambda node: order.index(str(node.target).lstrip("*")))
+    for node in reversed(placeholders):
+        graph._root.append(node)
 
 
 def replace_node(old: Node, new: Node) -> None:

@@ -34,6 +34,8 @@ def is_settled(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     if name in SHAPED_BY_VALUES:
         return False
+    if name in ("getitem", "__getitem__", "contains") and not isinstance(args[0], Tensor):
+        return True  # of a list or a dict: as settled as that is
     if name == "getattr":
         name = args[1]
     if _holds_tensor(value):

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.fx import Node, Proxy
 from torch.fx.proxy import Attribute
 
+from fxquant.graph.guards import require_value
+
 
 class Unknown:
     """Stands for the value of a proxy that was not run."""
@@ -80,6 +82,8 @@ class TensorProxy(Proxy):
             return ExampleAttribute(self, name)
         if isinstance(self.example, Tensor) and name in ANSWERED:
             return getattr(self.example, name)
+        if isinstance(self.example, Mapping) and name == "get":
+            return lambda key, default=None: self[key] if key in self else default  # noqa: SIM401 - this is get
         if isinstance(self.example, Mapping) and name in ("items", "values"):
             return lambda: [(key, self[key]) if name == "items" else self[key] for key in self.keys()]
         if not _has_attribute(self.example, name):
@@ -152,7 +156,11 @@ class TensorProxy(Proxy):
         return iter(self.tracer.iter(self))
 
     def __getitem__(self, index: Any) -> Any:
-        return self.tracer.create_proxy("call_function", operator.getitem, (self, index), {})
+        item = self.tracer.create_proxy("call_function", operator.getitem, (self, index), {})
+        if item.example is None:  # no proxy can answer "is None"
+            self.tracer.create_proxy("call_function", require_value, (item, None, f"item {index!r}"), {})
+            return None
+        return item
 
     def _length(self, frame: FrameType | None) -> int:
         """The length, guarded."""

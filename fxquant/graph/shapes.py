@@ -54,28 +54,38 @@ def _clone(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def unchanged_state(module: nn.Module) -> Iterator[None]:
-    """Put back, at the end, all buffers of ``module`` and the random generators of the devices it is on."""
+    """Put back, at the end, buffers and submodules' attributes, and the random generators of the devices it is on."""
     tensors = [*module.parameters(), *module.buffers()]
     saved = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    attributes = [(vars(inner), dict(vars(inner))) for inner in module.modules() if inner is not module]
     devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
     with torch.random.fork_rng(devices):
         try:
             yield
         finally:
-            with torch.no_grad():
-                for buffer, value in saved:
-                    buffer.copy_(value)
+            for buffer, value in saved:
+                buffer.data = value
+            for now, before in attributes:
+                now.clear()
+                now.update(before)
 
 
-class _ExampleRun(Interpreter):
-    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], visit: Visit) -> None:
-        super().__init__(gm)
+class BoundInterpreter(Interpreter):
+    """Runs a graph on inputs that ``graph.inputs.bind`` gave, ``*args`` and ``**kwargs`` among them: ``run()``."""
+
+    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], *, keep_values: bool = False) -> None:
+        super().__init__(gm, garbage_collect_values=not keep_values)
         self.extra_traceback = False
         self._bound = bound
-        self._visit = visit
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._bound[str(target).lstrip("*")]
+
+
+class _ExampleRun(BoundInterpreter):
+    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], visit: Visit) -> None:
+        super().__init__(gm, bound)
+        self._visit = visit
 
     def run_node(self, n: Node) -> Any:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType, NoneType
@@ -15,11 +16,14 @@ from torch.fx import Graph, Node, Proxy, Tracer
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import FxQuantError, is_library_file
+from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.guards import require_answer, require_value
+from fxquant.graph.inputs import signature_of
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
 from fxquant.graph.shapes import not_running, unchanged_state
+from fxquant.graph.state import changes_in_place, store_at_the_end
 from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
 from fxquant.graph.untraceable import StateAssignmentError, fault_of
 from fxquant.graph.wrapped import Answers
@@ -78,7 +82,7 @@ class QuantTracer(Tracer):
         if not self.is_leaf_module(m, self.path_of_module(m)):
             self._answers.about_proxies(m)
         try:
-            with no_traced_state(m):
+            with no_traced_attributes(m):
                 return super().call_module(m, forward, args, kwargs)
         except Exception as error:
             if self.failed is None or self.failed[0] is not error:
@@ -105,21 +109,40 @@ class QuantTracer(Tracer):
         return parameter_proxy_cache[name]
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
-        """As ``Tracer.trace``."""
+        """As ``Tracer.trace``. Buffers that a forward assigns to are assigned to at the end of the graph."""
         if not isinstance(root, nn.Module):
             return super().trace(root, concrete_args)
         named = (*root.named_parameters(), *root.named_buffers())
         self._names = {id(tensor): name for name, tensor in named}
+        before = [(module, dict(module._buffers)) for module in root.modules()]
+        try:
+            graph = self._trace(root, concrete_args)
+            assigned = [
+                (f"{path}.{name}" if path else name, value.node)
+                for path, module in root.named_modules()
+                for name, value in module._buffers.items()
+                if isinstance(value, Proxy)
+            ]
+        finally:
+            for module, buffers in before:
+                module._buffers.update(buffers)
+        for path, value in assigned:
+            if not changes_in_place(value, path):
+                store_at_the_end(graph, path, value)
+        gather_placeholders(graph, list(signature_of(root).parameters))  # torch.fx puts those by keyword before *args
+        return graph
+
+    def _trace(self, root: nn.Module, concrete_args: dict[str, Any] | None) -> Graph:
         if self._bound is None:
-            with no_traced_state(root):
+            with no_traced_attributes(root):
                 return super().trace(root, concrete_args)
         self._bound = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), dict(self._bound))
         with (
-            no_traced_state(root),
             torch.no_grad(),
             unchanged_state(root),
             traceable_transformers(),
             self._answers.active(),
+            no_traced_attributes(root),
         ):
             self._answers.about_proxies(type(root).forward)
             return super().trace(root, concrete_args)
@@ -154,7 +177,10 @@ class QuantTracer(Tracer):
             self._running = False
 
     def create_arg(self, a: Any) -> Any:
-        """As ``Tracer.create_arg``, which would ask a proxy whether it is a parameter."""
+        """As ``Tracer.create_arg``, which would ask a proxy whether it is a parameter; ordered dicts stay ordered."""
+        if type(a) is OrderedDict:
+            items = [(key, self.create_arg(value)) for key, value in a.items()]
+            return self.create_node("call_function", OrderedDict, (items,), {})
         return a.node if isinstance(a, Proxy) else super().create_arg(a)
 
     def create_proxy(
@@ -280,13 +306,13 @@ def _described(argument: Any) -> Any:
 
 
 @contextmanager
-def no_traced_state(module: nn.Module) -> Iterator[None]:
-    """Find out whether ``module`` is given a traced value to keep; its state is then put back.
+def no_traced_attributes(module: nn.Module) -> Iterator[None]:
+    """Find out whether ``module`` is given a traced value to keep outside of its buffers; that is then undone.
 
     Raises:
-        StateAssignmentError: its forward assigned to one of its attributes or buffers.
+        StateAssignmentError: its forward assigned to one of its attributes.
     """
-    stores: tuple[dict[str, Any], ...] = (vars(module), module._buffers, module._parameters)
+    stores: tuple[dict[str, Any], ...] = (vars(module), module._parameters)
     before = tuple(dict(store) for store in stores)
     yield
     changed = [name for store in stores for name, value in store.items() if isinstance(value, Proxy)]

@@ -48,7 +48,8 @@ def trace(
     user's; modules and parameters that ``forward`` never uses are left out. An argument whose example (or default)
     is None, a bool or a str is fixed to that value, because code branches on it; the traced module refuses another one.
     Code may branch and loop on shapes, dtypes and numbers that come of them: it is traced as the example goes, and the
-    traced module refuses inputs that would go another way. Functions that ``torch.fx.wrap`` names are traced through.
+    traced module refuses inputs that would go another way. A buffer that ``forward`` assigns to is assigned to last.
+    Functions that ``torch.fx.wrap`` names are traced through.
     Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
 
@@ -83,7 +84,7 @@ def trace(
     if isinstance(own, GraphModule):
         gm = own
     else:
-        _, graph, kept = trace_what_can_be(
+        graph, kept = trace_what_can_be(
             lambda paths: QuantTracer((*leaf_modules, *paths), leaf_types, bound),
             own,
             keep_untraceable=keep_untraceable,

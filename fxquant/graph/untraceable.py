@@ -28,19 +28,20 @@ MEANINGS = (
 
 
 class StateAssignmentError(Exception):
-    """A forward assigns to an attribute of its module: state that changes from call to call is no part of a graph."""
+    """A forward assigns to an attribute of its module that is no buffer: such state is no part of a graph."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
-        super().__init__(f"an assignment to self.{name}: what changes from call to call cannot be traced")
+        super().__init__(f"an assignment to self.{name}, which is no buffer: such state is no part of a graph")
         self.line = _line_that_assigns(type(module), name)
 
 
 def _line_that_assigns(kind: type[nn.Module], name: str) -> str:
     try:
         source, first = inspect.getsourcelines(kind.forward)
-    except (OSError, TypeError):  # no source: made in an interpreter, or built in
+        own = kind.forward.__code__.co_varnames[0]
+    except (OSError, TypeError, AttributeError):  # no source: made in an interpreter, or built in
         return ""
-    pattern = re.compile(rf"self\.{re.escape(name)}\b[^=]*=(?!=)")
+    pattern = re.compile(rf"\b{re.escape(own)}\.{re.escape(name)}\b[^=]*=(?!=)")
     found = [(first + offset, text.strip()) for offset, text in enumerate(source) if pattern.search(text)]
     return f"{inspect.getsourcefile(kind)}:{found[0][0]}: {found[0][1]}" if found else ""
 
@@ -92,7 +93,7 @@ class Untraceable:
 
 def trace_what_can_be(
     make_tracer: Callable[[tuple[str, ...]], FailingTracer], model: nn.Module, *, keep_untraceable: bool
-) -> tuple[FailingTracer, Graph, tuple[Untraceable, ...]]:
+) -> tuple[Graph, tuple[Untraceable, ...]]:
     """Trace; where that fails, keep the smallest submodule at fault whole, and trace again.
 
     Args:
@@ -101,7 +102,7 @@ def trace_what_can_be(
         keep_untraceable: False: the first failure is an error.
 
     Returns:
-        The tracer that succeeded, its graph, and the submodules that were kept whole.
+        The graph, and the submodules that were kept whole.
 
     Raises:
         TracingError: the model's own forward cannot be traced, or, unless ``keep_untraceable``, a submodule's.
@@ -110,7 +111,7 @@ def trace_what_can_be(
     while True:
         tracer = make_tracer(tuple(one.path for one in kept))
         try:
-            return tracer, tracer.trace(model), tuple(kept)
+            return tracer.trace(model), tuple(kept)
         except FxQuantError:  # the example does not run
             raise
         except Exception as error:
@@ -132,7 +133,7 @@ def fault_of(error: Exception) -> tuple[str, str]:
     """The user's line at which tracing failed (``file:line: source``), and what that means."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(frame.filename)]
     line = error.line if isinstance(error, StateAssignmentError) else ""
-    if own and not line:
+    if own and not isinstance(error, StateAssignmentError):
         source = (own[-1].line or linecache.getline(own[-1].filename, own[-1].lineno or 0)).strip()
         line = f"{own[-1].filename}:{own[-1].lineno}: {source}"
     return line, _meaning(error)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule
+from fxquant.graph.aliases import changed_argument
 from fxquant.graph.macs import CONV_FUNCTIONS, TRANSPOSED_FUNCTIONS
 from fxquant.graph.query import (
     BY_REQUEST,
@@ -66,7 +67,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
         elif rejection is not None:
             rejections.append(rejection)
     apart = torn(matches)
-    rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _picks_an_item(n)]
+    rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _computes_nothing(n)]
     units: list[QuantUnit] = []
     policies: dict[TensorRef, GridPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
@@ -108,15 +109,17 @@ def _best_match(
         logger.debug(text, node.name, len(patterns), near.pattern, near.node.name, near.reason)
     elif near is not None:
         logger.debug("%s: %d patterns tried; none ends in this operator", node.name, len(patterns))
-    if not any(info.dtype.is_floating_point for info in tensors_of(node)) or _picks_an_item(node):
+    if not any(info.dtype.is_floating_point for info in tensors_of(node)) or _computes_nothing(node):
         return None, None  # sizes, masks: nothing that could be quantized
     if refusal is None:
         refusal = ("", _unknown(node, decisions[node]))
     return None, Rejection(node.name, refusal[0], refusal[1].reason, refusal[1].excused)
 
 
-def _picks_an_item(node: Node) -> bool:
-    """Whether a node only takes one of several values that another node made."""
+def _computes_nothing(node: Node) -> bool:
+    """Whether a node only takes one of several values that another node made, or puts values together."""
+    if isinstance(node.target, type):
+        return issubclass(node.target, (tuple, dict)) or is_dataclass(node.target)
     return node.target is operator.getitem and isinstance(node.args[0], Node) and value_of(node.args[0]) is None
 
 
@@ -126,7 +129,9 @@ def _unknown(node: Node, decision: Decision) -> _Refusal:
     if node.target in FUNCTIONS_OF_WEIGHTS:
         return _Refusal("its weight is computed from the inputs; only one that stays the same is quantized")
     reason = reason_of(node) or why_float(node) or "no pattern knows this operator"
-    return _Refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
+    changed = changed_argument(node)
+    keeps_state = isinstance(changed, Node) and changed.op == "get_attr"
+    return _Refusal(reason, excused=keeps_state or bool(node.meta.get(BY_REQUEST)))
 
 
 def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) -> _Refusal | None:

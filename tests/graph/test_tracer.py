@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.graph.proxies import KnownTensorProxy
-from fxquant.graph.tracer import QuantTracer, no_traced_state
+from fxquant.graph.tracer import QuantTracer, no_traced_attributes
 from fxquant.graph.untraceable import StateAssignmentError
 
 
@@ -57,16 +57,16 @@ def test_shapes_of_parameters_are_known_while_tracing():
 
 
 def test_a_module_that_keeps_a_traced_value_gets_its_state_back():
-    module = nn.BatchNorm1d(2)
-    mean, proxy = module.running_mean, QuantTracer().proxy(torch.fx.Graph().placeholder("x"))
+    module = nn.Linear(2, 2)
+    weight, proxy = module.weight, QuantTracer().proxy(torch.fx.Graph().placeholder("x"))
     with pytest.raises(StateAssignmentError) as caught:
         keep(module, proxy)
     assert "self." in str(caught.value)
-    assert module.running_mean is mean
+    assert module.weight is weight
     assert not hasattr(module, "seen")
 
 
 def keep(module: nn.Module, proxy: torch.fx.Proxy) -> None:
-    with no_traced_state(module):
-        module._buffers["running_mean"] = proxy
+    with no_traced_attributes(module):
+        module._parameters["weight"] = proxy
         module.seen = proxy
