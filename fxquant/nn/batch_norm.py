@@ -11,11 +11,15 @@ from fxquant.nn.conv import QuantizedConv
 from fxquant.spec import Clamp, QParams, QScheme
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 
 _CONVOLUTION: dict[type[nn.Module], Any] = {
     nn.BatchNorm1d: nn.Conv1d,
     nn.BatchNorm2d: nn.Conv2d,
     nn.BatchNorm3d: nn.Conv3d,
+    nn.InstanceNorm1d: nn.Conv1d,
+    nn.InstanceNorm2d: nn.Conv2d,
+    nn.InstanceNorm3d: nn.Conv3d,
 }
 
 PER_CHANNEL = QScheme(symmetric=True, axis=0)
@@ -41,7 +45,9 @@ class QuantizedBatchNorm(QuantizedConv):
         LoweringError: a grid that int8 operators cannot take, statistics that are not finite.
     """
 
-    def __init__(self, norm: BatchNorm, *, x: QParams, y: QParams, activation: Clamp | None = None) -> None:
+    def __init__(
+        self, norm: BatchNorm | InstanceNorm, *, x: QParams, y: QParams, activation: Clamp | None = None
+    ) -> None:
         factor, shift = affine(norm)
         kind = next(kind for norm_type, kind in _CONVOLUTION.items() if isinstance(norm, norm_type))
         conv = kind(norm.num_features, norm.num_features, 1, groups=norm.num_features, device="meta")
@@ -64,7 +70,7 @@ class QuantizedBatchNorm(QuantizedConv):
         return f"batch norm, as {super().extra_repr()}"
 
 
-def affine(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+def affine(norm: BatchNorm | InstanceNorm) -> tuple[Tensor, Tensor]:
     """Factor and shift of each channel, float32 [C]; computed in float64."""
     assert norm.running_mean is not None  # the patterns see to it
     assert norm.running_var is not None

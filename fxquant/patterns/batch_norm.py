@@ -1,4 +1,4 @@
-"""Batch norm: behind an operator with a weight it is folded away, alone it is a unit of its own."""
+"""Batch norm, and the instance norm that is one: behind an operator with a weight it is folded away, alone it is a unit of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.query import called_module
+from fxquant.graph.query import called_module, value_of
 from fxquant.patterns.activation import clamped, constant_bounds
+from fxquant.patterns.floats import OWN_STATISTICS
 from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
 
 
@@ -19,6 +20,21 @@ def fixed_statistics(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
+INSTANCE_DIMS: dict[type[nn.Module], int] = {nn.InstanceNorm1d: 3, nn.InstanceNorm2d: 4, nn.InstanceNorm3d: 5}
+"""Dimensions of a batch; what has one less is a sample alone."""
+
+
+def running_statistics(captures: Mapping[str, Node]) -> Reject | None:
+    """In evaluation mode an instance norm with running statistics normalizes by them, as a batch norm does."""
+    module, value = called_module(captures["bn"]), value_of(captures["bn"])
+    if module.running_var is None:
+        return Reject(OWN_STATISTICS, captures["bn"])
+    dims = next(dims for kind, dims in INSTANCE_DIMS.items() if isinstance(module, kind))
+    if value is not None and len(value.shape) != dims:
+        return Reject("without a batch dimension its channels are dimension 0", captures["bn"])
+    return None
+
+
 def normalized(inner: Op) -> Op:
     """``inner`` followed by a batch norm, captured as ``bn``."""
     return op(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)(inner).named("bn")
@@ -26,7 +42,10 @@ def normalized(inner: Op) -> Op:
 
 ALONE = op(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)(tensor("x")).named("bn")
 
+INSTANCE = op(*INSTANCE_DIMS)(tensor("x")).named("bn")
+
 BATCH_NORM = (
     Pattern("bn_act", clamped(ALONE), check=all_of(fixed_statistics, constant_bounds)),
     Pattern("bn", ALONE, check=fixed_statistics),
+    Pattern("instance_norm", INSTANCE, check=running_statistics),
 )

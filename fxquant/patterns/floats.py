@@ -46,7 +46,6 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *(F.layer_norm, F.group_norm, F.instance_norm, F.local_response_norm, F.normalize, F.rms_norm),
         *(torch.layer_norm, torch.group_norm, torch.instance_norm, torch.rms_norm),
         *(nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
-        *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
     ),
     EXPONENTIALS: (
         *(F.softmax, F.log_softmax, F.softmin, nn.LogSoftmax, nn.Softmin, nn.Softmax2d),

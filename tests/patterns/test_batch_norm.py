@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fxquant.patterns.floats import OWN_STATISTICS
+
 CLOSE = 40
 """dB: nothing of the batch norm itself is rounded."""
 
@@ -43,3 +45,36 @@ def test_without_running_statistics_it_stays_float(plan_behind_conv):
     plan = plan_behind_conv(nn.Sequential(nn.MaxPool2d(2), nn.BatchNorm2d(4, track_running_stats=False)))
     assert [unit.pattern for unit in plan.units] == ["conv", "max_pool2d"]
     assert [r.reason for r in plan.rejections] == ["batch norm keeps no running statistics (track_running_stats=False)"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        (nn.InstanceNorm1d(5, track_running_stats=True), (4, 5, 7)),
+        (nn.InstanceNorm2d(5, affine=True, track_running_stats=True), (2, 5, 6, 7)),
+        (nn.InstanceNorm3d(5, affine=True, track_running_stats=True), (2, 5, 3, 4, 5)),
+    ],
+    ids=["1d", "2d", "3d"],
+)
+def test_an_instance_norm_with_running_statistics_is_a_batch_norm(forms_of, norm, shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    forms = forms_of(lambda m, x: m.norm(x), x=x, norm=norm)
+    assert forms.units == ["instance_norm"]
+    assert forms.sqnr > CLOSE - 6
+
+
+@pytest.mark.parametrize(
+    ("norm", "take", "reason"),
+    [
+        (nn.InstanceNorm2d(4), lambda x: x, OWN_STATISTICS),
+        (nn.InstanceNorm1d(4, affine=True), lambda x: x.flatten(2), OWN_STATISTICS),
+        (
+            nn.InstanceNorm2d(4, track_running_stats=True),
+            lambda x: x[0],
+            "without a batch dimension its channels are dimension 0",
+        ),
+    ],
+)
+def test_other_instance_norms_stay_float(plan_of, norm, take, reason):
+    plan = plan_of(lambda m, x: m.norm(take(m.conv(x))), conv=nn.Conv2d(4, 4, 1), norm=norm)
+    assert [(r.pattern, r.reason) for r in plan.rejections if not r.excused] == [("instance_norm", reason)]
