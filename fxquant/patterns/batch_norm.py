@@ -1,4 +1,4 @@
-"""Batch norm, and the instance norm that is one: behind an operator with a weight it is folded away, alone it is a unit of its own."""
+"""Batch norm: behind an operator with a weight it is folded away, alone it is a unit. Some instance norms are one, too."""
 
 from __future__ import annotations
 
