@@ -46,6 +46,8 @@ def is_settled(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value
         if name == "repeat_interleave":
             return not _holds_tensor((args[1:], kwargs)) or "output_size" in kwargs
         return True
+    if name in ("getitem", "__getitem__", "get") and not isinstance(args[0], Tensor):
+        return True
     return name in SHAPE_QUESTIONS or not _holds_tensor((args, kwargs))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import operator
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,9 @@ from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
 from fxquant.graph.untraceable import StateAssignmentError, fault_of
 from fxquant.graph.wrapped import Answers
 
+FIXED = (NoneType, bool, str)
+"""Inputs of these types are fixed to the example's: code branches on them."""
+
 LeafModules = Sequence[type[nn.Module] | str]
 
 
@@ -51,7 +55,7 @@ class QuantTracer(Tracer):
         self._leaf_classes = tuple(item for item in leaf_modules if not isinstance(item, str))
         self._leaf_types = set(leaf_types)
         self._bound = bound
-        self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in (NoneType, bool, str)}
+        self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in FIXED}
         self._names: dict[int, str] = {}
         self._answers = Answers()
         self._running = False
@@ -194,6 +198,9 @@ class QuantTracer(Tracer):
             proxy.node.meta[VALUE] = info_of(value)
             settled = kind == "placeholder" or is_settled(target, given, named, value)
             proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))
+            if type(value) in FIXED and _is_given(proxy.node):
+                self.create_proxy("call_function", require_value, (proxy, value, _spelled(proxy.node)), {})
+                return value
         return proxy
 
     def _run(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -292,6 +299,22 @@ def _user_line(frame: FrameType | None) -> str:
 
 def _instruction(frame: FrameType | None) -> tuple[int, int]:
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a node picks an item of an input that is a dict, a tuple or the like."""
+    if node.target not in (operator.getitem, "get"):
+        return False
+    source: Any = node.args[0]
+    return source.op == "placeholder" or _is_given(source)
+
+
+def _spelled(node: Node) -> str:
+    """``batch['mask']``."""
+    if node.op == "placeholder":
+        return str(node.target).lstrip("*")
+    source: Any = node.args[0]
+    return f"{_spelled(source)}[{node.args[1]!r}]"
 
 
 def _described(argument: Any) -> Any:

@@ -37,6 +37,7 @@ class Answers:
                 if isinstance(function, FunctionType) and _may_be_opened(function):
                     self._put(namespace, name, _open(function))
             self._put(vars(F), "isinstance", _isinstance)
+            self._put(vars(torch), "is_tensor", lambda value: _isinstance(value, torch.Tensor))
             for name in FACTORIES:
                 self._put(vars(torch), name, _record(getattr(torch, name)))
             yield

@@ -23,6 +23,7 @@ MASK = X > 2
         (torch.is_floating_point, (X,), True),
         (operator.add, (2, 3), True),
         (operator.getitem, (X.shape, -1), True),
+        (operator.getitem, ({"x": X, "mask": None}, "mask"), True),
         ("reshape", (X, 3, 2), True),
         (torch.relu, (X,), True),
         (operator.getitem, (X, 0), True),

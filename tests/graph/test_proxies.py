@@ -82,6 +82,7 @@ CODE = {
         [X],
         [],
     ),
+    "is_tensor": (lambda self, x: -x if torch.is_tensor(x) else x, [], [X[:1]], []),
     "an assertion": (lambda self, x: _asserting(x), [True], [X[:1]], [X[0]]),
     "parts": (lambda self, x: sum(part.mean() for part in x.split(3, -1)), [2], [X[:1], X[..., :4]], [X[..., :2]]),
 }
@@ -187,3 +188,21 @@ def test_keyword_arguments_that_are_passed_on():
     for wrong in ({}, {"bias": X}):
         with pytest.raises(InputError):
             gm(X, **wrong)
+
+
+def test_items_of_inputs_are_fixed_where_code_branches_on_them():
+    class Batch(nn.Module):
+        def forward(self, batch, mode="plain"):
+            x = batch["x"] if batch.get("mask") is None else batch["x"] * batch["mask"]
+            x = -x if batch["options"]["negate"] else x
+            return x if "bias" not in batch else x + batch["bias"]
+
+    model, batch = Batch(), {"x": X, "mask": None, "options": {"negate": True}}
+    gm = trace(model, example_args=(batch,))
+    assert torch.equal(gm(batch | {"x": X[:1]}), -X[:1])
+    with pytest.raises(InputError) as caught:
+        gm(batch | {"options": {"negate": False}})
+    assert str(caught.value).startswith("the argument \"batch['options']['negate']\" was fixed when the model was")
+    for other in ({"mask": X}, {"bias": X}):
+        with pytest.raises(InputError):
+            gm(batch | other)
