@@ -15,8 +15,6 @@ from torch import Tensor
 from torch.fx import Node, Proxy
 from torch.fx.proxy import Attribute
 
-from fxquant.graph.guards import require_value
-
 
 class Unknown:
     """Stands for the value of a proxy that was not run."""
@@ -156,11 +154,7 @@ class TensorProxy(Proxy):
         return iter(self.tracer.iter(self))
 
     def __getitem__(self, index: Any) -> Any:
-        item = self.tracer.create_proxy("call_function", operator.getitem, (self, index), {})
-        if item.example is None:  # no proxy can answer "is None"
-            self.tracer.create_proxy("call_function", require_value, (item, None, f"item {index!r}"), {})
-            return None
-        return item
+        return self.tracer.create_proxy("call_function", operator.getitem, (self, index), {})
 
     def _length(self, frame: FrameType | None) -> int:
         """The length, guarded."""

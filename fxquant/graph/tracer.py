@@ -198,9 +198,9 @@ class QuantTracer(Tracer):
             proxy.node.meta[VALUE] = info_of(value)
             settled = kind == "placeholder" or is_settled(target, given, named, value)
             proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))
-            if type(value) in FIXED and _is_given(proxy.node):
+            if target is operator.getitem and (value is None or (type(value) in FIXED and _is_given(proxy.node))):
                 self.create_proxy("call_function", require_value, (proxy, value, _spelled(proxy.node)), {})
-                return value
+                return value  # no proxy can answer "is None"
         return proxy
 
     def _run(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -302,17 +302,15 @@ def _instruction(frame: FrameType | None) -> tuple[int, int]:
 
 
 def _is_given(node: Node) -> bool:
-    """Whether a node picks an item of an input that is a dict, a tuple or the like."""
-    if node.target not in (operator.getitem, "get"):
-        return False
-    source: Any = node.args[0]
-    return source.op == "placeholder" or _is_given(source)
+    """Whether a node is an input, or picks an item of one that is a dict, a tuple or the like."""
+    source: Any = node.args[0] if node.target is operator.getitem else None
+    return node.op == "placeholder" or (isinstance(source, Node) and _is_given(source))
 
 
 def _spelled(node: Node) -> str:
     """``batch['mask']``."""
-    if node.op == "placeholder":
-        return str(node.target).lstrip("*")
+    if node.target is not operator.getitem:
+        return str(node.target).lstrip("*") if node.op == "placeholder" else node.name
     source: Any = node.args[0]
     return f"{_spelled(source)}[{node.args[1]!r}]"
 
