@@ -1,7 +1,8 @@
-"""A transposed convolution on stored integers: a plain convolution of the input with zeros spread in between."""
+"""A transposed convolution on stored integers: several plain ones, one for each place between two inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import LoweringError
 from fxquant.nn.conv import QuantizedConv
+from fxquant.nn.phases import Axis, Phases
 from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.spec import Clamp, QParams
 
@@ -21,9 +23,10 @@ _CONVOLUTION: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 class QuantizedConvTranspose(QuantizedConv):
     """``q_y = quantize(act(conv_transpose(x) + bias))`` of stored integers.
 
-    Each output sums the same products as in the plain convolution that runs here: of the input with ``stride - 1``
-    zeros (the zero point) after each element, with the weight mirrored. The zeros cost multiply-accumulates, and add
-    nothing to the sums, so the result is exact like any convolution's.
+    Each output sums the same products as in a plain convolution of stride 1 with the weight mirrored, of the input with
+    ``stride - 1`` zeros (the zero point) after each element: that is the reference. What runs leaves the products with
+    zeros out: outputs a stride apart multiply the same part of the weight, so each part is a convolution
+    (``nn.phases``).
 
     Args:
         conv: The float transposed convolution, batch norm folded in. Any stride, padding, output padding, dilation and
@@ -47,13 +50,16 @@ class QuantizedConvTranspose(QuantizedConv):
         plain = plain_convolution(conv)
         super().__init__(plain, x=x, weight=plain_grid(conv, weight), y=y, activation=activation)
         self.spread = tuple(int(step) for step in conv.stride)
+        lengths: Any = zip(conv.kernel_size, conv.stride, conv.padding, conv.output_padding, conv.dilation, strict=True)
+        self.axes = tuple(Axis(*along) for along in lengths)
         geometry: Any = zip(conv.dilation, conv.kernel_size, conv.padding, conv.output_padding, strict=True)
         sides = [(step * (size - 1) - cut, more) for step, size, cut, more in geometry]
         self.before = tuple(before for before, _ in sides)
         self.after = tuple(before + more for before, more in sides)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return super().forward(self.with_zeros_between(x), residual)
+    def derive(self) -> Callable[..., Tensor]:
+        absent = self.weight_zero_point.to(torch.int8).expand(len(self.weight))
+        return Phases(self.axes, self.weight, absent, self.geometry.groups, self.convolution)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         x, *rest = inputs
@@ -71,9 +77,7 @@ class QuantizedConvTranspose(QuantizedConv):
         if all(step == 1 and before == after == 0 for _, step, before, after in sides):
             return x
         size = [(length - 1) * step + 1 + max(before, 0) + max(after, 0) for length, step, before, after in sides]
-        order = torch.channels_last if x.dim() == 4 and _is_channels_last(x) else torch.contiguous_format
-        spread = torch.empty([*x.shape[:first], *size], dtype=x.dtype, device=x.device, memory_format=order)
-        spread.fill_(self.scalars("x")[1])
+        spread = torch.full([*x.shape[:first], *size], self.scalars("x")[1], dtype=x.dtype, device=x.device)
         places = [slice(max(low, 0), max(low, 0) + (n - 1) * step + 1, step) for n, step, low, _ in sides]
         kept = [slice(max(-low, 0), n - max(-high, 0)) for n, (_, _, low, high) in zip(size, sides, strict=True)]
         inside: Any = (Ellipsis, *places)
@@ -83,10 +87,6 @@ class QuantizedConvTranspose(QuantizedConv):
 
     def extra_repr(self) -> str:
         return f"transposed, stride={self.spread}, as {super().extra_repr()}"
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last)
 
 
 def plain_convolution(conv: Transposed) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:
