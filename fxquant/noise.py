@@ -134,7 +134,8 @@ def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, An
     for name in unit.nodes:
         node = nodes[name]
         args, kwargs = map_arg(node.args, value_of), map_arg(node.kwargs, value_of)
-        function: Any = module_of(node) or node.target
+        method = node.op == "call_method"
+        function: Any = getattr(type(args[0]), str(node.target)) if method else module_of(node) or node.target
         env[name] = function(*args, **kwargs)
     return env[unit.root]
 

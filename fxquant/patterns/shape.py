@@ -192,7 +192,7 @@ NOTHING = (
     Pattern("contiguous", op("contiguous")(tensor("x")), output=Output.PICKED),
     Pattern(
         "same",
-        op("clone", torch.clone, "detach", torch.detach, torch.positive, "to", "type_as", "cpu", *CASTS)(
+        op("clone", torch.clone, "detach", torch.detach, torch.positive, operator.pos, "to", "type_as", "cpu", *CASTS)(
             tensor("x")
         ).named("same"),
         output=Output.PICKED,
