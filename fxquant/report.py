@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tabulate import tabulate
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from fxquant.errors import user_line
 from fxquant.graph.macs import multiply_accumulates
-from fxquant.graph.query import function_name, module_of, module_path, nodes_by_name
+from fxquant.graph.query import module_path, nodes_by_name, operator_name
 from fxquant.plan import QuantPlan
 
 
@@ -35,6 +35,8 @@ class CoverageRow:
     """Float because the configuration says so, or because nothing is lost by it."""
     line: str = ""
     """``path:line`` of the user's code."""
+    gives: Literal["int8", "float"] = "int8"
+    """Of a unit: whether its result is integers, or real numbers straight from the sums of its products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,11 @@ class Coverage:
         total = sum(row.macs for row in self.rows) or 1
         alike: dict[tuple[str, str, str], list[CoverageRow]] = defaultdict(list)
         for row in sorted(self.rows, key=lambda row: row.fate == "float"):
-            alike[row.fate, row.operator, row.reason].append(row)
+            becomes = "int8 → float" if (row.fate, row.gives) == ("int8", "float") else row.fate
+            alike[becomes, row.operator, row.reason].append(row)
         table = [
-            (operator, len(rows), f"{100 * sum(row.macs for row in rows) / total:.1f} %", fate, _where(rows, reason))
-            for (fate, operator, reason), rows in alike.items()
+            (operator, len(rows), f"{100 * sum(row.macs for row in rows) / total:.1f} %", becomes, _where(rows, reason))
+            for (becomes, operator, reason), rows in alike.items()
         ]
         head = ("unit", "count", "MACs", "becomes", "where, and why not")
         done = sum(row.fate == "int8" for row in self.rows)
@@ -90,7 +93,8 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         members = [nodes[name] for name in unit.nodes]
         macs = sum(multiply_accumulates(node) for node in members)
         path = module_path(members[0])[0]
-        rows.append(CoverageRow(unit.root, path, unit.pattern, "int8", macs, line=user_line(members[0])))
+        gives: Literal["int8", "float"] = "int8" if "y" in unit.roles else "float"
+        rows.append(CoverageRow(unit.root, path, unit.pattern, "int8", macs, line=user_line(members[0]), gives=gives))
     for rejection in plan.rejections:
         node = nodes[rejection.node]
         rows.append(
@@ -106,12 +110,6 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
             )
         )
     return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])))
-
-
-def operator_name(node: Node) -> str:
-    """What a node calls, in a word."""
-    module = module_of(node)
-    return type(module).__name__ if module is not None else function_name(node.target)
 
 
 def _where(rows: list[CoverageRow], reason: str) -> str:

@@ -49,6 +49,44 @@ def test_every_unit_keeps_the_contract(prepared, capsys):
     assert str(int8.parity).endswith("9 units measured, 0 break the contract.")
 
 
+class Normed(nn.Module):
+    """A layer whose result only a float operator reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(64, 32), nn.LayerNorm(32), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.norm(torch.relu(self.a(x))))
+
+
+@pytest.fixture
+def forms() -> tuple[torch.fx.GraphModule, torch.fx.GraphModule, Tensor]:
+    torch.manual_seed(0)
+    x = torch.randn(16, 64)
+    prepared = fxq.calibrate(fxq.prepare(Normed().eval(), x), [x], progress=False)
+    return fxq.convert(prepared), fxq.convert(prepared, to="fake_quant"), x
+
+
+def test_real_numbers_are_compared_as_such(forms):
+    row, last = measure_parity(*forms[:2], (forms[2],))
+    assert (row.unit, row.gives, last.gives) == ("relu", "float", "int8")
+    assert (row.native_equal, row.native_steps, row.simulation_equal, row.simulation_far) == (1.0, 0, 1.0, 0)
+    assert row.breach == ""
+
+
+def test_real_numbers_that_are_off_are_a_breach(forms, monkeypatch):
+    int8, simulated, x = forms
+    right = int8.a.forward
+    monkeypatch.setattr(int8.a, "forward", lambda x: right(x) * 1.0001)
+    (breach,) = measure_parity(int8, simulated, (x,)).breaches
+    assert (breach.unit, breach.breach) == ("relu", "the int8 operator differs from the integer reference")
+    monkeypatch.undo()
+    simulated.a.bias.data.add_(1e-3)
+    (breach,) = measure_parity(int8, simulated, (x,)).breaches
+    assert (breach.unit, breach.breach) == ("relu", "the simulation differs from the integer reference")
+
+
 def test_a_breach_names_its_unit(prepared):
     int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
     int8.fc.weight.add_(3)

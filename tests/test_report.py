@@ -45,10 +45,11 @@ def test_the_share_of_multiply_accumulates():
 
 def test_the_table():
     assert str(prepared().coverage()).splitlines() == [
-        "unit          count     MACs  becomes    where, and why not",
-        f"----------  -------  -------  ---------  -----{'-' * len(EXPONENTIALS)}",
-        "linear            2  100.0 %  int8       a … b",
-        f"LogSoftmax        1    0.0 %  float      act: {EXPONENTIALS}",
+        "unit          count    MACs  becomes       where, and why not",
+        f"----------  -------  ------  ------------  -----{'-' * len(EXPONENTIALS)}",
+        "linear            1  66.7 %  int8 → float  a",
+        "linear            1  33.3 %  int8          b",
+        f"LogSoftmax        1   0.0 %  float         act: {EXPONENTIALS}",
         "2 units become int8, 1 operators stay float; 100.00 % of 0.0 M multiply-accumulates become int8.",
     ]
 
@@ -57,8 +58,8 @@ def test_what_stays_float_for_the_same_reason_shares_a_line():
     layers = (nn.Linear(4, 4), nn.LogSoftmax(1), nn.Linear(4, 4), nn.LogSoftmax(1))
     lines = str(fxq.prepare(nn.Sequential(*layers).eval(), torch.rand(2, 4)).coverage()).splitlines()
     assert lines[2:4] == [
-        "linear            2  100.0 %  int8       0 … 2",
-        f"LogSoftmax        2    0.0 %  float      1 … 3: {EXPONENTIALS}",
+        "linear            2  100.0 %  int8 → float  0 … 2",
+        f"LogSoftmax        2    0.0 %  float         1 … 3: {EXPONENTIALS}",
     ]
 
 

@@ -58,6 +58,8 @@ class LoweringRule:
     layer: Fits = anything
     takes: tuple[int, ...] = ()
     """Positions of arguments of the root that may be computed at run time: the module is called with them then."""
+    float_result: bool = False
+    """True: ``build`` can do without a grid ``"y"``; the result is then real numbers, not rounded to any grid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def conv(unit: UnitView) -> nn.Module:
         unit.modules["conv"],
         x=unit.qparams["x"],
         weight=unit.qparams["weight"],
-        y=unit.qparams["y"],
+        y=unit.qparams.get("y"),
         activation=unit.activation,
         residual=unit.qparams.get("residual"),
     )
@@ -132,7 +132,7 @@ def conv_transpose(unit: UnitView) -> nn.Module:
         unit.modules["conv"],
         x=unit.qparams["x"],
         weight=unit.qparams["weight"],
-        y=unit.qparams["y"],
+        y=unit.qparams.get("y"),
         activation=unit.activation,
     )
 
@@ -146,7 +146,7 @@ def linear(unit: UnitView) -> nn.Module:
         unit.modules["linear"],
         x=unit.qparams["x"],
         weight=unit.qparams["weight"],
-        y=unit.qparams["y"],
+        y=unit.qparams.get("y"),
         activation=unit.activation,
     )
 
@@ -160,7 +160,7 @@ def embedding_bag(unit: UnitView) -> nn.Module:
 
 
 def matmul(unit: UnitView) -> nn.Module:
-    return QuantizedMatmul(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
+    return QuantizedMatmul(unit.qparams["a"], unit.qparams["b"], unit.qparams.get("y"), unit.activation)
 
 
 def add(unit: UnitView) -> nn.Module:
@@ -313,14 +313,25 @@ CPU = register_backend(
     Backend(
         "cpu",
         rules=(
-            LoweringRule(names_of(RESIDUAL_PATTERNS), conv, byte_activation, byte_weight, sums_with_residual),
-            LoweringRule(names_of(CONV_PATTERNS), conv, byte_activation, byte_weight, int32_sums),
-            LoweringRule(names_of(CONV_TRANSPOSE), conv_transpose, byte_activation, byte_weight, int32_sums_transposed),
+            LoweringRule(
+                names_of(RESIDUAL_PATTERNS), conv, byte_activation, byte_weight, sums_with_residual, float_result=True
+            ),
+            LoweringRule(names_of(CONV_PATTERNS), conv, byte_activation, byte_weight, int32_sums, float_result=True),
+            LoweringRule(
+                names_of(CONV_TRANSPOSE),
+                conv_transpose,
+                byte_activation,
+                byte_weight,
+                int32_sums_transposed,
+                float_result=True,
+            ),
             LoweringRule(names_of(BATCH_NORM), batch_norm, byte_activation),
-            LoweringRule(names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums),
+            LoweringRule(
+                names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums, float_result=True
+            ),
             LoweringRule(("embedding",), AsCalled(embedding), weight=byte_table),
             LoweringRule(("embedding_bag",), AsCalled(embedding_bag), weight=byte_table),
-            LoweringRule(names_of(MATMUL_PATTERNS), matmul, byte_activation),
+            LoweringRule(names_of(MATMUL_PATTERNS), matmul, byte_activation, float_result=True),
             LoweringRule(("add_act", "add"), add, byte_activation),
             LoweringRule(("sub_act", "sub"), sub, byte_activation),
             LoweringRule(("mul_act", "mul"), mul, byte_activation),

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 import fxquant as fxq
 from fxquant.noise import sqnr
 from fxquant.parity import plan_of
+from fxquant.spec import QParams
 
 
 def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[tuple[str, float], ...]:
@@ -28,13 +29,19 @@ def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[t
     """
     wanted = {row.node: row.module or row.node for row in prepared.coverage() if row.fate == "int8" and row.macs}
     plan = plan_of(int8)
-    grids = {unit.root: plan.qparams[unit.roles["y"]] for unit in plan.units if unit.root in wanted}
+    measured = [unit for unit in plan.units if unit.root in wanted]
+    grids = {unit.root: plan.qparams[unit.roles["y"]] if "y" in unit.roles else None for unit in measured}
     exact, stored = _values(prepared.graph_module, x, grids), _values(int8, x, grids)
     return tuple(
-        (wanted[name], sqnr(exact[name], (stored[name].float() - grid.zero_point) * grid.scale))
+        (wanted[name], sqnr(exact[name], _real(stored[name], grid)))
         for name, grid in grids.items()
         if name in exact and name in stored
     )
+
+
+def _real(values: Tensor, grid: QParams | None) -> Tensor:
+    """The real numbers that a unit's values stand for; they are these themselves where it has no grid."""
+    return values if grid is None else (values.float() - grid.zero_point) * grid.scale
 
 
 class _Keeper(Interpreter):

@@ -214,6 +214,12 @@ def function_name(target: Callable[..., Any] | str) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
+def operator_name(node: Node) -> str:
+    """What a node calls, in a word."""
+    module = module_of(node)
+    return type(module).__name__ if module is not None else function_name(node.target)
+
+
 def nodes_by_name(gm: GraphModule) -> dict[str, Node]:
     """Every node of a graph under its name."""
     return {node.name: node for node in gm.graph.nodes}

@@ -66,6 +66,13 @@ def check_output(op: str, scale: float, zero_point: int, quant_min: int, quant_m
         )
 
 
+def check_result(op: str, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype) -> None:
+    """The same where the result may also be real numbers (float32), which need no grid."""
+    check_dtype(op, "dtype", dtype, (*STORED, torch.float32))
+    if dtype != torch.float32:
+        check_output(op, scale, zero_point, quant_min, quant_max, dtype)
+
+
 def requantize(
     real: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> Tensor:

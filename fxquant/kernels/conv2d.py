@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import check_grid, check_output, check_stored, float32, integer_range
+from fxquant.kernels.arithmetic import check_grid, check_result, check_stored, float32, integer_range
 from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.conv_reference import ConvGeometry, pad
 from fxquant.kernels.epilogue import Epilogue
@@ -46,8 +46,8 @@ def conv2d(
     """Convolve stored integers, and requantize the sums, to the bit as ``conv_reference`` defines it.
 
     The sums are int32 and exact. What follows is float32, each step rounded, in this order: ``float(sum) * scale[c]``,
-    ``+ bias[c]``, ``+ float(residual - residual_zero_point) * residual_scale``, ``* (1 / y_scale)``, round to even,
-    ``+ y_zero_point``, clamp.
+    ``+ bias[c]``, ``+ float(residual - residual_zero_point) * residual_scale``, and, unless ``dtype`` is float32,
+    ``* (1 / y_scale)``, round to even, ``+ y_zero_point``, clamp.
 
     Args:
         x: uint8 or int8 [N, C_in, H, W]; quickest if channels_last.
@@ -64,11 +64,11 @@ def conv2d(
         residual: uint8 or int8 [N, C_out, OH, OW], or None.
         residual_scale: Real units per step.
         residual_zero_point: In steps.
-        y_scale: Of the output.
+        y_scale: Of the output; this and the next three are not looked at if ``dtype`` is float32.
         y_zero_point: Of the output.
         quant_min: Smallest integer of the output, inside the range of ``dtype``.
         quant_max: Largest integer of the output.
-        dtype: uint8 or int8: how the output is stored.
+        dtype: uint8 or int8: how the output is stored. float32: real numbers, not rounded to any grid.
 
     Returns:
         [N, C_out, OH, OW] of ``dtype``, channels_last.
@@ -244,8 +244,7 @@ def check_rest(
             raise KernelError(
                 f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=list(scale.shape)
             )
-    check_dtype(op, "dtype", dtype, (torch.uint8, torch.int8))
-    check_output(op, y_scale, y_zero_point, quant_min, quant_max, dtype)
+    check_result(op, y_scale, y_zero_point, quant_min, quant_max, dtype)
 
 
 def check_residual(op: str, residual: Tensor | None, sizes: list[int], scale: float, zero_point: int) -> None:

@@ -1,4 +1,4 @@
-"""From exact integer sums to the output grid: the last steps of every int8 convolution and linear layer."""
+"""From exact integer sums to the result: the last steps of every int8 convolution and linear layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Epilogue:
         r = r + float(residual - residual_zero_point) * residual_scale
         q = clamp(round(r * (1 / y_scale)) + y_zero_point, quant_min, quant_max)
 
-    Rounding is half to even. An activation is no step of its own: it narrows ``quant_min`` and ``quant_max``.
+    Rounding is half to even. An activation is no step of its own: it narrows ``quant_min`` and ``quant_max``. With
+    ``dtype`` float32 the result is ``r`` itself, and the grid of the output is not looked at.
     """
 
     x_scale: float
@@ -28,17 +29,17 @@ class Epilogue:
     """float32 [C], or [1] for one scale for all output channels."""
     bias: Tensor | None
     """float32 [C], real units."""
-    y_scale: float
-    y_zero_point: int
-    quant_min: int
-    quant_max: int
+    y_scale: float = 1.0
+    y_zero_point: int = 0
+    quant_min: int = 0
+    quant_max: int = 0
     dtype: torch.dtype
-    """uint8 or int8: how the output is stored."""
+    """uint8 or int8: how the output is stored. float32: it is not rounded."""
     residual_scale: float = 1.0
     residual_zero_point: int = 0
 
     def apply(self, sums: Tensor, channel_dim: int, residual: Tensor | None = None) -> Tensor:
-        """Requantize exact sums.
+        """Turn exact sums into the result.
 
         Args:
             sums: ``sum((q_x - z_x) * (q_w - z_w))``, whole numbers, in any float dtype that holds them exactly.
@@ -46,7 +47,7 @@ class Epilogue:
             residual: Stored integers that broadcast to ``sums``, or None.
 
         Returns:
-            Stored integers of ``dtype``, shape of ``sums``.
+            Stored integers, or real numbers, of ``dtype``, shape of ``sums``.
         """
         shape = [1] * sums.dim()
         shape[channel_dim] = -1
@@ -54,6 +55,12 @@ class Epilogue:
         if self.bias is not None:
             real = real + self.bias.reshape(shape)
         if residual is not None:
-            steps = (residual.to(torch.int32) - self.residual_zero_point).to(torch.float32)
-            real = real + steps * float32(self.residual_scale)
+            real = real + self.real_residual(residual)
+        if self.dtype == torch.float32:
+            return real
         return requantize(real, self.y_scale, self.y_zero_point, self.quant_min, self.quant_max, self.dtype)
+
+    def real_residual(self, residual: Tensor) -> Tensor:
+        """The real numbers, float32, that a residual's stored integers stand for."""
+        steps = (residual.to(torch.int32) - self.residual_zero_point).to(torch.float32)
+        return steps * float32(self.residual_scale)

@@ -51,11 +51,11 @@ def linear(
         residual: uint8 or int8 [..., out_features], or None.
         residual_scale: Of the residual.
         residual_zero_point: Of the residual.
-        y_scale: Of the output.
+        y_scale: Of the output; this and the next three are not looked at if ``dtype`` is float32.
         y_zero_point: Of the output.
         quant_min: Smallest integer of the output, inside the range of ``dtype``.
         quant_max: Largest integer of the output.
-        dtype: uint8 or int8: how the output is stored.
+        dtype: uint8 or int8: how the output is stored. float32: real numbers, not rounded to any grid.
 
     Returns:
         [..., out_features] of ``dtype``, contiguous.

@@ -123,9 +123,7 @@ class OnednnLinear:
             epilogue.weight_scale,
             _no_zero_points(epilogue),
             epilogue.bias,
-            epilogue.y_scale,
-            epilogue.y_zero_point,
-            epilogue.dtype,
+            *_output_of(epilogue),
             *_NO_ACTIVATION,
         )
 
@@ -175,6 +173,7 @@ class OnednnConv:
         self._epilogue = epilogue
         self._limits = _narrower_than_storage(epilogue)
         self._residual_dtype = residual_dtype
+        self._adds_after = epilogue.dtype == torch.float32  # the operator adds integers to integers only
         self._flip_residual = residual_dtype is not None and residual_dtype != epilogue.dtype
         self._conv = torch.ops.onednn.qconv_pointwise.default
         self._conv_add = torch.ops.onednn.qconv2d_pointwise.binary
@@ -188,8 +187,10 @@ class OnednnConv:
         if self._pad_first:
             x = pad(x, self._geometry, self._x_zero_point)
         packed = self._packed.get(x.shape) or self._pack(x.shape)
-        if residual is None:
+        if residual is None or self._adds_after:
             y = self._conv(x, *packed.before, *packed.after)
+            if residual is not None:
+                y += self._epilogue.real_residual(residual)
         else:
             total = self._copied(residual, packed.output_shape)
             y = self._conv_add(x, *packed.before, total, *packed.after)
@@ -215,9 +216,9 @@ class OnednnConv:
         walk = (list(geometry.stride), padding, list(geometry.dilation), geometry.groups)
         x = (epilogue.x_scale, self._x_zero_point)
         weight = torch.ops.onednn.qconv_prepack(self._weight, epilogue.weight_scale, *x, *walk, list(shape))
-        output = (epilogue.y_scale, epilogue.y_zero_point, epilogue.dtype)
+        output = _output_of(epilogue)
         add: tuple[Any, ...] = ()
-        if self._residual_dtype is not None:
+        if self._residual_dtype is not None and not self._adds_after:
             shift = 0 if not self._flip_residual else _SIGN if self._residual_dtype == torch.int8 else -_SIGN
             add = (epilogue.residual_scale, epilogue.residual_zero_point + shift, "sum", 1.0)
         unpadded = replace(geometry, before=tuple(padding), after=tuple(padding))
@@ -266,6 +267,13 @@ def flip_sign(x: Tensor) -> Tensor:
     return (x.view(torch.uint8) ^ _SIGN).view(other)
 
 
+def _output_of(epilogue: Epilogue) -> tuple[float, int, torch.dtype]:
+    """Scale, zero point and dtype of the result; real numbers have no grid, which the operators want to be told."""
+    if epilogue.dtype == torch.float32:
+        return 1.0, 0, torch.float32
+    return epilogue.y_scale, epilogue.y_zero_point, epilogue.dtype
+
+
 def _no_zero_points(epilogue: Epilogue) -> Tensor:
     return torch.zeros_like(epilogue.weight_scale, dtype=torch.int32)
 
@@ -273,4 +281,4 @@ def _no_zero_points(epilogue: Epilogue) -> Tensor:
 def _narrower_than_storage(epilogue: Epilogue) -> tuple[int, int] | None:
     """The limits that saturation to uint8 or int8 does not see to."""
     limits = (epilogue.quant_min, epilogue.quant_max)
-    return None if limits == integer_range(epilogue.dtype) else limits
+    return None if epilogue.dtype == torch.float32 or limits == integer_range(epilogue.dtype) else limits

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
+from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import Clamp, QParams, QScheme
 
 _DERIVING = threading.RLock()
 """One lock for all modules: it is taken once per module, and a lock kept on the module could not be pickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class FloatResult:
+    """In what form a module gives real numbers. They are computed in float32."""
+
+    dtype: torch.dtype = torch.float32
+    """float32, float64, float16 or bfloat16. It follows when the module is cast, as that of a float layer does."""
+    contiguous: bool = False
+    """In the order of its dimensions, as the float value lay, though integers are channels last."""
+
+    def of(self, real: Tensor) -> Tensor:
+        """Bring a result into this form."""
+        return (real.contiguous() if self.contiguous else real).to(self.dtype)
+
+    def __str__(self) -> str:
+        return str(self.dtype).removeprefix("torch.") + (" contiguous" if self.contiguous else "")
 
 
 class QuantizedModule(nn.Module):
@@ -33,10 +52,13 @@ class QuantizedModule(nn.Module):
 
     unit: str
     """Name of the unit in the user's model, for error messages. Set by the pass that makes the module."""
+    float_result: FloatResult | None
+    """Form of the result of a module that gives real numbers, made without a grid ``y``; the same pass sets it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unit = ""
+        self.float_result = None
         self._schemes: dict[str, QScheme] = {}
         self._derived: Any = None
 
@@ -50,6 +72,33 @@ class QuantizedModule(nn.Module):
     def grid(self, role: str) -> QParams:
         """The grid of one operand, as the buffers have it now."""
         return QParams(self._schemes[role], getattr(self, f"{role}_scale"), getattr(self, f"{role}_zero_point"))
+
+    def add_result(self, y: QParams | None) -> None:
+        """Keep the grid of the output, role ``y``; None: the result is real numbers, not rounded to any grid."""
+        if y is None:
+            self.float_result = FloatResult()
+        else:
+            self.add_grid("y", y)
+
+    def result_arguments(self, activation: Clamp | None = None) -> dict[str, Any]:
+        """The fields of an ``Epilogue`` that say how the output is stored."""
+        if self.float_result is not None:
+            return {"dtype": torch.float32}
+        y, (scale, zero_point) = self.grid("y"), self.scalars("y")
+        low, high = integer_limits(y, activation)
+        return {
+            "y_scale": scale,
+            "y_zero_point": zero_point,
+            "quant_min": low,
+            "quant_max": high,
+            "dtype": y.scheme.dtype,
+        }
+
+    def finished(self, result: Tensor, activation: Clamp | None = None) -> Tensor:
+        """What an operator gave, in the form wanted: integers are in it already; real numbers are yet to be clamped."""
+        if self.float_result is None:
+            return result
+        return self.float_result.of(result if activation is None else activation(result))
 
     def scalars(self, role: str) -> tuple[float, int]:
         """Scale (a float32 value) and zero point of a per-tensor grid, as the Python numbers that operators take."""
@@ -95,12 +144,10 @@ class QuantizedModule(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedModule:
         """Move, but never cast: ``model.half()`` is about float layers; scales stay float32 to the bit."""
-
-        def move(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(move, recurse)
+        super()._apply(keeping_dtype(fn), recurse)
+        if self.float_result is not None:
+            beside = next(self.buffers(), torch.empty(0))
+            self.float_result = replace(self.float_result, dtype=cast_dtype(fn, self.float_result.dtype, beside))
         self.forget()
         return self
 
@@ -112,7 +159,8 @@ class QuantizedModule(nn.Module):
         return {**self.__dict__, "_derived": None}
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{role}: {describe_grid(self.grid(role))}" for role in self._schemes)
+        parts = [f"{role}: {describe_grid(self.grid(role))}" for role in self._schemes]
+        return ", ".join(parts if self.float_result is None else [*parts, f"y: {self.float_result}"])
 
 
 def integer_limits(y: QParams, activation: Clamp | None) -> tuple[int, int]:

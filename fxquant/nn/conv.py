@@ -13,14 +13,14 @@ from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.onednn import OnednnConv
-from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.base import QuantizedModule
 from fxquant.nn.choice import BySize, check_reference_may_run, native_refusal, onednn_from, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
 
 class QuantizedConv(QuantizedModule):
-    """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator.
+    """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator; or the same unrounded.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` computes it so. What that does not take
     (groups of several channels, three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most
@@ -31,14 +31,14 @@ class QuantizedConv(QuantizedModule):
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.
         x: Grid of the input; at most 8 bits, per tensor.
         weight: Grid of the weight; at most 8 bits, per tensor or per output channel.
-        y: Grid of the output, after the activation.
+        y: Grid of the output, after the activation. None: real numbers, as ``float_result`` says.
         activation: Clamp between sum and output, in real units.
         residual: Grid of a second input that is added before the activation.
 
     Shape:
         x: uint8 or int8 [N, C_in, *spatial] or [C_in, *spatial], 1 to 3 spatial dimensions.
         residual: uint8 or int8, broadcasts to the output.
-        Output: uint8 or int8 [N, C_out, *out] or [C_out, *out]; channels_last but for the reference.
+        Output: uint8, int8 or real numbers [N, C_out, *out] or [C_out, *out]; channels_last but for the reference.
 
     Raises:
         LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
@@ -55,7 +55,7 @@ class QuantizedConv(QuantizedModule):
         *,
         x: QParams,
         weight: QParams,
-        y: QParams,
+        y: QParams | None,
         activation: Clamp | None = None,
         residual: QParams | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class QuantizedConv(QuantizedModule):
         self.register_buffer("bias", float_bias(conv.bias))
         self.add_grid("x", byte_grid("the input", x))
         self.add_grid("weight", weight_grid)
-        self.add_grid("y", byte_grid("the output", y))
+        self.add_result(None if y is None else byte_grid("the output", y))
         if residual is not None:
             self.add_grid("residual", byte_grid("the residual", residual))
         self.x_dtype = x.scheme.dtype
@@ -84,8 +84,9 @@ class QuantizedConv(QuantizedModule):
         if x.dtype != self.x_dtype or (residual is not None) != self.has_residual:
             raise self._wrong_inputs(x, residual)
         if x.dim() != self.geometry.spatial + 1:
-            return convolve(x, residual=residual)
-        return convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0)).squeeze(0)
+            return self.finished(convolve(x, residual=residual), self.activation)
+        batch = convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0))
+        return self.finished(batch.squeeze(0), self.activation)
 
     def kernel(self) -> str:
         """What runs: ``native``, ``native, onednn if large``, ``onednn``, or ``reference`` and why."""
@@ -125,26 +126,19 @@ class QuantizedConv(QuantizedModule):
 
     def epilogue(self) -> Epilogue:
         """What follows the sums, as the buffers have it now."""
-        y = self.grid("y")
-        scale, zero_point = self.scalars("y")
-        low, high = integer_limits(y, self.activation)
         residual_scale, residual_zero_point = self.scalars("residual") if self.has_residual else (1.0, 0)
         return Epilogue(
             x_scale=self.scalars("x")[0],
             weight_scale=self.weight_scale,
             bias=self.bias,
-            y_scale=scale,
-            y_zero_point=zero_point,
-            quant_min=low,
-            quant_max=high,
-            dtype=y.scheme.dtype,
             residual_scale=residual_scale,
             residual_zero_point=residual_zero_point,
+            **self.result_arguments(self.activation),
         )
 
     def _onednn_refusal(self) -> str:
         reason = onednn_refusal(self.weight, self.weight_zero_point)
-        if not reason and self.has_residual and self.geometry.spatial == 3:
+        if not reason and self.has_residual and self.geometry.spatial == 3 and self.float_result is None:
             return "the oneDNN operator adds no residual to a three-dimensional convolution"
         return reason
 

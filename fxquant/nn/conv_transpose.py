@@ -34,7 +34,7 @@ class QuantizedConvTranspose(QuantizedConv):
         x: Grid of the input; at most 8 bits, per tensor.
         weight: Grid of the weight; at most 8 bits, per tensor, or along axis 1 (output channels of a group), or, where
             every channel is a group of its own, along axis 0.
-        y: Grid of the output, after the activation.
+        y: Grid of the output, after the activation. None: real numbers, as ``float_result`` says.
         activation: Clamp between sum and output, in real units.
 
     Shape:
@@ -45,7 +45,7 @@ class QuantizedConvTranspose(QuantizedConv):
     """
 
     def __init__(
-        self, conv: Transposed, *, x: QParams, weight: QParams, y: QParams, activation: Clamp | None = None
+        self, conv: Transposed, *, x: QParams, weight: QParams, y: QParams | None, activation: Clamp | None = None
     ) -> None:
         plain = plain_convolution(conv)
         super().__init__(plain, x=x, weight=plain_grid(conv, weight), y=y, activation=activation)

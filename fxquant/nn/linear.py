@@ -12,14 +12,14 @@ from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import OnednnLinear
-from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.base import QuantizedModule
 from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
 
 class QuantizedLinear(QuantizedModule):
-    """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator.
+    """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator; or the same unrounded.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so. Large calls on a CPU
     with AMX are left to the framework's oneDNN operator, at most one step away and equal in at least 99.99 %. The
@@ -29,11 +29,11 @@ class QuantizedLinear(QuantizedModule):
         linear: The float layer.
         x: Grid of the input; at most 8 bits, per tensor.
         weight: Grid of the weight; at most 8 bits, per tensor or per output feature.
-        y: Grid of the output, after the activation.
+        y: Grid of the output, after the activation. None: real numbers, as ``float_result`` says.
         activation: Clamp between sum and output, in real units.
 
     Shape:
-        uint8 or int8 [..., in_features] to uint8 or int8 [..., out_features].
+        uint8 or int8 [..., in_features] to uint8, int8 or real numbers [..., out_features].
 
     Raises:
         LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
@@ -45,7 +45,7 @@ class QuantizedLinear(QuantizedModule):
     weight_zero_point: Tensor
 
     def __init__(
-        self, linear: nn.Linear, *, x: QParams, weight: QParams, y: QParams, activation: Clamp | None = None
+        self, linear: nn.Linear, *, x: QParams, weight: QParams, y: QParams | None, activation: Clamp | None = None
     ) -> None:
         super().__init__()
         integers, weight_grid = integer_weight(linear.weight, weight)
@@ -53,21 +53,21 @@ class QuantizedLinear(QuantizedModule):
         self.register_buffer("bias", float_bias(linear.bias))
         self.add_grid("x", byte_grid("the input", x))
         self.add_grid("weight", weight_grid)
-        self.add_grid("y", byte_grid("the output", y))
+        self.add_result(None if y is None else byte_grid("the output", y))
         self.x_dtype = x.scheme.dtype
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
-        return (self._derived or self.derived())(x)
+        return self.finished((self._derived or self.derived())(x), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
         self._check_calibrated()
-        return self._by_reference()(x)
+        return self.finished(self._by_reference()(x), self.activation)
 
     def kernel(self) -> str:
         """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
@@ -100,18 +100,11 @@ class QuantizedLinear(QuantizedModule):
 
     def epilogue(self) -> Epilogue:
         """What follows the sums, as the buffers have it now."""
-        y = self.grid("y")
-        scale, zero_point = self.scalars("y")
-        low, high = integer_limits(y, self.activation)
         return Epilogue(
             x_scale=self.scalars("x")[0],
             weight_scale=self.weight_scale,
             bias=self.bias,
-            y_scale=scale,
-            y_zero_point=zero_point,
-            quant_min=low,
-            quant_max=high,
-            dtype=y.scheme.dtype,
+            **self.result_arguments(self.activation),
         )
 
     def _wrong_input(self, x: Tensor) -> InputError:

@@ -21,7 +21,8 @@ class QuantizedMatmul(QuantizedModule):
     Args:
         a: Grid of the first factor; at most 8 bits, per tensor, like all of them.
         b: Grid of the second one.
-        y: Grid of the output, after the activation. None: the result is a float32, the exact sum times both scales.
+        y: Grid of the output, after the activation. None: real numbers, the exact sums times both scales, as
+            ``float_result`` says.
         activation: Clamp of the product, in real units.
 
     Shape:
@@ -36,13 +37,12 @@ class QuantizedMatmul(QuantizedModule):
         super().__init__()
         self.add_grid("a", byte_grid("input a", a))
         self.add_grid("b", byte_grid("input b", b))
-        if y is not None:
-            self.add_grid("y", byte_grid("the output", y))
+        self.add_result(None if y is None else byte_grid("the output", y))
         self.activation = activation
 
     def derive(self) -> Arguments:
         """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
-        if "y" not in self._schemes:
+        if self.float_result is not None:
             return *self.scalars("a"), (*self.scalars("b"), 1.0, 0, 0, 0, torch.float32)
         y = self.grid("y")
         limits = integer_limits(y, self.activation)
@@ -51,16 +51,13 @@ class QuantizedMatmul(QuantizedModule):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         scale, zero_point, rest = self._derived or self.derived()
         self._check(a, b)
-        return self._finish(matmul(a, scale, zero_point, b, *rest))
+        return self.finished(matmul(a, scale, zero_point, b, *rest), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
         scale, zero_point, rest = self.derived()
         self._check(a, b)
-        return self._finish(matmul_reference(a, scale, zero_point, b, *rest))
-
-    def _finish(self, y: Tensor) -> Tensor:
-        return self.activation(y) if self.activation is not None and y.dtype == torch.float32 else y
+        return self.finished(matmul_reference(a, scale, zero_point, b, *rest), self.activation)
 
     def _check(self, a: Tensor, b: Tensor) -> None:
         for role, q in (("a", a), ("b", b)):

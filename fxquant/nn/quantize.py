@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor
 from fxquant.kernels import dequantize, quantize, table
 from fxquant.kernels.dequantize import reference as dequantize_reference
 from fxquant.kernels.quantize import reference as quantize_reference
-from fxquant.nn.base import QuantizedModule
-from fxquant.observers.base import cast_dtype
+from fxquant.nn.base import FloatResult, QuantizedModule
 from fxquant.spec import QParams
 
 IMAGE_RANK = 4
@@ -56,44 +54,32 @@ class Dequantize(QuantizedModule):
 
     Args:
         qparams: Grid of the input, role ``x``.
-        dtype: Of the result: float32, float64, float16 or bfloat16. Computed in float32, rounded to ``dtype`` then. It
-            follows when the module is cast (``model.half()``), as that of a float layer does.
-        contiguous: Give the result in the order of its dimensions, as the float value lay, though integers are
-            channels last. It is they that are moved, where they have to be: a quarter of the bytes.
+        dtype: Of the result, as of ``FloatResult``.
+        contiguous: As of ``FloatResult``. It is integers that are moved, where they have to be: a quarter of the bytes.
 
     Shape:
         Any; memory order is kept unless ``contiguous``.
     """
 
-    x_scale: Tensor
+    float_result: FloatResult
 
     def __init__(self, qparams: QParams, dtype: torch.dtype = torch.float32, contiguous: bool = False) -> None:
         super().__init__()
         self.add_grid("x", qparams)
-        self.dtype = dtype
-        self.contiguous = contiguous
+        self.float_result = FloatResult(dtype, contiguous)
 
     def derive(self) -> dict[str, Any]:
         return dequantize_arguments(self.grid("x"))
 
     def forward(self, q: Tensor) -> Tensor:
-        return dequantize(self._ordered(q), **(self._derived or self.derived())).to(self.dtype)
+        return dequantize(self._ordered(q), **(self._derived or self.derived())).to(self.float_result.dtype)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        return dequantize_reference(self._ordered(q), **self.derived()).to(self.dtype)
+        return dequantize_reference(self._ordered(q), **self.derived()).to(self.float_result.dtype)
 
     def _ordered(self, q: Tensor) -> Tensor:
-        return q.contiguous() if self.contiguous else q
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Dequantize:
-        super()._apply(fn, recurse)
-        self.dtype = cast_dtype(fn, self.dtype, self.x_scale)
-        return self
-
-    def extra_repr(self) -> str:
-        dtype = "" if self.dtype == torch.float32 else f", dtype={self.dtype}"
-        return super().extra_repr() + dtype + (", contiguous=True" if self.contiguous else "")
+        return q.contiguous() if self.float_result.contiguous else q
 
 
 class Requantize(QuantizedModule):

@@ -27,6 +27,7 @@ from fxquant.graph.query import (
 from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.boundaries import Boundaries
 from fxquant.passes.configure import Decision, decide
 from fxquant.passes.splits import APART, torn
 from fxquant.patterns.floats import why_float
@@ -68,12 +69,16 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
             rejections.append(rejection)
     apart = torn(matches)
     rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _computes_nothing(n)]
+    matches = [found for found in matches if found.nodes[-1] not in apart]
+    boundaries = Boundaries(matches)
+    in_float = boundaries.left_in_float()
+    rejections += [Rejection(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
     units: list[QuantUnit] = []
     policies: dict[TensorRef, GridPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
     for found in matches:
-        if found.nodes[-1] not in apart:
-            unit, made = _unit_of(found, decisions)
+        if found.nodes[-1] not in in_float:
+            unit, made = _unit_of(found, decisions, boundaries.gives_real_numbers(found, ctx.backend))
             units.append(unit)
             policies.update(made)
             for name in found.inputs:
@@ -206,17 +211,19 @@ def _primary(found: Match) -> Node:
     return found.captures[found.pattern.weight] if found.pattern.weight else found.nodes[0]
 
 
-def _unit_of(found: Match, decisions: Mapping[Node, Decision]) -> tuple[QuantUnit, dict[TensorRef, GridPolicy]]:
+def _unit_of(
+    found: Match, decisions: Mapping[Node, Decision], gives_real_numbers: bool
+) -> tuple[QuantUnit, dict[TensorRef, GridPolicy]]:
     pattern, root = found.pattern, found.nodes[-1]
     qconfig = _qconfig(found, decisions)
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
     policies: dict[TensorRef, GridPolicy] = {}
-    if pattern.output is not Output.FLOAT and (pattern.handler is None or hasattr(pattern.handler, "qparams")):
+    if not gives_real_numbers and (pattern.handler is None or hasattr(pattern.handler, "qparams")):
         roles["y"] = TensorRef(root.name)
-    if pattern.handler is not None:
-        policies |= {roles["y"]: Handled()} if "y" in roles else {}
-    elif pattern.output is Output.FLOAT:
+    if "y" not in roles:
         pass
+    elif pattern.handler is not None:
+        policies[roles["y"]] = Handled()
     elif isinstance(pattern.output, Fixed):
         policies[roles["y"]] = pattern.output
     elif isinstance(pattern.output, Bounded) and not isinstance(qconfig.activation(), FixedQParamsObserver):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
@@ -14,7 +13,7 @@ from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower
 from fxquant.errors import FxQuantError, LoweringError
 from fxquant.graph.edit import add_module, insert_after, rename
 from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, nodes_by_name, nodes_in, value_of
-from fxquant.nn.base import QuantizedModule
+from fxquant.nn.base import FloatResult, QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.activation import CLAMPS, clamp_of
@@ -93,8 +92,7 @@ class _Lowering:
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
                 arguments = (root.args, root.kwargs) if isinstance(rule.build, AsCalled) else ((*inputs, *computed), {})
                 node = self.gm.graph.call_module(target, *arguments)
-        results = self.integers if "y" in unit.roles else self.floats
-        results[unit.root] = self.made[unit.root] = node
+        self._results_of(unit)[unit.root] = self.made[unit.root] = node
 
     def by_handler(self, unit: QuantUnit, handler: Any) -> None:
         root = self.nodes[unit.root]
@@ -107,8 +105,10 @@ class _Lowering:
                 got=repr(node),
                 expected="a node made with quantizer.quantized_graph",
             )
-        results = self.integers if "y" in unit.roles else self.floats
-        results[unit.root] = self.made[unit.root] = node
+        self._results_of(unit)[unit.root] = self.made[unit.root] = node
+
+    def _results_of(self, unit: QuantUnit) -> dict[str, Node]:
+        return self.integers if "y" in unit.roles else self.floats
 
     def load_arg(self, arg: Any) -> Any:
         """Map nodes of the model, in any structure, to the nodes of their integers."""
@@ -136,6 +136,8 @@ class _Lowering:
         for name, node in self.made.items():
             if name in self.integers:
                 self._describe(node, TensorRef(name))
+            else:
+                node.meta = {**self.nodes[name].meta, **node.meta}
             rename(node, name)
 
     def _value_for(self, reader: Node, unit: QuantUnit, dequantized: dict[Node, Node]) -> Node:
@@ -145,10 +147,8 @@ class _Lowering:
         if is_shape_query(reader):
             return node
         if node not in dequantized:
-            ref = unit.roles["y"]
-            info = value_of(self.nodes[unit.root])
-            dtype, contiguous = (torch.float32, True) if info is None else (info.dtype, info.contiguous)
-            dequantize = _named(Dequantize(self.plan.qparams[ref], dtype, contiguous), ref.name)
+            ref, form = unit.roles["y"], _float_form(self.nodes[unit.root])
+            dequantize = _named(Dequantize(self.plan.qparams[ref], form.dtype, form.contiguous), ref.name)
             target = add_module(self.gm, f"{ref.name}_dequantize", dequantize)
             dequantized[node] = insert_after(node, target, users=())
             dequantized[node].meta = dict(self.nodes[unit.root].meta)
@@ -175,10 +175,13 @@ class _Lowering:
 
     def _build(self, unit: QuantUnit, build: Build | AsCalled, view: UnitView) -> nn.Module:
         try:
-            return _named(build.build(view) if isinstance(build, AsCalled) else build(view), unit.root)
+            module = _named(build.build(view) if isinstance(build, AsCalled) else build(view), unit.root)
         except FxQuantError as error:
             what = f"backend {self.backend.name!r} cannot build pattern {unit.pattern!r}: {error}"
             raise LoweringError(what, at=self.nodes[unit.root]) from error
+        if isinstance(module, QuantizedModule) and module.float_result is not None:
+            module.float_result = _float_form(self.nodes[unit.root])
+        return module
 
 
 def _home(members: list[Node]) -> str:
@@ -187,6 +190,12 @@ def _home(members: list[Node]) -> str:
     if called is not None:
         return path
     return str(members[0].target) if members[0].op == "call_module" else members[-1].name
+
+
+def _float_form(node: Node) -> FloatResult:
+    """The form that a value has in the float model."""
+    info = value_of(node)
+    return FloatResult(contiguous=True) if info is None else FloatResult(info.dtype, info.contiguous)
 
 
 def _named(module: nn.Module, name: str) -> nn.Module:

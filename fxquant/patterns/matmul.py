@@ -34,6 +34,6 @@ def int32_sums(captures: Mapping[str, Node]) -> Reject | None:
 PLAIN = all_of(two_factors, int32_sums)
 
 MATMUL_PATTERNS = (
-    Pattern("matmul_act", clamped(MATMUL), ("a", "b"), check=all_of(PLAIN, constant_bounds)),
-    Pattern("matmul", MATMUL, ("a", "b"), check=PLAIN),
+    Pattern("matmul_act", clamped(MATMUL), ("a", "b"), arithmetic=True, check=all_of(PLAIN, constant_bounds)),
+    Pattern("matmul", MATMUL, ("a", "b"), arithmetic=True, check=PLAIN),
 )

@@ -159,7 +159,7 @@ class UnitView:
     modules: Mapping[str, Any]
     """Capture -> module, for the captures that are module calls."""
     qparams: Mapping[str, QParams]
-    """Role -> grid: the inputs, ``"y"``, and ``"weight"`` where there is one."""
+    """Role -> grid: the inputs, ``"weight"`` where there is one, and ``"y"``, unless real numbers are wanted."""
     activation: Clamp | None = None
     """What the node captured as ``act`` does, where there is one."""
 
@@ -185,6 +185,8 @@ class Pattern:
     """Capture of the module whose ``weight`` is quantized."""
     weight_axis: int = 0
     """Dimension of that weight that counts the output channels."""
+    arithmetic: bool = False
+    """True: it multiplies and accumulates, though no weight: what integers are there for. A ``weight`` implies it."""
     output: Output | Bounded | Fixed = Output.OBSERVED
     check: Check | None = None
     """Sees the captured nodes, and answers None or the reason to refuse."""
@@ -192,6 +194,11 @@ class Pattern:
     """Backend name -> function that builds the int8 module; it overrides the backend's own table."""
     handler: type | None = None
     """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is worth to quantize values for, and can give real numbers straight from its sums."""
+        return self.arithmetic or self.weight is not None
 
     def __post_init__(self) -> None:
         missing = [name for name in (*self.inputs, *filter(None, [self.weight])) if name not in self.root.captures]

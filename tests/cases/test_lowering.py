@@ -79,7 +79,8 @@ class Between(nn.Module):
 def test_operators_without_integer_form_run_in_float_and_are_named(case):
     found = case(Between(), torch.randn(4, 6, 8))
     assert found.sqnr() >= 20
-    assert {row.operator for row in found.prepared.coverage().float_rows} == {"LayerNorm", "softmax"}
+    unwanted = {row.operator for row in found.prepared.coverage().float_rows if not row.excused}
+    assert unwanted == {"LayerNorm", "softmax"}
     assert all(row.reason for row in found.prepared.coverage().float_rows)
 
 

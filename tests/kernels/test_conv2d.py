@@ -61,7 +61,7 @@ class Case:
         generator = torch.Generator().manual_seed(1)
         products = self.inputs // self.groups * self.kernel[0] * self.kernel[1]
         spread = 73 * 2 ** (self.bits - 2) * products**0.5  # of the sums
-        low = torch.iinfo(self.y_dtype).min
+        low = 0 if self.y_dtype == torch.float32 else torch.iinfo(self.y_dtype).min
         count = 1 if self.one_scale else self.channels
         return Epilogue(
             x_scale=0.02,
@@ -129,6 +129,8 @@ CASES = {
     ),
     "depthwise, few channels": Case(depthwise=True, channels=3, kernel=(3, 3), dilation=(2, 1), padding=(2, 2)),
     "depthwise, one tap": Case(depthwise=True, channels=19),
+    "real numbers": Case(y_dtype=torch.float32, channels=37, kernel=(3, 3), padding=(1, 1), residual=torch.uint8),
+    "depthwise, real numbers": Case(y_dtype=torch.float32, depthwise=True, channels=37, kernel=(3, 3), bias=False),
     "circular": Case(kernel=(3, 3), padding=(1, 2), mode="circular"),
 }
 
@@ -166,7 +168,7 @@ cases = st.builds(
     padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     dilation=pairs,
     x_dtype=st.sampled_from(BYTES),
-    y_dtype=st.sampled_from(BYTES),
+    y_dtype=st.sampled_from((*BYTES, torch.float32)),
     residual=st.sampled_from([None, *BYTES]),
     bits=st.integers(2, 8),
     bias=st.booleans(),
@@ -343,7 +345,7 @@ ERROR_CASES = [
     ),
     ({"y_scale": 0.0}, "scale is unusable", "0", "a positive, normal float32"),
     ({"y_zero_point": 300}, "zero_point is out of range", "300", "0 to 255"),
-    ({"dtype": torch.int32}, "dtype has the wrong dtype", "torch.int32", "uint8 or int8"),
+    ({"dtype": torch.int32}, "dtype has the wrong dtype", "torch.int32", "uint8, int8 or float32"),
     (
         {"quant_max": 256},
         "quant_min and quant_max are out of range",

@@ -18,6 +18,7 @@ from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.packing import pack_weight
 
 BYTES = (torch.uint8, torch.int8)
+RESULTS = (*BYTES, torch.float32)
 NO_ZERO_POINT = torch.zeros(1, dtype=torch.int32)
 
 
@@ -30,7 +31,7 @@ def integers(dtype: torch.dtype, *shape: int, seed: int = 0, bits: int = 8) -> T
 def epilogue_for(weight: Tensor, dtype: torch.dtype, *, bias: bool = True, narrower: int = 0) -> Epilogue:
     channels, depth = weight.shape
     generator = torch.Generator().manual_seed(1)
-    low = torch.iinfo(dtype).min
+    low = 0 if dtype == torch.float32 else torch.iinfo(dtype).min
     spread = 1 + 73 * float(weight.float().std(correction=0)) * depth**0.5
     return Epilogue(
         x_scale=0.02,
@@ -51,7 +52,7 @@ def epilogue_for(weight: Tensor, dtype: torch.dtype, *, bias: bool = True, narro
     rows=st.lists(st.integers(1, 5), max_size=3),
     depth=st.integers(1, 300),
     channels=st.integers(1, 130),
-    dtypes=st.tuples(st.sampled_from(BYTES), st.sampled_from(BYTES)),
+    dtypes=st.tuples(st.sampled_from(BYTES), st.sampled_from(RESULTS)),
     bits=st.integers(2, 8),
     bias=st.booleans(),
     narrower=st.integers(0, 100),
@@ -87,9 +88,10 @@ def test_large_layers(vnni_device: str, assert_same, rows: int, x_dtype: torch.d
     assert got.unique().numel() > 100
 
 
-def test_a_residual(vnni_device: str, assert_same) -> None:
+@pytest.mark.parametrize("y_dtype", [torch.uint8, torch.float32])
+def test_a_residual(vnni_device: str, assert_same, y_dtype: torch.dtype) -> None:
     x, weight = integers(torch.uint8, 3, 7, 50), integers(torch.int8, 21, 50, seed=1)
-    epilogue = epilogue_for(weight, torch.uint8)
+    epilogue = epilogue_for(weight, y_dtype)
     residual = integers(torch.uint8, 3, 7, 21, seed=2)
     native = NativeLinear(weight, torch.uint8, 9, epilogue)
     arguments = [value if value is not None else residual for value in (x, *native._arguments)]
@@ -156,6 +158,15 @@ def test_errors(changes: dict[str, Any], what: str, got: str, expected: str, ass
         with pytest.raises(RuntimeError) as error:
             run(**arguments(**changes))
         assert_message(error.value, f"fxquant::linear: {what}", got, expected)
+
+
+def test_real_numbers_need_no_grid() -> None:
+    weight, x = integers(torch.int8, 21, 50, seed=1), integers(torch.uint8, 3, 50)
+    stored = NativeLinear(weight, torch.uint8, 9, epilogue_for(weight, torch.float32))._arguments
+    *arguments, _, _, _, _, dtype = (x, *stored)
+    assert dtype == torch.float32
+    assert torch.equal(linear(*arguments, 0.0, 999, 5, -5, dtype), linear(x, *stored))
+    assert torch.equal(reference(*arguments, 0.0, 999, 5, -5, dtype), linear(x, *stored))
 
 
 def test_opcheck() -> None:

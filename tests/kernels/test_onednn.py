@@ -22,6 +22,8 @@ from fxquant.settings import Settings
 UNEQUAL_SHARE = 1e-4
 """The operators scale before they round once more: design numerics, "equal in at least 99.99 %"."""
 NO_ZERO_POINT = torch.zeros(1, dtype=torch.int32)
+REAL_ERROR = 2 * torch.finfo(torch.float32).eps
+"""Of the largest value: a product and a sum, each rounded once, or both at once by oneDNN."""
 
 needs_onednn = pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
 
@@ -33,7 +35,7 @@ def integers(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
 
 def epilogue_for(weight: Tensor, dtype: torch.dtype, **changes: object) -> Epilogue:
     """Scales that spread random sums over the whole output grid."""
-    info, channels = torch.iinfo(dtype), len(weight)
+    info, channels = torch.iinfo(torch.uint8 if dtype == torch.float32 else dtype), len(weight)
     spread = 0.02 * 0.006 * 74 * 74 * weight[0].numel() ** 0.5
     values: dict = {
         "x_scale": 0.02,
@@ -51,6 +53,9 @@ def epilogue_for(weight: Tensor, dtype: torch.dtype, **changes: object) -> Epilo
 def assert_within_contract(got: Tensor, want: Tensor) -> None:
     assert got.dtype == want.dtype
     assert got.shape == want.shape
+    if want.dtype == torch.float32:
+        assert float((got - want).abs().max()) <= REAL_ERROR * float(want.abs().max())
+        return
     apart = (got.int() - want.int()).abs()
     assert int(apart.max()) <= 1
     assert int((apart > 0).sum()) <= max(1, UNEQUAL_SHARE * apart.numel())
@@ -77,7 +82,12 @@ CONVS = {
 @pytest.mark.parametrize("name", CONVS)
 @pytest.mark.parametrize(
     ("x_dtype", "x_zero_point", "y_dtype"),
-    [(torch.uint8, 0, torch.uint8), (torch.uint8, 131, torch.int8), (torch.int8, -7, torch.uint8)],
+    [
+        (torch.uint8, 0, torch.uint8),
+        (torch.uint8, 131, torch.int8),
+        (torch.int8, -7, torch.uint8),
+        (torch.int8, -7, torch.float32),
+    ],
 )
 def test_conv(name: str, x_dtype: torch.dtype, x_zero_point: int, y_dtype: torch.dtype) -> None:
     conv, shape = CONVS[name]
@@ -94,7 +104,7 @@ def test_conv(name: str, x_dtype: torch.dtype, x_zero_point: int, y_dtype: torch
 @needs_onednn
 @pytest.mark.parametrize("name", ["3x3", "1x1", "depthwise", "same, uneven", "reflect", "1d"])
 @pytest.mark.parametrize("residual_dtype", [torch.uint8, torch.int8])
-@pytest.mark.parametrize("y_dtype", [torch.uint8, torch.int8])
+@pytest.mark.parametrize("y_dtype", [torch.uint8, torch.int8, torch.float32])
 def test_conv_with_residual(name: str, residual_dtype: torch.dtype, y_dtype: torch.dtype) -> None:
     conv, shape = CONVS[name]
     x, weight = integers(torch.uint8, *shape), integers(torch.int8, *conv.weight.shape, seed=1)
@@ -167,9 +177,10 @@ def test_output_limits_narrower_than_the_dtype(limits: tuple[int, int]) -> None:
 @needs_onednn
 @pytest.mark.parametrize("shape", [(64, 300), (2, 33, 300), (300,), (0, 300), (3, 0, 300)])
 @pytest.mark.parametrize("x_dtype", [torch.uint8, torch.int8])
-def test_linear(shape: tuple[int, ...], x_dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("y_dtype", [torch.uint8, torch.float32])
+def test_linear(shape: tuple[int, ...], x_dtype: torch.dtype, y_dtype: torch.dtype) -> None:
     x, weight = integers(x_dtype, *shape), integers(torch.int8, 170, 300, seed=1)
-    epilogue = epilogue_for(weight, torch.uint8, quant_min=20)
+    epilogue = epilogue_for(weight, y_dtype, quant_min=20)
 
     got = OnednnLinear(weight, x_dtype, 7, epilogue)(x)
 

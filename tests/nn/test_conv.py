@@ -174,6 +174,25 @@ def test_forward_is_the_reference(name: str, variant: str) -> None:
     assert_one_step_at_most(unit.module(unit.x), unit.module.reference(unit.x))
 
 
+SUMS = 1e-5
+"""Of the largest value: float32 sums of a few hundred products, in another order than the exact ones."""
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize("residual", [None, INT8])
+def test_without_a_grid_it_gives_real_numbers(name: str, residual: QScheme | None) -> None:
+    unit = Unit(name, residual=residual, activation=Clamp(-0.3, None))
+    grids = {"x": unit.module.grid("x"), "residual": unit.module.grid("residual") if residual else None}
+    real = QuantizedConv(unit.conv, **grids, weight=unit.weight_grid, y=None, activation=unit.activation)
+    want = real.reference(unit.x, *unit.residual)
+
+    assert want.dtype == torch.float32
+    assert torch.equal(Quantize(unit.module.grid("y"))(want), unit.module.reference(unit.x, *unit.residual))
+    assert (real(unit.x, *unit.residual) - want).abs().max() <= SUMS * want.abs().max()
+    assert torch.equal(real(unit.x, *unit.residual), want) or not real.kernel().startswith("native")
+
+
 def test_a_weight_with_a_zero_point_runs_by_the_reference() -> None:
     grid = QParams(QScheme(bits=8, signed=False), torch.tensor([0.004]), torch.tensor([121], dtype=torch.int32))
     unit = Unit("3x3", weight=grid)

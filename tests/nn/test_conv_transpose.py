@@ -68,6 +68,8 @@ def test_the_sums_are_those_of_the_transposed_convolution(name: str) -> None:
     assert module.reference(q).shape == steps.shape
     assert float((module.reference(q).double() - steps).abs().max()) <= 0.5 + 1e-4  # rounded once; sums in float32
     assert int((module(q).int() - module.reference(q).int()).abs().max()) <= STEPS
+    unrounded = QuantizedConvTranspose(conv, x=X, weight=grid, y=None, activation=activation)
+    assert float((unrounded(q) / Y.scale + 120 - steps).abs().max()) <= 1e-4
 
 
 def test_memory_order_and_random_numbers_stay() -> None:

@@ -120,6 +120,29 @@ def test_forward_is_the_reference(variant: str) -> None:
     assert_one_step_at_most(module(x), module.reference(x))
 
 
+SUMS = 1e-5
+"""Of the largest value: float32 sums of 120 products, in another order than the exact ones."""
+
+
+@pytest.mark.parametrize("activation", [None, Clamp(0, None), Clamp(-0.5, 0.5)])
+def test_without_a_grid_it_gives_real_numbers(activation: Clamp | None) -> None:
+    linear, module, x = make(activation=activation)
+    grids = {"x": module.grid("x"), "weight": module.grid("weight")}
+    real = QuantizedLinear(linear, **grids, y=None, activation=activation)
+    weight = module.weight * module.weight_scale.reshape(-1, 1)
+    want = F.linear(Dequantize(module.grid("x"))(x).double(), weight.double(), linear.bias.double())
+    want = want if activation is None else activation(want)
+
+    assert real(x).dtype == torch.float32
+    assert torch.equal(real(x), real.reference(x)) or not real.kernel().startswith("native")
+    for given in (real(x), real.reference(x)):
+        assert (given.double() - want).abs().max() <= SUMS * want.abs().max()
+    assert torch.equal(Quantize(module.grid("y"))(real.reference(x)), module.reference(x))
+    assert set(module.state_dict()) - set(real.state_dict()) == {"y_scale", "y_zero_point"}
+    assert torch.equal(pickle.loads(pickle.dumps(real))(x), real(x))
+    assert repr(real).endswith("y: float32\n)")
+
+
 @pytest.mark.parametrize("shape", [(0, 120), (3, 0, 120)])
 def test_an_empty_batch(shape: tuple[int, ...]) -> None:
     _, module, x = make(shape=shape)

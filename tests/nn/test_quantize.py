@@ -128,7 +128,7 @@ def test_dequantize_gives_the_dtype_of_the_value_that_it_stands_for(dtype: torch
     assert module(q).dtype == dtype
     assert torch.equal(module(q), Dequantize(x)(q).to(dtype))
     assert torch.equal(module.reference(q), module(q))
-    assert repr(module) == f"Dequantize(x: uint8 scale=0.13 zero_point=3, dtype={dtype})"
+    assert repr(module) == f"Dequantize(x: uint8 scale=0.13 zero_point=3, y: {str(dtype).removeprefix('torch.')})"
 
 
 def test_dequantize_follows_when_the_model_is_cast() -> None:
@@ -150,4 +150,4 @@ def test_dequantize_gives_contiguous_images_where_asked() -> None:
     assert turning(q).is_contiguous()
     assert turning.reference(q).is_contiguous()
     assert torch.equal(turning(q), keeping(q))
-    assert repr(turning) == "Dequantize(x: uint8 scale=0.13 zero_point=3, contiguous=True)"
+    assert repr(turning) == "Dequantize(x: uint8 scale=0.13 zero_point=3, y: float32 contiguous)"

@@ -254,9 +254,10 @@ def test_concatenations_of_concatenations_meet_in_one_owner():
 
 def test_the_input_observer_sees_what_no_unit_makes():
     found = plan(Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv()))
+    assert TensorRef("d") not in found.policies  # only a float operator reads it: nothing to observe
     assert found.policies[TensorRef("sin")] == Observed(_default_activation())
     quantizer = fxq.Quantizer(
-        Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv()).eval(),
+        Lambda(lambda m, x: m.c(torch.sin(y := m.d(x)) + y), c=conv(), d=conv()).eval(),
         (torch.rand(1, 3, 8, 8),),
         input_observer=MovingAverageMinMaxObserver,
     )

@@ -53,11 +53,11 @@ from fxquant.patterns.registry import DEFAULT_PATTERNS
 def test_the_reason_is_told(plan_behind_conv, reader, reason):
     plan = plan_behind_conv(reader)
     assert plan.units[0].pattern == "conv"
-    assert [(r.reason, r.pattern, r.excused) for r in plan.rejections] == [(reason, "", False)]
+    assert [(r.reason, r.pattern) for r in plan.rejections if not r.excused] == [(reason, "")]
 
 
 def test_values_go_through_floats_and_come_back(forms_of):
-    """linear, norm, GELU, attention, mean, linear: quantized around what is float, and every form agrees."""
+    """linear, norm, GELU, attention, mean, linear: quantized where it pays, and every form agrees."""
 
     def body(m, x):
         h = F.gelu(m.norm(m.first(x))) + m.first(x)
@@ -66,10 +66,9 @@ def test_values_go_through_floats_and_come_back(forms_of):
 
     x = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
     forms = forms_of(body, x=x, first=nn.Linear(8, 8), norm=nn.LayerNorm(8), last=nn.Linear(8, 3))
-    assert forms.units == [
-        *("linear", "gelu", "linear", "add", "transpose", "matmul", "div_number", "matmul", "mean", "linear")
-    ]
-    assert [row.operator for row in forms.prepared.coverage().float_rows] == ["LayerNorm", "softmax"]
+    assert forms.units == ["linear", "linear", "add", "transpose", "matmul", "matmul", "mean", "linear"]
+    rows = {row.operator: row.excused for row in forms.prepared.coverage().float_rows}
+    assert rows == {"LayerNorm": False, "gelu": True, "div": True, "softmax": False}
     assert forms.sqnr > 25
 
 

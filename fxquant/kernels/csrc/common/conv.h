@@ -25,6 +25,9 @@ struct Conv {
   OutputGrid grid;
 
   bool empty() const { return y.numel() == 0; }
+  uint8_t* stored() const { return gives_real() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
+  float* real() const { return gives_real() ? y.mutable_data_ptr<float>() : nullptr; }
+  bool gives_real() const { return y.scalar_type() == ScalarType::Float; }
 };
 
 // All that conv2d and linear are called with, but for the geometry.
@@ -67,8 +70,7 @@ inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector
   check_vector(c, "start", c.start, ScalarType::Int);
   check_vector(c, "bias", c.bias, ScalarType::Float);
   check_same_device(c.op, "scale", c.scale, c.x);
-  if (c.dtype != ScalarType::Byte && c.dtype != ScalarType::Char) fail_dtype(c.op, "dtype", c.dtype, "uint8 or int8");
-  const OutputGrid grid = check_output(c.op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
+  const OutputGrid grid = check_result(c.op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
   Conv conv{shape,
             in_order(c.x, channels_last),
             std::nullopt,

@@ -66,4 +66,12 @@ inline OutputGrid check_output(const char* op, double scale, int64_t zero_point,
           static_cast<int32_t>(zero_point)};
 }
 
+// The same where the result may also be real numbers (float32), which need no grid.
+inline OutputGrid check_result(const char* op, double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max,
+                               ScalarType dtype) {
+  if (dtype == ScalarType::Float) return {};
+  if (dtype != ScalarType::Byte && dtype != ScalarType::Char) fail_dtype(op, "dtype", dtype, "uint8, int8 or float32");
+  return check_output(op, scale, zero_point, quant_min, quant_max, dtype);
+}
+
 }  // namespace fxquant

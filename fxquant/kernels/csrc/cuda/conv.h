@@ -20,7 +20,8 @@ struct ConvKernel {
   bool residual_signed;
   float residual_scale;
   int32_t residual_zero_point;
-  uint8_t* y;
+  uint8_t* y;  // or null: then the result is
+  float* real_y;
   OutputGrid grid;
 
   // In the order of memory: channels, columns, rows, images.
@@ -52,7 +53,11 @@ struct ConvKernel {
       const int32_t flip = residual_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
       real += dequantize((residual[i] ^ flip) - flip, residual_scale, residual_zero_point);
     }
-    y[i] = requantize(real, grid);
+    if (real_y != nullptr) {
+      real_y[i] = real;
+    } else {
+      y[i] = requantize(real, grid);
+    }
   }
 };
 
@@ -66,7 +71,7 @@ inline Tensor conv_cuda(const Conv& c) {
                       c.start.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),
                       c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
                       c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
-                      c.residual_zero_point, static_cast<uint8_t*>(c.y.mutable_data_ptr()), c.grid});
+                      c.residual_zero_point, c.stored(), c.real(), c.grid});
   return c.y;
 }
 

@@ -95,7 +95,7 @@ void find_pieces(const ConvArgs& a, int64_t first, int64_t count, Pieces& pieces
 }
 
 #if defined(__AVX512BW__)
-// From the sums of 16 channels to bytes of the result, for kVectors of them.
+// From the sums of 16 channels to bytes of the result, or to real numbers.
 struct Epilogue {
   const ConvArgs& a;
   const __m512 inv_scale = _mm512_set1_ps(a.grid.inv_scale);
@@ -120,6 +120,10 @@ struct Epilogue {
       const __m512i stored = a.residual_signed ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
       const __m512i steps = _mm512_sub_epi32(stored, _mm512_set1_epi32(a.residual_zero_point));
       real = _mm512_add_ps(real, _mm512_mul_ps(_mm512_cvtepi32_ps(steps), _mm512_set1_ps(a.residual_scale)));
+    }
+    if (a.real != nullptr) {
+      _mm512_mask_storeu_ps(a.real + at, mask, real);
+      return;
     }
     const __m512 steps = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(real, inv_scale), low), high);
     const __m512i bits = _mm512_castps_si512(_mm512_add_ps(steps, shift));
@@ -160,6 +164,10 @@ struct Epilogue {
       for (int64_t c = 0; c < count; ++c) {
         real[c] += dequantize((a.residual[at + c] ^ flip) - flip, a.residual_scale, a.residual_zero_point);
       }
+    }
+    if (a.real != nullptr) {
+      for (int64_t c = 0; c < count; ++c) a.real[at + c] = real[c];
+      return;
     }
     FXQ_INDEPENDENT
     for (int64_t c = 0; c < count; ++c) a.y[at + c] = requantize(real[c], a.grid);

@@ -20,7 +20,8 @@ struct ConvArgs {
   bool residual_signed;
   float residual_scale;
   int32_t residual_zero_point;
-  uint8_t* y;  // [rows, channels]
+  uint8_t* y;   // [rows, channels], or null: then the result is
+  float* real;  // as y, not rounded
   OutputGrid grid;
   // Pixels are read four channels at a time. These stand for those that x lacks, or that end where x ends.
   const uint8_t* outside;  // padding, [depth] and up to three more

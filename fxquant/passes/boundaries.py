@@ -1,0 +1,96 @@
+"""Where integers begin and end: matches stay float where integers would cost a rounding and save nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.fx import Node
+
+from fxquant.backends.base import Backend
+from fxquant.graph.query import is_shape_query, operator_name, value_of
+from fxquant.patterns.pattern import Match, Output
+
+LONELY = "neither what makes its input nor what reads its output is quantized"
+UNREAD = "nothing reads its output"
+
+
+class Boundaries:
+    """Which of the matches of a graph are worth to become units, and which of these give real numbers.
+
+    What multiplies and accumulates is what integers are there for, and so are a user's handlers; what the model gives
+    out is quantized because the user asked for it. Other matches are light: they are kept where their integers reach
+    one of these, through other light ones.
+
+    Args:
+        matches: From the output of the model backwards, as the annotate pass finds them.
+    """
+
+    def __init__(self, matches: Sequence[Match]) -> None:
+        self._matches = matches
+        self._found = {node: found for found in matches for node in found.nodes}
+        self._kept: set[Node] = set()  # roots
+        computed = self._holding_computed_values()
+        for found in matches:  # readers come before what they read
+            if self._is_worth_it(found, computed):
+                self._keep(found)
+
+    def left_in_float(self) -> dict[Node, tuple[str, str]]:
+        """Root of a match that should not become a unit -> name of its pattern, and why not."""
+        lone = [found for found in self._matches if found.nodes[-1] not in self._kept]
+        return {found.nodes[-1]: (found.pattern.name, self._reason(found.nodes[-1])) for found in lone}
+
+    def gives_real_numbers(self, found: Match, backend: Backend) -> bool:
+        """Whether nothing but float operators reads the result, which the backend can give as it leaves the sums."""
+        if found.pattern.output is Output.FLOAT:
+            return True
+        rule = backend.rule_for(found.pattern)
+        readers = _readers(found.nodes[-1])
+        if not found.pattern.multiplies or rule is None or not rule.float_result or not readers:
+            return False
+        return not any(reader.op == "output" or self._takes_integers(reader) for reader in readers)
+
+    def _holding_computed_values(self) -> set[Node]:
+        """Roots of the matches behind which at least one operator computes, and does not only move, what they hold."""
+        computed: set[Node] = set()
+        for found in reversed(self._matches):
+            sources = [self._found.get(found.captures[name]) for name in found.inputs[:1]]
+            if not _moves_only(found) or any(source and source.nodes[-1] in computed for source in sources):
+                computed.add(found.nodes[-1])
+        return computed
+
+    def _is_worth_it(self, found: Match, computed: set[Node]) -> bool:
+        if found.pattern.multiplies or found.pattern.handler is not None:
+            return True
+        root = found.nodes[-1]
+        return any(
+            root in computed if reader.op == "output" else self._takes_integers(reader) for reader in _readers(root)
+        )
+
+    def _takes_integers(self, reader: Node) -> bool:
+        return reader in self._found and self._found[reader].nodes[-1] in self._kept
+
+    def _keep(self, found: Match) -> None:
+        """Integers of several tensors have no form that a float operator takes: all of their readers come along."""
+        root = found.nodes[-1]
+        self._kept.add(root)
+        if value_of(root) is None:
+            for reader in root.users:
+                if reader in self._found and not self._takes_integers(reader):
+                    self._keep(self._found[reader])
+
+    def _reason(self, root: Node) -> str:
+        readers = _readers(root)
+        if any(reader.op == "output" for reader in readers):
+            return LONELY
+        if not readers:
+            return UNREAD
+        names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
+        return f"only float operators read it ({names}): integers would cost a rounding and save nothing"
+
+
+def _moves_only(found: Match) -> bool:
+    return found.pattern.output in (Output.PICKED, Output.CLAMPED)
+
+
+def _readers(node: Node) -> list[Node]:
+    return [user for user in node.users if not is_shape_query(user)]

@@ -1,0 +1,177 @@
+"""Where integers begin and end: which matches are worth to be units, and which of these give real numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.backends.base import BACKENDS, Backend
+from fxquant.backends.cpu import CPU
+from fxquant.nn.base import FloatResult
+from fxquant.parity import measure_parity
+from fxquant.passes.boundaries import LONELY, UNREAD
+from fxquant.patterns.registry import unregister_pattern
+
+FEATURES = 6
+COSTS = "only float operators read it ({}): integers would cost a rounding and save nothing"
+
+
+class Net(nn.Module):
+    """A forward of one line over linear layers ``a``, ``b``, ``c`` and layer norms ``n``, ``o``."""
+
+    def __init__(self, body) -> None:
+        super().__init__()
+        self.body = body
+        for name in "abc":
+            self.add_module(name, nn.Linear(FEATURES, FEATURES))
+        self.n, self.o = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self, x)
+
+
+def prepare(body, **options) -> fxq.Quantizer:
+    torch.manual_seed(0)
+    return fxq.prepare(Net(body).eval(), torch.rand(4, FEATURES), strict=False, **options)
+
+
+def units(prepared: fxq.Quantizer) -> dict[str, bool]:
+    """Root of each unit -> whether it has a grid for its result."""
+    return {unit.root: "y" in unit.roles for unit in prepared.plan.units}
+
+
+def reasons(prepared: fxq.Quantizer) -> dict[str, str]:
+    """What stays float although it could be quantized."""
+    return {r.node: r.reason for r in prepared.plan.rejections if r.excused}
+
+
+def stream(m: Net, x: Tensor) -> Tensor:
+    """The residual stream of a transformer: only layer norms and sums read it."""
+    y = x + m.a(m.n(x))
+    z = y + m.b(m.o(y))
+    return m.c(m.n(z))
+
+
+BODIES = {
+    "a stream": (stream, {"a": False, "b": False, "c": True}, {"add": COSTS.format("LayerNorm, add")}),
+    "behind a layer, before a norm": (
+        lambda m, x: m.n(F.relu(m.a(x) * 2).flatten(1)),
+        {"a": False},
+        {"mul": COSTS.format("relu"), "relu": COSTS.format("flatten"), "flatten": COSTS.format("LayerNorm")},
+    ),
+    "before a layer": (lambda m, x: m.b(m.n(x) + x), {"add": True, "b": True}, {}),
+    "through light ones to a layer": (
+        lambda m, x: m.b(torch.cat([m.n(x), x]).relu()),
+        {"cat": True, "relu": True, "b": True},
+        {},
+    ),
+    "to a norm and to a layer": (
+        lambda m, x: m.b(y := m.n(x) + x) + m.n(y),
+        {"add": True, "b": True, "add_1": True},
+        {},
+    ),
+    "given out": (lambda m, x: m.n(x) + x, {"add": True}, {}),
+    "given out beside a norm": (lambda m, x: (y := m.a(x), m.n(y)), {"a": True}, {}),
+    "given out in a dict": (lambda m, x: {"y": (y := m.n(x) + x), "n": m.n(y)}, {"add": True}, {}),
+    "moved and given out": (lambda m, x: (m.a(x), m.n(x).flatten(1)), {"a": True}, {"flatten": LONELY}),
+    "a split, one part to a layer": (
+        lambda m, x: m.a((parts := torch.cat([x, x]).chunk(2))[0]) + m.n(parts[1]),
+        {"cat": True, "chunk": True, "getitem": True, "a": True, "getitem_1": True, "add": True},
+        {},
+    ),
+    "a split, no part to a layer": (
+        lambda m, x: m.n((parts := m.a(x).chunk(2))[0]) * m.o(parts[1]),
+        {"a": False, "mul": True},
+        {"chunk": COSTS.format("getitem"), **dict.fromkeys(("getitem", "getitem_1"), COSTS.format("LayerNorm"))},
+    ),
+    "its shape is asked for": (lambda m, x: m.n(y := m.a(x)) * y.size(0), {"a": False}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_units_and_what_they_give(name):
+    body, expected, excused = BODIES[name]
+    prepared = prepare(body)
+    assert units(prepared) == expected
+    assert {node: reason for node, reason in reasons(prepared).items() if node in excused or not excused} == excused
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_every_form_agrees(name):
+    prepared = prepare(BODIES[name][0])
+    x = torch.randn(5, FEATURES)[:4]
+    fxq.calibrate(prepared, [x], progress=False)
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    parity = measure_parity(int8, simulated, (x,))
+    assert parity.breaches == ()
+    assert {row.unit: row.gives == "int8" for row in parity}.items() <= units(prepared).items()
+
+
+def test_what_nothing_reads_is_not_worth_it():
+    assert reasons(prepare(lambda m, x: (m.n(x) + x, m.a(x))[1])) == {"add": UNREAD}
+
+
+def test_strict_mode_does_not_complain():
+    net = Net(lambda m, x: m.b(F.gelu(m.a(x)) + x))
+    net.n = net.o = nn.Identity()
+    fxq.prepare(net.eval(), torch.rand(4, FEATURES), strict=True)
+    only_moved = fxq.prepare(Net(lambda m, x: (m.a(x), x.flatten(0))).eval(), torch.rand(4, FEATURES), strict=True)
+    assert reasons(only_moved) == {"flatten": LONELY}
+
+
+def test_a_value_without_a_grid_is_not_observed():
+    assert set(prepare(stream).observers) == {"n", "o", "n_1", "c"}
+
+
+def test_no_rounding_between_float_operators():
+    int8 = fxq.convert(fxq.calibrate(prepared := prepare(stream), [torch.randn(8, FEATURES)], progress=False))
+    called = [type(int8.get_submodule(n.target)).__name__ for n in int8.graph.nodes if n.op == "call_module"]
+    assert called.count("Quantize") == len(prepared.plan.units)
+    assert called.count("Dequantize") == 1
+    assert int8.a.float_result == FloatResult(torch.float32, True)
+    assert "a = QuantizedLinear(n_quantize)" in int8.snapshots[-3].after
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_real_numbers_come_in_the_dtype_of_the_model(dtype):
+    torch.manual_seed(0)
+    net, x = Net(stream).eval().to(dtype), torch.randn(8, FEATURES).to(dtype)
+    prepared = fxq.calibrate(fxq.prepare(net, x), [x], progress=False)
+    assert fxq.convert(prepared)(x).dtype == dtype
+    assert fxq.convert(prepared).a.float_result.dtype == dtype
+    assert fxq.convert(prepared).half().a.float_result.dtype == torch.float16
+
+
+def test_a_back_end_that_cannot_give_real_numbers_gives_integers():
+    rules = tuple(fxq.LoweringRule(rule.patterns, rule.build, rule.activation, rule.weight) for rule in CPU.rules)
+    fxq.register_backend(Backend("integers only", rules))
+    try:
+        prepared = prepare(stream, qconfig=fxq.get_default_qconfig_mapping("cpu"), backend="integers only")
+    finally:
+        BACKENDS.remove("integers only")
+    assert units(prepared) == {"a": True, "b": True, "c": True}
+
+
+def test_a_handler_takes_integers():
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    @fxq.register_pattern(Doubled)
+    class Handler:
+        def observe(self, node, env) -> None:
+            """It measures nothing."""
+
+        def quantize(self, quantizer, node, load_arg):
+            return NotImplemented
+
+    try:
+        net = Net(lambda m, x: m.n(m.doubled(m.a(x) + m.n(x))))
+        net.doubled = Doubled()
+        prepared = fxq.prepare(net.eval(), torch.rand(4, FEATURES))
+    finally:
+        unregister_pattern("Handler[Doubled]")
+    assert units(prepared) == {"a": True, "add": True, "doubled": False}
