@@ -218,7 +218,7 @@ def _unit_of(
     qconfig = _qconfig(found, decisions)
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
     policies: dict[TensorRef, GridPolicy] = {}
-    if not gives_real_numbers and (pattern.handler is None or hasattr(pattern.handler, "qparams")):
+    if not gives_real_numbers:
         roles["y"] = TensorRef(root.name)
     if "y" not in roles:
         pass

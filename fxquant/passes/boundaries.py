@@ -41,7 +41,7 @@ class Boundaries:
 
     def gives_real_numbers(self, found: Match, backend: Backend) -> bool:
         """Whether nothing but float operators reads the result, which the backend can give as it leaves the sums."""
-        if found.pattern.output is Output.FLOAT:
+        if not found.pattern.can_give_integers:
             return True
         rule = backend.rule_for(found.pattern)
         readers = _readers(found.nodes[-1])
@@ -54,7 +54,11 @@ class Boundaries:
         computed: set[Node] = set()
         for found in reversed(self._matches):
             sources = [self._found.get(found.captures[name]) for name in found.inputs[:1]]
-            if not _moves_only(found) or any(source and source.nodes[-1] in computed for source in sources):
+            if _moves_only(found):
+                holds = any(source and source.nodes[-1] in computed for source in sources)
+            else:
+                holds = found.pattern.can_give_integers
+            if holds:
                 computed.add(found.nodes[-1])
         return computed
 
@@ -85,7 +89,7 @@ class Boundaries:
         if not readers:
             return UNREAD
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
-        return f"only float operators read it ({names}): integers would cost a rounding and save nothing"
+        return f"only float operators read it ({names})"
 
 
 def _moves_only(found: Match) -> bool:

@@ -200,6 +200,11 @@ class Pattern:
         """Whether it is worth to quantize values for, and can give real numbers straight from its sums."""
         return self.arithmetic or self.weight is not None
 
+    @property
+    def can_give_integers(self) -> bool:
+        """Whether the result has a grid, unless nothing needs one."""
+        return self.output is not Output.FLOAT and (self.handler is None or hasattr(self.handler, "qparams"))
+
     def __post_init__(self) -> None:
         missing = [name for name in (*self.inputs, *filter(None, [self.weight])) if name not in self.root.captures]
         if missing:

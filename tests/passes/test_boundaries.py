@@ -16,7 +16,7 @@ from fxquant.passes.boundaries import LONELY, UNREAD
 from fxquant.patterns.registry import unregister_pattern
 
 FEATURES = 6
-COSTS = "only float operators read it ({}): integers would cost a rounding and save nothing"
+COSTS = "only float operators read it ({})"
 
 
 class Net(nn.Module):
