@@ -83,6 +83,6 @@ def test_what_it_was_not_made_for() -> None:
 def test_it_prints_its_grids() -> None:
     text = repr(QuantizedMatmul(A, B, None, Clamp(0.0, None)))
     assert text == (
-        "QuantizedMatmul(a: uint8 scale=0.1 zero_point=3, b: int8 scale=0.07 zero_point=-5, "
+        "QuantizedMatmul(a: uint8 scale=0.1 zero_point=3, b: int8 scale=0.07 zero_point=-5, y: float32, "
         "activation=Clamp(low=0.0, high=None))"
     )

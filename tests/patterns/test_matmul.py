@@ -67,7 +67,7 @@ def test_attention_of_any_batch_and_length(forms_of):
 
     forms = forms_of(body, x=SEQUENCE, qkv=nn.Linear(12, 36), out=nn.Linear(12, 12))
     assert forms.units.count("matmul") == 2
-    assert [row.operator for row in forms.prepared.coverage().float_rows] == ["softmax"]
+    assert [row.operator for row in forms.prepared.coverage().float_rows] == ["mul", "softmax"]
     assert forms.prepared.coverage().int8_macs == 1
     assert forms.sqnr > 25
     longer = SEQUENCE.reshape(1, 14, 12)
