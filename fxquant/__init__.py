@@ -32,6 +32,7 @@ from fxquant.observers import (
     PlaceholderObserver,
 )
 from fxquant.observers.defaults import (
+    default_dynamic_qconfig,
     float_qparams_weight_only_qconfig,
     float_qparams_weight_only_qconfig_4bit,
     get_default_qconfig,
@@ -99,6 +100,7 @@ __all__ = [
     "UnitView",
     "calibrate",
     "convert",
+    "default_dynamic_qconfig",
     "disable_fake_quant",
     "disable_observer",
     "enable_fake_quant",

@@ -31,7 +31,10 @@ RESERVED = ("observers", "parity", "quant_plan", "snapshots")
 
 def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], Any] | None:
     """An observer for activations with a grid, or None."""
-    if observer is not None and QConfig(activation=observer, weight=observer).activation_scheme is None:
+    if observer is None:
+        return None
+    qconfig = QConfig(activation=observer, weight=observer)
+    if qconfig.activation_scheme is None or qconfig.is_dynamic:
         raise SpecError(
             "input_observer chooses no grid",
             got=repr(observer),

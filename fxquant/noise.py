@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
 from fxquant.fake_quantize.grid import from_integers, to_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import module_of
@@ -20,6 +21,9 @@ from fxquant.nn.base import QuantizedModule
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import QParams
+
+ROUNDINGS = (StaticFakeQuantize, DynamicFakeQuantize)
+"""What a simulation rounds values with."""
 
 WEIGHT_SHARE = 0.5
 """Of the noise that a unit makes alone: from here on its weight is to blame."""
@@ -58,7 +62,7 @@ class FloatRun(BoundInterpreter):
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module = self.fetch_attr(target)
-        if isinstance(module, StaticFakeQuantize):
+        if isinstance(module, ROUNDINGS):
             return args[0]
         if isinstance(module, FakeQuantizedWeight):
             return module.torch_class.forward(module, *args, **kwargs)
@@ -97,15 +101,15 @@ def unit_noise(
         simulated: The nodes of the simulation, by name.
         sizes: What the module takes beside its inputs, computed at run time.
     """
-    refs = [unit.roles[role] for role in unit.inputs]
-    grids = [plan.qparams[ref] for ref in refs]
-    inputs = [
-        to_integers(floats[ref.name], g.scale, g.zero_point, g.scheme) for ref, g in zip(refs, grids, strict=True)
-    ]
+    node = simulated[unit.root]
+    args, kwargs = map_arg((node.args, node.kwargs), lambda arg: floats[arg.name])
+    if unit.inputs:
+        refs = [unit.roles[role] for role in unit.inputs]
+        args, kwargs = tuple(integers(floats[ref.name], plan.qparams[ref]) for ref in refs) + tuple(sizes), {}
     y = plan.qparams[unit.roles["y"]] if "y" in unit.roles else None
     expected, has_weight = floats[unit.root], "weight" in unit.roles
     return UnitNoise(
-        isolated=sqnr(expected, real(module(*inputs, *sizes), y)),
+        isolated=sqnr(expected, real(module(*args, **kwargs), y)),
         accumulated=sqnr(expected, real(result, y)),
         weight=sqnr(expected, evaluate(unit, simulated, floats, rounding=False)) if has_weight else math.inf,
     )
@@ -126,7 +130,7 @@ def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, An
         if arg.name in env:
             return env[arg.name]
         module = module_of(arg)
-        if not isinstance(module, StaticFakeQuantize):
+        if not isinstance(module, ROUNDINGS):
             return values[arg.name]
         value = values[arg.all_input_nodes[0].name]
         return module(value) if rounding else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.base import QuantizedModule
-from fxquant.noise import UnitNoise, evaluate, float_values, integers, real, unit_noise
+from fxquant.noise import ROUNDINGS, UnitNoise, evaluate, float_values, integers, real, unit_noise
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import QParams
 
@@ -140,23 +141,44 @@ def measure_parity(
     rows = []
     with torch.no_grad():
         for unit, node, module in measured:
-            if not isinstance(module, QuantizedModule) or not unit.inputs:
+            if not isinstance(module, QuantizedModule):
                 continue
-            arguments: Any = map_arg(node.args, values.__getitem__)
-            inputs, sizes = arguments[: len(unit.inputs)], arguments[len(unit.inputs) :]
-            reference = module.reference(*inputs, *sizes)
-            floats = real_values | {
-                unit.roles[role].name: real(x, plan.qparams[unit.roles[role]])
-                for role, x in zip(unit.inputs, inputs, strict=True)
-            }
+            arguments = _arguments(module, node, values)
+            reference = module.reference(*arguments)
+            floats = real_values | _read_by(unit, plan, node, simulated_nodes[unit.root], values)
             unrounded, rounded = _simulate(unit, simulated_nodes, floats)
-            noise = unit_noise(unit, plan, module, values[node], real_values, simulated_nodes, sizes)
+            noise = unit_noise(
+                unit, plan, module, values[node], real_values, simulated_nodes, arguments[len(unit.inputs) :]
+            )
             if "y" in unit.roles:
                 y = plan.qparams[unit.roles["y"]]
                 rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise))
             else:
                 rows.append(_compare_real(unit, values[node], reference, rounded, noise))
     return Parity(tuple(rows))
+
+
+def _arguments(module: QuantizedModule, node: Node, values: Mapping[Node, Any]) -> tuple[Any, ...]:
+    """What a module was called with, in the order of its parameters."""
+    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    if not kwargs:
+        return args
+    bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args
+
+
+def _read_by(
+    unit: QuantUnit, plan: QuantPlan, node: Node, simulated: Node, values: Mapping[Node, Any]
+) -> dict[str, Any]:
+    """The values that a unit was given, by their names in the simulation, before it rounds them."""
+    if unit.inputs:
+        refs = [unit.roles[role] for role in unit.inputs]
+        inputs: Any = map_arg(node.args[: len(refs)], values.__getitem__)
+        return {ref.name: real(x, plan.qparams[ref]) for ref, x in zip(refs, inputs, strict=True)}
+    there = simulated.all_input_nodes
+    unrounded = [arg.all_input_nodes[0] if isinstance(module_of(arg), ROUNDINGS) else arg for arg in there]
+    return {arg.name: values[given] for arg, given in zip(unrounded, node.all_input_nodes, strict=True)}
 
 
 def _run(gm: GraphModule, bound: Mapping[str, Any]) -> dict[Node, Any]:

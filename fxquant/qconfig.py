@@ -37,15 +37,19 @@ class QConfig:
     """Grid that ``activation`` asks for; None if it leaves values in float (a placeholder)."""
     weight_scheme: QScheme | None = field(init=False, repr=False, compare=False)
     """Grid that ``weight`` asks for; None if it leaves the weight in float."""
+    is_dynamic: bool = field(init=False, repr=False, compare=False)
+    """Ranges of activations are measured in each call, from its smallest to its largest value."""
 
     def __post_init__(self) -> None:
         activation = _build(self.activation, "activation")
-        if getattr(activation, "is_dynamic", False):
+        is_dynamic = bool(getattr(activation, "is_dynamic", False))
+        if is_dynamic and activation.scheme is None:
             raise SpecError(
-                "activation ranges are measured by calibration, not at run time",
+                "a range that is measured at run time is the range of a grid",
                 got=repr(self.activation),
-                expected="is_dynamic=False",
+                expected="an integer dtype",
             )
+        object.__setattr__(self, "is_dynamic", is_dynamic)
         object.__setattr__(self, "activation_scheme", activation.scheme)
         object.__setattr__(self, "weight_scheme", _build(self.weight, "weight").scheme)
         if self.activation_scheme is not None and self.activation_scheme.axis is not None:

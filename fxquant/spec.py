@@ -166,7 +166,8 @@ class TensorRef:
 
     name: str
     """The producing node for an activation; the qualified name for a parameter."""
-    kind: Literal["activation", "parameter"] = "activation"
+    kind: Literal["activation", "parameter", "call"] = "activation"
+    """``call``: a value as one unit puts it on a grid, in each call anew; the name is that of value and unit."""
 
     def __str__(self) -> str:
         return self.name
@@ -201,4 +202,13 @@ class Handled:
     """The handler that a user registered for the pattern knows the grid."""
 
 
-GridPolicy = Observed | Fixed | SharedWith | Handled
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """Each call chooses the grid, from the smallest to the largest value of the tensor that it gets."""
+
+    scheme: QScheme
+    eps: float = torch.finfo(torch.float32).eps
+    """Smallest scale, in real units per step."""
+
+
+GridPolicy = Observed | Fixed | SharedWith | Handled | Dynamic

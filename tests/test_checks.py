@@ -42,6 +42,11 @@ def test_an_input_observer_without_a_grid():
     assert str(caught.value).startswith("input_observer chooses no grid\n  got:      <class")
 
 
+def test_an_input_observer_that_measures_at_run_time():
+    with pytest.raises(SpecError, match="input_observer chooses no grid"):
+        fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver.with_args(is_dynamic=True))
+
+
 def test_an_input_observer_that_is_an_instance():
     with pytest.raises(SpecError) as caught:
         fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver())

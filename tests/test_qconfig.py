@@ -99,10 +99,10 @@ def test_qconfig_is_a_value():
             "  expected: a per tensor observer such as MinMaxObserver; per channel is for weights",
         ),
         (
-            lambda: QConfig(MinMaxObserver.with_args(is_dynamic=True), MinMaxObserver),
-            "activation ranges are measured by calibration, not at run time\n"
-            "  got:      MinMaxObserver.with_args(is_dynamic=True)\n"
-            "  expected: is_dynamic=False",
+            lambda: QConfig(PlaceholderObserver.with_args(is_dynamic=True), MinMaxObserver),
+            "a range that is measured at run time is the range of a grid\n"
+            "  got:      PlaceholderObserver.with_args(is_dynamic=True)\n"
+            "  expected: an integer dtype",
         ),
         (
             lambda: QConfigMapping().set_global(MinMaxObserver),

@@ -25,6 +25,7 @@ from fxquant.nn import (
     QuantizedCat,
     QuantizedConv,
     QuantizedConvTranspose,
+    QuantizedDynamicLinear,
     QuantizedEmbedding,
     QuantizedEmbeddingBag,
     QuantizedInterpolate,
@@ -49,7 +50,7 @@ from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.batch_norm import BATCH_NORM
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
-from fxquant.patterns.linear import LINEAR_PATTERNS
+from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS
 from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.pool import EXTREMA, PICKS
@@ -149,6 +150,10 @@ def linear(unit: UnitView) -> nn.Module:
         y=unit.qparams.get("y"),
         activation=unit.activation,
     )
+
+
+def dynamic_linear(unit: UnitView) -> nn.Module:
+    return QuantizedDynamicLinear(unit.modules["linear"], x=unit.per_call["x"], weight=unit.qparams["weight"])
 
 
 def embedding(unit: UnitView) -> nn.Module:
@@ -329,6 +334,7 @@ CPU = register_backend(
             LoweringRule(
                 names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums, float_result=True
             ),
+            LoweringRule(names_of(DYNAMIC_LINEAR), AsCalled(dynamic_linear), byte_activation, byte_weight, int32_sums),
             LoweringRule(("embedding",), AsCalled(embedding), weight=byte_table),
             LoweringRule(("embedding_bag",), AsCalled(embedding_bag), weight=byte_table),
             LoweringRule(names_of(MATMUL_PATTERNS), matmul, byte_activation, float_result=True),

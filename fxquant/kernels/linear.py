@@ -18,7 +18,7 @@ from fxquant.kernels.conv2d import (
 )
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import define
-from fxquant.kernels.packing import packed_shape, unpack_weight
+from fxquant.kernels.packing import pack_weight, packed_shape, start_values, unpack_weight
 
 OP = "fxquant::linear"
 
@@ -151,6 +151,33 @@ class NativeLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._linear(x, *self._arguments)
+
+
+class DynamicLinear:
+    """The same for inputs whose grid is known only when they come; the results are real numbers.
+
+    Args:
+        weight: int8 [out_features, in_features], zero point 0.
+        weight_scale: float32 [out_features], or [1] for one scale for all.
+        bias: float32 [out_features], or None.
+        x_dtype: uint8 or int8: how inputs are stored.
+    """
+
+    def __init__(self, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, x_dtype: torch.dtype) -> None:
+        self._weight = pack_weight(weight)
+        self._scale = weight_scale.expand(len(weight))
+        self._start = start_values(weight, torch.uint8, 1)
+        self._bias = torch.zeros_like(self._scale) if bias is None else bias
+        self._moved = 128 if x_dtype == torch.int8 else 0
+        self._linear = torch.ops.fxquant.linear.default
+
+    def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
+        """``x`` stored [..., in_features], on that grid, to float32 [..., out_features]; as ``linear_reference``."""
+        start = self._start * (x_zero_point + self._moved)
+        scale = self._scale * x_scale
+        return self._linear(
+            x, x_zero_point, self._weight, start, scale, self._bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32
+        )
 
 
 define(

@@ -136,6 +136,33 @@ class OnednnLinear:
         return y if self._limits is None else y.clamp_(*self._limits)
 
 
+class DynamicOnednnLinear:
+    """The same for inputs whose grid is known only when they come; the results are real numbers.
+
+    Args:
+        weight: int8 [out_features, in_features], zero point 0.
+        weight_scale: float32 [out_features], or [1] for one scale for all.
+        bias: float32 [out_features], or None.
+        x_dtype: uint8 or int8: how inputs are stored.
+    """
+
+    def __init__(self, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, x_dtype: torch.dtype) -> None:
+        self._moved = _SIGN if x_dtype == torch.int8 else 0
+        self._linear = torch.ops.onednn.qlinear_pointwise.default
+        self._arguments = (
+            torch.ops.onednn.qlinear_prepack(weight.contiguous(), None),
+            weight_scale,
+            torch.zeros_like(weight_scale, dtype=torch.int32),
+            bias,
+            *(1.0, 0, torch.float32),
+            *_NO_ACTIVATION,
+        )
+
+    def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
+        """``x`` stored [..., in_features], not empty, on that grid, to float32 [..., out_features]."""
+        return self._linear(flip_sign(x) if self._moved else x, x_scale, x_zero_point + self._moved, *self._arguments)
+
+
 class OnednnConv:
     """A weight for ``onednn::qconv_pointwise``, with everything a call needs beside its input.
 

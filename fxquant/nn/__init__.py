@@ -4,6 +4,7 @@ from fxquant.nn.base import QuantizedModule
 from fxquant.nn.batch_norm import QuantizedBatchNorm
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
+from fxquant.nn.dynamic_linear import QuantizedDynamicLinear
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
 from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.linear import QuantizedLinear
@@ -40,6 +41,7 @@ __all__ = [
     "QuantizedCat",
     "QuantizedConv",
     "QuantizedConvTranspose",
+    "QuantizedDynamicLinear",
     "QuantizedEmbedding",
     "QuantizedEmbeddingBag",
     "QuantizedInterpolate",

@@ -15,8 +15,7 @@ from fxquant.kernels.embedding import reference as embedding_reference
 from fxquant.kernels.embedding_bag import MODES
 from fxquant.kernels.embedding_bag import reference as embedding_bag_reference
 from fxquant.kernels.lookup import HALF_BITS, pack_halves
-from fxquant.nn.base import QuantizedModule
-from fxquant.observers.base import cast_dtype
+from fxquant.nn.base import FloatResult, QuantizedModule
 from fxquant.spec import QParams
 
 
@@ -25,8 +24,6 @@ class QuantizedLookup(QuantizedModule):
 
     Buffers: ``weight`` uint8 or int8 [rows, columns], or, of at most 4 bits, [rows, ceil(columns / 2)], two values in a
     byte; ``weight_scale`` float32 and ``weight_zero_point`` float32 or int32, [rows], or [1] for one grid for all.
-
-    ``dtype`` is that of the float table, and so of results; it follows when the module is cast.
 
     Args:
         layer: The float layer.
@@ -52,18 +49,13 @@ class QuantizedLookup(QuantizedModule):
             )
         self.columns = layer.embedding_dim
         self.bits = HALF_BITS if scheme.bits <= HALF_BITS else 8
-        self.dtype = layer.weight.dtype
+        self.float_result = FloatResult(layer.weight.dtype)
         rows = to_integers(layer.weight.detach(), weight.scale, weight.zero_point, scheme)
         self.register_buffer("weight", pack_halves(rows) if self.bits == HALF_BITS else rows.contiguous())
         self.add_grid("weight", weight)
 
     def derive(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.weight, self.weight_scale, self.weight_zero_point.float()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLookup:
-        super()._apply(fn, recurse)
-        self.dtype = cast_dtype(fn, self.dtype, self.weight_scale)
-        return self
 
     def extra_repr(self) -> str:
         return f"{len(self.weight)}, {self.columns}, {super().extra_repr()}"
@@ -81,12 +73,12 @@ class QuantizedEmbedding(QuantizedLookup):
 
     def forward(self, input: Tensor) -> Tensor:
         weight, scale, zero_point = self._derived or self.derived()
-        return embedding(weight, scale, zero_point, input, self.bits, self.columns).to(self.dtype)
+        return self.finished(embedding(weight, scale, zero_point, input, self.bits, self.columns))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (indices,) = inputs
         weight, scale, zero_point = self.derived()
-        return embedding_reference(weight, scale, zero_point, indices, self.bits, self.columns).to(self.dtype)
+        return self.finished(embedding_reference(weight, scale, zero_point, indices, self.bits, self.columns))
 
 
 class QuantizedEmbeddingBag(QuantizedLookup):
@@ -108,8 +100,8 @@ class QuantizedEmbeddingBag(QuantizedLookup):
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return self._by(embedding_bag, input, offsets, per_sample_weights)
 
-    def reference(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        return self._by(embedding_bag_reference, *inputs, **named)
+    def reference(self, *inputs: Tensor) -> Tensor:
+        return self._by(embedding_bag_reference, *inputs)
 
     def _by(
         self,
@@ -123,7 +115,7 @@ class QuantizedEmbeddingBag(QuantizedLookup):
             raise self._wrong_input("per_sample_weights", list(per_sample_weights.shape), list(input.shape))
         arguments: tuple[Any, ...] = (self.bits, self.columns, MODES.index(self.mode), weights, self.padding_idx)
         borders = self._borders(input, offsets)
-        return operator(*self.derived(), input.reshape(-1), borders, *arguments).to(self.dtype)
+        return self.finished(operator(*self.derived(), input.reshape(-1), borders, *arguments))
 
     def _borders(self, input: Tensor, offsets: Tensor | None) -> Tensor:
         """Where bags begin, and where the last one ends."""

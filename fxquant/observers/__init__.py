@@ -4,6 +4,8 @@ from fxquant.observers.base import OBSERVERS, ObserverBase
 from fxquant.observers.defaults import (
     DEFAULT_QCONFIG,
     DEFAULT_QCONFIGS,
+    default_dynamic_qconfig,
+    default_dynamic_quant_observer,
     default_float_qparams_observer,
     default_float_qparams_observer_4bit,
     default_observer,
@@ -46,6 +48,8 @@ __all__ = [
     "PercentileObserver",
     "PlaceholderObserver",
     "choose_qparams",
+    "default_dynamic_qconfig",
+    "default_dynamic_quant_observer",
     "default_fixed_qparams_range_0to1_observer",
     "default_fixed_qparams_range_neg1to1_observer",
     "default_float_qparams_observer",

@@ -21,6 +21,11 @@ default_per_channel_weight_observer = PerChannelMinMaxObserver.with_args(
 default_placeholder_observer = PlaceholderObserver
 """Leaves values in float."""
 
+default_dynamic_quant_observer = PlaceholderObserver.with_args(
+    dtype=torch.uint8, quant_min=0, quant_max=255, is_dynamic=True
+)
+"""Activations: uint8, affine, per tensor, on a grid that each call chooses."""
+
 default_float_qparams_observer = PerChannelMinMaxObserver.with_args(
     ch_axis=0, dtype=torch.uint8, qscheme="per_channel_affine_float_qparams"
 )
@@ -38,6 +43,9 @@ float_qparams_weight_only_qconfig_4bit = QConfig(
     activation=default_placeholder_observer, weight=default_float_qparams_observer_4bit
 )
 """For embeddings: a table of 4 bits."""
+
+default_dynamic_qconfig = QConfig(activation=default_dynamic_quant_observer, weight=default_per_channel_weight_observer)
+"""For linear layers between floats: nothing is measured beforehand, so there is nothing to calibrate."""
 
 DEFAULT_QCONFIG = QConfig(activation=default_observer, weight=default_per_channel_weight_observer)
 

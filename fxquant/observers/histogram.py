@@ -48,7 +48,7 @@ class HistogramObserver(RangeObserver):
         group_size: With ``ch_axis``, one scale per run of this many values along the dimension after it.
 
     Raises:
-        SpecError: the grid cannot exist; ``bins`` is out of range; per channel with ``is_dynamic``.
+        SpecError: the grid cannot exist; ``bins`` is out of range; ``is_dynamic``.
 
     Source:
         The aim is that of torch.ao ``HistogramObserver``; the error of a bin is its exact integral, for all ranges
@@ -94,8 +94,12 @@ class HistogramObserver(RangeObserver):
         )
         if not FEWEST_BINS <= bins <= MOST_BINS:
             raise SpecError("bins is out of range", got=bins, expected=f"{FEWEST_BINS} to {MOST_BINS}")
-        if is_dynamic and grid.axis is not None:
-            raise SpecError(f"{type(self).__name__} cannot measure ranges per channel at run time", got=str(grid))
+        if is_dynamic:
+            raise SpecError(
+                f"{type(self).__name__} cannot measure ranges at run time",
+                got="is_dynamic=True",
+                expected="MinMaxObserver or PlaceholderObserver: a call knows its smallest and its largest value",
+            )
         super().__init__(
             grid,
             dtype=dtype,

@@ -35,11 +35,13 @@ from fxquant.patterns.matcher import match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan import QuantUnit, Rejection
 from fxquant.qconfig import QConfig
-from fxquant.spec import Fixed, GridPolicy, Handled, Observed, QScheme, SharedWith, TensorRef
+from fxquant.spec import Dynamic, Fixed, GridPolicy, Handled, Observed, QScheme, SharedWith, TensorRef
 
 logger = logging.getLogger("fxquant")
 
 FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding)
+
+MEASURED_AT_RUN_TIME = "its QConfig measures ranges at run time (is_dynamic=True), which linear layers alone do"
 
 CALLS = ("call_module", "call_function", "call_method")
 
@@ -101,7 +103,7 @@ def _best_match(
         if isinstance(found, Mismatch):
             near = found if near is None or found.matched > near.matched else near
             continue
-        if not taken.isdisjoint(found.nodes):
+        if not taken.isdisjoint(found.nodes) or (pattern.dynamic and not _is_dynamic(found, decisions)):
             continue
         refused = _refuse(found, backend, decisions)
         if refused is None:
@@ -160,6 +162,8 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
     on_grids = bool(found.inputs) or found.pattern.output is not Output.FLOAT
     if (on_grids and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
         return _Refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
+    if on_grids and qconfig.is_dynamic:
+        return _Refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
     if found.pattern.check and (reject := found.pattern.check(found.captures)):
         return _Refusal(reject.reason)
     rule = backend.rule_for(found.pattern)
@@ -167,7 +171,8 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
         return _Refusal(f"backend {backend.name!r} has no operator for it")
     if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found, rule.takes)):
         return _Refusal(f"its argument {computed.name!r} is computed at run time")
-    reason = rule.activation(qconfig.activation_scheme) if on_grids and qconfig.activation_scheme else None
+    quantizes = on_grids or bool(found.pattern.dynamic)
+    reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
         reason = _why_not_weight(found, rule, qconfig.weight_scheme)
     return None if reason is None else _Refusal(f"backend {backend.name!r}: {reason}")
@@ -206,6 +211,11 @@ def _not_quantizable(value: object, or_tuple: bool) -> str | None:
     return f"is a tensor of {str(others[0]).removeprefix('torch.')}" if others else None
 
 
+def _is_dynamic(found: Match, decisions: Mapping[Node, Decision]) -> bool:
+    qconfig = decisions[_primary(found)].qconfig
+    return qconfig is None or qconfig.is_dynamic
+
+
 def _primary(found: Match) -> Node:
     """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
     return found.captures[found.pattern.weight] if found.pattern.weight else found.nodes[0]
@@ -218,6 +228,9 @@ def _unit_of(
     qconfig = _qconfig(found, decisions)
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
     policies: dict[TensorRef, GridPolicy] = {}
+    for name in pattern.dynamic:
+        roles[name] = TensorRef(f"{found.captures[name].name}@{root.name}", "call")
+        policies[roles[name]] = _per_call(qconfig)
     if not gives_real_numbers:
         roles["y"] = TensorRef(root.name)
     if "y" not in roles:
@@ -253,6 +266,11 @@ def _observed(observer: Callable[[], Any]) -> GridPolicy:
     """The policy that an observer of a configuration stands for."""
     made = observer()
     return Fixed(made.qparams()) if isinstance(made, FixedQParamsObserver) else Observed(observer)
+
+
+def _per_call(qconfig: QConfig) -> Dynamic:
+    assert qconfig.activation_scheme is not None  # so is every QConfig that is dynamic
+    return Dynamic(qconfig.activation_scheme, float(qconfig.activation().eps))
 
 
 def _input_observer(

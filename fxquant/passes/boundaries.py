@@ -71,7 +71,10 @@ class Boundaries:
         )
 
     def _takes_integers(self, reader: Node) -> bool:
-        return reader in self._found and self._found[reader].nodes[-1] in self._kept
+        found = self._found.get(reader)
+        if found is None or found.nodes[-1] not in self._kept:
+            return False
+        return bool(found.inputs) or found.pattern.handler is not None  # others are called with real numbers
 
     def _keep(self, found: Match) -> None:
         """Integers of several tensors have no form that a float operator takes: all of their readers come along."""

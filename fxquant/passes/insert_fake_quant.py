@@ -9,7 +9,7 @@ from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import rounding_points, weighted_nodes
+from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
@@ -18,6 +18,7 @@ def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for point in rounding_points(gm, ctx):
         target = add_module(gm, f"{point.node.name}_fake_quant", StaticFakeQuantize(point.qparams))
         insert_after(point.node, target, users=point.users)
+    insert_call_grids(gm, ctx)
     for node, qparams in weighted_nodes(gm, ctx):
         node.target = add_module(
             gm, str(node.target), with_fake_quantized_weight(called_module(node), qparams), instead_of=(node,)

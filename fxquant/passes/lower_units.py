@@ -19,7 +19,7 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.activation import CLAMPS, clamp_of
 from fxquant.patterns.pattern import Build, Pattern, UnitView
 from fxquant.plan import QuantPlan, QuantUnit
-from fxquant.spec import QParams, TensorRef
+from fxquant.spec import Dynamic, QParams, TensorRef
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
@@ -171,6 +171,11 @@ class _Lowering:
             modules={capture: module for capture, node in nodes.items() if (module := module_of(node)) is not None},
             qparams={role: self.plan.qparams[ref] for role, ref in unit.roles.items() if ref in self.plan.qparams},
             activation=clamp_of(act) if act is not None and act.target in CLAMPS else None,
+            per_call={
+                role: policy
+                for role, ref in unit.roles.items()
+                if isinstance(policy := self.plan.policies.get(ref), Dynamic)
+            },
         )
 
     def _build(self, unit: QuantUnit, build: Build | AsCalled, view: UnitView) -> nn.Module:

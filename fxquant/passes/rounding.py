@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 
+from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
+from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import nodes_by_name
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
-from fxquant.spec import QParams
+from fxquant.spec import Dynamic, QParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,22 @@ def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
         elif patterns[made[ref.name].pattern].output is not Output.PICKED:
             points.append(RoundingPoint(node, qparams, tuple(node.users)))
     return points
+
+
+def insert_call_grids(gm: GraphModule, ctx: PassContext) -> None:
+    """Round what units put on a grid anew in each call: the first argument of their first node.
+
+    To be called when all other values are rounded, since it is the rounded value that such a unit reads.
+    """
+    nodes = nodes_by_name(gm)
+    for unit in ctx.plan.units:
+        for policy in (ctx.plan.policies.get(ref) for ref in unit.roles.values()):
+            if isinstance(policy, Dynamic):
+                reader = nodes[unit.nodes[0]]
+                value = reader.args[0]
+                assert isinstance(value, Node)  # the annotate pass saw a tensor there
+                target = add_module(gm, f"{unit.root}_call_fake_quant", DynamicFakeQuantize(policy))
+                insert_after(value, target, users=(reader,))
 
 
 def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QParams]]:

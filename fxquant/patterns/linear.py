@@ -10,7 +10,7 @@ from torch.fx import Node
 from fxquant.graph.query import value_of
 from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.batch_norm import fixed_statistics, normalized
-from fxquant.patterns.pattern import Pattern, Reject, all_of, op, tensor
+from fxquant.patterns.pattern import Output, Pattern, Reject, all_of, op, tensor
 
 LINEAR = op(nn.Linear)(tensor("x")).named("linear")
 LINEAR_BN = normalized(LINEAR)
@@ -32,3 +32,6 @@ LINEAR_PATTERNS = (
     Pattern("linear_act", clamped(LINEAR), ("x",), "linear", check=constant_bounds),
     Pattern("linear", LINEAR, ("x",), "linear"),
 )
+
+DYNAMIC_LINEAR = (Pattern("dynamic_linear", LINEAR, (), "linear", output=Output.FLOAT, dynamic=("x",)),)
+"""Here the input comes in floats, and each call measures it."""

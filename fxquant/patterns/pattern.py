@@ -14,7 +14,7 @@ from torch.fx import Node
 from fxquant.errors import SpecError
 from fxquant.graph.canonical import canonical_target
 from fxquant.graph.query import function_name
-from fxquant.spec import Clamp, Fixed, QParams, QScheme
+from fxquant.spec import Clamp, Dynamic, Fixed, QParams, QScheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,8 @@ class UnitView:
     """Role -> grid: the inputs, ``"weight"`` where there is one, and ``"y"``, unless real numbers are wanted."""
     activation: Clamp | None = None
     """What the node captured as ``act`` does, where there is one."""
+    per_call: Mapping[str, Dynamic] = field(default_factory=dict)
+    """Role -> how each call chooses its grid, for the ``dynamic`` captures of the pattern."""
 
 
 Build = Callable[[UnitView], nn.Module]
@@ -194,6 +196,8 @@ class Pattern:
     """Backend name -> function that builds the int8 module; it overrides the backend's own table."""
     handler: type | None = None
     """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
+    dynamic: tuple[str, ...] = ()
+    """Captures that come in floats, and that each call puts on a grid of its own: for ``is_dynamic`` observers."""
 
     @property
     def multiplies(self) -> bool:
@@ -206,7 +210,11 @@ class Pattern:
         return self.output is not Output.FLOAT and (self.handler is None or hasattr(self.handler, "qparams"))
 
     def __post_init__(self) -> None:
-        missing = [name for name in (*self.inputs, *filter(None, [self.weight])) if name not in self.root.captures]
+        missing = [
+            name
+            for name in (*self.inputs, *self.dynamic, *filter(None, [self.weight]))
+            if name not in self.root.captures
+        ]
         if missing:
             raise SpecError(
                 f"pattern {self.name!r} names what its tree does not capture",

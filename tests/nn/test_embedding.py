@@ -169,4 +169,6 @@ def test_printing():
     layer = bag("mean")
     layer.weight.data.copy_(torch.linspace(0, 1, 77).reshape(11, 7))
     module = QuantizedEmbeddingBag(layer, grid_of(layer.weight, QScheme(bits=4, signed=False)))
-    assert repr(module) == "QuantizedEmbeddingBag(11, 7, weight: uint4 scale=0.06667 zero_point=0, mode='mean')"
+    assert repr(module) == (
+        "QuantizedEmbeddingBag(11, 7, weight: uint4 scale=0.06667 zero_point=0, y: float32, mode='mean')"
+    )

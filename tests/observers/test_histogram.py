@@ -266,7 +266,7 @@ def test_arguments_are_checked():
         HistogramObserver(bins=8)
     with pytest.raises(SpecError, match="one scale for the whole tensor"):
         HistogramObserver(qscheme=torch.per_channel_affine)
-    with pytest.raises(SpecError, match="per channel at run time"):
-        HistogramObserver(ch_axis=0, is_dynamic=True)
+    with pytest.raises(SpecError, match="EntropyObserver cannot measure ranges at run time"):
+        EntropyObserver(is_dynamic=True)
     observer = HistogramObserver(2048, torch.qint8, torch.per_tensor_symmetric, False, -127, 127)
     assert (observer.dtype, observer.quant_min, observer.bins, observer.ch_axis) == (torch.qint8, -127, 2048, None)

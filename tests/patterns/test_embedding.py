@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.nn import QuantizedEmbedding, QuantizedEmbeddingBag
+from fxquant.parity import measure_parity
 
 INDICES = torch.arange(24).reshape(4, 6) % 11
 FLOAT_SUMS = 1e-6
@@ -33,6 +34,13 @@ class Bags(nn.Module):
         return self.bag(input=ids, per_sample_weights=self.gate(x) if self.bag.mode == "sum" else None)
 
 
+def assert_parity(prepared, *inputs: Tensor) -> None:
+    """Every unit keeps the contract; look-ups are measured too."""
+    parity = measure_parity(fxq.convert(prepared), fxq.convert(prepared, to="fake_quant"), inputs)
+    assert [row.pattern for row in parity] == [unit.pattern for unit in prepared.plan.units]
+    assert parity.breaches == ()
+
+
 def converted(model: nn.Module, *inputs: Tensor, qconfig=None):
     prepared = fxq.prepare(model.eval(), inputs, qconfig).calibrate([inputs], progress=False)
     forms = {to: fxq.convert(prepared, to=to) for to in ("int8", "fake_quant", "reference")}
@@ -48,6 +56,7 @@ def test_tables_are_quantized_by_default():
     assert isinstance(table, QuantizedEmbedding)
     assert table.grid("weight").scheme == fxq.QScheme(signed=False, axis=0, float_qparams=True)
     assert torch.equal(results["reference"], results["fake_quant"])
+    assert_parity(prepared, INDICES)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +87,7 @@ def test_bags_in_every_form(mode):
     assert isinstance(forms["int8"].bag, QuantizedEmbeddingBag)
     assert torch.equal(results["reference"], results["fake_quant"])
     torch.testing.assert_close(results["int8"], results["fake_quant"], rtol=FLOAT_SUMS, atol=FLOAT_SUMS)
+    assert_parity(prepared, INDICES, x)
 
 
 def test_rows_are_put_on_a_grid_by_who_reads_them():

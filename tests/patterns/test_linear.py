@@ -3,10 +3,17 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import PlanError
+from fxquant.nn import QuantizedDynamicLinear
+from fxquant.parity import measure_parity
 
 CLOSE = 34
 """dB, for one or two roundings and a weight of 8 bits."""
+FLOAT_SUMS = 1e-5
+"""Sums of 16 products near 1, exact in integers and float32 in the simulation."""
 
 
 @pytest.mark.parametrize(
@@ -43,3 +50,79 @@ def test_a_batch_norm_of_positions_is_not(forms_of):
     forms = forms_of(lambda m, x: m.bn(m.fc(x)), x=torch.randn(8, 3, 6), fc=nn.Linear(6, 5), bn=nn.BatchNorm1d(3))
     assert forms.units == ["linear", "bn"]
     assert forms.sqnr > CLOSE
+
+
+class Net(nn.Module):
+    """Linear layers between floats, and a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.first, self.last = nn.Conv1d(4, 4, 1), nn.Linear(12, 16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.gelu(self.first(self.conv(x))).softmax(-1))
+
+
+X = torch.randn(3, 4, 12, generator=torch.Generator().manual_seed(0))
+STATIC_CONV = (
+    fxq.QConfigMapping().set_global(fxq.default_dynamic_qconfig).set_object_type(nn.Conv1d, fxq.get_default_qconfig())
+)
+
+
+@torch.no_grad()
+def test_inputs_of_linear_layers_can_be_measured_in_each_call():
+    """No calibration; every call has its own grid; the forms agree, and all units keep the contract."""
+    model = Net().eval()
+    prepared = fxq.prepare(model, X, fxq.default_dynamic_qconfig)
+    assert [unit.pattern for unit in prepared.plan.units] == ["dynamic_linear", "dynamic_linear"]
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    assert isinstance(int8.first, QuantizedDynamicLinear)
+    for x in (X, 100 * X[:1]):
+        expected = model(x)
+        assert 10 * torch.log10(expected.square().mean() / (int8(x) - expected).square().mean()) > CLOSE
+        assert torch.equal(fxq.convert(prepared, to="reference")(x), simulated(x))
+        parity = measure_parity(int8, simulated, (x,))
+        assert [(row.pattern, row.gives, row.native_equal) for row in parity] == [("dynamic_linear", "float", 1.0)] * 2
+        assert parity.breaches == ()
+
+
+def test_what_cannot_be_measured_in_each_call_says_so():
+    prepared = fxq.prepare(Net().eval(), X, fxq.default_dynamic_qconfig)
+    why = "its QConfig measures ranges at run time (is_dynamic=True), which linear layers alone do"
+    rows = [(row.node, row.reason, row.excused) for row in prepared.coverage().float_rows if row.node != "softmax"]
+    assert rows == [("conv", why, False), ("gelu", why, True)]
+    with pytest.raises(PlanError, match=r"conv \(Conv1d\): its QConfig measures ranges at run time"):
+        fxq.prepare(Net().eval(), X, fxq.default_dynamic_qconfig, strict=True)
+
+
+@torch.no_grad()
+def test_measured_and_calibrated_ranges_meet():
+    """What a calibrated unit gives is read by a layer that measures: rounded once by each, in every form."""
+    prepared = fxq.prepare(Net().eval(), X, STATIC_CONV)
+    assert [unit.pattern for unit in prepared.plan.units] == ["conv", "dynamic_linear", "dynamic_linear"]
+    assert ["y" in unit.roles for unit in prepared.plan.units] == [False, False, False]
+    prepared.calibrate([X], progress=False)
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    assert torch.equal(fxq.convert(prepared, to="reference")(X), simulated(X))
+    torch.testing.assert_close(int8(X), simulated(X), rtol=0, atol=FLOAT_SUMS)
+    assert measure_parity(int8, simulated, (X,)).breaches == ()
+
+
+def test_a_light_unit_is_not_kept_for_a_layer_that_reads_floats():
+    mapping = fxq.get_default_qconfig_mapping().set_object_type(nn.Linear, fxq.default_dynamic_qconfig)
+    prepared = fxq.prepare(nn.Sequential(nn.Hardswish(), nn.Linear(6, 3)).eval(), torch.rand(2, 6), mapping)
+    assert [unit.pattern for unit in prepared.plan.units] == ["dynamic_linear"]
+    (row,) = prepared.coverage().float_rows
+    assert row.excused
+    assert prepared.coverage().int8_macs == 1.0
+
+
+def test_weights_that_int8_does_not_take_are_named():
+    grouped = fxq.PerChannelMinMaxObserver.with_args(scheme=fxq.QScheme(symmetric=True, axis=0, group_size=3))
+    qconfig = fxq.QConfig(fxq.MinMaxObserver.with_args(is_dynamic=True), grouped)
+    with pytest.raises(PlanError, match="weights with one scale per group have no integer operator"):
+        fxq.prepare(nn.Sequential(nn.Linear(6, 3)).eval(), torch.rand(2, 6), qconfig)
+    reference = fxq.prepare(nn.Sequential(nn.Linear(6, 3)).eval(), torch.rand(2, 6), qconfig, backend="reference")
+    x = torch.rand(2, 6)
+    assert torch.equal(fxq.convert(reference, to="fake_quant")(x), fxq.convert(reference, to="reference")(x))

@@ -1,0 +1,102 @@
+"""A linear layer whose input comes in floats, and is put on a grid that each call chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.fake_quantize.dynamic import qparams_of
+from fxquant.kernels import quantize
+from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.linear import DynamicLinear
+from fxquant.kernels.linear_reference import linear_reference
+from fxquant.kernels.onednn import DynamicOnednnLinear
+from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
+from fxquant.nn.weight import float_bias, integer_weight
+from fxquant.spec import Dynamic, QParams
+
+Product = Callable[[Tensor, float, int], Tensor]
+"""Of stored integers, and of the scale and zero point they are on; real numbers, float32."""
+
+
+class QuantizedDynamicLinear(QuantizedModule):
+    """``x @ weight.T + bias``, multiplied in integers; nothing is measured beforehand.
+
+    Each call takes the smallest and the largest value of its input, quantizes the input to the grid between them, and
+    multiplies as ``QuantizedLinear`` does, by the same kernels.
+
+    Args:
+        linear: The float layer.
+        x: How the input is put on a grid: a scheme of at most 8 bits, per tensor.
+        weight: Grid of the weight; at most 8 bits, per tensor or per output feature.
+
+    Shape:
+        Floats [..., in_features] to floats [..., out_features], in the form that ``float_result`` says.
+
+    Raises:
+        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_scale: Tensor
+    weight_zero_point: Tensor
+
+    def __init__(self, linear: nn.Linear, *, x: Dynamic, weight: QParams) -> None:
+        super().__init__()
+        integers, weight_grid = integer_weight(linear.weight, weight)
+        self.register_buffer("weight", integers)
+        self.register_buffer("bias", float_bias(linear.bias))
+        self.add_grid("weight", weight_grid)
+        self.add_result(None)
+        self.x = x
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not input.numel():
+            return self.finished(input.new_zeros((*input.shape[:-1], len(self.weight))).float())
+        scheme, grid = self.x.scheme, qparams_of(input, self.x)
+        q = quantize(input, grid.scale, grid.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+        multiply = self._derived or self.derived()
+        return self.finished(multiply(q, grid.scale.item(), int(grid.zero_point.item())))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        if not x.numel():
+            return self(x)
+        self._check_calibrated()
+        scheme, grid = self.x.scheme, qparams_of(x, self.x)
+        q = quantize_reference(x, grid.scale, grid.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+        return self.finished(self._by_reference(q, grid.scale.item(), int(grid.zero_point.item())))
+
+    def kernel(self) -> str:
+        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
+        onednn = onednn_refusal(self.weight, self.weight_zero_point)
+        if not native_refusal(self.weight, self.weight_zero_point):
+            return "native, onednn if large" if has_amx() and not onednn else "native"
+        return f"reference: {onednn}" if onednn else "onednn"
+
+    def derive(self) -> Product:
+        arguments = (self.weight, self.weight_scale, self.bias, self.x.scheme.dtype)
+        unusable = onednn_refusal(self.weight, self.weight_zero_point)
+        onednn = None if unusable else DynamicOnednnLinear(*arguments)
+        if refusal := native_refusal(self.weight, self.weight_zero_point):
+            if onednn is None:
+                check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
+            return onednn or self._by_reference
+        native = DynamicLinear(*arguments)
+        if onednn is None or not has_amx():
+            return native
+        return BySize(native, onednn, AMX_PRODUCTS / len(self.weight))
+
+    def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
+        epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)
+        return linear_reference(q, zero_point, self.weight, self.weight_zero_point, epilogue)
+
+    def extra_repr(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        features = f"{self.weight.shape[1]}, {self.weight.shape[0]}"
+        return f"{features}{bias}\nx: {self.x.scheme} per call, {super().extra_repr()}"

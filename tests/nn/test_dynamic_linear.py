@@ -1,0 +1,130 @@
+"""A linear layer that measures its input, by every kernel that can run it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fxquant.errors import KernelError, LoweringError
+from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
+from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.kernels.onednn import onednn_status
+from fxquant.nn import QuantizedDynamicLinear, choice
+from fxquant.nn.base import FloatResult
+from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.settings import Settings
+from fxquant.spec import Dynamic, QParams, QScheme
+
+FLOAT_SUMS = 1e-5
+"""Integer sums are exact, float32 sums of 40 products of the simulation are not: relative to the largest result."""
+ONEDNN = 1e-6
+"""oneDNN multiplies the scales in an order of its own: relative to the largest result."""
+
+PER_ROW = QScheme(symmetric=True, axis=0)
+INPUTS = (QScheme(signed=False), QScheme(symmetric=True), QScheme(bits=5, signed=False))
+
+
+def layer(bias: bool = True) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(40, 6, bias=bias)
+
+
+def made(linear: nn.Linear, x: QScheme = INPUTS[0], weight: QScheme = PER_ROW) -> QuantizedDynamicLinear:
+    return QuantizedDynamicLinear(linear, x=Dynamic(x), weight=grid_of(linear.weight, weight))
+
+
+def grid_of(weight: torch.Tensor, scheme: QScheme) -> QParams:
+    observer = (MinMaxObserver if scheme.axis is None else PerChannelMinMaxObserver)(scheme=scheme)
+    observer(weight.detach())
+    return observer.qparams()
+
+
+def data(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, 40, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("weight", [PER_ROW, QScheme(bits=4, symmetric=True)], ids=str)
+@pytest.mark.parametrize("x", INPUTS, ids=str)
+def test_it_is_the_simulation_and_the_reference(x, weight, bias):
+    linear = layer(bias)
+    module, grid = made(linear, x, weight), grid_of(linear.weight, weight)
+    rounded = fake_quantize(linear.weight.detach(), grid.scale, grid.zero_point, weight)
+    for shape in ((), (3,), (2, 3), (64,)):
+        for factor in (1.0, 30.0):
+            inputs = data(*shape) * factor
+            y = module(inputs)
+            assert y.shape == (*shape, 6)
+            assert torch.equal(module.reference(inputs), y)
+            expected = nn.functional.linear(DynamicFakeQuantize(Dynamic(x))(inputs), rounded, linear.bias).detach()
+            torch.testing.assert_close(y, expected, rtol=0, atol=FLOAT_SUMS * float(expected.abs().max()))
+
+
+@pytest.mark.skipif(not onednn_status().usable, reason="the oneDNN operators saturate here")
+@pytest.mark.parametrize("x", INPUTS, ids=str)
+def test_onednn_takes_over_where_native_kernels_do_not_run(monkeypatch, x):
+    module = made(layer(), x)
+    expected = module(data(5))
+    monkeypatch.setattr("fxquant.nn.dynamic_linear.native_refusal", lambda *arguments: "no kernels today")
+    module.forget()
+    assert module.kernel() == "onednn"
+    torch.testing.assert_close(module(data(5)), expected, rtol=0, atol=ONEDNN * float(expected.abs().max()))
+
+
+def test_the_reference_runs_where_no_kernel_does(monkeypatch):
+    module = made(layer())
+    expected = module(data(5))
+    for name in ("native_refusal", "onednn_refusal"):
+        monkeypatch.setattr(f"fxquant.nn.dynamic_linear.{name}", lambda *arguments: "no kernels today")
+    module.forget()
+    assert module.kernel() == "reference: no kernels today"
+    assert torch.equal(module(data(5)), expected)
+    monkeypatch.setattr(choice, "SETTINGS", Settings(kernels="native"))
+    module.forget()
+    with pytest.raises(KernelError, match="no kernel runs this layer"):
+        module(data(5))
+
+
+def test_no_samples_and_no_numbers():
+    module = made(layer())
+    assert module(data(0)).shape == module.reference(data(0)).shape == (0, 6)
+    y = module(torch.full((1, 40), math.nan))
+    assert torch.equal(y[0], module.bias)
+
+
+def test_results_have_the_form_that_is_asked_for():
+    module = made(layer())
+    module.float_result = FloatResult(torch.bfloat16)
+    assert torch.equal(module(data(3)), made(layer())(data(3)).bfloat16())
+    assert made(layer()).double()(data(3).double()).dtype == torch.float64
+
+
+def test_state_travels():
+    module, fresh = made(layer()), made(nn.Linear(40, 6))
+    before = module(data(3))
+    assert not torch.equal(fresh(data(3)), before)
+    fresh.load_state_dict(module.state_dict())
+    assert list(module.state_dict()) == ["weight", "bias", "weight_scale", "weight_zero_point"]
+    for other in (fresh, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert torch.equal(other(data(3)), before)
+
+
+def test_a_weight_grid_that_bytes_do_not_hold_is_refused():
+    with pytest.raises(LoweringError, match="int8 operators cannot take this weight grid"):
+        made(layer(), weight=QScheme(axis=0, group_size=10, symmetric=True))
+
+
+def test_printing():
+    linear = layer(bias=False)
+    linear.weight.data.fill_(1.0)
+    assert repr(made(linear, weight=QScheme(symmetric=True))) == (
+        "QuantizedDynamicLinear(\n"
+        "  40, 6, bias=False\n"
+        "  x: uint8 affine per tensor per call, weight: int8 scale=0.007843 zero_point=0, y: float32\n"
+        ")"
+    )
