@@ -124,13 +124,13 @@ def measure_parity(
         args, kwargs: A batch.
 
     Returns:
-        A row for every unit that computes; units that only move values are left out.
+        A row for every unit that computes on integers; those that only move values or store a weight are left out.
     """
     plan = plan_of(int8)
     nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
     present = [(unit, nodes[unit.root]) for unit in plan.units if unit.root in nodes]
     measured = [(unit, node, module_of(node)) for unit, node in present]
-    if not any(isinstance(module, QuantizedModule) for _, _, module in measured):
+    if not present:
         raise InputError(
             "no unit of the plan is found in the int8 model",
             got=f"{len(plan.units)} units planned, none of them a node of the graph",

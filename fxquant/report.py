@@ -13,7 +13,9 @@ from torch.fx import GraphModule
 from fxquant.errors import user_line
 from fxquant.graph.macs import multiply_accumulates
 from fxquant.graph.query import module_path, nodes_by_name, operator_name
-from fxquant.plan import QuantPlan
+from fxquant.plan import QuantPlan, QuantUnit
+
+_FATES = ("int8", "weight", "float")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class CoverageRow:
     """Path of the user's module; empty at top level."""
     operator: str
     """Name of the pattern, or of the operator that stays float."""
-    fate: Literal["int8", "float"]
+    fate: Literal["int8", "weight", "float"]
+    """``weight``: only its weight is stored in integers; nothing is multiplied in them."""
     macs: int
     """Multiply-accumulates on the example inputs."""
     reason: str = ""
@@ -68,7 +71,7 @@ class Coverage:
     def __str__(self) -> str:
         total = sum(row.macs for row in self.rows) or 1
         alike: dict[tuple[str, str, str], list[CoverageRow]] = defaultdict(list)
-        for row in sorted(self.rows, key=lambda row: row.fate == "float"):
+        for row in sorted(self.rows, key=lambda row: _FATES.index(row.fate)):
             becomes = "int8 → float" if (row.fate, row.gives) == ("int8", "float") else row.fate
             alike[becomes, row.operator, row.reason].append(row)
         table = [
@@ -76,10 +79,11 @@ class Coverage:
             for (becomes, operator, reason), rows in alike.items()
         ]
         head = ("unit", "count", "MACs", "becomes", "where, and why not")
-        done = sum(row.fate == "int8" for row in self.rows)
+        done, stored = (sum(row.fate == fate for row in self.rows) for fate in ("int8", "weight"))
+        weights = f"{stored} keep their weight in integers, " if stored else ""
         return (
             tabulate(table, headers=head, disable_numparse=True, colalign=("left", "right", "right", "left", "left"))
-            + f"\n{done} units become int8, {len(self.float_rows)} operators stay float;"
+            + f"\n{done} units become int8, {weights}{len(self.float_rows)} operators stay float;"
             + f" {100 * self.int8_macs:.2f} % of {total / 1e6:,.1f} M multiply-accumulates become int8."
         )
 
@@ -94,7 +98,8 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         macs = sum(multiply_accumulates(node) for node in members)
         path = module_path(members[0])[0]
         gives: Literal["int8", "float"] = "int8" if "y" in unit.roles else "float"
-        rows.append(CoverageRow(unit.root, path, unit.pattern, "int8", macs, line=user_line(members[0]), gives=gives))
+        fate = _fate(unit)
+        rows.append(CoverageRow(unit.root, path, unit.pattern, fate, macs, line=user_line(members[0]), gives=gives))
     for rejection in plan.rejections:
         node = nodes[rejection.node]
         rows.append(
@@ -110,6 +115,10 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
             )
         )
     return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])))
+
+
+def _fate(unit: QuantUnit) -> Literal["int8", "weight"]:
+    return "weight" if set(unit.roles) == {"weight"} else "int8"
 
 
 def _where(rows: list[CoverageRow], reason: str) -> str:

@@ -44,13 +44,14 @@ from fxquant.nn import (
     QuantizedTable,
     picks,
 )
+from fxquant.nn.fake_quantized import with_dequantized_weight
 from fxquant.nn.moves import interpolate as repeat
 from fxquant.nn.weight import LARGEST_FAN_IN
 from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.batch_norm import BATCH_NORM
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
-from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS
+from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY_LINEAR
 from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.pool import EXTREMA, PICKS
@@ -154,6 +155,11 @@ def linear(unit: UnitView) -> nn.Module:
 
 def dynamic_linear(unit: UnitView) -> nn.Module:
     return QuantizedDynamicLinear(unit.modules["linear"], x=unit.per_call["x"], weight=unit.qparams["weight"])
+
+
+def weight_only_linear(unit: UnitView) -> nn.Module:
+    """The float layer, which makes its weight anew from integers in each call."""
+    return with_dequantized_weight(unit.modules["linear"], unit.qparams["weight"])
 
 
 def embedding(unit: UnitView) -> nn.Module:
@@ -335,6 +341,7 @@ CPU = register_backend(
                 names_of(LINEAR_PATTERNS), linear, byte_activation, byte_weight, int32_sums, float_result=True
             ),
             LoweringRule(names_of(DYNAMIC_LINEAR), AsCalled(dynamic_linear), byte_activation, byte_weight, int32_sums),
+            LoweringRule(names_of(WEIGHT_ONLY_LINEAR), AsCalled(weight_only_linear)),
             LoweringRule(("embedding",), AsCalled(embedding), weight=byte_table),
             LoweringRule(("embedding_bag",), AsCalled(embedding_bag), weight=byte_table),
             LoweringRule(names_of(MATMUL_PATTERNS), matmul, byte_activation, float_result=True),

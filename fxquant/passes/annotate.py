@@ -103,7 +103,7 @@ def _best_match(
         if isinstance(found, Mismatch):
             near = found if near is None or found.matched > near.matched else near
             continue
-        if not taken.isdisjoint(found.nodes) or (pattern.dynamic and not _is_dynamic(found, decisions)):
+        if not taken.isdisjoint(found.nodes) or not _is_meant(found, decisions):
             continue
         refused = _refuse(found, backend, decisions)
         if refused is None:
@@ -211,9 +211,14 @@ def _not_quantizable(value: object, or_tuple: bool) -> str | None:
     return f"is a tensor of {str(others[0]).removeprefix('torch.')}" if others else None
 
 
-def _is_dynamic(found: Match, decisions: Mapping[Node, Decision]) -> bool:
-    qconfig = decisions[_primary(found)].qconfig
-    return qconfig is None or qconfig.is_dynamic
+def _is_meant(found: Match, decisions: Mapping[Node, Decision]) -> bool:
+    """Whether a pattern is for this kind of QConfig: one that measures in each call, or leaves activations in float."""
+    pattern, qconfig = found.pattern, decisions[_primary(found)].qconfig
+    if qconfig is None:
+        return True
+    return (not pattern.dynamic or qconfig.is_dynamic) and (
+        not pattern.weight_only or qconfig.activation_scheme is None
+    )
 
 
 def _primary(found: Match) -> Node:

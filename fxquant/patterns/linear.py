@@ -35,3 +35,6 @@ LINEAR_PATTERNS = (
 
 DYNAMIC_LINEAR = (Pattern("dynamic_linear", LINEAR, (), "linear", output=Output.FLOAT, dynamic=("x",)),)
 """Here the input comes in floats, and each call measures it."""
+
+WEIGHT_ONLY_LINEAR = (Pattern("weight_only_linear", LINEAR, (), "linear", output=Output.FLOAT, weight_only=True),)
+"""Here products are those of floats; the weight is stored small."""

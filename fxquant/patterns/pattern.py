@@ -198,6 +198,8 @@ class Pattern:
     """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
     dynamic: tuple[str, ...] = ()
     """Captures that come in floats, and that each call puts on a grid of its own: for ``is_dynamic`` observers."""
+    weight_only: bool = False
+    """True: for configurations that put the weight on a grid and leave activations in float."""
 
     @property
     def multiplies(self) -> bool:

@@ -13,7 +13,7 @@ from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.embedding import EMBEDDING
-from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS
+from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY_LINEAR
 from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
@@ -27,6 +27,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + CONV_TRANSPOSE
     + LINEAR_PATTERNS
     + DYNAMIC_LINEAR
+    + WEIGHT_ONLY_LINEAR
     + EMBEDDING
     + MATMUL_PATTERNS
     + BATCH_NORM

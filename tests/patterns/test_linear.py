@@ -126,3 +126,40 @@ def test_weights_that_int8_does_not_take_are_named():
     reference = fxq.prepare(nn.Sequential(nn.Linear(6, 3)).eval(), torch.rand(2, 6), qconfig, backend="reference")
     x = torch.rand(2, 6)
     assert torch.equal(fxq.convert(reference, to="fake_quant")(x), fxq.convert(reference, to="reference")(x))
+
+
+WEIGHTS = (
+    fxq.QScheme(bits=4, symmetric=True, axis=0, group_size=4),
+    fxq.QScheme(bits=8, symmetric=True, axis=0),
+    fxq.QScheme(bits=12, signed=False, axis=-2),
+)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scheme", WEIGHTS, ids=str)
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_weight_alone_may_be_on_any_grid(backend, scheme):
+    """Nothing is multiplied in integers, so nothing is refused, and all forms give the same bits."""
+    qconfig = fxq.QConfig(fxq.PlaceholderObserver, fxq.PerChannelMinMaxObserver.with_args(scheme=scheme))
+    model = Net().eval()
+    prepared = fxq.prepare(model, X, fxq.QConfigMapping().set_object_type(nn.Linear, qconfig), backend=backend)
+    assert [unit.pattern for unit in prepared.plan.units] == ["weight_only_linear", "weight_only_linear"]
+    stored, simulated = fxq.convert(prepared, to="reference"), fxq.convert(prepared, to="fake_quant")
+    assert stored.first.weight.dtype == scheme.dtype
+    assert not torch.equal(stored(X), model(X))
+    assert torch.equal(stored(X), simulated(X))
+    if backend == "cpu":
+        int8 = fxq.convert(prepared, check=X)
+        assert int8.first.weight.dtype == scheme.dtype
+        assert torch.equal(int8(X), simulated(X))
+        assert int8.parity.rows == ()
+
+
+def test_products_with_a_stored_weight_are_no_int8(capsys):
+    qconfig = fxq.QConfig(fxq.PlaceholderObserver, fxq.default_dynamic_qconfig.weight)
+    mapping = fxq.QConfigMapping().set_global(fxq.default_dynamic_qconfig).set_module_name("last", qconfig)
+    coverage = fxq.prepare(Net().eval(), X, mapping).coverage()
+    assert [(row.node, row.fate) for row in coverage if row.fate != "float"] == [("first", "int8"), ("last", "weight")]
+    assert 0 < coverage.int8_macs < 1
+    assert "weight_only_linear        1  " in str(coverage)
+    assert "\n1 units become int8, 1 keep their weight in integers, 3 operators stay float; " in str(coverage)
