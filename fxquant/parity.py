@@ -154,7 +154,7 @@ def measure_parity(
                 y = plan.qparams[unit.roles["y"]]
                 rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise))
             else:
-                rows.append(_compare_real(unit, values[node], reference, rounded, noise))
+                rows.append(_compare_real(unit, values[node], reference, unrounded, noise))
     return Parity(tuple(rows))
 
 
