@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.fake_quantize.grid import fake_quantize
-from fxquant.observers.qparams import choose_qparams
-from fxquant.observers.ranges import value_range
+from fxquant.kernels import moving_average_qparams
+from fxquant.observers.qparams import middle
 from fxquant.spec import Dynamic, QParams
 
 
@@ -16,10 +16,19 @@ def qparams_of(x: Tensor, policy: Dynamic) -> QParams:
 
     Without a finite value the scale is the smallest there is: what is no number saturates on any grid.
     """
-    low, high, _ = value_range(x.detach(), policy.scheme)
-    if low > high:
-        low = high = torch.zeros_like(low)
-    return choose_qparams(low, high, policy.scheme, policy.eps)
+    scheme, unseen = policy.scheme, torch.full((), torch.inf, device=x.device)
+    _, _, scale, zero_point, _ = moving_average_qparams(
+        x.detach(),
+        unseen,
+        -unseen,
+        axis=None,
+        averaging_constant=1.0,
+        eps=policy.eps,
+        quant_min=scheme.quant_min,
+        quant_max=scheme.quant_max,
+        middle=middle(scheme) if scheme.symmetric else None,
+    )
+    return QParams(scheme, scale, zero_point)
 
 
 class DynamicFakeQuantize(nn.Module):
