@@ -173,6 +173,7 @@ class Quantizer:
         ctx = self._context(self.plan.with_observations(qparams, declined))
         manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
         converted: Any = manager.run(gm, ctx)
+        converted.eval()  # the modules that passes made, too
         converted.quant_plan = ctx.plan
         converted.snapshots = self.snapshots + manager.snapshots
         if check is not None:

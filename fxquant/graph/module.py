@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,13 +20,57 @@ _KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, INPLACE, "stack
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
 
 
+USERS_CLASS = "_users_class"
+"""Attribute of a traced module: the class of the model that it was made from, as a ``UsersClass``."""
+
+
+class UsersClass:
+    """A class that travels by name, so that a model can be unpickled where its source code is not."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind: type | None = kind
+        self._path = kind.__module__, kind.__qualname__
+
+    def find(self) -> type | None:
+        """The class; None where it cannot be imported."""
+        if self._kind is None:
+            module, name = self._path
+            try:
+                found: Any = importlib.import_module(module)
+                self._kind = functools.reduce(getattr, name.split("."), found)
+            except (ImportError, AttributeError):
+                return None
+        return self._kind
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_kind": None, "_path": self._path}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UsersClass:
+        return self
+
+
 class NamedGraphModule(GraphModule):
     """A ``torch.fx.GraphModule`` whose copies are what it is.
 
     torch's own, pickled, is generated code that is traced again on loading, with other node names and no metadata;
     copied, it loses its class's name, its hooks and its plain attributes. Plans refer to nodes by name, so all of that
-    is kept here.
+    is kept here. What the class of the user's model has (methods, properties, constants) is found here as well, where
+    it does not hide what a module has: ``model.predict(x)`` that calls ``self(x)`` runs this graph.
     """
+
+    def __getattr__(self, name: str) -> Any:
+        modules = self.__dict__.get("_modules", {})
+        if name in modules:  # first, since generated code asks for little else
+            return modules[name]
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            users = self.__dict__.get(USERS_CLASS)
+            kind = None if users is None or name.startswith("__") else users.find()
+            found = inspect.getattr_static(kind, name, None)
+            if found is None:
+                raise
+        return found.__get__(self, kind) if hasattr(type(found), "__get__") else found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
         state = copy.deepcopy(_state(self), memo)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import FxQuantError, InputError
@@ -80,6 +81,18 @@ class BoundInterpreter(Interpreter):
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._bound[str(target).lstrip("*")]
+
+    def output(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _plain(args[0])
+
+
+def _plain(value: Any) -> Any:
+    """Lists and dicts in place of the immutable ones that graphs hold."""
+    if isinstance(value, immutable_list):
+        return [_plain(item) for item in value]
+    if isinstance(value, immutable_dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return tuple(_plain(item) for item in value) if type(value) is tuple else value
 
 
 class _ExampleRun(BoundInterpreter):

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from fxquant.errors import InputError, TracingError, UnknownNameError
 from fxquant.graph.baking import bake_weights
 from fxquant.graph.inputs import bind_example
-from fxquant.graph.module import NamedGraphModule
+from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
 from fxquant.graph.shapes import record_values
 from fxquant.graph.tracer import LeafModules, QuantTracer
@@ -153,9 +153,10 @@ def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
 
 
 def _carry_over(model: nn.Module, gm: GraphModule) -> None:
-    """What GraphModule forgets: plain attributes, hooks, training flags, and which tensors are no part of the state."""
+    """What GraphModule forgets: attributes, class, hooks, training flags, and what is no part of the state."""
     for name, value in vars(model).items():
         vars(gm).setdefault(name, value)
+    vars(gm)[USERS_CLASS] = UsersClass(type(model))
     for name in _ROOT_HOOKS:
         if name in vars(model):
             setattr(gm, name, vars(model)[name])

@@ -22,6 +22,8 @@ MEANINGS = (
     ("cannot be iterated", "a loop over a tensor or over something made of one, whose length is not known"),
     ("'len' is not supported", "len() of a tensor, which is not known while tracing"),
     ("cannot be interpreted as an integer", "range() or another use of a number that is known only at run time"),
+    ("must be a string or a real number", "int() or float() of a tensor, whose value is known only at run time"),
+    ("expected np.ndarray", "a conversion to numpy and back: no graph sees what happens between"),
     ("__bool__ should return", "a branch on the value of a tensor"),
 )
 """What torch.fx says -> what it means to somebody who never heard of proxies."""

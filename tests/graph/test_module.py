@@ -85,3 +85,59 @@ def test_hooks_of_the_model_survive():
     before = getattr(gm, "calls", 0)
     gm(X)
     assert gm.calls == before + 1
+
+
+class Classifier(nn.Module):
+    classes = ("cat", "dog")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.cut = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+    @property
+    def count(self) -> int:
+        return len(self.classes)
+
+    @staticmethod
+    def squared(value: int) -> int:
+        return value * value
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return cls.classes
+
+    def predict(self, x: Tensor) -> list[str]:
+        return [self.classes[index] for index in (self(x) - self.cut).argmax(1).tolist()]
+
+
+def test_what_the_users_class_has_is_found():
+    model, x = Classifier().eval(), torch.rand(3, 4)
+    gm = trace(model, example_args=(x,))
+    for one in (gm, copy.deepcopy(gm), pickle.loads(pickle.dumps(gm))):
+        assert one.predict(x) == model.predict(x)
+        assert (one.count, one.squared(3), one.cut) == (2, 9, 0.0)
+        assert one.names() is one.classes is model.classes
+        one.get_submodule("linear").register_forward_hook(lambda module, args, out: -out)
+        assert one.predict(x) == ["dog" if name == "cat" else "cat" for name in model.predict(x)]
+        with pytest.raises(AttributeError, match="has no attribute 'predicted'"):
+            _ = one.predicted
+
+
+def test_a_class_that_cannot_be_imported_is_done_without():
+    class Local(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+        def twice(self, x: Tensor) -> Tensor:
+            return self(self(x))
+
+    gm = trace(Local(), example_args=(torch.zeros(1),))
+    assert float(gm.twice(torch.zeros(1))) == 2
+    loaded = pickle.loads(pickle.dumps(gm))
+    assert float(loaded(torch.zeros(1))) == 1
+    with pytest.raises(AttributeError, match="has no attribute 'twice'"):
+        _ = loaded.twice
