@@ -52,15 +52,19 @@ def adaptive_max_pool3d(x: Tensor, output_size: Size) -> Tensor:
     return _adaptive_max_pool(x, several(output_size, 3))
 
 
+_POOLS = {1: max_pool1d, 2: max_pool2d, 3: max_pool3d}
+
+
 def _adaptive_max_pool(x: Tensor, output_size: Sequence[int | None]) -> Tensor:
-    """A maximum over a block is one over each of its axes in turn."""
-    for axis, outputs in enumerate(output_size, start=-len(output_size)):
-        size = x.shape[axis]
-        if outputs is None or outputs == size:
-            continue
-        if outputs and size % outputs == 0:
-            x = x.unflatten(axis, (outputs, size // outputs)).amax(axis)  # a negative axis now names the inner part
-            continue
+    """Blocks of one size are windows; else a maximum over a block is one over each of its axes in turn."""
+    axes = len(output_size)
+    sizes = [
+        (size, size if outputs is None else outputs) for size, outputs in zip(x.shape[-axes:], output_size, strict=True)
+    ]
+    if all(outputs and size % outputs == 0 for size, outputs in sizes):
+        blocks = [size // outputs for size, outputs in sizes]
+        return _POOLS[axes](x, blocks, blocks, [0] * axes, [1] * axes, False)
+    for axis, (size, outputs) in enumerate(sizes, start=-axes):
         windows = adaptive_windows(size, outputs)
         bounds = zip(windows.start.tolist(), windows.end.tolist(), strict=True)
         x = torch.stack([x.narrow(axis, start, end - start).amax(axis) for start, end in bounds], axis)
