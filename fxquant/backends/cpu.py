@@ -52,7 +52,7 @@ from fxquant.patterns.batch_norm import BATCH_NORM
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY_LINEAR
-from fxquant.patterns.matmul import MATMUL_PATTERNS
+from fxquant.patterns.matmul import MATMUL_PATTERNS, factor_of
 from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.pool import EXTREMA, PICKS
 from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, NUMBER_PADS, WEIGHTED, ZERO_PADS, padding_value
@@ -171,7 +171,8 @@ def embedding_bag(unit: UnitView) -> nn.Module:
 
 
 def matmul(unit: UnitView) -> nn.Module:
-    return QuantizedMatmul(unit.qparams["a"], unit.qparams["b"], unit.qparams.get("y"), unit.activation)
+    factor = factor_of(unit.nodes["scaled"]) if "scaled" in unit.nodes else 1.0
+    return QuantizedMatmul(unit.qparams["a"], unit.qparams["b"], unit.qparams.get("y"), unit.activation, factor)
 
 
 def add(unit: UnitView) -> nn.Module:

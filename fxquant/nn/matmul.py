@@ -16,7 +16,7 @@ Arguments = tuple[float, int, tuple[float, int, float, int, int, int, torch.dtyp
 
 
 class QuantizedMatmul(QuantizedModule):
-    """``q_y = quantize(act(a @ b))`` of stored integers, in one operator: ``fxquant.kernels.matmul``.
+    """``q_y = quantize(act(a @ b * factor))`` of stored integers, in one operator: ``fxquant.kernels.matmul``.
 
     Args:
         a: Grid of the first factor; at most 8 bits, per tensor, like all of them.
@@ -24,6 +24,7 @@ class QuantizedMatmul(QuantizedModule):
         y: Grid of the output, after the activation. None: real numbers, the exact sums times both scales, as
             ``float_result`` says.
         activation: Clamp of the product, in real units.
+        factor: A positive number that the product is multiplied with before that; it is part of the scale.
 
     Shape:
         uint8 or int8 [..., M, K] and [..., K, N], each as its grid says, to [..., M, N]; as for ``torch.matmul``
@@ -33,20 +34,25 @@ class QuantizedMatmul(QuantizedModule):
         LoweringError: a grid does not fit a byte.
     """
 
-    def __init__(self, a: QParams, b: QParams, y: QParams | None, activation: Clamp | None = None) -> None:
+    def __init__(
+        self, a: QParams, b: QParams, y: QParams | None, activation: Clamp | None = None, factor: float = 1.0
+    ) -> None:
         super().__init__()
         self.add_grid("a", byte_grid("input a", a))
         self.add_grid("b", byte_grid("input b", b))
         self.add_result(None if y is None else byte_grid("the output", y))
         self.activation = activation
+        self.factor = factor
 
     def derive(self) -> Arguments:
         """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
+        a_scale, a_zero_point = self.scalars("a")
+        a_scale *= self.factor
         if self.float_result is not None:
-            return *self.scalars("a"), (*self.scalars("b"), 1.0, 0, 0, 0, torch.float32)
+            return a_scale, a_zero_point, (*self.scalars("b"), 1.0, 0, 0, 0, torch.float32)
         y = self.grid("y")
         limits = integer_limits(y, self.activation)
-        return *self.scalars("a"), (*self.scalars("b"), *self.scalars("y"), *limits, y.scheme.dtype)
+        return a_scale, a_zero_point, (*self.scalars("b"), *self.scalars("y"), *limits, y.scheme.dtype)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         scale, zero_point, rest = self._derived or self.derived()
@@ -70,4 +76,5 @@ class QuantizedMatmul(QuantizedModule):
                 )
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + ("" if self.activation is None else f", activation={self.activation}")
+        factor = "" if self.factor == 1 else f", factor={self.factor:.6g}"
+        return super().extra_repr() + factor + ("" if self.activation is None else f", activation={self.activation}")

@@ -1,8 +1,10 @@
-"""Products of two activations: what attention multiplies."""
+"""Products of two activations, alone or times a number: what attention multiplies."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -10,9 +12,10 @@ from torch.fx import Node
 from fxquant.graph.query import value_of
 from fxquant.kernels.matmul import MOST_PRODUCTS
 from fxquant.patterns.activation import clamped, constant_bounds
-from fxquant.patterns.pattern import Pattern, Reject, all_of, op, tensor
+from fxquant.patterns.pattern import Pattern, Reject, all_of, number, op, tensor
 
 MATMUL = op(torch.matmul, torch.bmm, torch.mm)(tensor("a"), tensor("b")).named("matmul")
+SCALED = op(torch.mul, torch.div)(MATMUL, number("number")).named("scaled")
 
 
 def two_factors(captures: Mapping[str, Node]) -> Reject | None:
@@ -31,9 +34,28 @@ def int32_sums(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
+def factor_of(scaled: Node) -> float:
+    """What a node that is captured as ``scaled`` multiplies the product with."""
+    divisor: Any = scaled.args[1]
+    if scaled.target is torch.mul:
+        return float(divisor)
+    return 1 / divisor if divisor else math.inf
+
+
+def scales_only(captures: Mapping[str, Node]) -> Reject | None:
+    """A positive number is part of the scale; anything else is a unit of its own."""
+    scaled = captures["scaled"]
+    if scaled.kwargs or not 0 < factor_of(scaled) < math.inf:
+        return Reject(
+            f"it is more than a product times a positive number: {scaled.args[1]}, {dict(scaled.kwargs)}", scaled
+        )
+    return None
+
+
 PLAIN = all_of(two_factors, int32_sums)
 
 MATMUL_PATTERNS = (
     Pattern("matmul_act", clamped(MATMUL), ("a", "b"), arithmetic=True, check=all_of(PLAIN, constant_bounds)),
+    Pattern("matmul_scaled", SCALED, ("a", "b"), arithmetic=True, check=all_of(PLAIN, scales_only)),
     Pattern("matmul", MATMUL, ("a", "b"), arithmetic=True, check=PLAIN),
 )

@@ -54,6 +54,15 @@ def test_without_a_grid_the_result_is_float(activation: Clamp | None) -> None:
 
 
 @pytest.mark.parametrize("y", [Y, None])
+def test_a_factor_is_part_of_the_scale(y: QParams | None) -> None:
+    a, b = operands()
+    module = QuantizedMatmul(A, B, y, factor=0.25)
+    assert torch.equal(module(a, b), QuantizedMatmul(grid(0.1 * 0.25, 3), B, y)(a, b))
+    assert torch.equal(module.reference(a, b), module(a, b))
+    assert repr(module).endswith(", factor=0.25)")
+
+
+@pytest.mark.parametrize("y", [Y, None])
 def test_state_travels(y: QParams | None) -> None:
     module = QuantizedMatmul(A, B, y)
     expected = module(*operands())

@@ -26,6 +26,8 @@ SEQUENCE = torch.linspace(-2, 3, 2 * 7 * 12).sin().reshape(2, 7, 12)
         (lambda x, y: x[0].mm(y[1].t()), "matmul"),
         (lambda x, y: x @ y[0, 0], "matmul"),
         (lambda x, y: x[0, 0] @ y.transpose(1, 2), "matmul"),
+        (lambda x, y: x @ y.transpose(1, 2) * 0.3, "matmul_scaled"),
+        (lambda x, y: torch.bmm(x, y.transpose(1, 2)) / 12**0.5, "matmul_scaled"),
         (lambda x, y: F.relu(x @ y.transpose(1, 2)), "matmul_act"),
         (lambda x, y: torch.clamp(torch.bmm(x, y.transpose(1, 2)), -1, 1), "matmul_act"),
     ],
@@ -66,14 +68,20 @@ def test_attention_of_any_batch_and_length(forms_of):
         return m.out((weights @ v).transpose(1, 2).flatten(2))
 
     forms = forms_of(body, x=SEQUENCE, qkv=nn.Linear(12, 36), out=nn.Linear(12, 12))
-    assert forms.units.count("matmul") == 2
-    assert [row.operator for row in forms.prepared.coverage().float_rows] == ["mul", "softmax"]
+    assert [unit for unit in forms.units if "matmul" in unit] == ["matmul_scaled", "matmul"]
+    assert [row.operator for row in forms.prepared.coverage().float_rows] == ["softmax"]
     assert forms.prepared.coverage().int8_macs == 1
     assert forms.sqnr > 25
     longer = SEQUENCE.reshape(1, 14, 12)
     assert forms.int8(longer).shape == longer.shape
     expected = forms.prepared(longer)
     assert (forms.int8(longer) - expected).norm() < 0.1 * expected.norm()
+
+
+@pytest.mark.parametrize("scaled", [lambda y: y * -0.5, lambda y: y * 0, lambda y: y / 0.5 - y])
+def test_other_numbers_are_units_of_their_own(plan_of, scaled):
+    plan = plan_of(lambda m, x: scaled(m.first(x) @ x), x=torch.rand(2, 5, 5), first=nn.Linear(5, 5))
+    assert "matmul" in [unit.pattern for unit in plan.units]
 
 
 def test_bounds_that_are_computed_leave_the_product_alone(plan_of):
