@@ -1,9 +1,9 @@
 """Every classification network of torchvision, quantized with no edit: how much is int8, how near to float, how long.
 
 Random weights that mean something (``fxquant.samples.networks.random_network``), photographs as inputs, the default
-configuration. SQNR in dB against the float model, at the last layer's input and at the output, for the int8 model, its
-simulation, and torch.ao (FX mode, onednn engine, its default mapping). Each network has a process of its own, so that
-a crash costs one row. Rows that the JSON file holds are not measured again.
+configuration. SQNR in dB against the float model, of the median image, at the last layer's input and at the output, for
+the int8 model, its simulation, and torch.ao (FX mode, onednn engine, its default mapping). Each network has a process
+of its own, so that a crash costs one row. Rows that the JSON file holds are not measured again.
 """
 
 from __future__ import annotations
