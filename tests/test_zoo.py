@@ -30,8 +30,8 @@ SOFTMAX = frozenset({"softmax", "dropout", "mul"})
 MASKS = frozenset({"pad", "new_zeros", "reshape", "masked_fill"})
 """Of windows that wrap around; padding of nothing between floats."""
 NORMS = frozenset({"LayerNorm", "layer_norm"})
-COSINE = frozenset({"normalize", "clamp", "exp", "permute", "transpose", "getitem", "roll", "clone", "zero_", "linear"})
-"""Swin V2 compares by angles, and computes its biases."""
+COSINE = frozenset({"normalize", "clamp", "exp"})
+"""Swin V2 compares by angles, with a learned temperature."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,21 @@ def swin(**arguments: object) -> SwinTransformer:
 
 
 KINDS = {
-    "vit": Kind(lambda: VisionTransformer(SIDE, 8, 2, 2, 64, 128, num_classes=100), NORMS | PRODUCTS | SOFTMAX, 0.90, 15),
+    "vit": Kind(
+        lambda: VisionTransformer(SIDE, 8, 2, 2, 64, 128, num_classes=100), NORMS | PRODUCTS | SOFTMAX, 0.90, 12
+    ),
     "swin": Kind(swin, NORMS | PRODUCTS | SOFTMAX | MASKS, 0.90, 25),
     "swin_v2": Kind(
         lambda: swin(block=SwinTransformerBlockV2, downsample_layer=PatchMergingV2),
         NORMS | PRODUCTS | SOFTMAX | MASKS | COSINE,
-        0.70,
+        0.90,
         25,
     ),
     "maxvit": Kind(
-        lambda: MaxVit((SIDE, SIDE), 16, 4, [16, 32], [1, 1], 16, 0.0, num_classes=100), NORMS | PRODUCTS | SOFTMAX, 0.90, 18
+        lambda: MaxVit((SIDE, SIDE), 16, 4, [16, 32], [1, 1], 16, 0.0, num_classes=100),
+        NORMS | PRODUCTS | SOFTMAX,
+        0.90,
+        18,
     ),
     "convnext": Kind(
         lambda: ConvNeXt([CNBlockConfig(16, 32, 2), CNBlockConfig(32, None, 2)], num_classes=100), NORMS, 0.99, 25

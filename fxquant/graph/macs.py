@@ -34,6 +34,7 @@ COUNTS: dict[Any, Callable[[Node, Shape], int]] = {
     **{kind: lambda node, output: _per_output(_operand(node, 0), _weight(node)) for kind in TRANSPOSED},
     **{f: lambda node, output: _per_output(output, _operand(node, 1)) for f in (*CONV_FUNCTIONS, F.linear)},
     **{f: lambda node, output: _per_output(_operand(node, 0), _operand(node, 1)) for f in TRANSPOSED_FUNCTIONS},
+    torch.einsum: lambda node, output: _einsum(node),
     F.scaled_dot_product_attention: lambda node, output: _products(node, output),
     **{f: lambda node, output: prod(output) * _operand(node, 0)[-1] for f in (torch.matmul, torch.bmm, torch.mm)},
 }
@@ -70,6 +71,17 @@ def _products(node: Node, output: Shape) -> int:
     return prod(output[:-1]) * key[-2] * (query[-1] + output[-1]) if query and key else 0
 
 
+def _einsum(node: Node) -> int:
+    """One product for every combination of all indices, where two tensors are multiplied."""
+    equation, *operands = node.args
+    subscripts = str(equation).replace(" ", "").partition("->")[0].split(",")
+    shapes = [_shape(operand) for operand in operands]
+    if len(operands) < 2 or "..." in str(equation) or len(subscripts) != len(operands):
+        return 0
+    letters = "".join(subscripts)
+    return prod(dict(zip(letters, (size for shape in shapes for size in shape), strict=True)).values())
+
+
 def _recurrent(node: Node) -> int:
     """Every step multiplies with all matrices."""
     module: Any = module_of(node)
@@ -78,7 +90,10 @@ def _recurrent(node: Node) -> int:
 
 
 def _named_operand(node: Node, position: int, name: str) -> Shape:
-    value = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+    return _shape(node.args[position] if position < len(node.args) else node.kwargs.get(name))
+
+
+def _shape(value: Any) -> Shape:
     info = value_of(value) if isinstance(value, Node) else None
     return info.shape if info is not None else ()
 

@@ -16,11 +16,13 @@ from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
 from fxquant.passes.propagate_grids import propagate_grids
+from fxquant.passes.settle_constants import settle_constants
 
 Pipeline = tuple[Pass, ...]
 
 PREPARE: Pipeline = (
-    normalize,  # first: tables name each operator once
+    settle_constants,  # what is changed in place is hard to read once normalize has kept it so
+    normalize,  # before all tables: they name each operator once
     make_layers,  # patterns know layers, not functions that take weights
     decompose_attention,  # before the plan is made: it is made of the parts
     annotate,

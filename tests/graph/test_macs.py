@@ -78,6 +78,17 @@ def test_a_dot_product():
     assert counted(Body2(lambda m, a, b: torch.matmul(a, b)), torch.rand(4), torch.rand(4)) == 4
 
 
+class Einsum(nn.Module):
+    def forward(self, a, b):
+        return torch.einsum("B I D, B J D -> B I J", a, b), torch.einsum("b i d -> b d i", a)
+
+
+def test_an_einsum_of_two_tensors():
+    gm = trace(Einsum(), example_args=(torch.rand(2, 3, 4), torch.rand(2, 5, 4)))
+    counts = [multiply_accumulates(node) for node in gm.graph.nodes if node.target is torch.einsum]
+    assert counts == [2 * 3 * 5 * 4, 0]
+
+
 def test_an_input_by_keyword():
     assert counted(Body(lambda m, x: F.conv2d(input=x, weight=m.weight, groups=2)), IMAGE) == 2 * 6 * 7 * 5 * 2 * 9
     body = Body(lambda m, x: m.up(input=x))

@@ -1,0 +1,80 @@
+"""Values that are made of constants and then changed in place, by constants, are constants too: what they end as."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.constants import Constants, NotConstantError
+from fxquant.graph.edit import erase_unread, positions, replace_node
+from fxquant.graph.query import is_shape_query
+from fxquant.passes.base import PassContext, graph_pass
+
+
+@graph_pass(keeps_values=True)
+def settle_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``bias = self.bias.clone(); bias[4:8].zero_()`` becomes a buffer that holds the result, and no change in place.
+
+    Only where every read of the values comes after the last change, and nothing but this memory is changed.
+    """
+    roots: dict[Node, Roots] = {}
+    for node in gm.graph.nodes:
+        roots[node] = roots_of(node, roots)
+    constants, order = Constants(gm), positions(gm.graph)
+    for made, aliases, changes in list(_changed(roots)):
+        if not _is_read_after(changes, aliases, order):
+            continue
+        try:
+            value = _settled(made, aliases, changes, constants)
+        except NotConstantError:
+            continue
+        gone = {made, *changes}
+        helpers = {*aliases, *(source for node in gone for source in node.all_input_nodes)} - gone
+        _replace(gm, made, changes, value)
+        erase_unread(gm.graph, helpers)
+    return gm
+
+
+def _changed(roots: dict[Node, Roots]) -> Iterator[tuple[Node, list[Node], list[Node]]]:
+    """New memory that is changed in place: the node that makes it, every value that may lie in it, the changes."""
+    changes = [(node, changed) for node in roots if isinstance(changed := changed_argument(node), Node)]
+    for made in [node for node in roots if roots[node] == frozenset((node,)) and node.op != "placeholder"]:
+        aliases = [node for node in roots if made in roots[node]]
+        own = [node for node, changed in changes if made in roots[changed]]
+        if own and all(set(roots[changed]) <= set(aliases) for node, changed in changes if node in own):
+            yield made, aliases, own
+
+
+def _is_read_after(changes: list[Node], aliases: list[Node], order: dict[Node, int]) -> bool:
+    inside = {*aliases, *changes}
+    readers = {user for node in aliases for user in node.users if user not in inside and not is_shape_query(user)}
+    return all(order[reader] > order[changes[-1]] for reader in readers)
+
+
+def _settled(made: Node, aliases: Iterable[Node], changes: list[Node], constants: Constants) -> Tensor:
+    """Runs what makes and changes the memory, in order."""
+    env: dict[Node, Any] = {made: constants.value(made)}
+    if not isinstance(env[made], Tensor):
+        raise NotConstantError
+    for node in dict.fromkeys((*aliases, *changes)):
+        if node is made or node.op not in ("call_function", "call_method"):
+            continue
+        args, kwargs = map_arg((node.args, node.kwargs), lambda arg: env[arg] if arg in env else constants.value(arg))
+        function: Any = node.target if node.op == "call_function" else getattr(args[0], str(node.target))
+        env[node] = function(*(args if node.op == "call_function" else args[1:]), **kwargs)
+    return env[made].detach()
+
+
+def _replace(gm: GraphModule, made: Node, changes: list[Node], value: Tensor) -> None:
+    name = f"_settled_{made.name}"
+    gm.register_buffer(name, value)
+    for node in reversed(changes):
+        node.replace_all_uses_with(changed_argument(node))
+        gm.graph.erase_node(node)
+    with gm.graph.inserting_before(made):
+        replace_node(made, gm.graph.get_attr(name))
