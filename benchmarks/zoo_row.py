@@ -66,7 +66,8 @@ def measure(name: str, images: int | None, rounds: int) -> dict[str, Any]:
     row["warnings"] = [str(each.message) for each in caught]
     coverage = prepared.coverage()
     row["int8_macs"] = coverage.int8_macs
-    row["float_operators"] = Counter(each.operator for each in coverage.float_rows)
+    row["float_operators"] = Counter(each.operator for each in coverage.float_rows if not each.excused)
+    row["excused"] = sum(each.excused for each in coverage.float_rows)
     row["boundaries"] = sum(isinstance(each, (fxq.nn.Quantize, fxq.nn.Dequantize)) for each in int8.modules())
     row["int8"] = noise(expected, seen(int8, last, photographs))
     if giga_macs <= TIMED:

@@ -38,7 +38,7 @@ COSINE = frozenset({"normalize", "clamp", "exp"})
 class Kind:
     build: Callable[[], nn.Module]
     floats: frozenset[str]
-    """Operators that may stay float."""
+    """Operators that may stay float, beside those that only such operators read."""
     int8_macs: float
     """Share of the multiply-accumulates that must become int8."""
     decibels: float
@@ -52,25 +52,25 @@ def swin(**arguments: object) -> SwinTransformer:
 
 KINDS = {
     "vit": Kind(
-        lambda: VisionTransformer(SIDE, 8, 2, 2, 64, 128, num_classes=100), NORMS | PRODUCTS | SOFTMAX, 0.90, 12
+        lambda: VisionTransformer(SIDE, 8, 2, 2, 64, 128, num_classes=100), NORMS | PRODUCTS | SOFTMAX, 0.99, 28
     ),
-    "swin": Kind(swin, NORMS | PRODUCTS | SOFTMAX | MASKS, 0.90, 25),
+    "swin": Kind(swin, NORMS | PRODUCTS | SOFTMAX | MASKS, 0.99, 33),
     "swin_v2": Kind(
         lambda: swin(block=SwinTransformerBlockV2, downsample_layer=PatchMergingV2),
         NORMS | PRODUCTS | SOFTMAX | MASKS | COSINE,
-        0.90,
-        25,
+        0.99,
+        26,
     ),
     "maxvit": Kind(
         lambda: MaxVit((SIDE, SIDE), 16, 4, [16, 32], [1, 1], 16, 0.0, num_classes=100),
         NORMS | PRODUCTS | SOFTMAX,
         0.90,
-        18,
+        25,
     ),
     "convnext": Kind(
-        lambda: ConvNeXt([CNBlockConfig(16, 32, 2), CNBlockConfig(32, None, 2)], num_classes=100), NORMS, 0.99, 25
+        lambda: ConvNeXt([CNBlockConfig(16, 32, 2), CNBlockConfig(32, None, 2)], num_classes=100), NORMS, 0.99, 28
     ),
-    "densenet": Kind(lambda: DenseNet(8, (3, 3), 16, num_classes=100), frozenset(), 0.99, 25),
+    "densenet": Kind(lambda: DenseNet(8, (3, 3), 16, num_classes=100), frozenset(), 0.99, 27),
 }
 
 
@@ -83,7 +83,7 @@ def test_a_network_of_each_kind(name: str) -> None:
     take_statistics(model, [x])
     prepared = fxq.calibrate(fxq.prepare(model, x[:1]), [x], progress=False)
     coverage = prepared.coverage()
-    assert {row.operator for row in coverage.float_rows} <= kind.floats
+    assert {row.operator for row in coverage.float_rows if not row.excused} <= kind.floats
     assert coverage.int8_macs >= kind.int8_macs
 
     int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
