@@ -48,7 +48,7 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *(nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
     ),
     EXPONENTIALS: (
-        *(F.softmax, F.log_softmax, F.softmin, nn.LogSoftmax, nn.Softmin, nn.Softmax2d),
+        *(F.softmax, torch._safe_softmax, F.log_softmax, F.softmin, nn.LogSoftmax, nn.Softmin, nn.Softmax2d),
         *_by_name("log_softmax logsumexp"),
     ),
     QUOTIENT: (torch.div,),

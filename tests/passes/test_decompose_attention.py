@@ -299,3 +299,11 @@ def test_leaf_modules_keeps_attention_whole():
     prepared = fxq.prepare(Block().eval(), torch.randn(2, 5, 16), leaf_modules=("attn",))
     rows = {row.module: row.reason for row in prepared.coverage()}
     assert rows["attn"] == "kept whole and in float by leaf_modules"
+
+
+def test_softmax_under_a_mask_has_the_reason_of_any_softmax():
+    x = inputs(True, True)
+    model = Attend({"batch_first": True}, need_weights=False).eval()
+    forms = [fxq.prepare(model, x, example_kwargs=masks) for masks in ({"attn_mask": MASKS["bool"]}, {})]
+    reasons = [{row.operator: row.reason for row in prepared.coverage()} for prepared in forms]
+    assert reasons[0]["_safe_softmax"] == reasons[1]["softmax"]
