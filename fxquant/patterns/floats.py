@@ -15,6 +15,7 @@ from fxquant.graph.query import canonical_type, module_of
 
 PRODUCT = "of products of two activations only matmul, bmm and mm have an integer operator"
 SUM_OF_PRODUCT = "it adds a tensor to a product in one step, which has no integer operator; a sum of its own has"
+BATCH_STATISTICS = "it normalizes by statistics of the batch, or by others that are computed at run time"
 OWN_STATISTICS = "it normalizes every sample by the sample's own statistics, which has no integer operator yet"
 EXPONENTIALS = "a sum of exponentials over a dimension has no integer operator yet"
 QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes near 0, so no grid fits it"
@@ -42,6 +43,7 @@ def _by_name(names: str) -> tuple[Any, ...]:
 _REASONS: dict[str, tuple[Any, ...]] = {
     PRODUCT: (torch.einsum, torch.tensordot, nn.Bilinear, F.bilinear, *_by_name("mv dot vdot inner outer")),
     SUM_OF_PRODUCT: _by_name("addmm baddbmm addbmm addmv addr"),
+    BATCH_STATISTICS: (F.batch_norm,),
     OWN_STATISTICS: (
         *(F.layer_norm, F.group_norm, F.instance_norm, F.local_response_norm, F.normalize, F.rms_norm),
         *(torch.layer_norm, torch.group_norm, torch.instance_norm, torch.rms_norm),

@@ -197,3 +197,10 @@ def test_a_function_that_a_users_pattern_names_stays_one():
     model = Fn(lambda m, x: m.l(F.linear(x, m.w)), w=rand(4, 4), l=nn.Linear(4, 4))
     made = prepared(model, patterns=(*DEFAULT_PATTERNS, mine))
     assert units(made) == ["mine", "linear"]
+
+
+def test_statistics_of_the_batch_are_no_layer():
+    model = Fn(lambda m, x: m.c(F.batch_norm(m.c(x), None, None, training=True)), c=nn.Conv2d(4, 4, 1))
+    (row,) = prepared(model, X).coverage().float_rows
+    assert row.operator == "batch_norm"
+    assert row.reason == "it normalizes by statistics of the batch, or by others that are computed at run time"
