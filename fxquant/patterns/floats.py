@@ -31,6 +31,7 @@ CHOICE = "it chooses by a mask between values of two grids, which has no integer
 STAIRS = "it jumps: next to a jump one step of the input is the whole height of a stair"
 SIMILARITY = "it divides by the lengths of vectors, which has no integer operator yet"
 OVERLAPS = "it copies or sums overlapping blocks, which has no integer operator yet"
+GATED = "as one operator it has no integer form; chunk, sigmoid and mul, of which it is made, have"
 MIXED = "it multiplies and adds tensors in one operator, which has no integer form; mul and add have"
 
 
@@ -85,6 +86,7 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *(F.cosine_similarity, F.pairwise_distance, nn.CosineSimilarity, nn.PairwiseDistance, torch.cdist, torch.dist),
     ),
     OVERLAPS: (F.unfold, F.fold, nn.Unfold, nn.Fold),
+    GATED: (F.glu, nn.GLU),
     MIXED: _by_name("addcmul addcdiv lerp"),
 }
 

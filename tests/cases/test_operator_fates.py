@@ -20,6 +20,7 @@ from fxquant.parity import measure_parity
 from fxquant.patterns.floats import (
     CHOICE,
     EXPONENTIALS,
+    GATED,
     MIXED,
     OVERLAPS,
     PLACES,
@@ -323,6 +324,7 @@ FLOAT_ROWS = (
     stays("tril", CHOICE, lambda x: x.tril(), lambda x: torch.triu(x)),
     stays("std", POWERS, lambda x: x.std(1), lambda x: torch.var(x, 1), lambda x: x.norm(dim=1)),
     stays("topk", PLACES, lambda x: x.topk(2, 1)[0], lambda x: torch.sort(x, 1)[0]),
+    stays("glu", GATED, nn.GLU(1), lambda x: F.glu(x, 1)),
     stays("addcmul", MIXED, lambda x: torch.addcmul(x, x, x), lambda x: x.lerp(x, 0.3)),
     stays("softmax over channels", EXPONENTIALS, nn.Softmax2d(), nn.Softmin(1)),
     stays("bilinear", PRODUCT, Pair(nn.Bilinear(12, 12, 3)), rank=2),
