@@ -33,6 +33,8 @@ class QConfig:
 
     activation: Callable[[], Any]
     weight: Callable[[], Any]
+    output: Callable[[], Any] | None = None
+    """What measures, in place of ``activation``, what an operator computes for the model to return; None: the same."""
     activation_scheme: QScheme | None = field(init=False, repr=False, compare=False)
     """Grid that ``activation`` asks for; None if it leaves values in float (a placeholder)."""
     weight_scheme: QScheme | None = field(init=False, repr=False, compare=False)
@@ -51,6 +53,12 @@ class QConfig:
             )
         object.__setattr__(self, "is_dynamic", is_dynamic)
         object.__setattr__(self, "activation_scheme", activation.scheme)
+        if self.output is not None and _build(self.output, "output").scheme != activation.scheme:
+            raise SpecError(
+                "what the model returns has the grid of other activations",
+                got=repr(self.output),
+                expected=str(activation.scheme),
+            )
         object.__setattr__(self, "weight_scheme", _build(self.weight, "weight").scheme)
         if self.activation_scheme is not None and self.activation_scheme.axis is not None:
             raise SpecError(

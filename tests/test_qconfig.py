@@ -47,7 +47,7 @@ def test_qconfig_is_a_value():
         assert copied.weight_scheme == INT4.weight_scheme
     assert repr(INT4) == (
         "QConfig(activation=MinMaxObserver.with_args(dtype=torch.uint8), weight=PerChannelMinMaxObserver.with_args("
-        "ch_axis=0, dtype=torch.int8, qscheme='per_channel_symmetric', bits=4))"
+        "ch_axis=0, dtype=torch.int8, qscheme='per_channel_symmetric', bits=4), output=None)"
     )
     with pytest.raises(AttributeError, match="cannot assign to field"):
         twin.weight = None

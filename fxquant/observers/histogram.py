@@ -46,9 +46,11 @@ class HistogramObserver(RangeObserver):
         ch_axis: Dimension with one histogram and one scale per index; negative counts from the end. None: one for
             the whole tensor.
         group_size: With ``ch_axis``, one scale per run of this many values along the dimension after it.
+        power: What the distance between a value and its quantized form is raised to before it is averaged, 1 to 8; 2
+            is the mean squared error, larger ones clip less.
 
     Raises:
-        SpecError: the grid cannot exist; ``bins`` is out of range; ``is_dynamic``.
+        SpecError: the grid cannot exist; ``bins`` or ``power`` is out of range; ``is_dynamic``.
 
     Source:
         The aim is that of torch.ao ``HistogramObserver``; the error of a bin is its exact integral, for all ranges
@@ -80,6 +82,7 @@ class HistogramObserver(RangeObserver):
         bits: int | None = None,
         group_size: int | None = None,
         scheme: QScheme | None = None,
+        power: float = 2.0,
     ) -> None:
         grid = make_scheme(
             dtype=dtype,
@@ -94,6 +97,8 @@ class HistogramObserver(RangeObserver):
         )
         if not FEWEST_BINS <= bins <= MOST_BINS:
             raise SpecError("bins is out of range", got=bins, expected=f"{FEWEST_BINS} to {MOST_BINS}")
+        if not 1 <= power <= 8:
+            raise SpecError("power is out of range", got=power, expected="1 to 8")
         if is_dynamic:
             raise SpecError(
                 f"{type(self).__name__} cannot measure ranges at run time",
@@ -109,6 +114,7 @@ class HistogramObserver(RangeObserver):
             factory_kwargs=factory_kwargs,
         )
         self.bins = bins
+        self.power = power
         self.ch_axis = grid.axis
         empty = torch.zeros((*self.min_val.shape, bins), dtype=torch.int64, device=self.min_val.device)
         self.register_buffer("counts", empty)
@@ -157,7 +163,7 @@ class HistogramObserver(RangeObserver):
 
     def choose(self, bins: Bins) -> tuple[float, float]:
         """The range for one histogram, in real units; what a derived class writes anew."""
-        return least_squared_error(bins, self.scheme, self.eps.cpu())
+        return least_error(bins, self.scheme, self.eps.cpu(), self.power)
 
     def qparams(self) -> QParams:
         return choose_qparams(*self.chosen_range(), self.scheme, self.eps)
@@ -189,38 +195,38 @@ class HistogramObserver(RangeObserver):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
-def least_squared_error(bins: Bins, scheme: QScheme, eps: Tensor) -> tuple[float, float]:
-    """The range with the smallest mean squared error, among several hundred of every order of magnitude.
+def least_error(bins: Bins, scheme: QScheme, eps: Tensor, power: float = 2.0) -> tuple[float, float]:
+    """The range with the smallest mean error, raised to ``power``, among several hundred of every order of magnitude.
 
     First both ends shrink together, then each alone, twice; then both move a little around the best so far. The range
     of all values stays unless another is clearly better: within a bin, where values may all be the same, nothing is
     known, and what a few values more or less decide is no better on other data.
     """
-    best = _search(bins, scheme, eps)
+    best = _search(bins, scheme, eps, power)
     low, high = torch.tensor([[bins.low, best[0]], [bins.high, best[1]]], dtype=torch.float32)
-    whole, clipped = bins.errors(low, high, scheme, eps).tolist()
+    whole, clipped = bins.errors(low, high, scheme, eps, power).tolist()
     return best if clipped < whole * (1 - _WORTH_CLIPPING) else (bins.low, bins.high)
 
 
-def _search(bins: Bins, scheme: QScheme, eps: Tensor) -> tuple[float, float]:
+def _search(bins: Bins, scheme: QScheme, eps: Tensor, power: float) -> tuple[float, float]:
     if scheme.symmetric:
         reach = _magnitudes(max(-bins.low, bins.high), bins)
-        best = cheapest(bins, scheme, eps, -reach, reach)
+        best = cheapest(bins, scheme, eps, -reach, reach, power)
         for distance in _REFINEMENTS:
             reach = max(-best[0], best[1]) * _around(distance)
-            best = cheapest(bins, scheme, eps, -reach, reach)
+            best = cheapest(bins, scheme, eps, -reach, reach, power)
         return best
     lows, highs = -_magnitudes(-bins.low, bins), _magnitudes(bins.high, bins)
     together = torch.arange(max(len(lows), len(highs)))
     best = cheapest(
-        bins, scheme, eps, lows[together.clamp(max=len(lows) - 1)], highs[together.clamp(max=len(highs) - 1)]
+        bins, scheme, eps, lows[together.clamp(max=len(lows) - 1)], highs[together.clamp(max=len(highs) - 1)], power
     )
     for _ in range(2):
-        best = cheapest(bins, scheme, eps, lows, torch.full_like(lows, best[1]))
-        best = cheapest(bins, scheme, eps, torch.full_like(highs, best[0]), highs)
+        best = cheapest(bins, scheme, eps, lows, torch.full_like(lows, best[1]), power)
+        best = cheapest(bins, scheme, eps, torch.full_like(highs, best[0]), highs, power)
     for distance in _REFINEMENTS:
         ends = torch.cartesian_prod(best[0] * _around(distance), best[1] * _around(distance))
-        best = cheapest(bins, scheme, eps, ends[:, 0], ends[:, 1])
+        best = cheapest(bins, scheme, eps, ends[:, 0], ends[:, 1], power)
     return best
 
 

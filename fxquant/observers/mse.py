@@ -53,8 +53,6 @@ class MSEObserver(HistogramObserver):
         group_size: int | None = None,
         scheme: QScheme | None = None,
     ) -> None:
-        if not 1 <= power <= 8:
-            raise SpecError("power is out of range", got=power, expected="1 to 8")
         if not 1 <= candidates <= 10000:
             raise SpecError("candidates is out of range", got=candidates, expected="1 to 10000")
         super().__init__(
@@ -71,8 +69,8 @@ class MSEObserver(HistogramObserver):
             bits=bits,
             group_size=group_size,
             scheme=scheme,
+            power=power,
         )
-        self.power = power
         self.candidates = candidates
 
     def choose(self, bins: Bins) -> tuple[float, float]:

@@ -250,7 +250,7 @@ def _unit_of(
     elif pattern.output in (Output.PICKED, Output.CLAMPED):
         policies[roles["y"]] = SharedWith(roles[found.inputs[0]])
     else:
-        policies[roles["y"]] = _observed(qconfig.activation)
+        policies[roles["y"]] = _observed((_is_returned(root) and qconfig.output) or qconfig.activation)
     if pattern.weight:
         # A module called at two places is two units: each may fold a batch norm of its own into the weight.
         module = found.captures[pattern.weight].target
@@ -265,6 +265,10 @@ def _qconfig(found: Match, decisions: Mapping[Node, Decision]) -> QConfig:
     qconfig = decisions[_primary(found)].qconfig
     assert qconfig is not None  # _refuse saw to it
     return qconfig
+
+
+def _is_returned(node: Node) -> bool:
+    return any(user.op == "output" for user in node.users)
 
 
 def _observed(observer: Callable[[], Any]) -> GridPolicy:

@@ -270,3 +270,16 @@ def test_arguments_are_checked():
         EntropyObserver(is_dynamic=True)
     observer = HistogramObserver(2048, torch.qint8, torch.per_tensor_symmetric, False, -127, 127)
     assert (observer.dtype, observer.quant_min, observer.bins, observer.ch_axis) == (torch.qint8, -127, 2048, None)
+
+
+def test_a_larger_power_clips_less():
+    x = torch.randn(10000, generator=torch.Generator().manual_seed(0))
+    ends = []
+    for power in (1.0, 2.0, 4.0, 8.0):
+        observer = HistogramObserver(bits=4, power=power)
+        observer(x)
+        ends.append(observer.chosen_range()[1].item())
+    assert ends == sorted(ends)
+    assert ends[0] < ends[-1]
+    with pytest.raises(SpecError, match=r"power is out of range\n  got:      9\n  expected: 1 to 8"):
+        HistogramObserver(power=9)

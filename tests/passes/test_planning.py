@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import DuplicateNameError
+from fxquant.errors import DuplicateNameError, SpecError
 from fxquant.observers import MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
 from fxquant.patterns.floats import PLACES, STEEP
 from fxquant.spec import Observed, SharedWith, TensorRef
@@ -323,3 +323,17 @@ def test_a_clamp_between_float_values_is_left_alone():
     found = plan(Lambda(lambda m, x: torch.sin(F.relu(torch.sin(m.c(x)))), c=conv()))
     assert "relu" not in [unit.pattern for unit in found.units]
     assert next(r for r in found.rejections if r.node == "relu").excused
+
+
+def test_what_the_model_returns_may_have_an_observer_of_its_own():
+    weight = fxq.get_default_qconfig().weight
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()
+    qconfig = fxq.QConfig(fxq.HistogramObserver, weight, output=MinMaxObserver)
+    observers = fxq.prepare(model, torch.randn(2, 3), qconfig).observers
+    assert {name: type(observer).__name__ for name, observer in observers.items() if "weight" not in name} == {
+        "_2": "MinMaxObserver",
+        "_0": "HistogramObserver",
+        "input_1": "HistogramObserver",
+    }
+    with pytest.raises(SpecError, match="what the model returns has the grid of other activations"):
+        fxq.QConfig(fxq.HistogramObserver, weight, output=MinMaxObserver.with_args(bits=4))

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from fxquant.errors import SampleError
-from fxquant.samples.archives import Archive, cache_dir
+from fxquant.samples.archives import Archive, DebianPackage, SourceArchive, cache_dir
 
 CONTENT = b"not a photograph"
 
@@ -78,3 +80,30 @@ def test_the_cache_is_the_users_unless_the_environment_says_otherwise(
     assert cache_dir() == tmp_path / "xdg" / "fxquant"
     monkeypatch.setenv("FXQUANT_CACHE", str(tmp_path / "chosen"))
     assert cache_dir() == tmp_path / "chosen"
+
+
+def make_tar(prefix: str) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name in ("b.txt", "a.txt"):
+            info = tarfile.TarInfo(prefix + name)
+            info.size = len(CONTENT)
+            tar.addfile(info, io.BytesIO(CONTENT))
+    return buffer.getvalue()
+
+
+def test_source_archives_and_debian_packages_are_read_as_they_are(index: Path) -> None:
+    source, package = SourceArchive("tiny==1.0", ""), DebianPackage("tiny==1.0-1", "")
+    odd = [(b"debian-binary", b"2.0"), (b"data.tar.gz", make_tar("./usr/"))]  # of odd length: a byte is filled in
+    ar = b"!<arch>\n" + b"".join(
+        name.ljust(48) + str(len(data)).encode().ljust(10) + b"`\n" + data + b"\n" * (len(data) % 2)
+        for name, data in odd
+    )
+    for folder, name, data in (
+        ("source_archives/tiny-1.0", "tiny-1.0.tar.gz", make_tar("tiny-1.0/")),
+        ("packages/tiny-1.0-1", "tiny_1.0-1_all.deb", ar),
+    ):
+        (cache_dir() / folder).mkdir(parents=True)
+        (cache_dir() / folder / name).write_bytes(data)
+    assert source.read("tiny-1.0/a.txt") == CONTENT
+    assert package.read_all(["usr/a.txt", "usr/b.txt"]) == {"usr/a.txt": CONTENT, "usr/b.txt": CONTENT}
