@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench zoo clean
+.PHONY: help demo test lint bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ bench: $(READY) ## int8 against float and torch.ao, then the cost of calibration
 	@mkdir -p out
 	@$(BIN)/python benchmarks/int8.py --json out/int8.json
 	@$(BIN)/python benchmarks/calibration.py --json out/calibration.json
+
+real: $(READY) ## networks with real weights on real data: accuracy of int8, its simulation and torch.ao (minutes); JSON in out/
+	@mkdir -p out
+	@$(BIN)/python benchmarks/real_weights.py --json out/real.json
 
 zoo: $(READY) ## all classification networks of torchvision: noise, share of int8, speed (hours; goes on where it stopped); JSON in out/
 	@$(BIN)/python benchmarks/zoo.py --json out/zoo.json

@@ -63,6 +63,16 @@ def test_calibration(benchmark: Run) -> None:
     assert all(name in text for name in measured)
 
 
+def test_real_weights(benchmark: Run) -> None:
+    text, results = benchmark("real_weights.py", "--threads", "1", "--tasks", "rnet")
+    (row,) = results["rows"]
+    assert row["float"] == row["int8"]["score"] == row["simulation"]["score"] == 200
+    assert row["int8"]["agreement"] == 1
+    assert row["int8_macs"] == 1
+    assert set(row["torch.ao"]) in ({"score", "agreement", "sqnr"}, {"fails"})
+    assert "MTCNN RNet" in text
+
+
 def test_zoo(benchmark: Run) -> None:
     arguments = ("--images", "1", "--rounds", "1", "--threads", "1", "--models", "shufflenet_v2_x0_5")
     text, results = benchmark("zoo.py", *arguments)
