@@ -37,7 +37,7 @@ def ranges(prepared: fxq.Quantizer) -> dict[str, tuple[float, float]]:
     return {
         name: (observer.min_val.item(), observer.max_val.item())
         for name, observer in prepared.observers.items()
-        if isinstance(observer, fxq.MinMaxObserver)
+        if isinstance(observer, (fxq.HistogramObserver, fxq.MinMaxObserver))
     }
 
 

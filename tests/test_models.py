@@ -28,6 +28,9 @@ NETWORKS = (
     *("mobilenet_v3_large", "shufflenet_v2_x1_0", "squeezenet1_1", "regnet_y_400mf"),
 )
 
+MIN_MAX = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.uint8), fxq.get_default_qconfig().weight)
+"""The observers that torch.ao gets here: on such small images others change a result by more than tools do."""
+
 
 def sqnr(expected: Tensor, got: Tensor) -> float:
     return float(10 * torch.log10(expected.square().mean() / (expected - got).square().mean()))
@@ -50,7 +53,8 @@ def test_a_network_goes_through_with_no_edit(name):
     int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
     expected = model(x)
     assert abs(sqnr(expected, int8(x)) - sqnr(expected, simulated(x))) < AGREEMENT
-    assert sqnr(expected, int8(x)) > sqnr(expected, torch_ao(model, [x])(x)) - AGREEMENT
+    alike = fxq.convert(fxq.calibrate(fxq.prepare(model, x[:1], MIN_MAX), [x], progress=False))
+    assert sqnr(expected, alike(x)) > sqnr(expected, torch_ao(model, [x])(x)) - AGREEMENT
     called = [type(int8.get_submodule(n.target)).__name__ for n in int8.graph.nodes if n.op == "call_module"]
     assert called.count("Quantize") == called.count("Dequantize") == 1
     assert measure_parity(int8, simulated, (x[:1],)).breaches == ()
