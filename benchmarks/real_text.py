@@ -109,7 +109,7 @@ def minilm_task() -> Task:
     head = _least_squares(embedded, felt[:TRAINING])
 
     def decide(y: Tensor) -> Tensor:
-        return head(y) > 0
+        return head(y).flatten() > 0
 
     def accuracy(y: Tensor) -> float:
         return 100 * float((decide(y) == (felt[TRAINING:] > 0)).float().mean())
