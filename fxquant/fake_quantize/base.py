@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ class Switches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, tuple[Tensor, int, bool]] = {}
+        self._said: dict[str, tuple[Tensor, float, bool]] = {}
 
     def add_switch(self, name: str, on: bool, dtype: torch.dtype) -> None:
         """Register the buffer ``name``."""
@@ -36,8 +37,8 @@ class Switches(nn.Module):
             return said is not None and said[2]
         switch = self._buffers[name]
         assert switch is not None  # add_switch made it
-        if said is None or said[0] is not switch or said[1] != switch._version:
-            said = (switch, switch._version, not switch.is_meta and bool(switch[0] == 1))
+        if said is None or said[0] is not switch or said[1] != _version(switch):
+            said = (switch, _version(switch), not switch.is_meta and bool(switch[0] == 1))
             self._said[name] = said
         return said[2]
 
@@ -46,7 +47,7 @@ class Switches(nn.Module):
         switch = self._buffers[name]
         assert switch is not None  # add_switch made it
         switch.fill_(int(on))
-        self._said[name] = (switch, switch._version, bool(on))
+        self._said[name] = (switch, _version(switch), bool(on))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Switches:
         """Move, but never cast: half precision cannot hold a range."""
@@ -72,6 +73,11 @@ class Switches(nn.Module):
         for name in ("fake_quant_enabled", "observer_enabled", "static_enabled", "learning_enabled"):
             if name in self._buffers:
                 self.is_on(name)
+
+
+def _version(switch: Tensor) -> float:
+    """How often it was written to. Tensors of inference mode do not count that: NaN, which equals nothing."""
+    return math.nan if switch.is_inference() else switch._version
 
 
 class FakeQuantizeBase(Switches):

@@ -34,6 +34,16 @@ def test_both_are_on_at_first_and_are_buffers_of_one_byte() -> None:
         assert switch.dtype == torch.uint8
 
 
+def test_they_may_be_made_and_turned_in_inference_mode() -> None:
+    with torch.inference_mode():
+        module = FakeQuantize()
+        assert not torch.equal(module(X), X)
+        module.fake_quant_enabled[0] = 0  # tensors made here do not count how often they are written to
+        assert torch.equal(module(X), X)
+        module.enable_fake_quant()
+        assert not torch.equal(module(X), X)
+
+
 def test_they_are_turned_by_apply() -> None:
     model = nn.Sequential(nn.Linear(50, 50), calibrated())
     model.apply(disable_fake_quant)
