@@ -31,10 +31,10 @@ def max_pool3d(
 ) -> Tensor:
     """``F.max_pool3d`` of uint8 or int8 [N, C, D, H, W] or [C, D, H, W]: over the slices, then over their depth."""
     kernel, step, pad, gap = (several(size, 3) for size in (kernel_size, stride, padding, dilation))
-    slices = max_pool2d(x.flatten(0, -3), kernel[1:], step[1:], pad[1:], gap[1:], ceil_mode)
-    columns = slices.reshape(-1, x.shape[-3], slices.shape[-2] * slices.shape[-1])
+    slices = max_pool2d(x.flatten(0, -4), kernel[1:], step[1:], pad[1:], gap[1:], ceil_mode)
+    columns = slices.flatten(2).unsqueeze(1)
     deep = max_pool2d(columns, [kernel[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
-    return deep.reshape(*x.shape[:-3], -1, *slices.shape[-2:])
+    return deep.reshape(*x.shape[:-3], deep.shape[-2], *slices.shape[-2:])
 
 
 def adaptive_max_pool1d(x: Tensor, output_size: Size) -> Tensor:
