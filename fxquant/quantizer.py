@@ -278,7 +278,7 @@ class Quantizer:
                     found[ref] = observer.qparams()
                 except CalibrationError:
                     missing.append(ref)
-                    unknown = torch.full((1,), float("nan"))
+                    unknown = torch.full((1,), float("nan"), dtype=torch.float32)
                     found[ref] = QParams(observer.scheme, unknown, torch.zeros(1, dtype=torch.int32))
         if missing and not allow_uncalibrated:
             raise self._never_observed(missing)

@@ -16,7 +16,7 @@ def qparams_of(x: Tensor, policy: Dynamic) -> QParams:
 
     Without a finite value the scale is the smallest there is: what is no number saturates on any grid.
     """
-    scheme, unseen = policy.scheme, torch.full((), torch.inf, device=x.device)
+    scheme, unseen = policy.scheme, torch.full((), torch.inf, dtype=torch.float32, device=x.device)
     _, _, scale, zero_point, _ = moving_average_qparams(
         x.detach(),
         unseen,

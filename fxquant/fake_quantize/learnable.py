@@ -78,8 +78,8 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         self.bitwidth = int(math.log2(quant_max - quant_min + 1))
         channels = max(channel_len, 1)
         first = float(middle(self.scheme)) if self.scheme.symmetric else float(zero_point)
-        self.scale = nn.Parameter(torch.full((channels,), float(scale)), requires_grad=False)
-        self.zero_point = nn.Parameter(torch.full((channels,), first), requires_grad=False)
+        self.scale = nn.Parameter(torch.full((channels,), float(scale), dtype=torch.float32), requires_grad=False)
+        self.zero_point = nn.Parameter(torch.full((channels,), first, dtype=torch.float32), requires_grad=False)
         self.add_switch("static_enabled", True, torch.uint8)
         self.add_switch("learning_enabled", False, torch.uint8)
         self.register_buffer("eps", torch.tensor([SMALLEST_SCALE], dtype=torch.float32))
@@ -97,10 +97,13 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         self._hold()
         factor = 1.0 / math.sqrt(max(x.numel(), 1) * self.quant_max) if self.use_grad_scaling else 1.0
         limits = (self.quant_min, self.quant_max)
+        grid: tuple[Tensor, Tensor] = (self.scale, self.zero_point)
+        if self.is_on("static_enabled"):  # the next call chooses anew, maybe before this one's gradients are asked for
+            grid = (self.scale.clone(), self.zero_point.clone())
         if self.scheme.axis is not None:
             axis = self.scheme.axis
-            return fake_quantize_learnable_per_channel_affine(x, self.scale, self.zero_point, axis, *limits, factor)
-        return fake_quantize_learnable_per_tensor_affine(x, self.scale, self.zero_point, *limits, factor)
+            return fake_quantize_learnable_per_channel_affine(x, *grid, axis, *limits, factor)
+        return fake_quantize_learnable_per_tensor_affine(x, *grid, *limits, factor)
 
     def _hold(self) -> None:
         """Keep the scale above ``eps``, and the zero point of a symmetric grid at its middle."""

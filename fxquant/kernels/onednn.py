@@ -81,7 +81,7 @@ def largest_products() -> dict[str, int]:
     """64 products of 255 and 127, scaled to make 64, by each operator; 32 where pairs of them saturate in 16 bits."""
     grid = Epilogue(
         x_scale=1 / 255,
-        weight_scale=torch.full((16,), 1 / 127),
+        weight_scale=torch.full((16,), 1 / 127, dtype=torch.float32),
         bias=None,
         y_scale=1.0,
         y_zero_point=0,

@@ -49,7 +49,7 @@ class QuantizedPad(StoredModule):
     def derive(self) -> tuple[int, Tensor | None]:
         x, y = self.grid("x"), self.grid("y")
         scheme = y.scheme
-        value = torch.tensor([self.value], device=y.scale.device)
+        value = torch.tensor([self.value], dtype=torch.float32, device=y.scale.device)
         filling = quantize_reference(value, y.scale, y.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         same = torch.equal(x.scale, y.scale) and torch.equal(x.zero_point, y.zero_point) and x.scheme == scheme
         return int(filling), None if same else Requantize(x, y).derive()[0]

@@ -80,7 +80,7 @@ class QuantizedInterpolate(StoredModule):
         for length, outputs, scale in zip(x.shape[2:], sizes, scales, strict=True):
             taps += taps_of(length, outputs, scale, self.mode, *self.how, x.device)
         if axes == 1:
-            taps = [torch.zeros(1, dtype=torch.int64, device=x.device), torch.ones(1, 1, device=x.device), *taps]
+            taps = [*taps_of(1, 1, None, self.mode, None, None, False, x.device), *taps]
         y = resample(image, *taps, *(self._derived or self.derived()))
         return y if x.dim() == 4 else y.squeeze(-2)
 
@@ -111,7 +111,7 @@ def taps_of(
         int64 [outputs], the first element that is read; float32 [outputs, taps], the weights from there on.
     """
     along = {"linear": 1, "bilinear": 2, "bicubic": 2}[mode]
-    units = torch.eye(length, device=device).reshape(1, length, *[1] * (along - 1), length)
+    units = torch.eye(length, dtype=torch.float32, device=device).reshape(1, length, *[1] * (along - 1), length)
     size = None if outputs is None else (1, outputs)[-along:]
     factor = None if scale is None else (1.0, scale)[-along:]
     columns = F.interpolate(units, size, factor, mode, align_corners, recompute_scale_factor, antialias)

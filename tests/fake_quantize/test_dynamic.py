@@ -27,6 +27,12 @@ def test_every_call_is_calibrated_on_itself(scheme):
     assert module.state_dict() == {}
 
 
+def test_the_grid_is_float32_whatever_dtype_torch_makes_by_default(float64_by_default):
+    grid = qparams_of(torch.tensor([-1.0, 1.55]), Dynamic(SCHEMES[0]))
+    assert grid.scale.dtype == torch.float32
+    assert grid.zero_point.tolist() == [100]
+
+
 def test_the_gradient_goes_straight_through():
     x = torch.randn(4, 7, requires_grad=True)
     DynamicFakeQuantize(Dynamic(SCHEMES[0]))(x).backward(torch.full_like(x, 3.0))

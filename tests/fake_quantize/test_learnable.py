@@ -49,6 +49,21 @@ def test_the_observer_estimates_at_first() -> None:
     assert not module.scale.requires_grad
 
 
+def test_a_module_that_is_called_twice_before_the_gradients_keeps_the_grid_of_each_call() -> None:
+    module = LearnableFakeQuantize(averaging_constant=1.0, dtype=torch.uint8)
+    x = torch.tensor([-1.0, 0.0, 1.0], requires_grad=True)
+    first = module(x)
+    module(0.01 * x)  # on this grid, both ends of the first batch would be clipped
+    first.backward(torch.ones(3))
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_grid_is_float32_whatever_dtype_torch_makes_by_default(float64_by_default) -> None:
+    module = LearnableFakeQuantize()
+    assert (module.scale.dtype, module.zero_point.dtype) == (torch.float32, torch.float32)
+
+
 def test_static_observation_measures_and_passes_values_on() -> None:
     module = LearnableFakeQuantize()
     module.enable_static_observation()

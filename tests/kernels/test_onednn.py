@@ -16,7 +16,7 @@ from fxquant.kernels import onednn
 from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear_reference import linear_reference
-from fxquant.kernels.onednn import OnednnConv, OnednnLinear, flip_sign, onednn_status, refusal
+from fxquant.kernels.onednn import OnednnConv, OnednnLinear, flip_sign, largest_products, onednn_status, refusal
 from fxquant.settings import Settings
 
 UNEQUAL_SHARE = 1e-4
@@ -289,6 +289,11 @@ print(largest_products()["linear"] < 64)
 print(onednn_status().reason)
 print(refusal(Settings(), {}))
 """
+
+
+@needs_onednn
+def test_the_probe_does_not_depend_on_the_dtype_that_torch_makes_by_default(float64_by_default) -> None:
+    assert largest_products() == {"linear": 64, "conv2d": 64}
 
 
 @needs_onednn

@@ -63,6 +63,17 @@ def test_a_call_may_bring_its_size() -> None:
     assert module(q, None, 3.0).shape == (2, 3, 15, 18)
 
 
+@pytest.mark.parametrize("name", ["twice", "linear"])
+def test_weights_are_float32_whatever_dtype_torch_makes_by_default(name, float64_by_default) -> None:
+    shape, arguments = CASES[name]
+    q = bytes_of(*shape)
+    taps_of.cache_clear()
+    got = QuantizedInterpolate(*arguments, x=X, y=Y)(q)
+    torch.set_default_dtype(torch.float32)
+    taps_of.cache_clear()
+    assert torch.equal(got, QuantizedInterpolate(*arguments, x=X, y=Y)(q))
+
+
 def test_weights_are_few_and_sum_to_one() -> None:
     for mode, count in (("linear", 2), ("bilinear", 2), ("bicubic", 4)):
         start, weight = taps_of(10, 23, None, mode, False, None, False, torch.device("cpu"))
