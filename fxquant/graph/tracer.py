@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import operator
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ FIXED = (NoneType, bool, str)
 
 LeafModules = Sequence[type[nn.Module] | str]
 
+_ONE_AT_A_TIME = threading.RLock()
+"""torch.fx traces by patching what all threads use."""
+
 
 class QuantTracer(Tracer):
     """A tracer that keeps in-place operators in place, parameters and buffers by name, and the user's lines.
@@ -59,6 +63,7 @@ class QuantTracer(Tracer):
         self._names: dict[int, str] = {}
         self._answers = Answers()
         self._running = False
+        self._thread = threading.get_ident()
         self._answered: set[tuple[Node, Any]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
         """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
@@ -79,8 +84,8 @@ class QuantTracer(Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Trace the call of ``m``, and remember where an error came from."""
-        if self._running:
+        """Trace the call of ``m``, and remember where an error came from. Other threads run their modules."""
+        if self._running or threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
         depth = len(self.module_stack)
         if not self.is_leaf_module(m, self.path_of_module(m)):
@@ -101,7 +106,7 @@ class QuantTracer(Tracer):
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """Give parameters and buffers as proxies whose shape is known."""
-        if self._running or not isinstance(attr_val, Tensor):
+        if self._running or threading.get_ident() != self._thread or not isinstance(attr_val, Tensor):
             return attr_val
         name = self._names.get(id(attr_val))
         if name is None:
@@ -114,6 +119,10 @@ class QuantTracer(Tracer):
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
         """As ``Tracer.trace``. Buffers that a forward assigns to are assigned to at the end of the graph."""
+        with _ONE_AT_A_TIME:
+            return self._trace_alone(root, concrete_args)
+
+    def _trace_alone(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None) -> Graph:
         if not isinstance(root, nn.Module):
             return super().trace(root, concrete_args)
         named = (*root.named_parameters(), *root.named_buffers())

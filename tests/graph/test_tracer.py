@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -70,3 +72,25 @@ def keep(module: nn.Module, proxy: torch.fx.Proxy) -> None:
     with no_traced_attributes(module):
         module._parameters["weight"] = proxy
         module.seen = proxy
+
+
+def test_threads_trace_one_at_a_time_and_run_their_models_meanwhile():
+    def forward(self, x):
+        inside.set()
+        assert ran.wait(timeout=30)
+        return self.a(x) + 1
+
+    inside, ran = threading.Event(), threading.Event()
+    x = torch.ones(1, 2)
+    first, second = Fn(forward, a=nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    want = second(x)
+    with ThreadPoolExecutor(2) as pool:
+        traced = pool.submit(targets, first)
+        assert inside.wait(timeout=30)
+        also = pool.submit(targets, second)
+        assert torch.equal(second(x), want)
+        assert not also.done()
+        ran.set()
+        assert traced.result() == ["a", operator.add]
+        assert also.result() == ["0", "1"]
+    assert torch.equal(second(x), want)
