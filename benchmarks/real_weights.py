@@ -1,4 +1,4 @@
-"""Post-training quantization of networks with their real weights on real data: one row as soon as it is measured.
+"""Post-training quantization of networks with their real weights on real data: a line for each when it is measured.
 
 Per-channel int8 weights, uint8 activations, the default observers. Columns: the task's score with floats, int8 and the
 simulation; how often int8 decides as float does; SQNR of the output; the share of multiply-accumulates in int8; what
@@ -55,6 +55,7 @@ def main() -> None:
         with torch.no_grad():
             rows.append(measure(TASKS[name]()))
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+        print("; ".join(f"{column}: {value}" for column, value in table_row(rows[-1]).items()), flush=True)
         if options.json:  # after each: a run that is cut short has not measured in vain
             Path(options.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     print(tabulate([table_row(row) for row in rows], headers="keys", disable_numparse=True))
