@@ -29,8 +29,8 @@ def affine_qparams(
         scale = torch.clamp(torch.maximum(-low, high) / (steps / 2), min=eps)
         return scale.float(), torch.full_like(scale, middle, dtype=torch.int32)
     scale = torch.clamp(step_width(low, high, steps), min=eps)
-    zero_point = quant_min - torch.round(low / scale).to(torch.int32)
-    return scale.float(), zero_point.clamp(quant_min, quant_max)
+    zero_point = quant_min - torch.round(low / scale).to(torch.int64)  # up to 2^32 steps below 0
+    return scale.float(), zero_point.clamp(quant_min, quant_max).to(torch.int32)
 
 
 def step_width(low: Tensor, high: Tensor, steps: float) -> Tensor:

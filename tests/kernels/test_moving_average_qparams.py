@@ -107,3 +107,16 @@ def test_bad_arguments(function: Callable[..., object], assert_message: Callable
     with pytest.raises(RuntimeError) as caught:
         function(torch.ones(2), *start(None), None, 0.1, EPS, 5, 4, None)
     assert_message(caught.value, f"{op}: quant_min is above quant_max", "5 and 4", "quant_min <= quant_max")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scale", "zero_point"), [(-1.0, 3.0, 2.0**-30, -(2**30)), (-3.0, 1.0, 2.0**-30, 2**30)]
+)
+def test_a_grid_of_all_int32_has_more_steps_than_an_int32(
+    device: str, low: float, high: float, scale: float, zero_point: int
+) -> None:
+    x = torch.tensor([low, high], device=device)
+    for operator in (moving_average_qparams, reference):
+        got = operator(x, *start(None, device), None, 1.0, 1e-20, -(2**31), 2**31 - 1, None)
+        assert got[2].item() == scale
+        assert got[3].item() == zero_point

@@ -35,7 +35,7 @@ FXQ_HOST_DEVICE Range blend(const Range& before, const Range& batch, float avera
 FXQ_HOST_DEVICE ChosenGrid choose_grid(const Range& range, const GridChoice& choice) {
   const float low = range.low < 0 ? range.low : 0.0f;
   const float high = range.high > 0 ? range.high : 0.0f;
-  const float steps = static_cast<float>(choice.quant_max - choice.quant_min);
+  const float steps = static_cast<float>(static_cast<int64_t>(choice.quant_max) - choice.quant_min);
   if (choice.symmetric) {
     const float reach = -low > high ? -low : high;
     const float scale = reach / (steps / 2);
