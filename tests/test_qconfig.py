@@ -17,8 +17,8 @@ from torch.ao.quantization import observer as ao
 from fxquant.errors import FxQuantWarning, SpecError
 from fxquant.observers import (
     FixedQParamsObserver,
+    HistogramObserver,
     MinMaxObserver,
-    MSEObserver,
     PerChannelMinMaxObserver,
     PlaceholderObserver,
     default_observer,
@@ -40,14 +40,14 @@ def test_qconfig_knows_its_grids():
 
 
 def test_qconfig_is_a_value():
-    twin = QConfig(MSEObserver.with_args(dtype=torch.uint8), default_per_channel_weight_observer)
+    twin = QConfig(HistogramObserver.with_args(dtype=torch.uint8), default_per_channel_weight_observer)
     assert twin == INT8 != INT4
     assert hash(twin) == hash(INT8)
     for copied in (pickle.loads(pickle.dumps(INT4)), copy.deepcopy(INT4)):
         assert copied == INT4
         assert copied.weight_scheme == INT4.weight_scheme
     assert repr(INT4) == (
-        "QConfig(activation=MSEObserver.with_args(dtype=torch.uint8), weight=PerChannelMinMaxObserver.with_args("
+        "QConfig(activation=HistogramObserver.with_args(dtype=torch.uint8), weight=PerChannelMinMaxObserver.with_args("
         "ch_axis=0, dtype=torch.int8, qscheme='per_channel_symmetric', bits=4), output=None)"
     )
     with pytest.raises(AttributeError, match="cannot assign to field"):

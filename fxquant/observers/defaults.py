@@ -5,16 +5,18 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
-from fxquant.observers.mse import MSEObserver
 from fxquant.observers.placeholder import PlaceholderObserver
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import Registry
 
-default_observer = MSEObserver.with_args(dtype=torch.uint8)
-"""Activations: uint8, affine, per tensor; by a histogram, the range whose squared error is the smallest when both ends
-shrink alike. On MobileNetV2 with its ImageNet weights, over six calibration sets, that gave 15.4 dB against 14.6 of
-min-max, and the answers of the float model as often; ends that move one by one gave 15.6 dB and 1 % fewer answers."""
+default_observer = HistogramObserver.with_args(dtype=torch.uint8)
+"""Activations: uint8, affine, per tensor, the range of least squared error.
+
+On MobileNetV2 with its ImageNet weights, over six calibration sets: 15.6 dB against 14.6 of min-max, and 146 answers of
+156 against 148, within what such a set can tell; on a vision transformer of random weights, 29 dB against 27.5.
+``MSEObserver``, whose ends shrink alike, lies between: 15.4 and 28 dB."""
 
 default_output_observer = MinMaxObserver.with_args(dtype=torch.uint8)
 """What the model returns: clipping the largest logits costs answers, whatever it saves in squared error."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import DuplicateNameError, SpecError
-from fxquant.observers import MinMaxObserver, MovingAverageMinMaxObserver, MSEObserver, PlaceholderObserver
+from fxquant.observers import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
 from fxquant.patterns.floats import PLACES, STEEP
 from fxquant.spec import Observed, SharedWith, TensorRef
 
@@ -263,7 +263,7 @@ def test_the_input_observer_sees_what_no_unit_makes():
     )
     assert isinstance(quantizer.observers["sin"], MovingAverageMinMaxObserver)
     assert isinstance(quantizer.observers["x"], MovingAverageMinMaxObserver)
-    assert isinstance(quantizer.observers["d"], MSEObserver)
+    assert isinstance(quantizer.observers["d"], HistogramObserver)
 
 
 def test_one_module_at_two_places_is_two_units_with_two_grids():
