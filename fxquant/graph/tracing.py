@@ -155,7 +155,8 @@ def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
 def _carry_over(model: nn.Module, gm: GraphModule) -> None:
     """What GraphModule forgets: attributes, class, hooks, training flags, and what is no part of the state."""
     for name, value in vars(model).items():
-        vars(gm).setdefault(name, value)
+        if name not in gm._buffers:  # a tensor made in forward: the tracer's attribute would hide the graph's buffer
+            vars(gm).setdefault(name, value)
     vars(gm)[USERS_CLASS] = UsersClass(type(model))
     for name in _ROOT_HOOKS:
         if name in vars(model):

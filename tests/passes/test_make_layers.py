@@ -122,6 +122,12 @@ def test_weights_computed_of_constants(name):
     assert not any(node.op == "get_attr" for node in made.graph.nodes)
 
 
+def test_a_slope_made_in_forward():
+    made = prepared(Fn(lambda m, x: F.prelu(x, torch.tensor([0.3]))), ROWS - 0.5)
+    assert layers(made) == {"_tensor_constant0": "PReLU"}
+    assert "_tensor_constant0" not in vars(made)  # where it would hide the layer
+
+
 def test_a_buffer_is_a_weight_that_is_not_trained():
     made = prepared(nn.Sequential(WithBuffer()), X)
     assert layers(made) == {"0.kernel": "Conv2d"}
