@@ -22,6 +22,7 @@ from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.guards import require_answer, require_value
 from fxquant.graph.inputs import signature_of
+from fxquant.graph.made import MadeTensors
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
 from fxquant.graph.shapes import not_running, unchanged_state
@@ -64,6 +65,7 @@ class QuantTracer(Tracer):
         self._answers = Answers()
         self._running = False
         self._thread = threading.get_ident()
+        self._made = MadeTensors(self)
         self._answered: set[tuple[Node, Any]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
         """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
@@ -137,6 +139,7 @@ class QuantTracer(Tracer):
                 if isinstance(value, Proxy)
             ]
         finally:
+            self._made.close()
             for module, buffers in before:
                 module._buffers.update(buffers)
         for path, value in assigned:
@@ -194,16 +197,38 @@ class QuantTracer(Tracer):
         if type(a) is OrderedDict:
             items = [(key, self.create_arg(value)) for key, value in a.items()]
             return self.create_node("call_function", OrderedDict, (items,), {})
+        if isinstance(a, Tensor) and id(a) not in self._names and a not in self.tensor_attrs:
+            return super().create_arg(a) if isinstance(a, nn.Parameter) else self._made.node_of(a)
         return a.node if isinstance(a, Proxy) else super().create_arg(a)
+
+    @property
+    def runs_example(self) -> bool:
+        """Whether what is called now is run, not traced."""
+        return self._running
+
+    def constant(self, value: Tensor) -> Node:
+        """A node that gives a copy of ``value``."""
+        node = super().create_arg(value.detach().clone())
+        assert isinstance(node, Node)  # so it is for tensors that belong to no module
+        return node
+
+    def proxy_of(self, made: Tensor) -> TensorProxy:
+        """The proxy for a tensor that the forward made, once traced values were written into it."""
+        proxy = TensorProxy(self._made.node_of(made), self)
+        proxy.learn(made)
+        return proxy
 
     def create_proxy(
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *more: Any, **options: Any
     ) -> Any:
         """Create a node and its proxy, and run it on the example."""
+        if target == "__setitem__" and kind == "call_method":
+            kind, target = "call_function", operator.setitem
         proxy: Any = super().create_proxy(kind, target, args, kwargs, *more, **options)
         if self._bound is not None and kind != "get_attr":
             given, named = on_example(args), on_example(kwargs)
             value = self._run(proxy.node, given, named)
+            self._made.follow(proxy.node)
             proxy.node.meta[VALUE] = info_of(value)
             settled = kind == "placeholder" or is_settled(target, given, named, value)
             proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))

@@ -1,0 +1,118 @@
+"""Tensors that a forward makes of numbers alone, and then writes traced values into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.fx import Node, Proxy
+from torch.utils import _pytree as pytree
+
+from fxquant.graph.aliases import changed_argument
+from fxquant.graph.query import VALUE
+
+VIEWS = ("T", "mT", "H", "mH", "data", "real", "imag")
+"""Attributes of a tensor that hold its values."""
+
+
+class MadeTensorTracer(Protocol):
+    """A tracer that knows which proxy stands for such a tensor."""
+
+    @property
+    def runs_example(self) -> bool: ...
+
+    def proxy_of(self, made: Tensor) -> Proxy: ...
+
+    def constant(self, value: Tensor) -> Node: ...
+
+
+class WrittenTensor(Tensor):
+    """What such a tensor is until the trace ends: torch calls that read it are traced, on the proxy for it."""
+
+    tracer: MadeTensorTracer
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func`` on proxies, unless the tracer itself asks, or only a shape or the like is wanted."""
+        kwargs = kwargs or {}
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        is_attribute = func.__name__ == "__get__"
+        written = next(item for item in pytree.tree_leaves((args, kwargs)) if isinstance(item, WrittenTensor))
+        if written.tracer.runs_example or (is_attribute and name not in VIEWS):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        args, kwargs = pytree.tree_map_only(WrittenTensor, lambda made: made.tracer.proxy_of(made), (args, kwargs))
+        if is_attribute:
+            return getattr(args[0], name)
+        if args and isinstance(args[0], Proxy) and hasattr(Tensor, name):
+            return getattr(args[0], name)(*args[1:], **kwargs)
+        return func(*args, **kwargs)
+
+
+class MadeTensors:
+    """Which node gives the value that such a tensor has now."""
+
+    def __init__(self, tracer: MadeTensorTracer) -> None:
+        self._tracer = tracer
+        self._known: dict[int, tuple[Tensor, int, Node]] = {}  # by identity: the tensor, its version, the node
+        self._written: list[Tensor] = []
+
+    def node_of(self, made: Tensor) -> Node:
+        """Its node; changes that the forward made by numbers alone since the last one give a new one.
+
+        Raises:
+            TypeError: traced values were written into it, or into a view of it, in a way that no node gives.
+        """
+        known = self._known.get(id(made))
+        if known is None or known[1] != made._version:
+            if isinstance(made, WrittenTensor):
+                raise TypeError(
+                    "a tensor made of numbers alone is read after a view of it was written to; new_zeros(), new_full() "
+                    "or the like of a traced tensor make one that may be"
+                )
+            known = (made, made._version, self._tracer.constant(made))
+            self._known[id(made)] = known
+        return known[2]
+
+    def follow(self, node: Node) -> None:
+        """If ``node`` has changed such a tensor: each call changes a copy, and what reads it from now on is traced."""
+        changed = set(_viewed(changed_argument(node)))
+        for made, version, source in list(self._known.values()):
+            if source not in changed or made._version == version:
+                continue
+            self._known[id(made)] = (made, made._version, self._copied(source))
+            for written in (made,) if made._base is None else (made, made._base):
+                if type(written) is Tensor:
+                    vars(written)["tracer"] = self._tracer
+                    _set_class(written, WrittenTensor)
+                    self._written.append(written)
+
+    def close(self) -> None:
+        """Let all be plain tensors again."""
+        while self._written:
+            written = self._written.pop()
+            _set_class(written, Tensor)
+            del vars(written)["tracer"]
+
+    def _copied(self, source: Node) -> Node:
+        if source.op != "get_attr":
+            return source
+        with source.graph.inserting_after(source):
+            copied = source.graph.call_method("clone", (source,))
+        copied.meta[VALUE] = source.meta.get(VALUE)
+        for user in [user for user in source.users if user is not copied]:
+            user.replace_input_with(source, copied)
+        return copied
+
+
+def _viewed(value: Any) -> Iterator[Node]:
+    """A node, and what it may be a view of."""
+    while isinstance(value, Node):
+        yield value
+        value = value.args[0] if value.args else None
+
+
+def _set_class(tensor: Any, kind: type[Tensor]) -> None:
+    tensor.__class__ = kind
