@@ -25,7 +25,7 @@ from fxquant.report import Coverage
 LONGEST_LISTING = 20
 """Lines that a message lists before it says how many more there are."""
 
-RESERVED = ("observers", "parity", "quant_plan", "snapshots")
+RESERVED = ("observers", "parity", "quant_plan", "snapshots", "weight_layers")
 """Names that a converted model or a state dict needs for itself."""
 
 

@@ -325,7 +325,7 @@ def _build(constructor: object, role: str) -> Any:
         raise SpecError(
             f"QConfig {role} makes something that is no observer of fxquant",
             got=f"{type(made).__module__}.{type(made).__qualname__}",
-            expected=expected,
+            expected=f"{expected}; one of your own has a scheme (a QScheme, or None) and calculate_qparams()",
             hint="fxquant.observers has the observers of torch.ao.quantization under the same names",
         )
     return made

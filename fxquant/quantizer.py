@@ -29,6 +29,8 @@ from fxquant.errors import (
     UnknownNameError,
     warn,
 )
+from fxquant.fake_quantize.base import disable_fake_quant, observer_in
+from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import nodes_by_name, qualified_name
 from fxquant.graph.tracing import trace
@@ -36,10 +38,12 @@ from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.parity import Parity, measure_parity
 from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
+from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.lower_units import HandlerView
 from fxquant.passes.manager import PassManager, Snapshot
 from fxquant.passes.pipelines import CONVERT, PREPARE
+from fxquant.passes.take_integers import layers_of_own_integers
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import known_patterns
 from fxquant.plan import QuantPlan, Rejection
@@ -55,6 +59,10 @@ class Quantizer:
 
     Calling it runs the float model and observes; what comes out is what the model gives: to the bit, attention aside,
     which is taken apart. The model itself is never changed: all work is done on a copy.
+
+    Where weights have a fake-quantize that rounds in its own way, ``AdaRoundFakeQuantize`` say, ``weight_layers`` holds
+    their layers, batch norm folded in, under the names of their units' roots: ``convert`` takes the integers from the
+    ``weight_fake_quant`` of these, as it is then.
 
     Args:
         model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning.
@@ -116,6 +124,7 @@ class Quantizer:
         check_weights(self.graph_module, self.plan)
         self.observers = _make_observers(self.plan)
         self.handlers = self._make_handlers()
+        self.weight_layers = self._make_weight_layers()
 
     @property
     def graph(self) -> Graph:
@@ -196,8 +205,9 @@ class Quantizer:
         return f"{type(self.graph_module).__name__} for backend {self.backend.name!r}\n{self.coverage()}"
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The float model's state under its own names, and that of the observers under ``observers.<value>.``."""
-        return {**self.graph_module.state_dict(), **self.observers.state_dict(prefix="observers.")}
+        """The float model's state under its own names; behind ``observers.<value>.`` that of the observers, behind
+        ``weight_layers.<unit>.`` that of ``weight_layers``."""
+        return {**self.graph_module.state_dict(), **self._measured().state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
         """Take over the state of a Quantizer of the same model and configuration.
@@ -205,11 +215,17 @@ class Quantizer:
         Raises:
             RuntimeError: keys or shapes differ, as ``torch.nn.Module.load_state_dict`` says.
         """
-        holder = nn.Module()
-        own = {name: value for name, value in state_dict.items() if not name.startswith("observers.")}
-        holder.observers = self.observers
+        measured = self._measured()
+        prefixes = tuple(f"{name}." for name, _ in measured.named_children())
+        own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
         self.graph_module.load_state_dict(own, strict=strict)
-        holder.load_state_dict({name: value for name, value in state_dict.items() if name not in own}, strict=strict)
+        measured.load_state_dict({name: value for name, value in state_dict.items() if name not in own}, strict=strict)
+
+    def _measured(self) -> nn.Module:
+        """What is kept beside the model."""
+        holder = nn.Module()
+        holder.observers, holder.weight_layers = self.observers, self.weight_layers
+        return holder
 
     def __getstate__(self) -> dict[str, Any]:
         """Patterns that everybody has travel by name: their targets may be functions that pickle cannot find."""
@@ -237,6 +253,7 @@ class Quantizer:
             patterns=self.patterns,
             input_observer=self._input_observer,
             handlers=getattr(self, "handlers", {}),
+            weight_layers=dict(getattr(self, "weight_layers", {})),
             example_args=self.example_args,
             example_kwargs=self.example_kwargs,
         )
@@ -251,6 +268,15 @@ class Quantizer:
                 takes = len(inspect.signature(kind).parameters)
                 made[unit.root] = kind(self, nodes[unit.root]) if takes >= 2 else kind()
         return made
+
+    def _make_weight_layers(self) -> nn.ModuleDict:
+        weights = [policy for ref, policy in self.plan.policies.items() if ref.kind == "parameter"]
+        makers = {id(policy.observer): policy.observer for policy in weights if isinstance(policy, Observed)}
+        if not any(isinstance(make(), OwnIntegers) for make in makers.values()):
+            return nn.ModuleDict()
+        ctx = self._context(self.plan)
+        folded = PassManager((fold_conv_bn,)).run(copy.deepcopy(self.graph_module), ctx)
+        return layers_of_own_integers(folded, ctx)
 
     def _observers_by_node(self) -> dict[str, list[nn.Module]]:
         found: dict[str, list[nn.Module]] = {}
@@ -285,7 +311,8 @@ class Quantizer:
         return found
 
     def _warn_of_non_finite_values(self) -> None:
-        seen = {name: int(getattr(observer, "nonfinite_count", 0)) for name, observer in self.observers.items()}
+        counts = {name: getattr(observer_in(made), "nonfinite_count", 0) for name, made in self.observers.items()}
+        seen = {name: int(count) for name, count in counts.items()}
         if lines := [f"{name}: {count} values" for name, count in seen.items() if count]:
             warn(
                 "calibration met values that are inf or NaN; the grids were chosen from the others",
@@ -344,4 +371,4 @@ def _make_observers(plan: QuantPlan) -> nn.ModuleDict:
         if ref.kind == "activation" and isinstance(policy, Observed):
             # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
             observers._modules[ref.name] = policy.observer()
-    return observers
+    return observers.apply(disable_fake_quant)  # calibration measures the float model

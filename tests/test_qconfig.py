@@ -74,14 +74,16 @@ def test_qconfig_is_a_value():
             lambda: QConfig(MinMaxObserver, nn.Identity),
             "QConfig weight makes something that is no observer of fxquant\n"
             "  got:      torch.nn.modules.linear.Identity\n"
-            "  expected: an observer class, or what its with_args(...) gives\n"
+            "  expected: an observer class, or what its with_args(...) gives; one of your own has a scheme (a QScheme, "
+            "or None) and calculate_qparams()\n"
             "  hint:     fxquant.observers has the observers of torch.ao.quantization under the same names",
         ),
         (
             lambda: QConfig(ao.MinMaxObserver, MinMaxObserver),
             "QConfig activation makes something that is no observer of fxquant\n"
             "  got:      torch.ao.quantization.observer.MinMaxObserver\n"
-            "  expected: an observer class, or what its with_args(...) gives\n"
+            "  expected: an observer class, or what its with_args(...) gives; one of your own has a scheme (a QScheme, "
+            "or None) and calculate_qparams()\n"
             "  hint:     fxquant.observers has the observers of torch.ao.quantization under the same names",
         ),
         (

@@ -15,6 +15,9 @@ from fxquant.observers.qparams import middle
 ZETA, GAMMA = 1.1, -0.1
 """How far the rectified sigmoid is stretched beyond [0, 1], so that it reaches both ends: arXiv:2004.10568, eq. 23."""
 
+GRID_WORDS = {"dtype", "qscheme", "reduce_range", "quant_min", "quant_max", "bits", "scheme"}
+"""Arguments of an observer that say which grid it chooses."""
+
 
 class AdaRoundFakeQuantize(FakeQuantize):
     """Rounds each value of a weight down or up, as a learned variable ``V`` says.
@@ -29,7 +32,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
 
     Args:
         observer: Class of the observer of the weight, or what its ``with_args`` gives; its grid is symmetric.
-        **observer_kwargs: Arguments of the observer.
+        **observer_kwargs: Arguments of the observer; int8, symmetric, where neither these nor ``observer`` name a grid.
 
     Raises:
         SpecError: the grid is not symmetric, or has groups.
@@ -42,15 +45,21 @@ class AdaRoundFakeQuantize(FakeQuantize):
     use_soft_rounding: Tensor
 
     def __init__(self, observer: Any = PerChannelMinMaxObserver, **observer_kwargs: Any) -> None:
-        if not observer_kwargs and isinstance(observer, type):
-            kind = "per_channel_symmetric" if issubclass(observer, PerChannelMinMaxObserver) else "per_tensor_symmetric"
-            observer_kwargs = {"dtype": torch.int8, "qscheme": kind}
-        super().__init__(observer, **observer_kwargs)
+        super().__init__(observer, **self._grid_asked_for(observer, observer_kwargs), **observer_kwargs)
         if not self.scheme.symmetric or self.scheme.group_size is not None:
             raise SpecError("AdaRound learns on a symmetric grid without groups", got=str(self.scheme))
         self.zeta, self.gamma = ZETA, GAMMA
         self.V = nn.Parameter(torch.empty(0))
         self.add_switch("use_soft_rounding", True, torch.uint8)
+
+    @staticmethod
+    def _grid_asked_for(observer: Any, observer_kwargs: dict[str, Any]) -> dict[str, Any]:
+        """int8, symmetric, unless the user says anything of the grid."""
+        if GRID_WORDS & {*getattr(observer, "arguments", ()), *observer_kwargs}:
+            return {}
+        kind = getattr(observer, "target", observer)
+        per_channel = isinstance(kind, type) and issubclass(kind, PerChannelMinMaxObserver)
+        return {"dtype": torch.int8, "qscheme": "per_channel_symmetric" if per_channel else "per_tensor_symmetric"}
 
     def forward(self, x: Tensor) -> Tensor:
         """``x``: the float weight, always the same one. The result has its shape and dtype."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fxquant.observers.base import keeping_dtype
 from fxquant.observers.constructor import Constructor
+from fxquant.spec import QParams, QScheme
 
 
 class Switches(nn.Module):
@@ -84,9 +85,11 @@ class FakeQuantizeBase(Switches):
     """Base class of fake-quantize modules.
 
     Buffers ``fake_quant_enabled`` and ``observer_enabled``, uint8 [1], say what ``forward`` does: round to the grid and
-    back; measure the values and choose the grid anew. A derived class writes ``forward`` and ``calculate_qparams``.
+    back; measure the values and choose the grid anew. A derived class writes ``forward`` and ``calculate_qparams``;
+    ``scheme``, the grid that it simulates, is what a ``QConfig`` needs to know of it.
     """
 
+    scheme: QScheme
     fake_quant_enabled: Tensor
     observer_enabled: Tensor
 
@@ -104,6 +107,12 @@ class FakeQuantizeBase(Switches):
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """``(scale, zero_point)`` for what was seen."""
         raise NotImplementedError(f"{type(self).__name__}.calculate_qparams")
+
+    def qparams(self) -> QParams:
+        """The grid of ``calculate_qparams``, with its scheme."""
+        scale, zero_point = self.calculate_qparams()
+        kind = torch.float32 if self.scheme.float_qparams else torch.int32
+        return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
 
     def enable_fake_quant(self, enabled: bool = True) -> None:
         """Round to the grid and back, or pass values on."""
@@ -125,6 +134,11 @@ class FakeQuantizeBase(Switches):
     def with_args(cls, **arguments: Any) -> Constructor:
         """A constructor with these arguments filled in, for a ``QConfig``; it has ``with_args`` itself."""
         return Constructor(cls, arguments)
+
+
+def observer_in(module: Any) -> Any:
+    """The observer inside a fake-quantize module; an observer itself is answered with itself."""
+    return getattr(module, "activation_post_process", module)
 
 
 def enable_fake_quant(module: nn.Module) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import SpecError
+from fxquant.errors import InputError, SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE, middle
-from fxquant.spec import QParams, QScheme
+from fxquant.spec import QParams
 
 
 class LearnableFakeQuantize(FakeQuantizeBase):
@@ -64,7 +64,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         _check(quant_min, quant_max, channel_len, use_grad_scaling)
         made = observer(quant_min=quant_min, quant_max=quant_max, **observer_kwargs)
         self.activation_post_process: ObserverBase = made
-        self.scheme: QScheme = made.scheme
+        self.scheme = made.scheme
         if (self.scheme.axis is None) != (channel_len == -1):
             raise SpecError(
                 "observer and channel_len contradict each other",
@@ -87,11 +87,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
     def forward(self, x: Tensor) -> Tensor:
         """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format."""
         if self.is_on("static_enabled") and x.numel():
-            self.activation_post_process(x.detach())
-            scale, zero_point = self.activation_post_process.calculate_qparams()
-            with torch.no_grad():
-                self.scale.copy_(scale)
-                self.zero_point.copy_(zero_point)
+            self._estimate(x.detach())
         if not self.is_on("fake_quant_enabled"):
             return x
         self._hold()
@@ -104,6 +100,21 @@ class LearnableFakeQuantize(FakeQuantizeBase):
             axis = self.scheme.axis
             return fake_quantize_learnable_per_channel_affine(x, *grid, axis, *limits, factor)
         return fake_quantize_learnable_per_tensor_affine(x, *grid, *limits, factor)
+
+    @torch.no_grad()
+    def _estimate(self, x: Tensor) -> None:
+        """Measure a batch, and let the observer choose the grid."""
+        self.activation_post_process(x)
+        scale, zero_point = self.activation_post_process.calculate_qparams()
+        if scale.shape != self.scale.shape:
+            raise InputError(
+                "channel_len is not the number of channels of what was observed",
+                got=f"channel_len={self.scale.numel()}, {scale.numel()} channels",
+                expected=f"channel_len={scale.numel()} for this tensor",
+                hint="in a QConfigMapping, set_module_name gives each layer its own",
+            )
+        self.scale.copy_(scale)
+        self.zero_point.copy_(zero_point)
 
     def _hold(self) -> None:
         """Keep the scale above ``eps``, and the zero point of a symmetric grid at its middle."""
@@ -119,9 +130,14 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         return self.scale.detach().clone(), zero_point
 
     def qparams(self) -> QParams:
-        """The grid in use."""
-        scale, zero_point = self.calculate_qparams()
-        return QParams(self.scheme, scale.float(), zero_point.int())
+        """The grid in use.
+
+        Raises:
+            CalibrationError: it is to be estimated, and nothing was seen.
+        """
+        if self.is_on("static_enabled"):
+            self.activation_post_process.calculate_qparams()  # says so
+        return super().qparams()
 
     @torch.no_grad()
     def initialize_lsq(self, x: Tensor) -> LearnableFakeQuantize:
@@ -156,10 +172,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
             half = (self.quant_max - self.quant_min + 1) / 2
             self.scale.copy_(torch.maximum((mean - spread).abs(), (mean + spread).abs()) / half)
         else:
-            self.activation_post_process(x)
-            scale, zero_point = self.activation_post_process.calculate_qparams()
-            self.scale.copy_(scale)
-            self.zero_point.copy_(zero_point)
+            self._estimate(x)
         self._hold()
         return self
 

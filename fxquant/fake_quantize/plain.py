@@ -12,7 +12,7 @@ from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
-from fxquant.spec import QParams, QScheme
+from fxquant.spec import QParams
 
 
 class FakeQuantize(FakeQuantizeBase):
@@ -61,7 +61,7 @@ class FakeQuantize(FakeQuantizeBase):
                 got=type(made).__name__,
                 expected="an observer with an integer dtype",
             )
-        self.scheme: QScheme = made.scheme
+        self.scheme = made.scheme
         self.quant_min, self.quant_max = self.scheme.quant_min, self.scheme.quant_max
         self.is_dynamic = made.is_dynamic
         self.dtype = made.dtype
@@ -101,7 +101,13 @@ class FakeQuantize(FakeQuantizeBase):
         return self.activation_post_process.calculate_qparams()
 
     def qparams(self) -> QParams:
-        """The grid in use, as the buffers have it now."""
+        """The grid in use, as the buffers have it now.
+
+        Raises:
+            CalibrationError: nothing has chosen one.
+        """
+        if self.scale.numel() == 1 and self.scale.item() == 1.0 and not self.zero_point.any():
+            self.calculate_qparams()  # says so, unless this is the grid that was chosen
         return QParams(self.scheme, self.scale.detach(), self.zero_point.detach())
 
     def _load_from_state_dict(

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule
+from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.aliases import changed_argument
 from fxquant.graph.macs import CONV_FUNCTIONS, TRANSPOSED_FUNCTIONS
 from fxquant.graph.query import (
@@ -244,7 +245,7 @@ def _unit_of(
         policies[roles["y"]] = Handled()
     elif isinstance(pattern.output, Fixed):
         policies[roles["y"]] = pattern.output
-    elif isinstance(pattern.output, Bounded) and not isinstance(qconfig.activation(), FixedQParamsObserver):
+    elif isinstance(pattern.output, Bounded) and not _is_fixed(qconfig.activation()):
         assert qconfig.activation_scheme is not None  # _refuse saw to it
         policies[roles["y"]] = Fixed(pattern.output.qparams(qconfig.activation_scheme))
     elif pattern.output in (Output.PICKED, Output.CLAMPED):
@@ -274,12 +275,16 @@ def _is_returned(node: Node) -> bool:
 def _observed(observer: Callable[[], Any]) -> GridPolicy:
     """The policy that an observer of a configuration stands for."""
     made = observer()
-    return Fixed(made.qparams()) if isinstance(made, FixedQParamsObserver) else Observed(observer)
+    return Fixed(made.qparams()) if _is_fixed(made) else Observed(observer)
+
+
+def _is_fixed(made: Any) -> bool:
+    return isinstance(observer_in(made), FixedQParamsObserver)
 
 
 def _per_call(qconfig: QConfig) -> Dynamic:
     assert qconfig.activation_scheme is not None  # so is every QConfig that is dynamic
-    return Dynamic(qconfig.activation_scheme, float(qconfig.activation().eps))
+    return Dynamic(qconfig.activation_scheme, float(observer_in(qconfig.activation()).eps))
 
 
 def _input_observer(

@@ -9,6 +9,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
+from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
 from fxquant.qconfig import QConfigMapping
@@ -26,6 +27,8 @@ class PassContext:
     """Observes the values that no unit makes; None: as the QConfig of the unit that reads them says."""
     handlers: Mapping[str, Any] = field(default_factory=dict)
     """Root of a unit -> the handler that a user registered for its pattern."""
+    weight_layers: Mapping[str, FakeQuantizedWeight] = field(default_factory=dict)
+    """Root of a unit -> the layer with its weight, where the integers come from its ``weight_fake_quant``."""
     example_args: tuple[Any, ...] = ()
     example_kwargs: Mapping[str, Any] = field(default_factory=dict)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 from torch.fx import GraphModule
 
+from fxquant.fake_quantize.own import OwnIntegersFakeQuantize
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module
@@ -19,8 +22,10 @@ def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
         target = add_module(gm, f"{point.node.name}_fake_quant", StaticFakeQuantize(point.qparams))
         insert_after(point.node, target, users=point.users)
     insert_call_grids(gm, ctx)
-    for node, qparams in weighted_nodes(gm, ctx):
-        node.target = add_module(
-            gm, str(node.target), with_fake_quantized_weight(called_module(node), qparams), instead_of=(node,)
-        )
+    for node, unit in weighted_nodes(gm, ctx):
+        own = ctx.weight_layers.get(unit.root)
+        rounding = None if own is None else OwnIntegersFakeQuantize(copy.deepcopy(own.weight_fake_quant))
+        grid = ctx.plan.qparams[unit.roles["weight"]]
+        layer = with_fake_quantized_weight(called_module(node), grid if rounding is None else rounding)
+        node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm

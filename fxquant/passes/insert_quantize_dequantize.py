@@ -24,8 +24,7 @@ def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule
         integers = insert_after(point.node, quantize, users=point.users)
         insert_after(integers, dequantize, users=tuple(integers.users))
     insert_call_grids(gm, ctx)
-    for node, qparams in weighted_nodes(gm, ctx):
-        node.target = add_module(
-            gm, str(node.target), with_dequantized_weight(called_module(node), qparams), instead_of=(node,)
-        )
+    for node, unit in weighted_nodes(gm, ctx):
+        layer = with_dequantized_weight(called_module(node), ctx.plan.qparams[unit.roles["weight"]])
+        node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm

@@ -17,6 +17,7 @@ from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
 from fxquant.passes.propagate_grids import propagate_grids
 from fxquant.passes.settle_constants import settle_constants
+from fxquant.passes.take_integers import take_integers
 
 Pipeline = tuple[Pass, ...]
 
@@ -36,10 +37,11 @@ FOLD: Pipeline = (
 
 TO_FAKE_QUANT: Pipeline = (*FOLD, insert_fake_quant, eliminate_dead_code)
 
-TO_REFERENCE: Pipeline = (*FOLD, insert_quantize_dequantize, eliminate_dead_code)
+TO_REFERENCE: Pipeline = (*FOLD, take_integers, insert_quantize_dequantize, eliminate_dead_code)
 
 TO_INT8: Pipeline = (
     *FOLD,
+    take_integers,  # lowering rounds to the nearest step
     lower_units,
     merge_requantize,  # before the layout: a conversion that is gone needs none
     choose_layout,

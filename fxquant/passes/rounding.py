@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
 from fxquant.graph.edit import add_module, insert_after
-from fxquant.graph.query import nodes_by_name
+from fxquant.graph.query import called_module, nodes_by_name
+from fxquant.nn.weight import all_finite
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
+from fxquant.plan import QuantUnit
 from fxquant.spec import Dynamic, QParams
 
 
@@ -65,12 +70,30 @@ def insert_call_grids(gm: GraphModule, ctx: PassContext) -> None:
                 insert_after(value, target, users=(reader,))
 
 
-def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QParams]]:
-    """The calls whose weight is quantized, each with the weight's grid."""
+def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantUnit]]:
+    """The calls whose weight is quantized, each with its unit."""
     nodes = nodes_by_name(gm)
     patterns = {pattern.name: pattern for pattern in ctx.patterns}
     return [
-        (nodes[unit.captures[patterns[unit.pattern].weight or ""]], ctx.plan.qparams[unit.roles["weight"]])
+        (nodes[unit.captures[patterns[unit.pattern].weight or ""]], unit)
         for unit in ctx.plan.units
         if "weight" in unit.roles
     ]
+
+
+def finite_weight(node: Node) -> Tensor:
+    """The weight of the layer that a node calls, detached.
+
+    Raises:
+        CalibrationError: some of it is inf or NaN.
+    """
+    weight: Tensor = called_module(node).weight.detach()
+    if not all_finite(weight):
+        raise CalibrationError(
+            "a weight holds values that are not finite",
+            at=node,
+            got=f"{int((~torch.isfinite(weight)).sum())} of {weight.numel()} values are inf or NaN",
+            expected="finite weights; with a batch norm folded in, finite statistics too",
+            hint=f"look at {node.target}.weight and at the batch norm behind it",
+        )
+    return weight

@@ -71,6 +71,7 @@ FORMS = {
     "reference": {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
+        "take_integers": "",
         "insert_quantize_dequantize": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
@@ -95,6 +96,7 @@ FORMS = {
     "int8": {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
+        "take_integers": "",
         "lower_units": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
