@@ -32,7 +32,7 @@ from fxquant.passes.boundaries import Boundaries
 from fxquant.passes.configure import Decision, decide
 from fxquant.passes.splits import APART, torn
 from fxquant.patterns.floats import why_float
-from fxquant.patterns.matcher import match
+from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan import QuantUnit, Rejection
 from fxquant.qconfig import QConfig
@@ -57,14 +57,14 @@ class _Refusal:
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
     decisions = decide(gm, ctx.config)
-    patterns = sorted(ctx.patterns, key=lambda pattern: -pattern.root.size)
+    index = PatternIndex(ctx.patterns)
     taken: set[Node] = set()
     matches: list[Match] = []
     rejections: list[Rejection] = []
     for node in reversed(gm.graph.nodes):
         if node.op not in CALLS or node in taken:
             continue
-        found, rejection = _best_match(node, patterns, taken, ctx.backend, decisions)
+        found, rejection = _best_match(node, index.ending_in(node), taken, ctx.backend, decisions)
         if found is not None:
             taken.update(found.nodes)
             matches.append(found)
@@ -95,7 +95,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _best_match(
-    node: Node, patterns: list[Pattern], taken: set[Node], backend: Backend, decisions: Mapping[Node, Decision]
+    node: Node, patterns: tuple[Pattern, ...], taken: set[Node], backend: Backend, decisions: Mapping[Node, Decision]
 ) -> tuple[Match | None, Rejection | None]:
     near: Mismatch | None = None
     refusal: tuple[str, _Refusal] | None = None
@@ -112,11 +112,11 @@ def _best_match(
             return found, None
         logger.debug("%s: %s refused: %s", node.name, pattern.name, refused.reason)
         refusal = (pattern.name, refused)
-    if near is not None and near.matched:
+    if near is not None:
         text = "%s: %d patterns tried; nearest miss %s, stopped at %s: %s"
         logger.debug(text, node.name, len(patterns), near.pattern, near.node.name, near.reason)
-    elif near is not None:
-        logger.debug("%s: %d patterns tried; none ends in this operator", node.name, len(patterns))
+    elif not patterns:
+        logger.debug("%s: no pattern ends in this operator", node.name)
     if not any(info.dtype.is_floating_point for info in tensors_of(node)) or _computes_nothing(node):
         return None, None  # sizes, masks: nothing that could be quantized
     if refusal is None:

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from fxquant.backends.base import Backend
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.patterns.pattern import Pattern
-from fxquant.plan import QuantPlan
+from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.qconfig import QConfigMapping
 
 
@@ -31,6 +31,14 @@ class PassContext:
     """Root of a unit -> the layer with its weight, where the integers come from its ``weight_fake_quant``."""
     example_args: tuple[Any, ...] = ()
     example_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    _by_name: dict[str, Pattern] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._by_name = {pattern.name: pattern for pattern in self.patterns}
+
+    def pattern_of(self, unit: QuantUnit) -> Pattern:
+        """The pattern that a unit of the plan was matched by."""
+        return self._by_name[unit.pattern]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from fxquant.plan import QuantUnit
 @graph_pass(keeps_values=True, required=True)
 def fold_conv_bn(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bn(conv(x))`` becomes one convolution, under the name of the batch norm's node."""
-    patterns = {pattern.name: pattern for pattern in ctx.patterns}
-    ctx.plan = replace(ctx.plan, units=tuple(_fold(gm, unit, patterns[unit.pattern]) for unit in ctx.plan.units))
+    ctx.plan = replace(ctx.plan, units=tuple(_fold(gm, unit, ctx.pattern_of(unit)) for unit in ctx.plan.units))
     return gm
 
 

@@ -25,10 +25,9 @@ from fxquant.spec import Dynamic, QParams, TensorRef
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
 def lower_units(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Emit one integer operator per unit; quantize and dequantize once per value, shared by all who read it."""
-    patterns = {pattern.name: pattern for pattern in ctx.patterns}
     lowering = _Lowering(gm, ctx.plan, ctx.backend, nodes_by_name(gm))
     for unit in ctx.plan.units:
-        pattern = patterns[unit.pattern]
+        pattern = ctx.pattern_of(unit)
         if pattern.handler is not None:
             lowering.by_handler(unit, ctx.handlers[unit.root])
         else:

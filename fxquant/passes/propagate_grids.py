@@ -15,10 +15,9 @@ from fxquant.spec import GridPolicy, Observed, QScheme, SharedWith, TensorRef
 @graph_pass(after=("annotate",), keeps_values=True)
 def propagate_grids(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Refine the plan's policies; the graph stays as it is."""
-    patterns = {pattern.name: pattern for pattern in ctx.patterns}
     plan = ctx.plan
     for unit in plan.units:
-        if patterns[unit.pattern].output is Output.ONE_FOR_ALL:
+        if ctx.pattern_of(unit).output is Output.ONE_FOR_ALL:
             plan = _join(plan, unit)
     ctx.plan = plan
     return gm

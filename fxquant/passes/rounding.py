@@ -35,7 +35,6 @@ def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
     unit makes is rounded for the units that read it; whatever else reads it goes on reading the float value.
     """
     nodes = nodes_by_name(gm)
-    patterns = {pattern.name: pattern for pattern in ctx.patterns}
     made = {unit.roles["y"].name: unit for unit in ctx.plan.units if "y" in unit.roles}
     readers: dict[str, list[Node]] = {}
     for unit in ctx.plan.units:
@@ -49,7 +48,7 @@ def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
         node = nodes[ref.name]
         if ref.name not in made:
             points.append(RoundingPoint(node, qparams, tuple(readers.get(ref.name, ()))))
-        elif patterns[made[ref.name].pattern].output is not Output.PICKED:
+        elif ctx.pattern_of(made[ref.name]).output is not Output.PICKED:
             points.append(RoundingPoint(node, qparams, tuple(node.users)))
     return points
 
@@ -73,9 +72,8 @@ def insert_call_grids(gm: GraphModule, ctx: PassContext) -> None:
 def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantUnit]]:
     """The calls whose weight is quantized, each with its unit."""
     nodes = nodes_by_name(gm)
-    patterns = {pattern.name: pattern for pattern in ctx.patterns}
     return [
-        (nodes[unit.captures[patterns[unit.pattern].weight or ""]], unit)
+        (nodes[unit.captures[ctx.pattern_of(unit).weight or ""]], unit)
         for unit in ctx.plan.units
         if "weight" in unit.roles
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,23 @@ class _Fit:
 
     nodes: tuple[Node, ...] = ()
     captures: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PatternIndex:
+    """Finds the patterns that may end in a node: larger ones first, in the given order where they are of one size."""
+
+    def __init__(self, patterns: Iterable[Pattern]) -> None:
+        self._by_target: dict[Any, dict[int, Pattern]] = defaultdict(dict)
+        for rank, pattern in enumerate(sorted(patterns, key=lambda pattern: -pattern.root.size)):
+            for target in pattern.root.targets:
+                self._by_target[target][rank] = pattern
+
+    def ending_in(self, node: Node) -> tuple[Pattern, ...]:
+        """Those of whose root ``node`` is a call; of every other pattern, nothing fits there."""
+        found: dict[int, Pattern] = {}
+        for target in _called(node):
+            found.update(self._by_target.get(target, {}))
+        return tuple(found[rank] for rank in sorted(found))
 
 
 def match(pattern: Pattern, root: Node) -> Match | Mismatch:
@@ -119,10 +137,15 @@ def _named(name: str, node: Node) -> dict[str, Node]:
 
 
 def _is_call_of(node: Node, targets: tuple[Any, ...]) -> bool:
+    return any(target in targets for target in _called(node))
+
+
+def _called(node: Node) -> tuple[Any, ...]:
+    """What a pattern may name to mean the call: a function, a method's name, or the types of a module."""
     if node.op == "call_module":
         module = module_of(node)
-        return module is not None and (canonical_type(module) in targets or type(module) in targets)
-    return node.op in ("call_function", "call_method") and node.target in targets
+        return () if module is None else (canonical_type(module), type(module))
+    return (node.target,) if node.op in ("call_function", "call_method") else ()
 
 
 def _names(targets: tuple[Any, ...]) -> str:

@@ -12,8 +12,9 @@ from torch.fx import Graph, GraphModule, symbolic_trace
 
 from fxquant.patterns.conv import CONV, CONV_BN, plus_residual
 from fxquant.patterns.elementwise import ELEMENTWISE
-from fxquant.patterns.matcher import match
+from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match, Mismatch, Pattern, number, op, tensor
+from fxquant.patterns.registry import DEFAULT_PATTERNS
 
 CAT = next(pattern for pattern in ELEMENTWISE if pattern.name == "cat")
 ADD_NUMBER = Pattern("add_number", op(torch.add)(tensor("x"), number("other")).named("add"))
@@ -273,3 +274,26 @@ def test_placeholders_outputs_and_attributes_are_no_calls():
     for node in graph.nodes:
         if node.op != "call_function":
             assert isinstance(match(Pattern("p", op("x", "output")(), inputs=()), node), Mismatch)
+
+
+class OwnConv(nn.Conv2d):
+    """Changes nothing."""
+
+
+def test_the_index_finds_what_fits_and_the_larger_first():
+    graph = Graph()
+    conv = graph.call_module("0", (graph.placeholder("x"),))
+    graph.call_function(F.relu, (conv,))
+    unknown = graph.call_function(len, (conv,))
+    graph.call_module("1", (conv,))
+    GraphModule(nn.Sequential(OwnConv(3, 3, 1), nn.BatchNorm2d(3)), graph)
+    mine = Pattern("mine", op(OwnConv)(tensor("x")))
+    patterns = (*DEFAULT_PATTERNS, mine)
+    index = PatternIndex(patterns)
+    for node in graph.nodes:
+        found = index.ending_in(node)
+        fitting = [p for p in patterns if isinstance(match(p, node), Match)]
+        assert [p for p in found if p in fitting] == sorted(fitting, key=lambda p: -p.root.size)
+        assert [p.root.size for p in found] == sorted((p.root.size for p in found), reverse=True)
+    assert mine in index.ending_in(conv)
+    assert index.ending_in(unknown) == ()
