@@ -3,6 +3,13 @@
 from fxquant.kernels.adaptive_avg_pool2d import adaptive_avg_pool2d
 from fxquant.kernels.add import add
 from fxquant.kernels.avg_pool2d import avg_pool2d
+from fxquant.kernels.cachemask import (
+    _fake_quantize_per_tensor_affine_cachemask_tensor_qparams,
+    fake_quantize_per_channel_affine_cachemask,
+    fake_quantize_per_channel_affine_cachemask_backward,
+    fake_quantize_per_tensor_affine_cachemask,
+    fake_quantize_per_tensor_affine_cachemask_backward,
+)
 from fxquant.kernels.cat import cat
 from fxquant.kernels.conv2d import conv2d
 from fxquant.kernels.dequantize import dequantize
@@ -10,11 +17,16 @@ from fxquant.kernels.embedding import embedding
 from fxquant.kernels.embedding_bag import embedding_bag
 from fxquant.kernels.fake_quantize import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
 from fxquant.kernels.fake_quantize_learnable import (
+    _fake_quantize_learnable_per_channel_affine,
+    _fake_quantize_learnable_per_channel_affine_backward,
+    _fake_quantize_learnable_per_tensor_affine,
+    _fake_quantize_learnable_per_tensor_affine_backward,
     fake_quantize_learnable_per_channel_affine,
     fake_quantize_learnable_per_channel_affine_backward,
     fake_quantize_learnable_per_tensor_affine,
     fake_quantize_learnable_per_tensor_affine_backward,
 )
+from fxquant.kernels.fused_moving_avg_obs_fake_quant import fused_moving_avg_obs_fake_quant
 from fxquant.kernels.histogram import histogram
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear import linear
@@ -30,6 +42,11 @@ from fxquant.kernels.table import table
 
 __all__ = [
     "NativeStatus",
+    "_fake_quantize_learnable_per_channel_affine",
+    "_fake_quantize_learnable_per_channel_affine_backward",
+    "_fake_quantize_learnable_per_tensor_affine",
+    "_fake_quantize_learnable_per_tensor_affine_backward",
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
     "adaptive_avg_pool2d",
     "add",
     "avg_pool2d",
@@ -43,7 +60,12 @@ __all__ = [
     "fake_quantize_learnable_per_tensor_affine",
     "fake_quantize_learnable_per_tensor_affine_backward",
     "fake_quantize_per_channel_affine",
+    "fake_quantize_per_channel_affine_cachemask",
+    "fake_quantize_per_channel_affine_cachemask_backward",
     "fake_quantize_per_tensor_affine",
+    "fake_quantize_per_tensor_affine_cachemask",
+    "fake_quantize_per_tensor_affine_cachemask_backward",
+    "fused_moving_avg_obs_fake_quant",
     "histogram",
     "linear",
     "matmul",

@@ -90,7 +90,7 @@ def fake_quantize_per_channel_affine(
         Signature: ``torch.fake_quantize_per_channel_affine``.
     """
     if zero_point.is_floating_point():
-        return fake_quantize_float_qparams(CHANNEL_OP, input, scale, zero_point, axis, quant_min, quant_max)
+        return fake_quantize_float_qparams(CHANNEL_OP, input, scale, zero_point, axis, quant_min, quant_max)[0]
     return torch.ops.fxquant.fake_quantize_per_channel_affine.default(
         input, scale, zero_point, axis, quant_min, quant_max
     )
@@ -187,7 +187,7 @@ def _tensor_fake(input: Tensor, scale: float, zero_point: int, quant_min: int, q
     return torch.empty_like(input)
 
 
-def _tensor_qparams_fake(input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
+def tensor_qparams_fake(input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
     _check_tensors(TENSOR_OP, input, scale, zero_point, 1, quant_min, quant_max)
     return torch.empty_like(input)
 
@@ -200,12 +200,12 @@ def _channel_fake(
     return torch.empty_like(input)
 
 
-def _with_mask(fake: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    def fake_with_mask(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+def with_mask(fake: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def masked(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
         result = fake(input, *args)
         return result, torch.empty_like(result, dtype=torch.bool)
 
-    return fake_with_mask
+    return masked
 
 
 def _backward_fake(grad: Tensor, mask: Tensor) -> Tensor:
@@ -226,16 +226,16 @@ def _define_pair(
     define(
         f"{name}_cachemask{suffix}({arguments}) -> (Tensor output, Tensor mask)",
         reference=references[1],
-        fake=_with_mask(fake),
+        fake=with_mask(fake),
         gradient=True,
     )
     plain = getattr(getattr(torch.ops.fxquant, name), overload or "default")
     twin = getattr(getattr(torch.ops.fxquant, f"{name}_cachemask"), overload or "default")
-    differentiate(plain, lambda *args: _StraightThrough.apply(twin, *args)[0])
-    differentiate(twin, lambda *args: _StraightThrough.apply(twin, *args))
+    differentiate(plain, lambda *args: StraightThrough.apply(twin, *args)[0])
+    differentiate(twin, lambda *args: StraightThrough.apply(twin, *args))
 
 
-class _StraightThrough(torch.autograd.Function):
+class StraightThrough(torch.autograd.Function):
     """The result and the mask of an operator ``*_cachemask``; the gradient passes where the mask says so."""
 
     @staticmethod
@@ -279,7 +279,7 @@ _define_pair(
     "fake_quantize_per_tensor_affine",
     "Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max",
     (tensor_qparams_reference, tensor_qparams_mask_reference),
-    _tensor_qparams_fake,
+    tensor_qparams_fake,
     overload="tensor_qparams",
 )
 _define_pair(

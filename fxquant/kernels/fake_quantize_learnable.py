@@ -13,7 +13,7 @@ from fxquant.kernels.affine import FLOATS, Grid, make_grid, real
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
 from fxquant.kernels.gradient import differentiate
 from fxquant.kernels.layout import like
-from fxquant.kernels.library import define
+from fxquant.kernels.library import compose, define
 from fxquant.kernels.qparams import scale_values, zero_point_values
 
 TENSOR_OP = "fxquant::fake_quantize_learnable_per_tensor_affine"
@@ -116,6 +116,13 @@ def fake_quantize_learnable_per_channel_affine_backward(
     return torch.ops.fxquant.fake_quantize_learnable_backward.default(
         grad, input, scale, zero_point, axis, quant_min, quant_max, grad_factor
     )
+
+
+# as torch spells them
+_fake_quantize_learnable_per_tensor_affine = fake_quantize_learnable_per_tensor_affine
+_fake_quantize_learnable_per_channel_affine = fake_quantize_learnable_per_channel_affine
+_fake_quantize_learnable_per_tensor_affine_backward = fake_quantize_learnable_per_tensor_affine_backward
+_fake_quantize_learnable_per_channel_affine_backward = fake_quantize_learnable_per_channel_affine_backward
 
 
 def whole(zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
@@ -263,7 +270,7 @@ class _Learnable(torch.autograd.Function):
 
 
 def _define_forward(name: str, arguments: str, forward: Callable[..., Tensor]) -> None:
-    define(f"{name}({arguments}) -> Tensor", reference=forward, fake=forward, gradient=True, composed=True)
+    compose(f"{name}({arguments}) -> Tensor", kernel=forward, fake=forward, gradient=True)
     operator = getattr(torch.ops.fxquant, name).default
     differentiate(operator, lambda *args: _Learnable.apply(operator, *args), tensors=3)
 

@@ -20,7 +20,7 @@ from fxquant.kernels.qparams import along, scale_values
 
 def fake_quantize_float_qparams(
     op: str, input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """``(clamp(round(x * (1 / scale) + zero_point)) - zero_point) * scale`` per index of ``axis``.
 
     The zero point is added before rounding, since it is no whole number of steps, and may lie outside the limits. Its
@@ -37,7 +37,7 @@ def fake_quantize_float_qparams(
         quant_max: Largest step; an int32.
 
     Returns:
-        The dtype, shape and memory format of ``input``.
+        The dtype, shape and memory format of ``input``; and a bool mask of where the gradient passes.
 
     Raises:
         KernelError: dtype, shape, axis or limits do not fit, or FXQUANT_KERNELS=native.
@@ -89,15 +89,19 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         grid = make_grid(op, "input", x, scale, zero_point, axis, quant_min, quant_max)
         steps = _steps(x, grid)
-        ctx.save_for_backward(grid.inside(steps))
+        mask = like(x, grid.inside(steps))
+        ctx.save_for_backward(mask)
+        ctx.mark_non_differentiable(mask)
+        ctx.set_materialize_grads(False)
         # the difference is no whole number: in float32 it would be rounded too, before the product is
         values = (grid.saturate(steps).double() - grid.zero_point.double()) * grid.scale.double()
-        return like(x, values.to(steps.dtype).to(x.dtype))
+        return like(x, values.to(steps.dtype).to(x.dtype)), mask
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return None, torch.ops.fxquant.fake_quantize_backward.default(grad, mask), None, None, None, None, None
+        passed = None if grad is None else torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
+        return None, passed, None, None, None, None, None

@@ -61,9 +61,8 @@ def define(
     reference: Callable[..., Any],
     fake: Callable[..., Any],
     gradient: bool = False,
-    composed: bool = False,
 ) -> str:
-    """Define ``torch.ops.fxquant.<name>``.
+    """Define ``torch.ops.fxquant.<name>``, which has native kernels.
 
     Args:
         schema: Name, arguments and results, in torch's schema language; with an overload name or without.
@@ -71,15 +70,19 @@ def define(
         fake: The result's shape, dtype and strides, on tensors that have no data.
         gradient: Whether a gradient is going to be registered. Without one the operator is invisible to autograd, which
             saves 2 to 4 us a call.
-        composed: The reference calls other operators of the library, and is the kernel of every device.
 
     Returns:
         The qualified name ``fxquant::<name>``.
     """
+    kernel = _refusal(schema.partition("(")[0]) if SETTINGS.kernels == "native" else reference
+    return compose(schema, kernel=kernel, fake=fake, gradient=gradient)
+
+
+def compose(schema: str, *, kernel: Callable[..., Any], fake: Callable[..., Any], gradient: bool = False) -> str:
+    """Define an operator that calls others, on every device; arguments and result as for :func:`define`."""
     name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     operator = schema.partition("(")[0]
-    fallback = _refusal(operator) if SETTINGS.kernels == "native" and not composed else reference
-    LIBRARY.impl(operator, fallback, "CompositeExplicitAutograd")
+    LIBRARY.impl(operator, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fxquant::{operator}", fake, lib=LIBRARY)
     if not gradient:
         LIBRARY.impl(operator, torch.library.fallthrough_kernel, "Autograd")
