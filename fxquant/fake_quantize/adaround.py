@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import SpecError
+from fxquant.fake_quantize.base import refuse_script
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.observers.minmax import PerChannelMinMaxObserver
 from fxquant.observers.qparams import middle
@@ -119,6 +120,9 @@ class AdaRoundFakeQuantize(FakeQuantize):
         steps = x.detach() * (1.0 / scale)
         steps = torch.round(steps) if self.V.numel() == 0 else torch.floor(steps) + (self.V.detach() >= 0)
         return (steps + zero_point).clamp(low, high).to(self.scheme.dtype)
+
+    def __prepare_scriptable__(self) -> AdaRoundFakeQuantize:
+        raise refuse_script(self, "torch.compile and torch.export take it; FakeQuantize can be scripted")
 
     def _grid(self, x: Tensor) -> tuple[Tensor, int, int, int]:
         """Scale in a shape that broadcasts, in float32 (float64 for a float64 weight); zero point; limits."""

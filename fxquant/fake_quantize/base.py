@@ -1,18 +1,19 @@
 """What every fake-quantize module is: an observer and a grid, each with a switch."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from fxquant.errors import SpecError
 from fxquant.observers.base import keeping_dtype
 from fxquant.observers.constructor import Constructor
 from fxquant.spec import QParams, QScheme
+
+# No ``from __future__ import annotations`` here, nor below these classes: TorchScript reads annotations as they stand.
 
 
 class Switches(nn.Module):
@@ -50,7 +51,7 @@ class Switches(nn.Module):
         switch.fill_(int(on))
         self._said[name] = (switch, _version(switch), bool(on))
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Switches:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Switches":
         """Move, but never cast: half precision cannot hold a range."""
         super()._apply(keeping_dtype(fn), recurse)
         self._remember()
@@ -66,14 +67,13 @@ class Switches(nn.Module):
             self.is_on(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_said": {}}
+        return {**self.__dict__, "_said": dict.fromkeys(self._said)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._said = {}
-        for name in ("fake_quant_enabled", "observer_enabled", "static_enabled", "learning_enabled"):
-            if name in self._buffers:
-                self.is_on(name)
+        for name in state["_said"]:
+            self.is_on(name)
 
 
 def _version(switch: Tensor) -> float:
@@ -88,6 +88,8 @@ class FakeQuantizeBase(Switches):
     back; measure the values and choose the grid anew. A derived class writes ``forward`` and ``calculate_qparams``;
     ``scheme``, the grid that it simulates, is what a ``QConfig`` needs to know of it.
     """
+
+    __jit_ignored_attributes__ = ("_said", "scheme")
 
     scheme: QScheme
     fake_quant_enabled: Tensor
@@ -114,18 +116,28 @@ class FakeQuantizeBase(Switches):
         kind = torch.float32 if self.scheme.float_qparams else torch.int32
         return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
 
+    @torch.jit.export
     def enable_fake_quant(self, enabled: bool = True) -> None:
         """Round to the grid and back, or pass values on."""
-        self.set_switch("fake_quant_enabled", enabled)
+        if torch.jit.is_scripting():
+            self.fake_quant_enabled.fill_(int(enabled))
+        else:
+            self.set_switch("fake_quant_enabled", enabled)
 
+    @torch.jit.export
     def disable_fake_quant(self) -> None:
         """Pass values on as they are."""
         self.enable_fake_quant(False)
 
+    @torch.jit.export
     def enable_observer(self, enabled: bool = True) -> None:
         """Measure values and choose the grid anew, or keep it."""
-        self.set_switch("observer_enabled", enabled)
+        if torch.jit.is_scripting():
+            self.observer_enabled.fill_(int(enabled))
+        else:
+            self.set_switch("observer_enabled", enabled)
 
+    @torch.jit.export
     def disable_observer(self) -> None:
         """Keep the grid as it is."""
         self.enable_observer(False)
@@ -141,25 +153,37 @@ def observer_in(module: Any) -> Any:
     return getattr(module, "activation_post_process", module)
 
 
+def refuse_script(module: nn.Module, hint: str) -> SpecError:
+    """What ``__prepare_scriptable__`` of a module that TorchScript cannot run raises."""
+    return SpecError("this fake-quantize module cannot be scripted", got=type(module).__name__, hint=hint)
+
+
+def can_be_switched(module: nn.Module) -> bool:
+    """Whether it is a fake-quantize module, or one that ``torch.jit.script`` made of one."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return all(hasattr(module, name) for name in ("enable_fake_quant", "enable_observer"))
+    return isinstance(module, FakeQuantizeBase)
+
+
 def enable_fake_quant(module: nn.Module) -> None:
     """For ``model.apply``: every fake-quantize module rounds to its grid."""
-    if isinstance(module, FakeQuantizeBase):
-        module.enable_fake_quant()
+    if can_be_switched(module):
+        cast(FakeQuantizeBase, module).enable_fake_quant()
 
 
 def disable_fake_quant(module: nn.Module) -> None:
     """For ``model.apply``: every fake-quantize module passes values on."""
-    if isinstance(module, FakeQuantizeBase):
-        module.disable_fake_quant()
+    if can_be_switched(module):
+        cast(FakeQuantizeBase, module).disable_fake_quant()
 
 
 def enable_observer(module: nn.Module) -> None:
     """For ``model.apply``: every fake-quantize module measures its values, and chooses its grid anew."""
-    if isinstance(module, FakeQuantizeBase):
-        module.enable_observer()
+    if can_be_switched(module):
+        cast(FakeQuantizeBase, module).enable_observer()
 
 
 def disable_observer(module: nn.Module) -> None:
     """For ``model.apply``: every fake-quantize module keeps its grid."""
-    if isinstance(module, FakeQuantizeBase):
-        module.disable_observer()
+    if can_be_switched(module):
+        cast(FakeQuantizeBase, module).disable_observer()

@@ -1,9 +1,8 @@
 """Fake-quantize with a grid that is known beforehand: outputs of sigmoid, softmax, tanh."""
 
-from __future__ import annotations
-
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fxquant.errors import SpecError
@@ -35,6 +34,7 @@ class FixedQParamsFakeQuantize(FakeQuantize):
     def observe(self, x: Tensor) -> None:
         """What is seen changes nothing."""
 
+    @torch.jit.export
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """The grid."""
         return self.scale, self.zero_point

@@ -1,7 +1,5 @@
 """Fake-quantize with a moving average of ranges, by one operator: the usual choice while training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -52,10 +50,16 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
 
     def observe(self, x: Tensor) -> None:
         """Measure a batch, average its range into the running one, and choose the grid anew."""
+        if torch.jit.is_scripting():
+            self.observe_by_observer(x)
+        else:
+            self._observe_fused(x)
+
+    def _observe_fused(self, x: Tensor) -> None:
         made, scheme = self.activation_post_process, self.scheme
         assert isinstance(made, (MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver))
         if scheme.group_size is not None or scheme.float_qparams:
-            super().observe(x)
+            self.observe_by_observer(x)
             return
         made.start(() if scheme.axis is None else (x.shape[scheme.axis],), x)
         low, high, scale, zero_point, nonfinite = moving_average_qparams(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError, SpecError
-from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.fake_quantize.base import FakeQuantizeBase, refuse_script
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
@@ -215,6 +215,9 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         """Whether values are rounded to the grid."""
         self.set_switch("fake_quant_enabled", enabled)
         return self
+
+    def __prepare_scriptable__(self) -> LearnableFakeQuantize:
+        raise refuse_script(self, "torch.compile and torch.export take it; FakeQuantize can be scripted")
 
     def observe_quant_params(self) -> None:
         """Print the grid."""

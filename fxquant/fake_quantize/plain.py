@@ -1,7 +1,5 @@
 """Fake-quantize with any observer: measure, choose a grid, round to it and back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -68,30 +66,61 @@ class FakeQuantize(FakeQuantizeBase):
         self.qscheme = getattr(made, "qscheme", None)
         self.ch_axis = -1 if self.scheme.axis is None else self.scheme.axis
         self.is_per_channel = self.scheme.axis is not None
+        self.is_grouped = self.scheme.group_size is not None
         zero_point_dtype = torch.float32 if self.scheme.float_qparams else torch.int32
         self.register_buffer("scale", torch.tensor([1.0], dtype=torch.float32))
         self.register_buffer("zero_point", torch.tensor([0], dtype=zero_point_dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format."""
-        if self.is_on("observer_enabled") and x.numel():
-            self.observe(x.detach())
-        if self.is_on("fake_quant_enabled"):
-            return fake_quantize(x, self.scale, self.zero_point, self.scheme)
+        if torch.jit.is_scripting():
+            if self.observer_enabled[0] == 1 and x.numel() > 0:
+                self.observe(x.detach())
+            if self.fake_quant_enabled[0] == 1:
+                return self._rounded_in_script(x)
+        else:
+            if self.is_on("observer_enabled") and x.numel():
+                self.observe(x.detach())
+            if self.is_on("fake_quant_enabled"):
+                return fake_quantize(x, self.scale, self.zero_point, self.scheme)
         return x
+
+    def _rounded_in_script(self, x: Tensor) -> Tensor:
+        """``fake_quantize`` for TorchScript."""
+        if self.is_grouped:
+            raise RuntimeError("TorchScript knows no grids per group")
+        if not self.is_per_channel:
+            return torch.ops.fxquant.fake_quantize_per_tensor_affine(
+                x, self.scale, self.zero_point, self.quant_min, self.quant_max
+            )
+        axis = self.ch_axis % x.dim()
+        if self.zero_point.is_floating_point():  # ours is no operator; torch's gives the same bits
+            return torch.fake_quantize_per_channel_affine(
+                x, self.scale, self.zero_point, axis, self.quant_min, self.quant_max
+            )
+        return torch.ops.fxquant.fake_quantize_per_channel_affine(
+            x, self.scale, self.zero_point, axis, self.quant_min, self.quant_max
+        )
 
     def observe(self, x: Tensor) -> None:
         """Measure a batch, and choose the grid anew."""
+        self.observe_by_observer(x)
+
+    def observe_by_observer(self, x: Tensor) -> None:
+        """The same, by the observer and nothing else."""
         self.activation_post_process(x)
-        self.set_grid(*self.calculate_qparams())
+        scale, zero_point = self.calculate_qparams()
+        self.set_grid(scale, zero_point)
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
         """Copy a grid into the buffers, which keep their dtype and device."""
-        for buffer, value in ((self.scale, scale), (self.zero_point, zero_point)):
-            if buffer.shape != value.shape:
-                buffer.resize_(value.shape)
-            buffer.copy_(value)
+        if self.scale.shape != scale.shape:
+            self.scale.resize_(scale.shape)
+            self.zero_point.resize_(scale.shape)
+        self.scale.copy_(scale)
+        self.zero_point.copy_(zero_point)
 
+    @torch.jit.export
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """``(scale, zero_point)`` for what the observer saw.
 
@@ -119,6 +148,22 @@ class FakeQuantize(FakeQuantizeBase):
             if isinstance(saved, Tensor) and saved.shape != buffer.shape and self.is_per_channel:
                 buffer.resize_(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
+
+    def __prepare_scriptable__(self) -> "FakeQuantize":
+        """What ``torch.jit.script`` calls first.
+
+        Raises:
+            SpecError: it would measure by an observer that cannot in TorchScript.
+        """
+        observer = type(self.activation_post_process)
+        if self.is_on("observer_enabled") and observer.update_in_script is ObserverBase.update_in_script:
+            raise SpecError(
+                "this observer cannot measure in TorchScript",
+                got=observer.__name__,
+                expected="MinMaxObserver, MovingAverageMinMaxObserver, theirs per channel, or a fixed grid",
+                hint="with disable_observer() first, any fake-quantize module of a calibrated grid can be scripted",
+            )
+        return self
 
     def extra_repr(self) -> str:
         switches = ", ".join(f"{name}={self.is_on(name)}" for name in ("fake_quant_enabled", "observer_enabled"))

@@ -1,7 +1,5 @@
 """What every observer is: a module that passes its input on, remembers what it saw, and answers with a grid."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +11,9 @@ from fxquant.observers.constructor import Constructor
 from fxquant.registry import Registry
 from fxquant.spec import QParams, QScheme
 
-OBSERVERS: Registry[type[ObserverBase]] = Registry("observer")
+OBSERVERS: Registry[type["ObserverBase"]] = Registry("observer")
+
+# No ``from __future__ import annotations`` here: TorchScript reads the annotations of modules as they stand.
 
 
 def keeping_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -35,13 +35,17 @@ class ObserverBase(nn.Module):
     """Base class of observers.
 
     ``forward(x)`` returns ``x`` itself and hands its values to ``update``, unless there are none. Statistics are
-    float32 buffers, and stay float32 when the model is cast. A derived class writes ``update`` and ``qparams``.
+    float32 buffers, and stay float32 when the model is cast. A derived class writes ``update`` and ``qparams``, and,
+    if it is to run in TorchScript, ``update_in_script`` and ``qparams_in_script``.
 
     Args:
         scheme: The grid asked for; None if the observer leaves values in float.
         dtype: The dtype that the user named, for those who read it.
         is_dynamic: Ranges are meant to be measured at run time.
     """
+
+    __jit_ignored_attributes__ = ("scheme",)
+    __jit_unused_properties__ = ("quant_min", "quant_max")
 
     def __init__(self, scheme: QScheme | None, *, dtype: torch.dtype, is_dynamic: bool = False) -> None:
         super().__init__()
@@ -62,8 +66,11 @@ class ObserverBase(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Observe ``x``, of any shape and real dtype, and return it. An empty tensor changes nothing."""
-        if x.numel():
-            self.update(x.detach())
+        if x.numel() > 0:
+            if torch.jit.is_scripting():
+                self.update_in_script(x.detach())
+            else:
+                self.update(x.detach())
         return x
 
     @abstractmethod
@@ -82,8 +89,19 @@ class ObserverBase(nn.Module):
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """``(scale, zero_point)`` of ``qparams()``: float32 and int32, [1] per tensor, [C] per channel."""
-        qparams = self.qparams()
-        return qparams.scale, qparams.zero_point
+        if torch.jit.is_scripting():
+            return self.qparams_in_script()
+        else:
+            qparams = self.qparams()
+            return qparams.scale, qparams.zero_point
+
+    def update_in_script(self, x: Tensor) -> None:
+        """``update`` for TorchScript."""
+        raise RuntimeError("this observer cannot measure in TorchScript: those of extremes and averages can")
+
+    def qparams_in_script(self) -> tuple[Tensor, Tensor]:
+        """``calculate_qparams`` for TorchScript."""
+        raise RuntimeError("this observer cannot choose a grid in TorchScript")
 
     @property
     def quant_min(self) -> int | None:
@@ -95,7 +113,7 @@ class ObserverBase(nn.Module):
         """Largest integer of the grid, inclusive; None without a grid."""
         return self.scheme.quant_max if self.scheme else None
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ObserverBase:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ObserverBase":
         """Move buffers as ``fn`` says, but keep their dtype: half precision cannot hold a range."""
         super()._apply(keeping_dtype(fn), recurse)
         return self

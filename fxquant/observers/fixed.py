@@ -1,7 +1,5 @@
 """A grid that is known beforehand: outputs of sigmoid, softmax, tanh."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -67,6 +65,12 @@ class FixedQParamsObserver(ObserverBase):
 
     def update(self, x: Tensor) -> None:
         """What is seen changes nothing."""
+
+    def update_in_script(self, x: Tensor) -> None:
+        """As ``update``."""
+
+    def qparams_in_script(self) -> tuple[Tensor, Tensor]:
+        return self.scale, self.zero_point
 
     def qparams(self) -> QParams:
         return QParams(self.scheme, self.scale, self.zero_point)

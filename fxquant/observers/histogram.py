@@ -1,7 +1,5 @@
 """Counts values in bins, and chooses the range that costs least: clips what is rare, if that pays."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -131,7 +129,7 @@ class HistogramObserver(RangeObserver):
         self._store(counts, low, high)
         self.nonfinite_count += nonfinite
 
-    def absorb(self, other: HistogramObserver) -> None:
+    def absorb(self, other: "HistogramObserver") -> None:
         """Take into account all that another observer has seen, as if this one had seen it.
 
         Raises:

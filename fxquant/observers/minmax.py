@@ -1,21 +1,19 @@
 """Smallest and largest value of all batches: exact, and at the mercy of outliers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 
 from fxquant.errors import SpecError
 from fxquant.observers.base import OBSERVERS
+from fxquant.observers.extremes import ExtremesObserver
 from fxquant.observers.qparams import SMALLEST_SCALE
-from fxquant.observers.range_observer import RangeObserver
 from fxquant.observers.scheme import make_scheme
 from fxquant.spec import QScheme
 
 
 @OBSERVERS.register("minmax")
-class MinMaxObserver(RangeObserver):
+class MinMaxObserver(ExtremesObserver):
     """Tracks the smallest and the largest value of whole tensors.
 
     Args:
@@ -70,10 +68,11 @@ class MinMaxObserver(RangeObserver):
             is_dynamic=is_dynamic,
             factory_kwargs=factory_kwargs,
         )
+        self.describe_for_script(grid)
 
 
 @OBSERVERS.register("per_channel_minmax")
-class PerChannelMinMaxObserver(RangeObserver):
+class PerChannelMinMaxObserver(ExtremesObserver):
     """Tracks the smallest and the largest value of each channel, or of each group within it.
 
     Args:
@@ -137,4 +136,5 @@ class PerChannelMinMaxObserver(RangeObserver):
             is_dynamic=is_dynamic,
             factory_kwargs=factory_kwargs,
         )
+        self.describe_for_script(grid)
         self.ch_axis = grid.axis or 0

@@ -1,7 +1,5 @@
 """Exponential moving average of the range of each batch: forgets outliers, suits activations while training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -68,7 +66,7 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
             )
 
     def merge(self, low: Tensor, high: Tensor) -> None:
-        _blend(self, low, high, self.averaging_constant)
+        blend(self.min_val, self.max_val, low, high, self.averaging_constant)
 
 
 @OBSERVERS.register("moving_average_per_channel")
@@ -120,14 +118,14 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
         self.averaging_constant = _checked(averaging_constant)
 
     def merge(self, low: Tensor, high: Tensor) -> None:
-        _blend(self, low, high, self.averaging_constant)
+        blend(self.min_val, self.max_val, low, high, self.averaging_constant)
 
 
-def _blend(observer: MinMaxObserver | PerChannelMinMaxObserver, low: Tensor, high: Tensor, rate: float) -> None:
-    min_val, max_val = observer.min_val, observer.max_val
+def blend(min_val: Tensor, max_val: Tensor, low: Tensor, high: Tensor, rate: float) -> None:
+    """Average the range of a batch into the running one, in place."""
     started, seen = min_val <= max_val, low <= high
+    # Written this way, and not as torch.lerp, because this is what torch.ao computes, bit for bit.
     for range_end, batch in ((min_val, low), (max_val, high)):
-        # Written this way, and not as torch.lerp, because this is what torch.ao computes, bit for bit.
         blended = torch.where(started, range_end + rate * (batch - range_end), batch)
         range_end.copy_(torch.where(seen, blended, range_end))
 
@@ -135,4 +133,4 @@ def _blend(observer: MinMaxObserver | PerChannelMinMaxObserver, low: Tensor, hig
 def _checked(averaging_constant: float) -> float:
     if not 0 <= averaging_constant <= 1:
         raise SpecError("averaging_constant is out of range", got=averaging_constant, expected="0 to 1")
-    return averaging_constant
+    return float(averaging_constant)

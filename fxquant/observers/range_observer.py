@@ -1,7 +1,5 @@
 """What the observers share that remember one range per scale: their buffers, saving, loading, resetting."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
