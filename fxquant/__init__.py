@@ -18,6 +18,8 @@ from fxquant.fake_quantize import (
     enable_fake_quant,
     enable_observer,
 )
+from fxquant.fake_quantize.defaults import get_default_qat_qconfig, get_default_qat_qconfig_mapping
+from fxquant.nn.frozen import freeze_bn_stats, update_bn_stats
 from fxquant.observers import (
     EntropyObserver,
     FixedQParamsObserver,
@@ -52,6 +54,7 @@ from fxquant.patterns import (
     unregister_pattern,
 )
 from fxquant.plan import QuantPlan, QuantUnit, Rejection
+from fxquant.qat import TrainingSchedule, prepare_qat, scale_parameters
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer import Quantizer
 from fxquant.spec import Clamp, QParams, QScheme, TensorRef
@@ -97,6 +100,7 @@ __all__ = [
     "Reject",
     "Rejection",
     "TensorRef",
+    "TrainingSchedule",
     "UnitView",
     "calibrate",
     "convert",
@@ -108,17 +112,23 @@ __all__ = [
     "fake_quantize",
     "float_qparams_weight_only_qconfig",
     "float_qparams_weight_only_qconfig_4bit",
+    "freeze_bn_stats",
+    "get_default_qat_qconfig",
+    "get_default_qat_qconfig_mapping",
     "get_default_qconfig",
     "get_default_qconfig_mapping",
     "kernels",
     "nn",
     "op",
     "prepare",
+    "prepare_qat",
     "print_passes",
     "quantize",
     "register_backend",
     "register_pattern",
+    "scale_parameters",
     "tensor",
     "tensors",
     "unregister_pattern",
+    "update_bn_stats",
 ]

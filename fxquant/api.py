@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from fxquant.calibration import check_iterable
 from fxquant.errors import CalibrationError, InputError
 from fxquant.patterns.pattern import Pattern
+from fxquant.qat import quantizer_of
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer import Quantizer
 
@@ -76,12 +77,13 @@ def calibrate(
 
 
 def convert(
-    prepared: Quantizer, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False
+    prepared: Quantizer | nn.Module, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False
 ) -> GraphModule:
     """Make the quantized model. ``prepared`` is not changed, so it can be converted again.
 
     Args:
-        prepared: A calibrated :class:`Quantizer`.
+        prepared: A calibrated :class:`Quantizer`, or what :func:`prepare_qat` gave: its grids are then taken as they
+            are, and nothing is observed again.
         to: ``"int8"``: integer operators on plain uint8 and int8 tensors. ``"fake_quant"``: the same grids simulated
             in float, differentiable. ``"reference"``: explicit quantize and dequantize around float operators.
         check: A batch, on which it is measured unit by unit whether the int8 operators, their integer reference and
@@ -93,11 +95,12 @@ def convert(
         A new ``torch.fx.GraphModule`` with the float model's signature. Its ``quant_plan`` says what was done.
 
     Raises:
+        InputError: ``prepared`` is neither.
         CalibrationError: a value was never observed, or a weight is not finite; the message names it.
         UnknownNameError: ``to`` is none of the three.
     """
     if not isinstance(prepared, Quantizer):
-        raise InputError("convert takes what prepare gave", got=type(prepared).__name__, expected="a Quantizer")
+        prepared = quantizer_of(prepared, allow_uncalibrated=allow_uncalibrated)
     return prepared.convert(to=to, check=check, allow_uncalibrated=allow_uncalibrated)
 
 

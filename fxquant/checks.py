@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
 from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
+from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.nn.weight import all_finite
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -25,7 +26,7 @@ from fxquant.report import Coverage
 LONGEST_LISTING = 20
 """Lines that a message lists before it says how many more there are."""
 
-RESERVED = ("observers", "parity", "quant_plan", "snapshots", "weight_layers")
+RESERVED = ("observers", "parity", "preparation", "quant_plan", "snapshots", "weight_layers")
 """Names that a converted model or a state dict needs for itself."""
 
 
@@ -101,7 +102,7 @@ def warn_of_unused_rules(before: Sequence[UnusedRule], gm: GraphModule, config: 
     A rule may name what only one of them has: an operator that was taken apart, or one of its parts. No warning is
     given of those that the default mapping has: nobody wrote them.
     """
-    default = get_default_qconfig_mapping(backend).rules()
+    default = (*get_default_qconfig_mapping(backend).rules(), *get_default_qat_qconfig_mapping(backend).rules())
     after = {(unused.rule.kind, unused.rule.key) for unused in unused_rules(gm, config)}
     for unused in before:
         if unused.rule not in default and (unused.rule.kind, unused.rule.key) in after:

@@ -52,6 +52,8 @@ class QuantPlan:
     rejections: tuple[Rejection, ...] = ()
     qparams: Mapping[TensorRef, QParams] = field(default_factory=dict)
     """Empty until calibrated."""
+    fake_quants: Mapping[TensorRef, str] = field(default_factory=dict)
+    """While training: the path of the module that puts a tensor on its grid; of a weight, that of its layer."""
 
     def unit_of(self) -> dict[str, QuantUnit]:
         """Node name -> the unit that holds it."""

@@ -113,7 +113,7 @@ class Quantizer:
             keep_untraceable=not strict,
         )
         unused = unused_rules(gm, self.config)
-        ctx = self._context(QuantPlan())
+        ctx = self.context(QuantPlan())
         manager = PassManager(PREPARE, instruments_for(read_settings()))
         self.graph_module = manager.run(gm, ctx)
         self.snapshots: tuple[Snapshot, ...] = manager.snapshots
@@ -125,6 +125,8 @@ class Quantizer:
         self.observers = _make_observers(self.plan)
         self.handlers = self._make_handlers()
         self.weight_layers = self._make_weight_layers()
+        self.trained: Mapping[TensorRef, QParams] | None = None
+        """The grids that the model was trained on, which then take the place of those of the observers."""
 
     @property
     def graph(self) -> Graph:
@@ -179,7 +181,7 @@ class Quantizer:
         qparams = self._qparams(allow_uncalibrated)
         self._warn_of_non_finite_values()
         declined = self._declined(gm, self.plan.with_observations(qparams))
-        ctx = self._context(self.plan.with_observations(qparams, declined))
+        ctx = self.context(self.plan.with_observations(qparams, declined))
         manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
         converted: Any = manager.run(gm, ctx)
         converted.eval()  # the modules that passes made, too
@@ -245,7 +247,8 @@ class Quantizer:
         patterns = tuple(known[p] if isinstance(p, str) else p for p in state["patterns"])
         self.__dict__.update({**state, "patterns": patterns})
 
-    def _context(self, plan: QuantPlan) -> PassContext:
+    def context(self, plan: QuantPlan) -> PassContext:
+        """What passes share, with this plan."""
         return PassContext(
             plan=plan,
             config=self.config,
@@ -274,7 +277,7 @@ class Quantizer:
         makers = {id(policy.observer): policy.observer for policy in weights if isinstance(policy, Observed)}
         if not any(isinstance(make(), OwnIntegers) for make in makers.values()):
             return nn.ModuleDict()
-        ctx = self._context(self.plan)
+        ctx = self.context(self.plan)
         folded = PassManager((fold_conv_bn,)).run(copy.deepcopy(self.graph_module), ctx)
         return layers_of_own_integers(folded, ctx)
 
@@ -289,6 +292,8 @@ class Quantizer:
 
     def _qparams(self, allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
         """Grids of all owners. What has none is an error that names it, unless a shell was asked for."""
+        if self.trained is not None:
+            return dict(self.trained)
         found: dict[TensorRef, QParams] = {}
         missing: list[TensorRef] = []
         for ref, policy in self.plan.policies.items():

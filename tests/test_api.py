@@ -81,5 +81,5 @@ def test_all_observations_count(model, x):
 def test_something_else_than_a_quantizer(model, function):
     with pytest.raises(InputError) as caught:
         function(model)
-    assert "takes what prepare gave" in str(caught.value)
+    assert "takes what prepare" in str(caught.value)
     assert "got:      Net" in str(caught.value)

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends",),
     ("passes",),
     ("calibration", "report", "parity", "noise", "algorithms", "checks"),
-    ("quantizer", "api", "export"),
+    ("quantizer", "qat", "api", "export"),
     ("__main__", "cli", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
@@ -98,6 +98,8 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/pipelines.py",
         "passes/rounding.py",
     ),
+    # Into training and back is one way.
+    "test_qat.py": ("passes/insert_training_fake_quant.py", "passes/take_fake_quant_out.py"),
 }
 """Test file -> the files that it tests as one subject."""
 

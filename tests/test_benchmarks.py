@@ -102,3 +102,10 @@ def test_fake_quantize(benchmark: Run) -> None:
     assert len(works) == len(set(works)) == 7
     assert all(row["us"] > 0 for row in results["results"])
     assert "times faster than torch" in text
+
+
+def test_qat_step(benchmark: Run) -> None:
+    text, results = benchmark("qat_step.py", "--quick", "--threads", "1")
+    assert [row["step"] for row in results["results"]] == ["float", "fxquant", "torch.ao"]
+    assert all(row["MB kept"] > 0 for row in results["results"])
+    assert "times float" in text

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import fxquant as fxq
 from fxquant.cli.main import COMMANDS
@@ -27,6 +28,12 @@ def block(language: str, heading: str) -> str:
 def test_the_example_prints_what_stands_below_it(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block("python", "Ten lines"), "README.md", "exec"), {})
     assert capsys.readouterr().out == block("text", "Ten lines")
+
+
+def test_the_training_runs() -> None:
+    names: dict[str, object] = {}
+    exec(compile(block("python", "Training"), "README.md", "exec"), names)
+    assert names["int8"].get_submodule("0").weight.dtype == torch.int8  # type: ignore[attr-defined]
 
 
 def test_the_example_is_short() -> None:

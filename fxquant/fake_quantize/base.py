@@ -116,6 +116,9 @@ class FakeQuantizeBase(Switches):
         kind = torch.float32 if self.scheme.float_qparams else torch.int32
         return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
 
+    def make_room(self, x: Tensor) -> None:
+        """Give the grid the shape that ``x`` will ask for, before the first call: compiled code resizes nothing."""
+
     @torch.jit.export
     def enable_fake_quant(self, enabled: bool = True) -> None:
         """Round to the grid and back, or pass values on."""

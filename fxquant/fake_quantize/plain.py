@@ -10,6 +10,8 @@ from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
+from fxquant.observers.range_observer import RangeObserver
+from fxquant.observers.ranges import value_range
 from fxquant.spec import QParams
 
 
@@ -111,6 +113,13 @@ class FakeQuantize(FakeQuantizeBase):
         self.activation_post_process(x)
         scale, zero_point = self.calculate_qparams()
         self.set_grid(scale, zero_point)
+
+    def make_room(self, x: Tensor) -> None:
+        observer = self.activation_post_process
+        if isinstance(observer, RangeObserver):
+            shape = tuple(value_range(x.detach(), self.scheme)[0].shape)
+            observer.start(shape, x)
+            self.set_grid(*(torch.full(shape or (1,), value, device=self.scale.device) for value in (1.0, 0)))
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
         """Copy a grid into the buffers, which keep their dtype and device."""

@@ -27,6 +27,8 @@ WHOLE = "fxquant_whole"
 """Key of ``node.meta``: of a part of an operator that was taken apart, (the operator's path, the rule that decides)."""
 WRAPPED = "is_wrapped"
 """Where torch.fx notes that a function was wrapped; code made from the graph then wraps its target again, for all."""
+REGULARIZER = "fxquant_regularizer"
+"""Key of ``node.meta``: (function, its other arguments by name) of what drops values while training, now idle."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 

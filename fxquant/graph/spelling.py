@@ -32,6 +32,8 @@ class Call:
     target: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    drops: tuple[Any, dict[str, Any]] | None = None
+    """Of an idle dropout in another spelling: what drops values while training, and its other arguments."""
 
 
 def canonical_call(node: Node) -> Call | None:
@@ -68,7 +70,10 @@ def _idle_regularizer(node: Node) -> Call | None:
         return None
     parameters = REGULARIZERS[name]
     given = {**dict(zip(parameters, node.args, strict=False)), **node.kwargs}
-    return Call(F.dropout, (given["input"], given["p"], False), {}) if given.get("training") is False else None
+    if given.pop("training", None) is not False:
+        return None
+    x = given.pop("input")
+    return Call(F.dropout, (x, given["p"], False), {}, (target, given))
 
 
 def _same(a: Any, b: Any) -> bool:

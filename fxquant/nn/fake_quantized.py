@@ -16,6 +16,7 @@ from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.grid import from_integers, to_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
 from fxquant.graph.query import canonical_type
+from fxquant.nn.folding import along_outputs
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import QParams, QScheme
 
@@ -46,9 +47,22 @@ class WeightOnGrid(nn.Module):
 
 
 class FakeQuantizedWeight(WeightOnGrid):
-    """``weight`` is a trainable float parameter, and goes through ``weight_fake_quant`` in each forward."""
+    """``weight`` is a trainable float parameter, and goes through ``weight_fake_quant`` in each forward.
+
+    Where a batch norm follows that will be folded into the weight, ``forward`` takes its ``factor``: the weight is then
+    quantized as it will be, times the factor, and divided by it again.
+    """
 
     weight_fake_quant: nn.Module
+    output_axis: int
+    """Dimension of the weight that counts the output channels."""
+
+    def forward(self, input: Tensor, *args: Any, factor: Tensor | None = None, **kwargs: Any) -> Tensor:
+        if factor is None:
+            return super().forward(input, *args, **kwargs)
+        along = along_outputs(factor, self, self.output_axis).to(self.weight.dtype)
+        weight = self.weight_fake_quant(self.weight * along) / along
+        return self.torch_class.forward(WithWeight(self, weight), input, *args, **kwargs)
 
     def effective_weight(self, input: Tensor) -> Tensor:
         return self.weight_fake_quant(self.weight)
@@ -178,13 +192,17 @@ LAYERS: dict[type[nn.Module], tuple[type[FakeQuantizedWeight], type[DequantizedW
 """Torch class -> the same with a simulated weight, and with an integer one."""
 
 
-def with_fake_quantized_weight(module: nn.Module, weight: QParams | nn.Module) -> FakeQuantizedWeight:
+def with_fake_quantized_weight(
+    module: nn.Module, weight: QParams | nn.Module, output_axis: int = 0, *, share: bool = False
+) -> FakeQuantizedWeight:
     """A copy of a layer that rounds its weight to a grid in each forward.
 
     Args:
         module: A linear layer or convolution of torch, or of a class derived from one that does not change
             ``forward``. Not changed.
         weight: The grid, or a fake-quantize module to use as it is.
+        output_axis: Dimension of the weight that counts the output channels.
+        share: The copy holds the parameters of ``module`` themselves, not copies of them.
 
     Returns:
         A layer with the parameters ``weight`` and ``bias`` and the module ``weight_fake_quant``; gradients reach
@@ -193,7 +211,8 @@ def with_fake_quantized_weight(module: nn.Module, weight: QParams | nn.Module) -
     Raises:
         InputError: another kind of module.
     """
-    layer = _copy_as(module, 0)
+    layer = _copy_as(module, 0, share=share)
+    layer.output_axis = output_axis
     layer.weight_fake_quant = StaticFakeQuantize(weight) if isinstance(weight, QParams) else weight
     return layer
 
@@ -224,7 +243,16 @@ def with_dequantized_weight(module: nn.Module, weight: QParams) -> DequantizedWe
     return layer
 
 
-def _copy_as(module: nn.Module, form: int) -> Any:
+def without_fake_quantized_weight(layer: FakeQuantizedWeight) -> nn.Module:
+    """The plain layer of torch that trains in ``layer``, with the same parameters."""
+    plain: Any = copy.copy(layer)
+    plain._parameters, plain._modules = dict(layer._parameters), dict(layer._modules)
+    del plain.weight_fake_quant, plain.output_axis
+    plain.__class__ = layer.torch_class
+    return plain
+
+
+def _copy_as(module: nn.Module, form: int, *, share: bool = False) -> Any:
     forms = LAYERS.get(canonical_type(module) or type(module))
     if forms is None:
         raise InputError(
@@ -232,7 +260,8 @@ def _copy_as(module: nn.Module, form: int) -> Any:
             got=type(module).__name__,
             expected=", ".join(kind.__name__ for kind in LAYERS) + ", or a class derived from one without own forward",
         )
-    layer: Any = copy.deepcopy(module)
+    memo = {id(parameter): parameter for parameter in module.parameters()} if share else {}
+    layer: Any = copy.deepcopy(module, memo)
     if "weight" not in layer._parameters:
         # A parametrization computes it: from here on it is what it was last.
         value = layer.weight.detach().clone()

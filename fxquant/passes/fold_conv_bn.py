@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from fxquant.graph.edit import add_module, replace_node
 from fxquant.graph.query import VALUE, called_module, nodes_by_name
+from fxquant.nn.folding import along_outputs, batch_norm_factor
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantUnit
@@ -58,25 +59,14 @@ def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
         Jacob et al., arXiv:1712.05877, section 3.2.
     """
     with torch.no_grad():
-        factor = torch.rsqrt(bn.running_var.double() + bn.eps)
-        if bn.weight is not None:
-            factor = factor * bn.weight.double()
+        factor = batch_norm_factor(bn.weight, bn.running_var, bn.eps)
         shift: Tensor = -bn.running_mean.double()
         if conv.bias is not None:
             shift = shift + conv.bias.double()
         bias = shift * factor + (bn.bias.double() if bn.bias is not None else 0.0)
-        weight = conv.weight * _along(axis, factor, conv).to(conv.weight.dtype)
+        weight = conv.weight * along_outputs(factor, conv, axis).to(conv.weight.dtype)
         folded = copy.copy(conv)  # hooks, training flag and hyperparameters as they are
         folded._parameters = dict(conv._parameters)
         folded.weight = nn.Parameter(weight, requires_grad=conv.weight.requires_grad)
         folded.bias = nn.Parameter(bias.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
     return folded
-
-
-def _along(axis: int, factor: Tensor, conv: Any) -> Tensor:
-    """``factor`` [C_out] in a shape that multiplies the weight: ``axis`` counts the output channels of each group."""
-    behind = [1] * (conv.weight.dim() - axis - 1)
-    if axis == 0:
-        return factor.reshape(-1, *behind)
-    by_group = factor.reshape(conv.groups, 1, -1).expand(-1, conv.weight.shape[0] // conv.groups, -1)
-    return by_group.reshape(conv.weight.shape[0], -1, *behind)

@@ -18,8 +18,9 @@ from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
 def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``t`` becomes ``t_fake_quant(t)``; a weight goes through the ``weight_fake_quant`` of its module."""
-    for point in rounding_points(gm, ctx):
-        target = add_module(gm, f"{point.node.name}_fake_quant", StaticFakeQuantize(point.qparams))
+    for point in rounding_points(gm, ctx, ctx.plan.qparams):
+        module = StaticFakeQuantize(ctx.plan.qparams[point.ref])
+        target = add_module(gm, f"{point.node.name}_fake_quant", module)
         insert_after(point.node, target, users=point.users)
     insert_call_grids(gm, ctx)
     for node, unit in weighted_nodes(gm, ctx):

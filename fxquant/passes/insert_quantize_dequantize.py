@@ -16,10 +16,11 @@ from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
 def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``t`` becomes ``dequantize(quantize(t))`` where the integer graph would hold integers."""
-    for point in rounding_points(gm, ctx):
-        quantize = add_module(gm, f"{point.node.name}_quantize", Quantize(point.qparams))
+    for point in rounding_points(gm, ctx, ctx.plan.qparams):
+        qparams = ctx.plan.qparams[point.ref]
+        quantize = add_module(gm, f"{point.node.name}_quantize", Quantize(qparams))
         info = value_of(point.node)
-        module = Dequantize(point.qparams, torch.float32 if info is None else info.dtype)
+        module = Dequantize(qparams, torch.float32 if info is None else info.dtype)
         dequantize = add_module(gm, f"{point.node.name}_dequantize", module)
         integers = insert_after(point.node, quantize, users=point.users)
         insert_after(integers, dequantize, users=tuple(integers.users))

@@ -14,6 +14,7 @@ from fxquant.graph.edit import positions, redirect_later_reads, retarget
 from fxquant.graph.query import (
     INPLACE,
     REASON,
+    REGULARIZER,
     TensorInfo,
     canonical_type,
     flat_arguments,
@@ -53,6 +54,8 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
                 _keep_in_place(node, changed, reason, roots, order)
         elif call is not None:
             retarget(node, "call_function", call.target, call.args, call.kwargs)
+            if call.drops is not None:
+                node.meta[REGULARIZER] = call.drops
         elif (name := _keyword_input(node)) is not None:
             others = {keyword: value for keyword, value in node.kwargs.items() if keyword != name}
             retarget(node, "call_module", node.target, (node.kwargs[name],), others)

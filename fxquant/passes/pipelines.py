@@ -10,6 +10,7 @@ from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.insert_fake_quant import insert_fake_quant
 from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
+from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.make_layers import make_layers
 from fxquant.passes.merge_requantize import merge_requantize
@@ -17,6 +18,7 @@ from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
 from fxquant.passes.propagate_grids import propagate_grids
 from fxquant.passes.settle_constants import settle_constants
+from fxquant.passes.take_fake_quant_out import take_fake_quant_out
 from fxquant.passes.take_integers import take_integers
 
 Pipeline = tuple[Pass, ...]
@@ -50,3 +52,9 @@ TO_INT8: Pipeline = (
 
 CONVERT: dict[str, Pipeline] = {"int8": TO_INT8, "fake_quant": TO_FAKE_QUANT, "reference": TO_REFERENCE}
 """What ``convert(..., to=...)`` runs."""
+
+TO_TRAINING: Pipeline = (insert_training_fake_quant,)
+"""What ``prepare_qat`` runs behind ``PREPARE``: nothing is folded, since batch norms go on learning."""
+
+FROM_TRAINING: Pipeline = (take_fake_quant_out,)
+"""What ``convert`` runs first on a model that was trained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from fxquant.nn.weight import all_finite
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
 from fxquant.plan import QuantUnit
-from fxquant.spec import Dynamic, QParams
+from fxquant.spec import Dynamic, TensorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,12 @@ class RoundingPoint:
     """One value that goes onto a grid, and those of its users that see the rounded value."""
 
     node: Node
-    qparams: QParams
+    ref: TensorRef
     users: tuple[Node, ...]
 
 
-def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
-    """Every activation that is rounded.
+def rounding_points(gm: GraphModule, ctx: PassContext, values: Iterable[TensorRef]) -> list[RoundingPoint]:
+    """Every activation of ``values`` that is rounded.
 
     A unit's output is rounded for all its users, since no other value exists in the integer graph. A value that no
     unit makes is rounded for the units that read it; whatever else reads it goes on reading the float value.
@@ -42,31 +43,35 @@ def rounding_points(gm: GraphModule, ctx: PassContext) -> list[RoundingPoint]:
             inside = [nodes[member] for member in unit.nodes if nodes[name] in nodes[member].all_input_nodes]
             readers.setdefault(name, []).extend(inside)
     points = []
-    for ref, qparams in ctx.plan.qparams.items():
+    for ref in values:
         if ref.kind != "activation":
             continue
         node = nodes[ref.name]
         if ref.name not in made:
-            points.append(RoundingPoint(node, qparams, tuple(readers.get(ref.name, ()))))
+            points.append(RoundingPoint(node, ref, tuple(readers.get(ref.name, ()))))
         elif ctx.pattern_of(made[ref.name]).output is not Output.PICKED:
-            points.append(RoundingPoint(node, qparams, tuple(node.users)))
+            points.append(RoundingPoint(node, ref, tuple(node.users)))
     return points
 
 
-def insert_call_grids(gm: GraphModule, ctx: PassContext) -> None:
+def insert_call_grids(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
     """Round what units put on a grid anew in each call: the first argument of their first node.
 
-    To be called when all other values are rounded, since it is the rounded value that such a unit reads.
+    The answer says where the modules are that do so. To be called when all other values are rounded, since it is the
+    rounded value that such a unit reads.
     """
-    nodes = nodes_by_name(gm)
+    nodes, homes = nodes_by_name(gm), {}
     for unit in ctx.plan.units:
-        for policy in (ctx.plan.policies.get(ref) for ref in unit.roles.values()):
+        for ref in unit.roles.values():
+            policy = ctx.plan.policies.get(ref)
             if isinstance(policy, Dynamic):
                 reader = nodes[unit.nodes[0]]
                 value = reader.args[0]
                 assert isinstance(value, Node)  # the annotate pass saw a tensor there
                 target = add_module(gm, f"{unit.root}_call_fake_quant", DynamicFakeQuantize(policy))
                 insert_after(value, target, users=(reader,))
+                homes[ref] = target
+    return homes
 
 
 def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantUnit]]:

@@ -1,0 +1,125 @@
+"""Makes a graph that trains as it will be quantized: fake-quantize modules of the user's choice, batch norms kept."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch.fx import GraphModule, Node
+from torch.nn import functional as F
+
+from fxquant.errors import PlanError
+from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
+from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.graph.edit import add_module, insert_after, retarget
+from fxquant.graph.query import REGULARIZER, called_module, nodes_by_name
+from fxquant.nn.fake_quantized import with_fake_quantized_weight
+from fxquant.nn.folding import training_factor
+from fxquant.nn.regularizer import Regularizer
+from fxquant.observers.fixed import FixedQParamsObserver
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
+from fxquant.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
+
+DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+
+
+@graph_pass(required=True)
+def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``t`` becomes ``t_fake_quant(t)``, one module for all values of one grid; weights are rounded in their layers."""
+    _refuse_handlers(ctx)
+    homes: dict[TensorRef, str] = {}
+    grids = [ref for ref, policy in ctx.plan.policies.items() if _is_made(ctx.plan.policies[ctx.plan.grid_owner(ref)])]
+    for point in rounding_points(gm, ctx, grids):
+        owner = ctx.plan.grid_owner(point.ref)
+        if owner not in homes:
+            homes[owner] = add_module(gm, f"{owner.name}_fake_quant", _made(ctx.plan.policies[owner]))
+        insert_after(point.node, homes[owner], users=point.users)
+    homes |= insert_call_grids(gm, ctx)
+    homes |= _quantize_weights(gm, ctx)
+    for node in gm.graph.nodes:
+        _follow_training_mode(gm, node)
+    ctx.plan = replace(ctx.plan, fake_quants=homes)
+    return gm
+
+
+def _is_made(policy: GridPolicy) -> bool:
+    return isinstance(policy, (Observed, Fixed))
+
+
+def _made(policy: GridPolicy) -> FakeQuantizeBase:
+    """The module that a policy asks for; an observer gets a ``FakeQuantize`` around it."""
+    if isinstance(policy, Fixed):
+        scale, zero_point = policy.qparams.scale.item(), policy.qparams.zero_point.item()
+        return FixedQParamsFakeQuantize(
+            FixedQParamsObserver.with_args(scale=scale, zero_point=zero_point, scheme=policy.qparams.scheme)
+        )
+    assert isinstance(policy, Observed)  # the caller asked
+    made = policy.observer()
+    return made if isinstance(made, FakeQuantizeBase) else FakeQuantize(policy.observer)
+
+
+def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
+    """Put layers that round their weight in place of plain ones, with the same parameters; the answer is where.
+
+    A layer that is called several times stays one layer, unless a batch norm behind a call makes its weight another.
+    """
+    calls = weighted_nodes(gm, ctx)
+    nodes = nodes_by_name(gm)
+    homes: dict[TensorRef, str] = {}
+    for node, unit in calls:
+        if unit.roles["weight"] in homes:
+            continue
+        path = str(node.target)
+        same = [(other, its) for other, its in calls if other.target == path]
+        everywhere = {other for other in gm.graph.nodes if other.op == "call_module" and other.target == path}
+        if any("bn" in its.captures for _, its in same) or {other for other, _ in same} != everywhere:
+            same = [(node, unit)]
+        module = _made(ctx.plan.policies[unit.roles["weight"]])
+        module.make_room(called_module(node).weight)
+        axis = ctx.pattern_of(unit).weight_axis
+        layer = with_fake_quantized_weight(called_module(node), module, axis, share=True)
+        home = add_module(gm, path, layer, instead_of=[other for other, _ in same])
+        for other, its in same:
+            other.target = home
+            homes[its.roles["weight"]] = home
+        if "bn" in unit.captures:
+            node.kwargs = {**node.kwargs, "factor": _factor(node, nodes[unit.captures["bn"]])}
+    return homes
+
+
+def _factor(conv: Node, bn: Node) -> Node:
+    """What the batch norm will multiply the weight by, as a value of the graph: its parameters get gradients by it."""
+    module, graph = called_module(bn), conv.graph
+    with graph.inserting_before(conv):
+        gamma = None if module.weight is None else graph.get_attr(f"{bn.target}.weight")
+        running_var = graph.get_attr(f"{bn.target}.running_var")
+        factor = graph.call_function(training_factor, (gamma, running_var, module.eps))
+    factor.name = f"{bn.name}_factor"
+    return factor
+
+
+def _follow_training_mode(gm: GraphModule, node: Node) -> None:
+    """A dropout that is idle in evaluation mode drops values while training."""
+    found: tuple[Any, Mapping[str, Any]] | None = node.meta.get(REGULARIZER)
+    if node.op != "call_function" or node.target not in DROPOUTS:
+        return
+    target: Any = node.target
+    given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
+    if given.get("training", True) is not False:
+        return
+    function, arguments = found or (target, {name: given[name] for name in given if name not in ("input", "training")})
+    home = add_module(gm, f"{node.name}_regularizer", Regularizer(function, arguments))
+    retarget(node, "call_module", home, (node.args[0],))
+
+
+def _refuse_handlers(ctx: PassContext) -> None:
+    if handled := [ref.name for ref, policy in ctx.plan.policies.items() if isinstance(policy, Handled)]:
+        raise PlanError(
+            "a pattern with a handler class cannot be trained: nobody but its handler knows the grid",
+            got=", ".join(handled),
+            hint="set_module_name(name, None) keeps it in float; a pattern without a handler trains",
+        )

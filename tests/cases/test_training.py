@@ -1,0 +1,203 @@
+"""What quantization tools got wrong in training, each with the right answer."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.fake_quantize import default_fused_act_fake_quant
+
+SAME_TRAINING = 1e-4
+"""Largest difference of weights after three steps: ``w * f / f`` is ``w`` to the last bits only."""
+SAME_LOSS = 0.05
+"""Relative difference of a loss in bfloat16."""
+
+
+def conv_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).train()
+
+
+def off(model: nn.Module) -> nn.Module:
+    return model.apply(fxq.disable_fake_quant).apply(fxq.disable_observer)
+
+
+class TestBatchNormWithGammaZero:
+    """A residual block that starts as the identity, a pruned channel: gamma / sigma is 0."""
+
+    @pytest.mark.parametrize("zeros", [slice(None), slice(1, 2)])
+    def test_outputs_and_gradients_are_finite(self, zeros):
+        model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()).train()
+        with torch.no_grad():
+            model[1].weight[zeros] = 0
+        nn.init.constant_(model[1].bias, 0.25)
+        torch.manual_seed(1)
+        x = torch.randn(4, 3, 8, 8)
+        qat = fxq.prepare_qat(model, x)
+        y = qat(x)
+        (y * torch.randn_like(y)).sum().backward()
+        step = next(m for n, m in qat.named_modules() if n.endswith("fake_quant") and n[0] not in "x0").scale.item()
+        assert (y[:, zeros] - 0.25).abs().max() <= step
+        assert all(torch.isfinite(parameter.grad).all() for parameter in qat.parameters())
+        assert qat.get_submodule("1").weight.grad[zeros].abs().min() > 0
+
+
+class TestFakeQuantOffIsTheFloatModel:
+    """Biases dropped or added twice, eps and momentum of other modules, statistics of scaled outputs."""
+
+    def test_three_steps_and_evaluation(self):
+        def build() -> nn.Module:
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, eps=1e-2, momentum=0.3)).train()
+
+        def batches() -> list[Tensor]:
+            torch.manual_seed(1)
+            return [torch.randn(8, 3, 6, 6) + i for i in range(3)]
+
+        def train(model: nn.Module) -> nn.Module:
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for x in batches():
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+            return model
+
+        floats, qat = train(build()), train(off(fxq.prepare_qat(build(), batches()[0])))
+        state = qat.state_dict()
+        for name, value in floats.state_dict().items():
+            assert torch.allclose(state[name], value, atol=SAME_TRAINING), name
+        x = batches()[0]
+        assert torch.allclose(qat.eval()(x), floats.eval()(x), atol=SAME_TRAINING)
+
+
+class TestLearnedScales:
+    """Parameters that are made in the first forward are in no optimizer; detached ones do not move."""
+
+    def test_they_are_there_before_the_optimizer_and_move(self):
+        model = nn.Sequential(nn.Linear(2, 2, bias=False)).train()
+        with torch.no_grad():
+            model[0].weight.copy_(torch.tensor([[1.0, -1.0], [2.0, -2.0]]))
+        torch.manual_seed(0)
+        x = torch.randn(8, 2)
+        weight = fxq.LearnableFakeQuantize.with_args(
+            observer=fxq.MinMaxObserver, quant_min=-128, quant_max=127, dtype=torch.int8, qscheme="per_tensor_symmetric"
+        )
+        activation = fxq.LearnableFakeQuantize.with_args(
+            observer=fxq.MinMaxObserver, quant_min=0, quant_max=255, dtype=torch.uint8
+        )
+        qat = fxq.prepare_qat(model, x, fxq.QConfig(activation=activation, weight=weight))
+        qat(x)
+        learnable = [module for module in qat.modules() if isinstance(module, fxq.LearnableFakeQuantize)]
+        for module in learnable:
+            module.enable_param_learning()
+        layer = qat.get_submodule("0")
+        layer.weight_fake_quant.initialize_lsq(layer.weight)
+        assert layer.weight_fake_quant.scale.item() == pytest.approx(2 * 1.5 / math.sqrt(127))
+        optimizer = torch.optim.SGD(qat.parameters(), 0.01)
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        before = [module.scale.item() for module in learnable]
+        (qat(x) * torch.randn(8, 2)).sum().backward()
+        optimizer.step()
+        assert all(id(module.scale) in held for module in learnable)
+        assert all(module.scale.item() != scale for module, scale in zip(learnable, before, strict=True))
+
+
+class TestSwitches:
+    """Switches without effect, or with an effect on activations only."""
+
+    def test_all_off_is_the_float_model_to_the_bit(self):
+        torch.manual_seed(0)
+        model = conv_net()
+        torch.manual_seed(1)
+        x = torch.randn(2, 3, 8, 8)
+        qat = off(fxq.prepare_qat(model, x))
+        state = copy.deepcopy(qat.state_dict())
+        assert torch.equal(qat(x), model(x))
+        assert all(torch.equal(value, state[name]) for name, value in qat.state_dict().items())
+
+    def test_observers_off_keep_every_buffer(self):
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, 8, 8)
+        qat = fxq.prepare_qat(conv_net(), x)
+        qat(x)
+        qat.apply(fxq.disable_observer)
+        state = copy.deepcopy(qat.state_dict())
+        assert torch.equal(qat(x * 2), qat(x * 2))
+        assert all(torch.equal(value, state[name]) for name, value in qat.state_dict().items())
+        assert not torch.equal(qat(x), off(copy.deepcopy(qat))(x))
+
+
+class TestFrozenStatistics:
+    """Frozen statistics that thaw in ``train()``, or that freeze the weights too."""
+
+    def test_in_a_model_that_trains(self):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).train()
+        torch.manual_seed(1)
+        x = torch.randn(8, 3, 4, 4) + 10
+        qat = off(fxq.prepare_qat(model, x))
+        qat.apply(fxq.freeze_bn_stats).train()
+        y = qat(x)
+        y.square().mean().backward()
+        assert torch.allclose(y, copy.deepcopy(model).eval()(x), atol=SAME_TRAINING)
+        assert torch.equal(qat.get_submodule("1").running_mean, model[1].running_mean)
+        assert qat.get_submodule("0").weight.grad.abs().sum() > 0
+        qat.apply(fxq.update_bn_stats)
+        qat(x)
+        assert not torch.equal(qat.get_submodule("1").running_mean, model[1].running_mean)
+
+
+class TestAutocastAndCompile:
+    """Assertions on dtypes in fused operators; graphs that break, or give something else when compiled."""
+
+    def test_bfloat16(self):
+        torch.manual_seed(0)
+        model = conv_net()
+        torch.manual_seed(1)
+        x = torch.randn(4, 3, 8, 8)
+        losses = {}
+        for enabled in (False, True):
+            qat = fxq.prepare_qat(model, x)
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                loss = qat(x).float().square().mean()
+            loss.backward()
+            losses[enabled] = loss.item()
+            scales = [value for name, value in qat.named_buffers() if name.endswith("scale")]
+            assert all(scale.dtype == torch.float32 for scale in scales)
+            assert all(torch.isfinite(parameter.grad).all() for parameter in qat.parameters())
+            assert all(parameter.grad.abs().sum() > 0 for parameter in qat.parameters())
+        assert abs(losses[True] - losses[False]) <= SAME_LOSS * losses[False]
+
+    @pytest.mark.parametrize("qconfig", [None, fxq.get_default_qconfig_mapping()], ids=["fused", "observers"])
+    def test_compiled_training_is_eager_training(self, qconfig):
+        if qconfig is not None:  # a histogram's bins move by what it sees, which no compiled code can hold
+            qconfig = fxq.QConfig(
+                activation=fxq.FakeQuantize.with_args(observer=fxq.MovingAverageMinMaxObserver, dtype=torch.uint8),
+                weight=default_fused_act_fake_quant.with_args(
+                    dtype=torch.int8, quant_min=-128, quant_max=127, qscheme="per_tensor_symmetric"
+                ),
+            )
+        torch.manual_seed(0)
+        model = conv_net()
+        torch.manual_seed(1)
+        batches = [torch.randn(4, 3, 8, 8) for _ in range(3)]
+        eager = fxq.prepare_qat(model, batches[0], qconfig)
+        twin = copy.deepcopy(eager)
+        compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
+        results = []
+        for run, trained in ((eager, eager), (compiled, twin)):
+            optimizer = torch.optim.SGD(trained.parameters(), 0.1)
+            results.append([])
+            for x in batches:
+                optimizer.zero_grad()
+                y = run(x)
+                y.square().mean().backward()
+                optimizer.step()
+                results[-1].append(y.detach())
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        state = twin.state_dict()
+        assert all(torch.equal(value, state[name]) for name, value in eager.state_dict().items())

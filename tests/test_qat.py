@@ -1,0 +1,309 @@
+"""Training as it will be quantized, and what comes out of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fxquant as fxq
+from fxquant.errors import CalibrationError, FxQuantWarning, InputError
+from fxquant.fake_quantize import default_fused_act_fake_quant
+from fxquant.fake_quantize.defaults import default_qat_qconfig
+from fxquant.nn.fake_quantized import FakeQuantizedConv2d, FakeQuantizedLinear
+from fxquant.observers.defaults import DEFAULT_QCONFIG
+
+ONE_STEP = 1.001
+"""Steps: int8 may fall on the other side of a rounding boundary."""
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.25)
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)) + y)
+        y = F.dropout(self.drop(y.mean((2, 3))), 0.1, self.training)
+        return self.fc(y)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def model():
+    return Net().train()
+
+
+def batch(n: int = 8) -> torch.Tensor:
+    return torch.randn(n, 3, 8, 8)
+
+
+def train(model: nn.Module, steps: int = 3) -> nn.Module:
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        optimizer.step()
+    return model
+
+
+def without_fake_quant(model: nn.Module) -> nn.Module:
+    return model.apply(fxq.disable_fake_quant).apply(fxq.disable_observer)
+
+
+def test_the_users_model_and_the_names_of_its_parameters_stay(model):
+    before = copy.deepcopy(model.state_dict())
+    qat = train(fxq.prepare_qat(model, batch()))
+    assert [name for name, _ in qat.named_parameters()] == [name for name, _ in model.named_parameters()]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    missing, unexpected = qat.load_state_dict(before, strict=False)
+    assert not unexpected
+    assert all("fake_quant" in name for name in missing)
+    assert model.training
+
+
+def test_without_fake_quant_it_trains_as_the_float_model_does(model):
+    model.drop.p = 0.0
+    qat = without_fake_quant(fxq.prepare_qat(model, batch()))
+    qat.get_submodule("dropout_regularizer").arguments["p"] = 0.0
+    floats = copy.deepcopy(model)
+    floats.forward = lambda x, f=floats: f.fc(F.relu(f.bn2(f.conv2(y := F.relu(f.bn1(f.conv1(x))))) + y).mean((2, 3)))
+    for each in (qat, floats):
+        torch.manual_seed(1)
+        train(each)
+    trained = dict(qat.named_parameters()) | dict(qat.named_buffers())
+    for name, value in floats.state_dict().items():
+        assert torch.allclose(trained[name], value, atol=1e-5), name  # w * f / f is not w to the last bit
+
+
+def test_dropouts_and_batch_norms_follow_the_mode(model):
+    qat = fxq.prepare_qat(model, batch())
+    assert qat.training
+    assert qat.drop.training
+    assert qat.drop.p == 0.25
+    x = batch()
+    assert not torch.equal(qat(x), qat(x))
+    qat.eval().apply(fxq.disable_observer)
+    assert torch.equal(qat(x), qat(x))
+
+
+def test_each_module_keeps_its_own_mode(model):
+    model.bn1.eval()
+    qat = fxq.prepare_qat(model, batch())
+    assert not qat.bn1.training
+    assert qat.bn2.training
+    assert not any(module.training for module in fxq.prepare_qat(Net().eval(), batch()).modules())
+
+
+def test_int8_is_the_trained_model_in_evaluation_mode(model):
+    qat = train(fxq.prepare_qat(model, batch())).eval().apply(fxq.disable_observer)
+    int8 = fxq.convert(qat, check=batch(16))
+    assert int8.parity.breaches == ()
+    x = batch(64)
+    scale = qat.fc_fake_quant.scale.item()
+    with torch.no_grad():
+        assert (int8(x) - qat(x)).abs().max() <= ONE_STEP * scale
+        simulated = fxq.convert(qat, to="fake_quant")(x)
+        assert (simulated - qat(x)).abs().max() <= ONE_STEP * scale
+
+
+def test_convert_takes_the_grids_in_use_and_observes_nothing(model):
+    qat = train(fxq.prepare_qat(model, batch()))
+    before = copy.deepcopy(qat.state_dict())
+    graph = str(qat.graph)
+    int8 = fxq.convert(qat)
+    assert all(torch.equal(value, before[name]) for name, value in qat.state_dict().items())
+    assert str(qat.graph) == graph
+    assert qat.training
+    assert torch.equal(int8.conv1.weight_scale, qat.conv1.weight_fake_quant.scale)
+    grids = {ref.name: grid for ref, grid in int8.quant_plan.qparams.items()}
+    assert torch.equal(grids["x"].scale, qat.x_fake_quant.scale)
+
+
+def test_a_weight_that_leaves_its_frozen_range_saturates_on_both_sides():
+    model = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False)).train()
+    nn.init.constant_(model[0].weight, -2.0)
+    x = torch.rand(16, 1, 1, 1)
+    qat = fxq.prepare_qat(model, x)
+    qat(x)
+    qat.apply(fxq.disable_observer)
+    with torch.no_grad():
+        qat.get_submodule("0").weight.fill_(-2.01)
+    layer = qat.get_submodule("0")
+    int8 = fxq.convert(qat).get_submodule("0")
+    simulated = layer.weight_fake_quant(layer.weight)
+    assert torch.equal(int8.weight.float() * int8.weight_scale, simulated.detach())
+    assert int8.weight.item() == -128
+
+
+def test_gamma_of_zero_stays_finite_and_learns():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()).train()
+    nn.init.zeros_(model[1].weight)
+    nn.init.constant_(model[1].bias, 0.25)
+    qat = fxq.prepare_qat(model, torch.randn(4, 3, 8, 8))
+    y = qat(torch.randn(4, 3, 8, 8))
+    (y * torch.randn_like(y)).sum().backward()
+    step = float(qat.get_submodule("_2_fake_quant" if hasattr(qat, "_2_fake_quant") else "relu_fake_quant").scale)
+    assert (y - 0.25).abs().max() <= step
+    assert all(torch.isfinite(parameter.grad).all() for parameter in qat.parameters())
+    assert qat.get_submodule("1").weight.grad.abs().min() > 0
+
+
+def test_linear_batch_norm_is_trained_as_it_is_folded():
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)).train()
+    qat = fxq.prepare_qat(model, torch.randn(8, 6))
+    for _ in range(3):
+        qat(torch.randn(8, 6))
+    qat.eval().apply(fxq.disable_observer)
+    assert fxq.convert(qat, check=torch.randn(32, 6)).parity.breaches == ()
+
+
+def test_observers_in_a_qconfig_get_a_fake_quantize_around_them(model):
+    qat = fxq.prepare_qat(model, batch(), DEFAULT_QCONFIG)
+    assert type(qat.x_fake_quant) is fxq.FakeQuantize
+    assert isinstance(qat.x_fake_quant.activation_post_process, fxq.HistogramObserver)
+    train(qat).eval().apply(fxq.disable_observer)
+    assert fxq.convert(qat, check=batch()).parity.breaches == ()
+
+
+def test_first_and_last_layer_at_other_bits(model):
+    four = fxq.QConfig(
+        activation=default_qat_qconfig.activation,
+        weight=fxq.FakeQuantize.with_args(
+            observer=fxq.MovingAveragePerChannelMinMaxObserver,
+            bits=4,
+            dtype=torch.int8,
+            qscheme="per_channel_symmetric",
+        ),
+    )
+    mapping = fxq.QConfigMapping().set_global(four)
+    mapping.set_module_name("conv1", default_qat_qconfig).set_module_name("fc", default_qat_qconfig)
+    qat = fxq.prepare_qat(model, batch(), mapping)
+    bits = {name: qat.get_submodule(name).weight_fake_quant.scheme.bits for name in ("conv1", "conv2", "fc")}
+    assert bits == {"conv1": 8, "conv2": 4, "fc": 8}
+
+
+def test_what_the_configuration_leaves_out_stays_as_it_is(model):
+    mapping = fxq.get_default_qat_qconfig_mapping().set_module_name("conv2", None)
+    qat = fxq.prepare_qat(model, batch(), mapping)
+    assert type(qat.conv2) is nn.Conv2d
+    assert type(qat.conv1) is FakeQuantizedConv2d
+    assert type(qat.fc) is FakeQuantizedLinear
+
+
+def test_a_layer_that_is_called_twice_stays_one_layer():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x):
+            return self.conv(F.relu(self.conv(x)))
+
+    qat = fxq.prepare_qat(Twice().train(), torch.randn(2, 4, 6, 6))
+    assert [name for name, _ in qat.named_parameters(remove_duplicate=False)] == ["conv.weight", "conv.bias"]
+    qat(torch.randn(2, 4, 6, 6))
+    int8 = fxq.convert(qat.eval().apply(fxq.disable_observer), check=torch.randn(2, 4, 6, 6))
+    assert int8.parity.breaches == ()
+
+
+def test_tied_weights_stay_tied():
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)).train()
+    model[2].weight = model[0].weight
+    qat = fxq.prepare_qat(model, torch.randn(2, 6))
+    assert qat.get_submodule("0").weight is qat.get_submodule("2").weight
+    assert len(list(qat.parameters())) == 3
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_train_and_convert(model, copied):
+    qat = train(fxq.prepare_qat(model, batch()))
+    twin = copied(qat)
+    qat.eval().apply(fxq.disable_observer)
+    twin.eval().apply(fxq.disable_observer)
+    x = batch()
+    assert torch.equal(qat(x), twin(x))
+    assert torch.equal(fxq.convert(qat)(x), fxq.convert(twin)(x))
+    twin.train()
+    train(twin)
+    assert not torch.equal(twin.conv1.weight, qat.conv1.weight)
+
+
+def test_a_checkpoint_resumes_to_the_bit(model):
+    qat = train(fxq.prepare_qat(model, batch()))
+    resumed = fxq.prepare_qat(Net().train(), batch())
+    resumed.load_state_dict(copy.deepcopy(qat.state_dict()))
+    for each in (qat, resumed):
+        torch.manual_seed(2)
+        train(each)
+    for (name, value), other in zip(qat.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(value, other), name
+
+
+def test_schedule_stops_observers_then_statistics(model):
+    qat = train(fxq.prepare_qat(model, batch()))
+    schedule = fxq.TrainingSchedule(disable_observers=1, freeze_bn_stats=2)
+    changed = {}
+    for epoch in range(3):
+        schedule.start_epoch(qat.train(), epoch)
+        before = copy.deepcopy(qat.state_dict())
+        qat(batch() * 3)
+        after = qat.state_dict()
+        changed[epoch] = [
+            not torch.equal(before[name], after[name]) for name in ("x_fake_quant.scale", "bn1.running_mean")
+        ]
+    assert changed == {0: [True, True], 1: [False, True], 2: [False, False]}
+
+
+def test_scale_parameters_are_those_of_learnable_modules():
+    weight = fxq.LearnableFakeQuantize.with_args(
+        observer=fxq.MinMaxObserver, quant_min=-8, quant_max=7, dtype=torch.int8, qscheme="per_tensor_symmetric"
+    )
+    qconfig = fxq.QConfig(activation=default_fused_act_fake_quant, weight=weight)
+    qat = fxq.prepare_qat(nn.Sequential(nn.Linear(4, 3)).train(), torch.randn(2, 4), qconfig)
+    fake_quant = qat.get_submodule("0").weight_fake_quant
+    assert list(fxq.scale_parameters(qat)) == [fake_quant.scale, fake_quant.zero_point]
+
+
+def test_a_grid_that_was_never_chosen_is_named(model):
+    qat = fxq.prepare_qat(model, batch())
+    with pytest.raises(CalibrationError) as caught:
+        fxq.convert(qat)
+    assert "x" in str(caught.value)
+    assert "conv1.weight" in str(caught.value)
+    shell = fxq.convert(qat, allow_uncalibrated=True)
+    with pytest.raises(CalibrationError):
+        shell(batch())
+
+
+def test_observers_that_went_on_alone_are_warned_of(model):
+    qat = train(fxq.prepare_qat(model, batch())).apply(fxq.disable_fake_quant)
+    with pytest.warns(FxQuantWarning, match="observers went on"):
+        fxq.convert(qat)
+
+
+def test_something_else_than_a_prepared_model_is_refused(model):
+    with pytest.raises(InputError, match="prepare_qat"):
+        fxq.convert(model)
+
+
+def test_snapshots_show_both_ways(model):
+    qat = train(fxq.prepare_qat(model, batch()))
+    assert qat.snapshots[-1].name == "insert_training_fake_quant"
+    names = [snapshot.name for snapshot in fxq.convert(qat).snapshots]
+    assert names[names.index("insert_training_fake_quant") + 1] == "take_fake_quant_out"
+    assert [snapshot.index for snapshot in fxq.convert(qat).snapshots] == list(range(len(names)))
