@@ -35,6 +35,14 @@ class Constants:
         """
         return map_arg(argument, self._value)
 
+    def holds(self, node: Node) -> bool:
+        """Whether the value of a node is the same in every call."""
+        try:
+            self._value(node)
+        except NotConstantError:
+            return False
+        return True
+
     def _value(self, node: Node) -> Any:
         if node not in self._values:
             self._values[node] = self._compute(node)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from fxquant.graph.edit import retarget
-from fxquant.graph.query import VALUE, TensorInfo, info_of
+from fxquant.graph.query import VALUE, TensorInfo, info_of, tensors_of
 from fxquant.graph.spelling import canonical_call
 
 _INHERITED = ("stack_trace", "nn_module_stack")
@@ -56,18 +58,20 @@ class Emitter:
 
 def _inferred(node: Node) -> Any:
     """What the node's value is, were it run on values like those of its arguments."""
-    devices = [info.device for argument in node.all_input_nodes if isinstance(info := argument.meta[VALUE], TensorInfo)]
+    devices = [info.device for argument in node.all_input_nodes for info in tensors_of(argument)]
     args = map_arg(node.args, _stand_in)
     kwargs = map_arg(node.kwargs, _stand_in)
     call: Any = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
-    info = info_of(call(*args, **kwargs))
-    if isinstance(info, TensorInfo):
-        return TensorInfo(info.shape, info.dtype, devices[0], info.contiguous)
-    return info
+    return pytree.tree_map_only(
+        TensorInfo, lambda info: replace(info, device=devices[0]), info_of(call(*args, **kwargs))
+    )
 
 
 def _stand_in(node: Node) -> Any:
-    info = node.meta[VALUE]
+    return pytree.tree_map(partial(_tensor_like, node), node.meta[VALUE])
+
+
+def _tensor_like(node: Node, info: Any) -> Tensor:
     if not isinstance(info, TensorInfo):
         raise TypeError(f"the value of {node.name} is no tensor: say what the result is")
     if info.contiguous:

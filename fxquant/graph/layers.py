@@ -48,7 +48,7 @@ def _linear(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | No
 
 def _product(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | None:
     """``x @ w`` is a linear layer of the transposed weight: a view, so that the same product runs."""
-    other = tensors["other"]
+    (other,) = tensors.values()
     return None if other is None or other.dim() != 2 else _linear({"weight": other.t()}, arguments, rank)
 
 
@@ -105,6 +105,7 @@ _WEIGHT_AND_BIAS = ("weight", "bias")
 LAYERS: dict[Any, Layer] = {
     F.linear: Layer((nn.Linear,), _WEIGHT_AND_BIAS, _linear),
     torch.matmul: Layer((), ("other",), _product),
+    torch.mm: Layer((), ("mat2",), _product),
     F.conv1d: Layer((nn.Conv1d,), _WEIGHT_AND_BIAS, _conv(nn.Conv1d)),
     F.conv2d: Layer((nn.Conv2d,), _WEIGHT_AND_BIAS, _conv(nn.Conv2d)),
     F.conv3d: Layer((nn.Conv3d,), _WEIGHT_AND_BIAS, _conv(nn.Conv3d)),

@@ -11,6 +11,7 @@ from torch import nn
 
 from fxquant.graph.elementary import ELEMENTARY
 from fxquant.graph.operator_row import Function, Operator, unary
+from fxquant.graph.products import PRODUCTS
 
 
 def _stride_is_kernel_size(arguments: dict[str, Any]) -> None:
@@ -91,6 +92,7 @@ ACTIVATIONS = (
     ),
     unary("sigmoid", torch.special.expit, module=nn.Sigmoid),
     unary("tanh", module=nn.Tanh),
+    Operator(target=F.glu, defaults={"dim": -1}, modules=(nn.GLU,)),
     Operator(target=F.hardsigmoid, modules=(nn.Hardsigmoid,)),
     Operator(target=F.hardswish, modules=(nn.Hardswish,)),
     Operator(target=F.silu, modules=(nn.SiLU,)),
@@ -173,20 +175,6 @@ ARITHMETIC = (
         methods=("pow", "__pow__"),
         inplace_functions=(operator.ipow,),
         inplace_methods=("pow_", "__ipow__"),
-    ),
-    Operator(
-        target=torch.matmul,
-        required=("input", "other"),
-        functions=(operator.matmul, operator.imatmul),  # tensors have no in-place one: Python runs the plain one
-        methods=("matmul", "__matmul__"),
-    ),
-    Operator(target=torch.bmm, required=("input", "mat2"), methods=("bmm",)),
-    Operator(target=torch.mm, required=("input", "mat2"), methods=("mm",)),
-    Operator(
-        target=F.scaled_dot_product_attention,
-        required=("query", "key", "value"),
-        defaults={"attn_mask": None, "dropout_p": 0.0, "is_causal": False},
-        keywords={"scale": None, "enable_gqa": False},
     ),
     Operator(
         target=torch.clamp,
@@ -312,4 +300,4 @@ WITH_PARAMETERS = (  # called as functions, with tensors of the user's own; nn.C
     ),
 )
 
-OPERATORS: tuple[Operator, ...] = ACTIVATIONS + ELEMENTARY + ARITHMETIC + SHAPES + POOLS + WITH_PARAMETERS
+OPERATORS: tuple[Operator, ...] = ACTIVATIONS + ELEMENTARY + ARITHMETIC + PRODUCTS + SHAPES + POOLS + WITH_PARAMETERS

@@ -120,7 +120,7 @@ def _bind(known: Operator, node: Node) -> dict[str, Any] | None:
         name = known.synonyms.get(keyword, keyword)
         if name in _FIRST_NAMES and name not in known.parameters:
             name = known.parameters[0]
-        if name in _IGNORED:
+        if name in _IGNORED or (name == "out" and value is None):
             continue
         if name in given or (name not in order and name not in known.keywords):
             return None

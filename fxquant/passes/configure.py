@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.canonical import spellings
+from fxquant.graph.canonical import canonical_target, spellings, spellings_of
 from fxquant.graph.query import WHOLE, WRITTEN, module_of, module_path
+from fxquant.passes.base import PassContext
+from fxquant.patterns.registry import DEFAULT_PATTERNS
 from fxquant.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
 
 CALLS = ("call_module", "call_function", "call_method")
@@ -58,6 +61,21 @@ def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) ->
     own = config.resolve(*names)
     inside = own.kind == "module_name" and str(own.key).startswith(f"{whole}.")
     return Decision(own if inside or rule.kind == "global" else rule)
+
+
+def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassContext) -> bool:
+    """Whether a part of an operator would be quantized: patterns, backend and configuration permitting."""
+    known = any(
+        canonical_target(target) in pattern.root.all_targets
+        and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)
+        for pattern in ctx.patterns
+    )
+    return known and decide_part(ctx.config, (path, spellings_of(target), ()), *whole).qconfig is not None
+
+
+def own_targets(ctx: PassContext) -> set[Any]:
+    """What patterns of the user's own name: that stays what it is, so that they find it."""
+    return {target for p in ctx.patterns if p not in DEFAULT_PATTERNS for target in p.root.all_targets}
 
 
 def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:

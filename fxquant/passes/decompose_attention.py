@@ -11,12 +11,11 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.graph.attention import LAYERS, emit_multihead, emit_product, picked_item, read_call
-from fxquant.graph.canonical import canonical_target, spellings_of
 from fxquant.graph.edit import keep_children_only, replace_node
 from fxquant.graph.emit import Emitter
 from fxquant.graph.query import REASON, WHOLE, canonical_type, module_of, module_path, reason_of
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.configure import decide, decide_part
+from fxquant.passes.configure import decide, quantizes_part
 from fxquant.qconfig import Rule
 
 
@@ -37,7 +36,7 @@ def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
     decisions = decide(gm, ctx.config)
     for node in [node for node in gm.graph.nodes if node.target is F.scaled_dot_product_attention]:
         path, rule = node.meta.get(WHOLE) or (module_path(node)[0], decisions[node].rule)
-        if reason_of(node) is None and _quantizes(torch.matmul, path, (path, rule), ctx):
+        if reason_of(node) is None and quantizes_part(torch.matmul, path, (path, rule), ctx):
             _take_product_apart(gm, node, (path, rule))
     return gm
 
@@ -47,21 +46,11 @@ def _is_multihead(node: Node) -> bool:
     return module is not None and canonical_type(module) is nn.MultiheadAttention
 
 
-def _quantizes(target: Any, path: str, whole: tuple[str, Rule], ctx: PassContext) -> bool:
-    """Whether a part of an attention would be quantized: patterns, backend and configuration permitting."""
-    known = any(
-        canonical_target(target) in pattern.root.all_targets
-        and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)
-        for pattern in ctx.patterns
-    )
-    return known and decide_part(ctx.config, (path, spellings_of(target), ()), *whole).qconfig is not None
-
-
 def _take_multihead_apart(gm: GraphModule, node: Node, rule: Rule, ctx: PassContext) -> None:
     path = str(node.target)
     whole = (path, rule)
-    of_layers = any(_quantizes(nn.Linear, f"{path}.{name}", whole, ctx) for name in LAYERS)
-    of_products = _quantizes(torch.matmul, path, whole, ctx)
+    of_layers = any(quantizes_part(nn.Linear, f"{path}.{name}", whole, ctx) for name in LAYERS)
+    of_products = quantizes_part(torch.matmul, path, whole, ctx)
     if reason_of(node) is not None or not (of_layers or of_products):
         return
     call = read_call(node)

@@ -15,7 +15,7 @@ from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
 from fxquant.graph.layers import LAYERS
 from fxquant.graph.query import CALLED, WRITTEN, qualified_name, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.patterns.registry import DEFAULT_PATTERNS
+from fxquant.passes.configure import own_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,12 @@ class _Call:
     """Calls of equal keys call the same layer."""
     layer: nn.Module
     sources: tuple[Any, ...]
-    """What the call read its tensors from; the layer is named after the first."""
+    """What the call read its tensors from."""
+    origin: Node
+    """Where the first of them lies, or what makes it: the layer is named after that."""
 
 
-@graph_pass(after=("normalize",), keeps_values=True)
+@graph_pass(after=("normalize", "decompose_compounds"), keeps_values=True)
 def make_layers(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``F.conv2d(x, self.weight)`` becomes the layer that holds the weight; calls that share all tensors share it.
 
@@ -39,8 +41,7 @@ def make_layers(gm: GraphModule, ctx: PassContext) -> GraphModule:
     at ``block.kernel`` (so it is ``block.kernel.weight`` in a state dict), unless something else reads from there;
     then it is named as the node. Functions that a user's own pattern names stay what they are.
     """
-    theirs = {target for p in ctx.patterns if p not in DEFAULT_PATTERNS for target in p.root.all_targets}
-    calls = list(_calls(gm, theirs))
+    calls = list(_calls(gm, own_targets(ctx)))
     for call in calls:  # all before the first layer is placed: where nothing reads any more, there is room
         call.node.args = call.node.args[:1]
     read = _attributes(gm)
@@ -82,7 +83,7 @@ def _calls(gm: GraphModule, theirs: set[Any]) -> Iterator[_Call]:
             except NotConstantError:
                 layers[key] = None
         if (layer := layers[key]) is not None:
-            yield _Call(node, key, layer, tuple(sources.values()))
+            yield _Call(node, key, layer, tuple(sources.values()), _origin(next(iter(sources.values()))))
 
 
 def _identity(source: Any) -> Any:
@@ -90,8 +91,16 @@ def _identity(source: Any) -> Any:
     return source.target if isinstance(source, Node) and source.op == "get_attr" else source
 
 
+def _origin(source: Node) -> Node:
+    """The parameter that a weight is made of, if nothing else is: of ``self.weight.t()`` it is ``self.weight``."""
+    origin = source
+    while len(origin.all_input_nodes) == 1:
+        origin = origin.all_input_nodes[0]
+    return origin if origin.op == "get_attr" else source
+
+
 def _place(gm: GraphModule, call: _Call) -> str:
-    source, layer = call.sources[0], call.layer
+    source, layer = call.origin, call.layer
     if source.op == "get_attr":
         parent, _, name = str(source.target).rpartition(".")
         home = parent if parent and (name in layer._parameters or name in layer._buffers) else str(source.target)

@@ -6,6 +6,7 @@ from fxquant.passes.annotate import annotate
 from fxquant.passes.base import Pass
 from fxquant.passes.choose_layout import choose_layout
 from fxquant.passes.decompose_attention import decompose_attention
+from fxquant.passes.decompose_compounds import decompose_compounds
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.insert_fake_quant import insert_fake_quant
@@ -26,6 +27,7 @@ Pipeline = tuple[Pass, ...]
 PREPARE: Pipeline = (
     settle_constants,  # what is changed in place is hard to read once normalize has kept it so
     normalize,  # before all tables: they name each operator once
+    decompose_compounds,  # before layers are made: products with constant weights are layers
     make_layers,  # patterns know layers, not functions that take weights
     decompose_attention,  # before the plan is made: it is made of the parts
     annotate,

@@ -11,10 +11,10 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.graph.canonical import canonical_target
+from fxquant.graph.compounds import COMPOUNDS, MANY
 from fxquant.graph.query import canonical_type, module_of
 
-PRODUCT = "of products of two activations only matmul, bmm and mm have an integer operator"
-SUM_OF_PRODUCT = "it adds a tensor to a product in one step, which has no integer operator; a sum of its own has"
+COMPOUND = "as one operator it has no integer form; those that it is made of may have"
 BATCH_STATISTICS = "it normalizes by statistics of the batch, or by others that are computed at run time"
 OWN_STATISTICS = "it normalizes every sample by the sample's own statistics, which has no integer operator yet"
 EXPONENTIALS = "a sum of exponentials over a dimension has no integer operator yet"
@@ -31,8 +31,6 @@ CHOICE = "it chooses by a mask between values of two grids, which has no integer
 STAIRS = "it jumps: next to a jump one step of the input is the whole height of a stair"
 SIMILARITY = "it divides by the lengths of vectors, which has no integer operator yet"
 OVERLAPS = "it copies or sums overlapping blocks, which has no integer operator yet"
-GATED = "as one operator it has no integer form; chunk, sigmoid and mul, of which it is made, have"
-MIXED = "it multiplies and adds tensors in one operator, which has no integer form; mul and add have"
 
 
 def _by_name(names: str) -> tuple[Any, ...]:
@@ -42,8 +40,8 @@ def _by_name(names: str) -> tuple[Any, ...]:
 
 
 _REASONS: dict[str, tuple[Any, ...]] = {
-    PRODUCT: (torch.einsum, torch.tensordot, nn.Bilinear, F.bilinear, *_by_name("mv dot vdot inner outer")),
-    SUM_OF_PRODUCT: _by_name("addmm baddbmm addbmm addmv addr"),
+    COMPOUND: tuple(COMPOUNDS),
+    MANY: (nn.Bilinear, F.bilinear, torch.linalg.multi_dot, *_by_name("chain_matmul")),
     BATCH_STATISTICS: (F.batch_norm,),
     OWN_STATISTICS: (
         *(F.layer_norm, F.group_norm, F.instance_norm, F.local_response_norm, F.normalize, F.rms_norm),
@@ -54,7 +52,7 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *(F.softmax, torch._safe_softmax, F.log_softmax, F.softmin, nn.LogSoftmax, nn.Softmin, nn.Softmax2d),
         *_by_name("log_softmax logsumexp"),
     ),
-    QUOTIENT: (torch.div,),
+    QUOTIENT: (torch.div, *_by_name("addcdiv")),
     STEEP: (
         *(torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.reciprocal),
         *_by_name("exp2 expm1 log1p log2 log10 sin cos tan sinh cosh asin acos acosh atanh erfinv logit"),
@@ -86,8 +84,6 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *(F.cosine_similarity, F.pairwise_distance, nn.CosineSimilarity, nn.PairwiseDistance, torch.cdist, torch.dist),
     ),
     OVERLAPS: (F.unfold, F.fold, nn.Unfold, nn.Fold),
-    GATED: (F.glu, nn.GLU),
-    MIXED: _by_name("addcmul addcdiv lerp"),
 }
 
 STAYS_FLOAT: dict[Any, str] = {

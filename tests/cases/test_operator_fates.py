@@ -16,16 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.graph.compounds import MANY, SPELLING
+from fxquant.graph.contraction import BROADCAST, DIAGONAL
 from fxquant.parity import measure_parity
 from fxquant.patterns.floats import (
     CHOICE,
     EXPONENTIALS,
-    GATED,
-    MIXED,
     OVERLAPS,
     PLACES,
     POWERS,
-    PRODUCT,
     QUOTIENT,
     RUNNING,
     SAMPLED,
@@ -94,6 +93,8 @@ class Behind(nn.Module):
         self.reader = reader if isinstance(reader, nn.Module) else None
         self.slope = nn.Parameter(torch.tensor([0.1, -0.3, 0.5, 2.0]))
         self.weight = nn.Parameter(torch.randn(4, 4, 3, 3) / 6)
+        self.table = nn.Parameter(torch.randn(12, 12) / 4)
+        self.bias = nn.Parameter(torch.randn(12) / 4)
 
     def forward(self, x: Tensor) -> Any:
         x = self.layer(x)
@@ -198,6 +199,53 @@ PAIR_ROWS = (
     stays("sub with alpha", "alpha=2: only a plain difference has an integer form",
           lambda x: x.sub(x.flip(1), alpha=2)),
     stays("div", QUOTIENT, lambda x: x / (x.flip(1) + 9), lambda x: x.div(x.flip(1) + 9)),
+)  # fmt: skip
+
+PRODUCT_ROWS = (
+    row("matmul", lambda x: x @ x.mT, lambda x: torch.matmul(x, x.mT), lambda x: x.matmul(x.mT),
+        lambda x: torch.linalg.matmul(x, x.mT), fate="transposed matmul"),
+    row("matmul, numbers", lambda x: torch.matmul(x, x.mT) * 0.3, fate="transposed matmul_scaled"),
+    row("bmm", lambda x: torch.bmm(x, x.mT), lambda x: x.bmm(x.mT), rank=3, fate="transposed matmul"),
+    row("mm", lambda x: torch.mm(x, x.t()), lambda x: x.mm(x.t()), lambda x: torch.mm(mat2=x.t(), input=x), rank=2,
+        fate="t matmul"),
+    row("product with a weight", Own(lambda m, x: x @ m.table), Own(lambda m, x: torch.mm(x, m.table)),
+        Own(lambda m, x: torch.einsum("bi,io->bo", x, m.table)), Own(lambda m, x: x.mm(m.table)),
+        Own(lambda m, x: torch.einsum("io,bi->bo", m.table, x)), Own(lambda m, x: torch.inner(x, m.table.t())),
+        Own(lambda m, x: torch.tensordot(x, m.table, 1)), Own(lambda m, x: torch.addmm(m.bias, x, m.table)),
+        Own(lambda m, x: m.bias.addmm(x, m.table, alpha=0.5, beta=2)), rank=2, fate="linear"),
+    row("mv", lambda x: torch.mv(x, x[0]), lambda x: x.mv(x[0]), rank=2, fate="getitem matmul"),
+    row("mv with a weight", Own(lambda m, x: torch.mv(x, m.bias)), rank=2, fate="linear squeeze"),
+    row("dot", lambda x: torch.dot(x[0], x[1]), lambda x: x[0].dot(x[1]), lambda x: torch.vdot(x[0], x[1]),
+        lambda x: torch.inner(x[0], x[1]), lambda x: x[0].inner(x[1]), rank=2, fate="getitem getitem matmul"),
+    row("outer", lambda x: torch.outer(x[0], x[1]), lambda x: x[0].outer(x[1]), lambda x: torch.ger(x[0], x[1]),
+        rank=2, fate="getitem getitem unsqueeze unsqueeze mul"),
+    row("einsum", lambda x: torch.einsum("bchw,bcvw->bchv", x, x), lambda x: torch.einsum("...hw,...vw->...hv", [x, x]),
+        fate="permute matmul"),
+    row("einsum of heads", lambda x: torch.einsum("b q h d, b k h d -> b h q k", x, x), fate="permute permute matmul"),
+    row("einsum over two dimensions", lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+        fate="flatten permute flatten matmul"),
+    row("einsum of elements", lambda x: torch.einsum("bchw,bchw->bchw", x, x.flip(1)), fate="flip mul"),
+    row("einsum of one tensor", lambda x: torch.einsum("bchw->bwhc", x), fate="permute"),
+    row("tensordot", lambda x: torch.tensordot(x, x, ([1, 2, 3], [1, 2, 3])),
+        fate="flatten permute flatten matmul"),
+    stays("einsum that is no product of two", MANY, lambda x: torch.einsum("ab,bc,cd->ad", x, x.t(), x), rank=2),
+    stays("einsum of a diagonal", DIAGONAL, lambda x: torch.einsum("bcc->bc", x[:, :, :4]), rank=3),
+    stays("einsum with lists of numbers", SPELLING, lambda x: torch.einsum(x, [0, 1], x, [2, 1], [0, 2]), rank=2),
+    stays("einsum along a dimension of size 1", BROADCAST, lambda x: torch.einsum("ij,kj->ik", x, x[:, :1]), rank=2),
+    row("addmm", lambda x: torch.addmm(x[:1], x.t(), x), lambda x: x[:1].addmm(x.t(), x), rank=2,
+        fate="getitem t matmul add"),
+    row("addmm, numbers", lambda x: torch.addmm(x[:1], x.t(), x, beta=0.5, alpha=2), rank=2,
+        fate="getitem t mul_number matmul_scaled add"),
+    row("baddbmm", lambda x: torch.baddbmm(x[:, :, :4], x, x.mT), rank=3, fate="getitem transposed matmul add"),
+    row("addbmm", lambda x: torch.addbmm(x[0, :, :4], x, x.mT), rank=3, fate="getitem transposed matmul sum add"),
+    row("addmv", lambda x: torch.addmv(x[:, 0], x, x[0]), rank=2, fate="getitem getitem matmul add"),
+    row("addr", lambda x: torch.addr(x, x[:, 0], x[0]), rank=2, fate="getitem getitem unsqueeze mul add"),
+    row("addcmul", lambda x: torch.addcmul(x, x, x.flip(1)), lambda x: x.addcmul(x, x.flip(1)), fate="flip mul add"),
+    row("lerp", lambda x: x.lerp(x.flip(1), 0.3), lambda x: torch.lerp(x, x.flip(1), 0.3),
+        fate="flip sub mul_number add"),
+    row("glu", nn.GLU(1), lambda x: F.glu(x, 1), fate="chunk getitem getitem sigmoid mul"),
+    row("embedding", Own(lambda m, x: F.embedding(INDEX, m.table) + x[:2]), rank=2, fate="embedding getitem add"),
+    stays("addcdiv", QUOTIENT, lambda x: torch.addcdiv(x, x, x.flip(1) + 9)),
 )  # fmt: skip
 
 POOL_ROWS = (
@@ -324,16 +372,14 @@ FLOAT_ROWS = (
     stays("tril", CHOICE, lambda x: x.tril(), lambda x: torch.triu(x)),
     stays("std", POWERS, lambda x: x.std(1), lambda x: torch.var(x, 1), lambda x: x.norm(dim=1)),
     stays("topk", PLACES, lambda x: x.topk(2, 1)[0], lambda x: torch.sort(x, 1)[0]),
-    stays("glu", GATED, nn.GLU(1), lambda x: F.glu(x, 1)),
-    stays("addcmul", MIXED, lambda x: torch.addcmul(x, x, x), lambda x: x.lerp(x, 0.3)),
     stays("softmax over channels", EXPONENTIALS, nn.Softmax2d(), nn.Softmin(1)),
-    stays("bilinear", PRODUCT, Pair(nn.Bilinear(12, 12, 3)), rank=2),
+    stays("bilinear", MANY, Pair(nn.Bilinear(12, 12, 3)), rank=2),
     stays("cosine_similarity", SIMILARITY, Pair(nn.CosineSimilarity()),
           lambda x: F.cosine_similarity(x, x.flip(1)), rank=2),
 )  # fmt: skip
 
 ROWS = (
-    *(LAYER_ROWS + CLAMP_ROWS + FUNCTION_ROWS + PAIR_ROWS),
+    *(LAYER_ROWS + CLAMP_ROWS + FUNCTION_ROWS + PAIR_ROWS + PRODUCT_ROWS),
     *(POOL_ROWS + RESIZE_ROWS + MOVE_ROWS + FLOAT_ROWS),
 )
 CASES = [(each, spelling) for each in ROWS for spelling in each.spellings]

@@ -7,15 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fxquant.graph.compounds import MANY
 from fxquant.patterns.floats import (
     EXPONENTIALS,
     OWN_STATISTICS,
-    PRODUCT,
     QUOTIENT,
     RECURRENT,
     STAYS_FLOAT,
     STEEP,
-    SUM_OF_PRODUCT,
 )
 from fxquant.patterns.registry import DEFAULT_PATTERNS
 
@@ -23,9 +22,8 @@ from fxquant.patterns.registry import DEFAULT_PATTERNS
 @pytest.mark.parametrize(
     ("reader", "reason"),
     [
-        (lambda x: torch.einsum("bihw,bjhw->bij", x, x), PRODUCT),
-        (lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2]), SUM_OF_PRODUCT),
-        (lambda x: x[0, 0].addmm(x[0, 1], x[0, 2]), SUM_OF_PRODUCT),
+        (lambda x: torch.einsum("bihw,bjhw,bkhw->bijk", x, x, x), MANY),
+        (lambda x: torch.addcdiv(x, x, x.abs() + 1), QUOTIENT),
         (lambda x: x.softmax(-1), EXPONENTIALS),
         (nn.Softmax(dim=1), EXPONENTIALS),
         (nn.LayerNorm(6), OWN_STATISTICS),

@@ -65,7 +65,7 @@ def test_the_same_tree_under_another_name():
         str(caught.value)
         == """\
 pattern 'gated' has the same tree as the registered pattern 'glu'
-  got:      GLU(x)
+  got:      glu(x)
   hint:     unregister_pattern('glu') first, if it should be replaced"""
     )
     assert list(REGISTERED) == ["glu"]
@@ -107,7 +107,7 @@ unknown pattern
 @pytest.mark.parametrize(
     ("target", "tree", "name"),
     [
-        (nn.GLU, Op((nn.GLU,)), "MyHandler[GLU]"),
+        (nn.GLU, Op((F.glu,)), "MyHandler[glu]"),
         (torch.relu, Op((F.relu,)), "MyHandler[relu]"),
         ("argmax", Op(("argmax",)), "MyHandler[argmax]"),
         ((MyConv,), Op((MyConv,)), "MyHandler[MyConv]"),
