@@ -47,7 +47,7 @@ class InputError(FxQuantError, TypeError):
 
 
 class TracingError(FxQuantError, RuntimeError):
-    """torch.fx cannot trace the model; the message names the submodule and the user's line."""
+    """torch.fx cannot trace the model (the message names the submodule and the user's line), or torch.export."""
 
 
 class CalibrationError(FxQuantError, RuntimeError):

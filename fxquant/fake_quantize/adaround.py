@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import refuse_script
 from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.observers.base import refuse_to_trace
 from fxquant.observers.minmax import PerChannelMinMaxObserver
 from fxquant.observers.qparams import middle
 
@@ -90,6 +91,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
         Raises:
             CalibrationError: the observer has seen nothing.
         """
+        refuse_to_trace("AdaRound sets V at the first call after observing", "run the module once before it is traced")
         self.calculate_qparams()  # says so if the weight was never seen
         scale, *_ = self._grid(x)
         steps = x * (1.0 / scale)

@@ -29,8 +29,9 @@ class Switches(nn.Module):
 
     def add_switch(self, name: str, on: bool, dtype: torch.dtype) -> None:
         """Register the buffer ``name``."""
-        self.register_buffer(name, torch.tensor([int(on)], dtype=dtype))
-        self.is_on(name)
+        switch = torch.tensor([int(on)], dtype=dtype)
+        self.register_buffer(name, switch)
+        self._said[name] = (switch, _version(switch), on)
 
     def is_on(self, name: str) -> bool:
         """What the switch says now."""
@@ -40,7 +41,9 @@ class Switches(nn.Module):
         switch = self._buffers[name]
         assert switch is not None  # add_switch made it
         if said is None or said[0] is not switch or said[1] != _version(switch):
-            said = (switch, _version(switch), not switch.is_meta and bool(switch[0] == 1))
+            # The meta device keeps no values, so there it still says what it said before.
+            on = said is not None and said[2] if switch.is_meta else bool(switch[0] == 1)
+            said = (switch, _version(switch), on)
             self._said[name] = said
         return said[2]
 
@@ -67,13 +70,15 @@ class Switches(nn.Module):
             self.is_on(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_said": dict.fromkeys(self._said)}
+        return {**self.__dict__, "_said": {name: said[2] for name, said in self._said.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._said = {}
-        for name in state["_said"]:
-            self.is_on(name)
+        for name, on in state["_said"].items():
+            switch = self._buffers[name]
+            assert switch is not None  # as add_switch made it
+            self._said[name] = (switch, _version(switch), on)
 
 
 def _version(switch: Tensor) -> float:

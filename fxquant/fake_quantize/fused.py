@@ -8,6 +8,7 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.kernels import moving_average_qparams
+from fxquant.observers.base import refuse_vmap
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
 from fxquant.observers.qparams import middle
 
@@ -46,7 +47,6 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
         self.add_switch("fake_quant_enabled", True, torch.int64)
         self.add_switch("observer_enabled", True, torch.int64)
         self.is_symmetric_quant = self.scheme.symmetric
-        self._eps = float(made.eps)  # a Python number, since reading a buffer waits for the GPU
 
     def observe(self, x: Tensor) -> None:
         """Measure a batch, average its range into the running one, and choose the grid anew."""
@@ -57,6 +57,7 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
 
     def _observe_fused(self, x: Tensor) -> None:
         made, scheme = self.activation_post_process, self.scheme
+        refuse_vmap(x)
         assert isinstance(made, (MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver))
         if scheme.group_size is not None or scheme.float_qparams:
             self.observe_by_observer(x)
@@ -68,7 +69,7 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
             made.max_val,
             scheme.axis,
             made.averaging_constant,
-            self._eps,
+            made.smallest_scale,
             scheme.quant_min,
             scheme.quant_max,
             middle(scheme) if scheme.symmetric else None,
@@ -77,9 +78,3 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
         made.max_val.copy_(high)
         made.nonfinite_count += nonfinite
         self.set_grid(scale, zero_point)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        eps = self.activation_post_process.eps
-        assert isinstance(eps, Tensor)
-        self._eps = float(eps)

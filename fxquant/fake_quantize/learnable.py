@@ -90,11 +90,17 @@ class LearnableFakeQuantize(FakeQuantizeBase):
             self._estimate(x.detach())
         if not self.is_on("fake_quant_enabled"):
             return x
-        self._hold()
+        exporting = torch.compiler.is_exporting()
+        if not exporting:
+            self._hold()
         factor = 1.0 / math.sqrt(max(x.numel(), 1) * self.quant_max) if self.use_grad_scaling else 1.0
         limits = (self.quant_min, self.quant_max)
         grid: tuple[Tensor, Tensor] = (self.scale, self.zero_point)
-        if self.is_on("static_enabled"):  # the next call chooses anew, maybe before this one's gradients are asked for
+        if exporting:  # an exported program does not change its parameters
+            grid = (self.scale.clamp(min=self.eps), self._held_zero_point())
+        elif self.is_on(
+            "static_enabled"
+        ):  # the next call chooses anew, maybe before this one's gradients are asked for
             grid = (self.scale.clone(), self.zero_point.clone())
         if self.scheme.axis is not None:
             axis = self.scheme.axis
@@ -122,6 +128,9 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         self.scale.data.clamp_(min=self.eps)
         if self.scheme.symmetric:
             self.zero_point.data.fill_(float(middle(self.scheme)))
+
+    def _held_zero_point(self) -> Tensor:
+        return torch.full_like(self.zero_point, middle(self.scheme)) if self.scheme.symmetric else self.zero_point
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """The grid in use: ``scale`` float32, ``zero_point`` int64, rounded and inside the limits; detached."""

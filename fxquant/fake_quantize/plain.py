@@ -8,9 +8,9 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
-from fxquant.observers.base import ObserverBase
+from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
-from fxquant.observers.range_observer import RangeObserver
+from fxquant.observers.range_observer import FIRST_BATCH, RangeObserver
 from fxquant.observers.ranges import value_range
 from fxquant.spec import QParams
 
@@ -124,6 +124,8 @@ class FakeQuantize(FakeQuantizeBase):
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
         """Copy a grid into the buffers, which keep their dtype and device."""
         if self.scale.shape != scale.shape:
+            if not torch.jit.is_scripting():
+                refuse_to_trace(*FIRST_BATCH)
             self.scale.resize_(scale.shape)
             self.zero_point.resize_(scale.shape)
         self.scale.copy_(scale)

@@ -72,7 +72,7 @@ def make_grid(
 
 def _limit(limit: int, dtype: torch.dtype, direction: int, device: torch.device) -> Tensor:
     """The nearest float of an integer that does not lie beyond it, so that a clamped value fits its integer type."""
-    value = torch.tensor(limit, dtype=dtype, device=device)
+    value = torch.tensor(limit, dtype=dtype)  # here, since reading it on a GPU waits, and on meta cannot be
     if (int(value) - limit) * direction < 0:
         value = torch.nextafter(value, torch.full_like(value, direction * torch.inf))
-    return value
+    return value.to(device)

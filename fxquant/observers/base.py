@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxquant.errors import InputError, TracingError
 from fxquant.observers.constructor import Constructor
 from fxquant.registry import Registry
 from fxquant.spec import QParams, QScheme
@@ -29,6 +30,29 @@ def keeping_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 def cast_dtype(fn: Callable[[Tensor], Tensor], dtype: torch.dtype, beside: Tensor) -> torch.dtype:
     """For ``Module._apply``: what ``fn`` makes of a ``dtype`` of which no tensor is kept."""
     return fn(torch.empty(0, dtype=dtype, device=beside.device)).dtype
+
+
+def refuse_to_trace(what: str, hint: str) -> None:
+    """Nothing, unless ``torch.compile`` or ``torch.export`` is tracing: then an error.
+
+    Raises:
+        TracingError: ``torch.export`` traces.
+        RuntimeError: ``torch.compile`` does, which runs this part in Python then, or quotes it with ``fullgraph``.
+    """
+    if torch.compiler.is_exporting():
+        raise TracingError(what, hint=hint)
+    if torch.compiler.is_compiling():
+        raise RuntimeError(f"{what}: {hint}")  # of the error classes of fxquant, torch.compile shows no message
+
+
+def refuse_vmap(x: Tensor) -> None:
+    """Nothing, unless ``torch.vmap`` runs: its samples share one observer, which would see each of them alone.
+
+    Raises:
+        InputError: it does.
+    """
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x):
+        raise InputError("an observer cannot measure inside vmap", hint="disable_observer() once it is calibrated")
 
 
 class ObserverBase(nn.Module):
@@ -70,6 +94,7 @@ class ObserverBase(nn.Module):
             if torch.jit.is_scripting():
                 self.update_in_script(x.detach())
             else:
+                refuse_vmap(x)
                 self.update(x.detach())
         return x
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fxquant.errors import InputError, SpecError
 from fxquant.kernels.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms
-from fxquant.observers.base import OBSERVERS
+from fxquant.observers.base import OBSERVERS, refuse_to_trace
 from fxquant.observers.bins import Bins
 from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams
 from fxquant.observers.range_observer import RangeObserver
@@ -150,7 +150,10 @@ class HistogramObserver(RangeObserver):
         Raises:
             CalibrationError: nothing was seen that a grid could be chosen from.
         """
+        refuse_to_trace("the range is searched for in Python", "disable_observer() once the module is calibrated")
         super().qparams()  # raises
+        if self.min_val.is_meta:
+            return torch.empty_like(self.min_val), torch.empty_like(self.max_val)
         counts, low, high = self._rows()
         if self.scheme.axis is None:
             counts, low, high = counts[None], low[None], high[None]

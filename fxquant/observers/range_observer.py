@@ -7,11 +7,17 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, SpecError
-from fxquant.observers.base import ObserverBase
+from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.ranges import value_range
 from fxquant.observers.scheme import torch_dtype, torch_qscheme
 from fxquant.spec import QParams, QScheme
+
+FIRST_BATCH = (
+    "the first batch gives statistics and grids per channel their shape",
+    "run the module once before it is traced",
+)
+"""What cannot be traced, and what to do."""
 
 
 class RangeObserver(ObserverBase):
@@ -41,6 +47,7 @@ class RangeObserver(ObserverBase):
         super().__init__(scheme, dtype=torch_dtype(scheme) if dtype is None else dtype, is_dynamic=is_dynamic)
         self.qscheme = torch_qscheme(scheme)
         self.reduce_range = reduce_range
+        self.smallest_scale = float(eps)  # beside the buffer, since reading that waits for a GPU
         device = _device_of(factory_kwargs or {})
         self.register_buffer("eps", torch.tensor([eps], dtype=torch.float32, device=device))
         for name, value in (("min_val", torch.inf), ("max_val", -torch.inf)):
@@ -61,6 +68,7 @@ class RangeObserver(ObserverBase):
         """Make room for ranges of a shape at the first batch; at later ones, check that ``x`` still has it."""
         min_val = self.min_val
         if tuple(min_val.shape) != shape and min_val.numel() == 0:
+            refuse_to_trace(*FIRST_BATCH)
             # Resized and not replaced, so that whoever holds the buffer sees the change.
             min_val.resize_(shape).fill_(torch.inf)
             self.max_val.resize_(shape).fill_(-torch.inf)
@@ -104,6 +112,8 @@ class RangeObserver(ObserverBase):
         state_dict.setdefault(prefix + "eps", self.eps)
         state_dict.setdefault(prefix + "nonfinite_count", torch.zeros_like(self.nonfinite_count))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if not self.eps.is_meta:
+            self.smallest_scale = self.eps.item()
 
     def extra_repr(self) -> str:
         if self.min_val.numel() == 0:

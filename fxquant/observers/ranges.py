@@ -26,7 +26,7 @@ def value_range(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, int | Tenso
     Raises:
         InputError: ``x`` has no dimension ``scheme.axis``, or it does not divide into groups.
     """
-    if torch.compiler.is_compiling():  # no branch on values
+    if torch.compiler.is_compiling() or x.is_meta:  # no branch on values
         return _finite_extremes(x, scheme)
     low, high = _extremes(x, scheme)
     width = high - low
