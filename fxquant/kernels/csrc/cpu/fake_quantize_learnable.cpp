@@ -19,6 +19,14 @@ int64_t parts_of(int64_t numel, int64_t channels) {
   return std::max<int64_t>(1, std::min({kMost, numel / kGrain, numel / (std::max<int64_t>(channels, 1) * kPerSum)}));
 }
 
+// How many sums are kept for `channels` grids in a row of `row`: a whole number of vectors where that is possible, since
+// channels lie side by side in them.
+int64_t period_of(int64_t channels, int64_t row) {
+  int64_t period = channels;
+  while (period % kSumLanes != 0 && period < row) period *= 2;
+  return period;
+}
+
 // Sums of one row of channels; a row may be several times the channels of the grid.
 Tensor gradient_of(const Tensor& like, const std::vector<double>& sums, int64_t rows, int64_t row, int64_t channels,
                    const std::vector<float>* times, double factor) {
@@ -52,7 +60,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& grad_, const Tenso
   const AnyGrids grids(type, qparams, quant_min, quant_max);
   const LearnableBackwardArgs args{type,   grad.const_data_ptr(), x.const_data_ptr(), dx.mutable_data_ptr(),
                                    layout, grids.floats.view(),   grids.doubles.view()};
-  const int64_t row = static_cast<int64_t>(qparams.scale.size());
+  const int64_t row = period_of(channels, static_cast<int64_t>(qparams.scale.size()));
   const int64_t numel = x.numel();
   const int64_t parts = parts_of(numel, row);
   std::vector<double> scale_sums(parts * row);
@@ -60,7 +68,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& grad_, const Tenso
   const auto loop = FXQ_LOOP(fake_quantize_learnable_loop);
   torch::stable::parallel_for(0, numel > 0 ? parts : 0, 1, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
-      const LearnableSums sums{scale_sums.data() + part * row, clipped_sums.data() + part * row};
+      const LearnableSums sums{row, scale_sums.data() + part * row, clipped_sums.data() + part * row};
       loop(args, sums, numel * part / parts, numel * (part + 1) / parts);
     }
   });

@@ -53,12 +53,13 @@ struct QParams {
     });
   }
 
-  // Where channels lie side by side and are few, several rows of them make one long one, for the sake of the loops.
+  // Where channels lie side by side and are few, 2^n rows of them make one long one, for the sake of the loops.
   void lengthen_rows(Layout& layout) {
     constexpr int64_t kRow = 256;
     if (layout.inner != 1 || layout.channels == 1 || layout.channels >= kRow) return;
     const int64_t channels = layout.channels;
-    const int64_t times = (kRow + channels - 1) / channels;
+    int64_t times = 1;
+    while (channels * times < kRow) times *= 2;
     scale.reserve(channels * times);
     zero_point.reserve(channels * times);
     for (int64_t i = channels; i < channels * times; ++i) {

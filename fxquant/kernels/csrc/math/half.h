@@ -23,11 +23,14 @@ FXQ_HOST_DEVICE uint32_t bits_of_float(float x) {
 
 FXQ_HOST_DEVICE float float_from_bfloat16(uint16_t x) { return float_of_bits(static_cast<uint32_t>(x) << 16); }
 
-FXQ_HOST_DEVICE uint16_t bfloat16_from_float(float x) {
+// A float whose upper 16 bits are the nearest bfloat16; the lower ones are anything.
+FXQ_HOST_DEVICE uint32_t rounded_to_bfloat16(float x) {
   const uint32_t bits = bits_of_float(x);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded);
+  const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  return x == x ? rounded : 0x7fc00000u;
 }
+
+FXQ_HOST_DEVICE uint16_t bfloat16_from_float(float x) { return static_cast<uint16_t>(rounded_to_bfloat16(x) >> 16); }
 
 // The exponent is moved by multiplying with 2^112, which also normalises subnormals; inf and NaN get theirs back.
 FXQ_HOST_DEVICE float float_from_half(uint16_t x) {

@@ -4,6 +4,14 @@
 #include "../../common/types.h"
 
 #define FXQ_RESTRICT __restrict__
+// For a function that is one loop: inlined, its pointers are no longer known to be restricted, and it may not vectorise.
+#define FXQ_ONE_LOOP __attribute__((noinline))
+// Before a loop whose arrays do not overlap, where they are too many for the compiler to compare.
+#if defined(__clang__)
+#define FXQ_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define FXQ_INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 namespace fxquant {
 

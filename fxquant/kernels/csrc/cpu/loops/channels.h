@@ -45,4 +45,14 @@ struct Grids {
   Grids from(int64_t c) const { return {scale + c, inverse + c, zero_point + c, low, high}; }
 };
 
+// One grid for all, in the place of Grids.
+template <typename Real>
+struct OneGrid {
+  Affine<Real> grid;
+
+  // field by field: a copy of the whole does not vectorise
+  Affine<Real> at(int64_t) const { return {grid.scale, grid.inverse, grid.zero_point, grid.low, grid.high}; }
+  OneGrid from(int64_t) const { return *this; }
+};
+
 }  // namespace fxquant

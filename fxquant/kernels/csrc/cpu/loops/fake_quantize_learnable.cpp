@@ -1,18 +1,21 @@
 #include "fake_quantize_learnable.h"
 
+#include "pairs.h"
+
 namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// A sum runs in this many lanes, whatever the instruction set, so that all of them round alike.
-constexpr int64_t kLanes = 16;
-static_assert(kBlock % kLanes == 0, "blocks are whole rounds of the lanes");
+static_assert(kBlock % kSumLanes == 0, "blocks are whole rounds of the lanes");
 
 // Everything per element of one block; then it is summed, which does not vectorise in one loop with this.
-template <typename Real>
-void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT dx,
-              Real* FXQ_RESTRICT scale, Real* FXQ_RESTRICT clipped, int64_t count, const Affine<Real> a) {
+// G: Grids, or OneGrid for a stretch of one channel.
+template <typename Real, typename G>
+FXQ_ONE_LOOP void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT dx,
+                           Real* FXQ_RESTRICT scale, Real* FXQ_RESTRICT clipped, int64_t count, const G g) {
+  FXQ_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) {
+    const Affine<Real> a = g.at(i);
     const Real step = to_grid(x[i], a);
     const bool passes = inside(step, a);
     scale[i] = grad[i] * slope_of_scale(x[i], step, a);
@@ -21,32 +24,94 @@ void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRICT x, Real* F
   }
 }
 
+template <Float type, typename G>
+void elements(const Short<type>* grad, const Short<type>* x, Short<type>* dx, float* scale, float* clipped,
+              int64_t count, const G g) {
+  float real_grad[kBlock];
+  float real_x[kBlock];
+  float result[kBlock];
+  widen(grad, real_grad, count);
+  widen(x, real_x, count);
+  elements(real_grad, real_x, result, scale, clipped, count, g);
+  narrow(result, dx, count);
+}
+
+// One grid alone: with arrays of them this does not vectorise.
+FXQ_ONE_LOOP void pairs(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_RESTRICT x,
+                        BFloat16* FXQ_RESTRICT dx, float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped,
+                        int64_t count, const Affine<float> a) {
+  FXQ_INDEPENDENT
+  for (int64_t i = 0; i < 2 * count; i += 2) {
+    const uint32_t word = word_at(grad + i);
+    const Pair incoming = pair_of(word);
+    const Pair value = pair_of(word_at(x + i));
+    const float first = to_grid(value.first, a);
+    const float second = to_grid(value.second, a);
+    const bool first_passes = inside(first, a);
+    const bool second_passes = inside(second, a);
+    scale[i] = incoming.first * slope_of_scale(value.first, first, a);
+    scale[i + 1] = incoming.second * slope_of_scale(value.second, second, a);
+    clipped[i] = first_passes ? 0.0f : incoming.first;
+    clipped[i + 1] = second_passes ? 0.0f : incoming.second;
+    store_word(word & ((first_passes ? 0xffffu : 0u) | (second_passes ? 0xffff0000u : 0u)), dx + i);
+  }
+}
+
+void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scale, float* clipped, int64_t count,
+              const OneGrid<float> g) {
+  pairs(grad, x, dx, scale, clipped, count / 2, g.grid);
+  if (count % 2 != 0) {
+    const int64_t last = count - 1;
+    elements<Float::kBFloat16>(grad + last, x + last, dx + last, scale + last, clipped + last, 1, g);
+  }
+}
+
+// values: [count, stride], of which the first columns are summed.
 template <typename Real>
-void add_to_lanes(const Real* FXQ_RESTRICT values, int64_t count, double* FXQ_RESTRICT lanes) {
-  for (int64_t i = 0; i < count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += static_cast<double>(values[i + lane]);
+void add_to_lanes(const Real* FXQ_RESTRICT values, int64_t count, int64_t stride, double* FXQ_RESTRICT lanes) {
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t lane = 0; lane < kSumLanes; ++lane) lanes[lane] += static_cast<double>(values[i * stride + lane]);
+  }
+}
+
+template <typename Real>
+void add_each(const Real* FXQ_RESTRICT values, int64_t count, double* FXQ_RESTRICT sums) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<double>(values[i]);
+}
+
+// Adds to the sums of channels side by side, of which there are `period`. values[0] is of the channel `first`.
+template <typename Real>
+void add_channels(const Real* values, int64_t count, int64_t first, int64_t period, double* sums) {
+  if (first == 0 && count % period == 0 && period % kSumLanes == 0) {
+    for (int64_t c = 0; c < period; c += kSumLanes) add_to_lanes(values + c, count / period, period, sums + c);
+    return;
+  }
+  for (int64_t i = 0; i < count; first = 0) {
+    const int64_t n = period - first < count - i ? period - first : count - i;
+    add_each(values + i, n, sums + first);
+    i += n;
   }
 }
 
 double total(const double* lanes) {
   double sum = 0;
-  for (int64_t lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
+  for (int64_t lane = 0; lane < kSumLanes; ++lane) sum += lanes[lane];
   return sum;
 }
 
 // Adds up values block by block; those beyond the last whole round of lanes are zeros.
 template <typename Real>
 struct BlockSums {
-  double scale_lanes[kLanes] = {};
-  double clipped_lanes[kLanes] = {};
+  double scale_lanes[kSumLanes] = {};
+  double clipped_lanes[kSumLanes] = {};
   Real scale[kBlock];
   Real clipped[kBlock];
 
   void add(int64_t count) {
     int64_t rounded = count;
-    for (; rounded % kLanes != 0; ++rounded) scale[rounded] = clipped[rounded] = Real{0};
-    add_to_lanes(scale, rounded, scale_lanes);
-    add_to_lanes(clipped, rounded, clipped_lanes);
+    for (; rounded % kSumLanes != 0; ++rounded) scale[rounded] = clipped[rounded] = Real{0};
+    add_to_lanes(scale, rounded / kSumLanes, kSumLanes, scale_lanes);
+    add_to_lanes(clipped, rounded / kSumLanes, kSumLanes, clipped_lanes);
   }
 
   void store(const LearnableSums& sums, int64_t channel) const {
@@ -55,66 +120,27 @@ struct BlockSums {
   }
 };
 
-template <typename Real>
-void stretch(const Real* grad, const Real* x, Real* dx, int64_t count, const Affine<Real>& a,
-             const LearnableSums& sums, int64_t channel) {
+template <typename T, typename Real>
+void stretch(const T* grad, const T* x, T* dx, int64_t count, const Affine<Real>& a, const LearnableSums& sums,
+             int64_t channel) {
   BlockSums<Real> blocks;
   for_each_block(count, [&](int64_t i, int64_t n) {
-    elements(grad + i, x + i, dx + i, blocks.scale, blocks.clipped, n, a);
+    elements(grad + i, x + i, dx + i, blocks.scale, blocks.clipped, n, OneGrid<Real>{a});
     blocks.add(n);
   });
   blocks.store(sums, channel);
 }
 
-template <typename Real>
-void row(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT dx, int64_t count,
-         const Grids<Real> g, double* FXQ_RESTRICT scale, double* FXQ_RESTRICT clipped) {
-  for (int64_t i = 0; i < count; ++i) {
-    const Affine<Real> a = g.at(i);
-    const Real step = to_grid(x[i], a);
-    const bool passes = inside(step, a);
-    const Real of_scale = grad[i] * slope_of_scale(x[i], step, a);
-    const Real of_clipped = passes ? Real{0} : grad[i];
-    dx[i] = passes ? grad[i] : Real{0};
-    scale[i] += static_cast<double>(of_scale);
-    clipped[i] += static_cast<double>(of_clipped);
-  }
-}
-
-template <typename Real>
-void channels(const Real* grad, const Real* x, Real* dx, int64_t count, const Grids<Real>& g,
-              const LearnableSums& sums, int64_t channel) {
-  row(grad, x, dx, count, g, sums.scale + channel, sums.clipped + channel);
-}
-
-template <Float type>
-void stretch(const Short<type>* grad, const Short<type>* x, Short<type>* dx, int64_t count, const Affine<float>& a,
-             const LearnableSums& sums, int64_t channel) {
-  float real_grad[kBlock];
-  float real_x[kBlock];
-  float result[kBlock];
-  BlockSums<float> blocks;
+template <typename T, typename Real>
+void channels(const T* grad, const T* x, T* dx, int64_t count, const Grids<Real>& g, const LearnableSums& sums,
+              int64_t channel) {
+  Real scale[kBlock];
+  Real clipped[kBlock];
   for_each_block(count, [&](int64_t i, int64_t n) {
-    widen(grad + i, real_grad, n);
-    widen(x + i, real_x, n);
-    elements(real_grad, real_x, result, blocks.scale, blocks.clipped, n, a);
-    narrow(result, dx + i, n);
-    blocks.add(n);
-  });
-  blocks.store(sums, channel);
-}
-
-template <Float type>
-void channels(const Short<type>* grad, const Short<type>* x, Short<type>* dx, int64_t count, const Grids<float>& g,
-              const LearnableSums& sums, int64_t channel) {
-  float real_grad[kBlock];
-  float real_x[kBlock];
-  float result[kBlock];
-  for_each_block(count, [&](int64_t i, int64_t n) {
-    widen(grad + i, real_grad, n);
-    widen(x + i, real_x, n);
-    channels(real_grad, real_x, result, n, g.from(i), sums, channel + i);
-    narrow(result, dx + i, n);
+    elements(grad + i, x + i, dx + i, scale, clipped, n, g.from(i));
+    const int64_t first = (channel + i) % sums.period;
+    add_channels(scale, n, first, sums.period, sums.scale);
+    add_channels(clipped, n, first, sums.period, sums.clipped);
   });
 }
 
