@@ -75,11 +75,21 @@ def define(
         The qualified name ``fxquant::<name>``.
     """
     kernel = _refusal(schema.partition("(")[0]) if SETTINGS.kernels == "native" else reference
-    return compose(schema, kernel=kernel, fake=fake, gradient=gradient)
+    return _define(schema, kernel, fake, gradient)
+
+
+COMPOSED: set[str] = set()
+"""Qualified names of the operators without native kernels: they call others."""
 
 
 def compose(schema: str, *, kernel: Callable[..., Any], fake: Callable[..., Any], gradient: bool = False) -> str:
     """Define an operator that calls others, on every device; arguments and result as for :func:`define`."""
+    name = _define(schema, kernel, fake, gradient)
+    COMPOSED.add(name)
+    return name
+
+
+def _define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], gradient: bool) -> str:
     name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     operator = schema.partition("(")[0]
     LIBRARY.impl(operator, kernel, "CompositeExplicitAutograd")

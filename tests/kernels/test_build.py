@@ -12,7 +12,7 @@ import pytest
 import torch
 from setuptools import Distribution
 
-from fxquant.kernels.library import native_status
+from fxquant.kernels.library import COMPOSED, native_status
 from fxquant.kernels.sources import fingerprint, fingerprint_in
 
 ROOT = Path(__file__).parents[2]
@@ -184,5 +184,5 @@ def test_cuda_sources_compile_and_register_every_operator(tmp_path: Path) -> Non
     if "cuda" not in native_status().devices:
         torch.ops.load_library(target)
     for name in torch._C._dispatch_get_all_op_names():
-        if name.startswith("fxquant::") and "_learnable_per_" not in name:  # those call others
+        if name.startswith("fxquant::") and name not in COMPOSED:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"), name
