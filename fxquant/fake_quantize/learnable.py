@@ -12,6 +12,7 @@ from fxquant.errors import InputError, SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase, refuse_script
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
 from fxquant.observers.base import ObserverBase
+from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE, middle
 from fxquant.spec import QParams
@@ -62,7 +63,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
     ) -> None:
         super().__init__()
         _check(quant_min, quant_max, channel_len, use_grad_scaling)
-        made = observer(quant_min=quant_min, quant_max=quant_max, **observer_kwargs)
+        made = construct(observer, {"quant_min": quant_min, "quant_max": quant_max, **observer_kwargs})
         self.activation_post_process: ObserverBase = made
         self.scheme = made.scheme
         if (self.scheme.axis is None) != (channel_len == -1):

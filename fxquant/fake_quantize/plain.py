@@ -9,6 +9,7 @@ from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
 from fxquant.observers.base import ObserverBase, refuse_to_trace
+from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.range_observer import FIRST_BATCH, RangeObserver
 from fxquant.observers.ranges import value_range
@@ -51,9 +52,9 @@ class FakeQuantize(FakeQuantizeBase):
         **observer_kwargs: Any,
     ) -> None:
         super().__init__()
-        if quant_min is not None and quant_max is not None:
-            observer_kwargs |= {"quant_min": quant_min, "quant_max": quant_max}
-        made = observer(is_dynamic=is_dynamic, **observer_kwargs) if is_dynamic else observer(**observer_kwargs)
+        limits = {"quant_min": quant_min, "quant_max": quant_max}
+        observer_kwargs |= {name: limit for name, limit in limits.items() if limit is not None}
+        made = construct(observer, observer_kwargs | ({"is_dynamic": True} if is_dynamic else {}))
         self.activation_post_process: ObserverBase = made
         if made.scheme is None:
             raise SpecError(
@@ -155,9 +156,10 @@ class FakeQuantize(FakeQuantizeBase):
     ) -> None:
         """Take grids of any number of channels."""
         for name in ("scale", "zero_point"):
-            saved, buffer = state_dict.get(prefix + name), getattr(self, name)
-            if isinstance(saved, Tensor) and saved.shape != buffer.shape and self.is_per_channel:
-                buffer.resize_(saved.shape)
+            saved = state_dict.get(prefix + name)
+            if isinstance(saved, Tensor) and saved.shape != self.scale.shape and self.is_per_channel:
+                self.scale.resize_(saved.shape).fill_(1)  # both, since a state need not hold both
+                self.zero_point.resize_(saved.shape).zero_()
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
 
     def __prepare_scriptable__(self) -> "FakeQuantize":

@@ -11,6 +11,19 @@ from fxquant.errors import SpecError
 from fxquant.registry import did_you_mean
 
 
+def construct(maker: Any, arguments: Mapping[str, Any]) -> Any:
+    """Call a class, what its ``with_args`` gave, or any other maker.
+
+    Raises:
+        SpecError: a class, or what ``with_args`` gave, takes no such argument.
+    """
+    if isinstance(maker, type):
+        return Constructor(maker, arguments)()
+    if isinstance(maker, Constructor):
+        return maker.with_args(**arguments)()
+    return maker(**arguments)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Constructor:
     """A class with some of its arguments filled in; calling it makes a new object each time.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import InputError, SpecError
-from fxquant.kernels.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms
+from fxquant.kernels.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms, window_of
 from fxquant.observers.base import OBSERVERS, refuse_to_trace
 from fxquant.observers.bins import Bins
 from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams
@@ -190,10 +190,26 @@ class HistogramObserver(RangeObserver):
             buffer.copy_(values.view(buffer.shape))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        theirs = state_dict.pop(prefix + "histogram", None)
+        if isinstance(theirs, Tensor) and self.scheme.axis is None:
+            low, high = (state_dict[prefix + name].float().reshape(()) for name in ("min_val", "max_val"))
+            state_dict[prefix + "counts"] = spread(theirs, low, high, self.bins)
         saved = state_dict.get(prefix + "counts")
         if isinstance(saved, Tensor) and self.scheme.axis is not None and saved.shape[-1:] == (self.bins,):
             self.counts.resize_(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def spread(weights: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
+    """A histogram of equal bins from ``low`` to ``high``, as torch.ao has it, in the bins of ours: each goes to that of
+    its middle. int64 [bins]."""
+    window = window_of(low, high, bins)
+    share = (torch.arange(weights.numel(), dtype=torch.float64, device=weights.device) + 0.5) / weights.numel()
+    middles = low.double() + share * (high.double() - low.double())
+    widths = torch.floor(middles.abs().nan_to_num() / window.width).long()  # NaN where nothing was seen
+    index = torch.where(middles < 0, -1 - widths, widths) - window.first
+    counts = torch.zeros(bins, dtype=torch.int64, device=weights.device)
+    return counts.scatter_add_(0, index.clamp(0, bins - 1), weights.round().long())
 
 
 def least_error(bins: Bins, scheme: QScheme, eps: Tensor, power: float = 2.0) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from fxquant.errors import CalibrationError, InputError, SpecError
 from fxquant.observers import EntropyObserver, HistogramObserver, MSEObserver, PercentileObserver, choose_qparams
+from fxquant.observers.bins import Bins
 from fxquant.spec import QScheme
 
 ABOVE_BRUTE_FORCE = 1.05
@@ -243,14 +244,23 @@ def test_state_goes_into_a_fresh_observer(make):
         observer.calculate_qparams()
 
 
-def test_a_state_of_torch_is_refused():
-    """Its bins lie elsewhere."""
+def test_a_state_of_torch_is_read_into_our_bins():
+    """The middle of each of its bins says which of ours the values go to; a histogram per channel torch has none."""
     from torch.ao.quantization.observer import HistogramObserver as Peer
 
     peer = Peer()
-    peer(torch.randn(50))
-    with pytest.raises(RuntimeError, match=r"Missing key.*counts.*\n.*Unexpected key.*histogram"):
-        HistogramObserver().load_state_dict(peer.state_dict())
+    x = torch.randn(50)
+    peer(x)
+    observer = HistogramObserver()
+    observer.load_state_dict(peer.state_dict())
+    assert observer.counts.sum() == 50
+    assert (observer.min_val, observer.max_val) == (x.min(), x.max())
+    bins = Bins.of(observer.counts, observer.min_val, observer.max_val)
+    for share in (0.1, 0.5, 0.9):
+        value = float(x.sort().values[round(50 * share) - 1])
+        assert bins.quantile(share) == pytest.approx(value, abs=2 * bins.width)
+    with pytest.raises(RuntimeError, match=r"Missing key.*counts"):
+        HistogramObserver(ch_axis=0).load_state_dict(peer.state_dict())
 
 
 def test_integers_and_casts():
