@@ -103,10 +103,11 @@ def warn_of_unused_rules(before: Sequence[UnusedRule], gm: GraphModule, config: 
     given of those that the default mapping has: nobody wrote them.
     """
     default = (*get_default_qconfig_mapping(backend).rules(), *get_default_qat_qconfig_mapping(backend).rules())
-    after = {(unused.rule.kind, unused.rule.key) for unused in unused_rules(gm, config)}
+    after = {(unused.rule.kind, unused.rule.key): unused for unused in unused_rules(gm, config)}
     for unused in before:
-        if unused.rule not in default and (unused.rule.kind, unused.rule.key) in after:
-            unused.warn()
+        still = after.get((unused.rule.kind, unused.rule.key))
+        if unused.rule not in default and still is not None:
+            (unused if unused.hint else still).warn()
 
 
 def check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:

@@ -144,7 +144,10 @@ class QConfigMapping:
         return self
 
     def set_object_type(self, object_type: ObjectType, qconfig: QConfig | None) -> QConfigMapping:
-        """Set what holds for a module class (and what lies in it), a function, or the name of a method (``"add"``)."""
+        """Set what holds for a module class (and what lies in it), a function, or a method or function by its name.
+
+        All spellings of an operator are meant: ``torch.matmul``, ``"matmul"`` and ``operator.matmul`` are one.
+        """
         self.object_type_qconfigs[_checked_type(object_type)] = _checked(qconfig)
         return self
 
@@ -162,7 +165,10 @@ class QConfigMapping:
         return self
 
     def set_module_name(self, module_name: str, qconfig: QConfig | None) -> QConfigMapping:
-        """Set what holds for the module of that path and all below it; the longest path that matches wins."""
+        """Set what holds for the module of that path and all below it; the longest path that matches wins.
+
+        A function that takes a parameter as its weight goes by the path of that parameter, too.
+        """
         self.module_name_qconfigs[_checked_name(module_name)] = _checked(qconfig)
         return self
 
@@ -185,6 +191,7 @@ class QConfigMapping:
         module_name: str,
         object_types: Iterable[ObjectType] = (),
         occurrences: Iterable[tuple[str, ObjectType, int]] = (),
+        weight: str = "",
     ) -> Rule:
         """Find the rule that decides for one operator.
 
@@ -192,6 +199,8 @@ class QConfigMapping:
             module_name: Path of the module that the operator is, or, for a function, is called in; ``""`` at the top.
             object_types: All names of the operator (``nn.ReLU``, ``F.relu``, ``"relu"``), the most exact first.
             occurrences: (path of the module in which it is used, type, how many of that type came before it there).
+            weight: Path of the parameter that a function takes as its weight: ``F.conv2d(x, self.kernel)`` goes by the
+                name ``kernel``, too.
 
         Returns:
             The rule. ``rule.qconfig`` is None where the operator stays in float.
@@ -200,11 +209,11 @@ class QConfigMapping:
             if occurrence in self.module_name_object_type_order_qconfigs:
                 qconfig = self.module_name_object_type_order_qconfigs[occurrence]
                 return Rule("module_name_object_type_order", occurrence, qconfig)
-        for name in _path_and_parents(module_name):
+        for name in (weight, *_path_and_parents(module_name)):
             if name in self.module_name_qconfigs:
                 return Rule("module_name", name, self.module_name_qconfigs[name])
         for regex, qconfig in self.module_name_regex_qconfigs.items():
-            if re.match(regex, module_name):
+            if re.match(regex, module_name) or (weight and re.match(regex, weight)):
                 return Rule("module_name_regex", regex, qconfig)
         for object_type in object_types:
             if object_type in self.object_type_qconfigs:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tabulate import tabulate
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from fxquant.errors import user_line
 from fxquant.graph.macs import multiply_accumulates
-from fxquant.graph.query import module_path, nodes_by_name, operator_name
+from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name
 from fxquant.plan import QuantPlan, QuantUnit
 
 _FATES = ("int8", "weight", "float")
@@ -25,7 +25,7 @@ class CoverageRow:
     node: str
     """Name of the node; of a unit, its root."""
     module: str
-    """Path of the user's module; empty at top level."""
+    """Path of the user's module, or of the weight that a function took; empty at top level."""
     operator: str
     """Name of the pattern, or of the operator that stays float."""
     fate: Literal["int8", "weight", "float"]
@@ -96,7 +96,7 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
     for unit in plan.units:
         members = [nodes[name] for name in unit.nodes]
         macs = sum(multiply_accumulates(node) for node in members)
-        path = module_path(members[0])[0]
+        path = _path(members[0])
         gives: Literal["int8", "float"] = "int8" if "y" in unit.roles else "float"
         fate = _fate(unit)
         rows.append(CoverageRow(unit.root, path, unit.pattern, fate, macs, line=user_line(members[0]), gives=gives))
@@ -105,7 +105,7 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         rows.append(
             CoverageRow(
                 rejection.node,
-                module_path(node)[0],
+                _path(node),
                 operator_name(node),
                 "float",
                 multiply_accumulates(node),
@@ -115,6 +115,10 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
             )
         )
     return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])))
+
+
+def _path(node: Node) -> str:
+    return str(node.meta.get(WEIGHT) or module_path(node)[0])
 
 
 def _fate(unit: QuantUnit) -> Literal["int8", "weight"]:

@@ -209,6 +209,15 @@ def test_regexes_match_from_the_start_and_the_first_wins():
     assert rules.resolve("a.0.b").qconfig is None
 
 
+def test_a_weight_is_a_name_of_its_own_and_no_path_to_anything():
+    rules = QConfigMapping().set_module_name("embedding", None).set_module_name_regex("kernel", INT6).set_global(INT8)
+    assert rules.resolve("head", weight="embedding.weight").qconfig is INT8
+    assert rules.resolve("", weight="kernel").qconfig is INT6
+    rules.set_module_name("embedding.weight", INT4).set_module_name("head", INT6)
+    assert rules.resolve("head", weight="embedding.weight").qconfig is INT4
+    assert rules.resolve("head.0", weight="kernel").qconfig is INT6
+
+
 def test_the_most_exact_type_wins():
     rules = QConfigMapping().set_object_type(F.relu, INT4).set_object_type(nn.ReLU, INT6).set_object_type("relu", None)
     assert rules.resolve("", [nn.ReLU, F.relu, "relu"]).qconfig is INT6

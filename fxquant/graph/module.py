@@ -14,9 +14,9 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, REGULARIZER, VALUE, WRITTEN
+from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, REGULARIZER, VALUE, WEIGHT, WRITTEN
 
-_KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, INPLACE, REGULARIZER, "stack_trace")
+_KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, "stack_trace")
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
 
 

@@ -7,8 +7,7 @@ import operator
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, NoneType
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.fx import Graph, Node, Proxy, Tracer
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import FxQuantError, is_library_file
+from fxquant.graph.attributes import Attributes, Change, StateAssignmentError, holds_proxy, no_traced_attributes
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.guards import require_answer, require_value
@@ -28,7 +28,7 @@ from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
 from fxquant.graph.shapes import not_running, unchanged_state
 from fxquant.graph.state import changes_in_place, store_at_the_end
 from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
-from fxquant.graph.untraceable import StateAssignmentError, fault_of
+from fxquant.graph.untraceable import fault_of
 from fxquant.graph.wrapped import Answers
 
 FIXED = (NoneType, bool, str)
@@ -71,6 +71,10 @@ class QuantTracer(Tracer):
         """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
         self.failed: tuple[BaseException, str, type[nn.Module]] | None = None
         """The last error that left a submodule: (error, path of the innermost module it left, its type)."""
+        self.left: list[Change] = []
+        """What the forward changed in attributes; all is put back when the trace ends."""
+        self._whole: list[nn.Module] = []
+        """Modules that became one node: what they keep is their own."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether the call of ``m`` becomes one node."""
@@ -90,7 +94,9 @@ class QuantTracer(Tracer):
         if self._running or threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
         depth = len(self.module_stack)
-        if not self.is_leaf_module(m, self.path_of_module(m)):
+        if self.is_leaf_module(m, self.path_of_module(m)):
+            self._whole.append(m)
+        else:
             self._answers.about_proxies(m)
         try:
             with no_traced_attributes(m):
@@ -161,7 +167,26 @@ class QuantTracer(Tracer):
             no_traced_attributes(root),
         ):
             self._answers.about_proxies(type(root).forward)
-            return super().trace(root, concrete_args)
+            attributes = Attributes(root)
+            try:
+                graph = super().trace(root, concrete_args)
+                self._made.close()
+                self._note_changes(attributes.changes(self.tensor_attrs.values()))
+                return graph
+            finally:
+                self._made.close()
+                attributes.put_back(self.tensor_attrs.values())
+
+    def _note_changes(self, changes: list[Change]) -> None:
+        whole = {inner for module in self._whole for inner in module.modules()}
+        for change in changes:
+            if change.module in whole:
+                continue
+            if holds_proxy(change.after):
+                error = StateAssignmentError(change.module, change.name)
+                self.failed = (error, change.path, type(change.module)) if change.path else None
+                raise error
+            self.left.append(change)
 
     def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
         # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
@@ -358,24 +383,3 @@ def _described(argument: Any) -> Any:
     if isinstance(argument, dict):
         return {str(key): _described(item) for key, item in argument.items()}
     return type(argument)
-
-
-@contextmanager
-def no_traced_attributes(module: nn.Module) -> Iterator[None]:
-    """Find out whether ``module`` is given a traced value to keep outside of its buffers; that is then undone.
-
-    Raises:
-        StateAssignmentError: its forward assigned to one of its attributes.
-    """
-    stores: tuple[dict[str, Any], ...] = (vars(module), module._parameters)
-    before = tuple(dict(store) for store in stores)
-    yield
-    changed = [name for store in stores for name, value in store.items() if isinstance(value, Proxy)]
-    for store, values in zip(stores, before, strict=True):
-        for name in changed:
-            if name in values:
-                store[name] = values[name]
-            else:
-                store.pop(name, None)
-    if changed:
-        raise StateAssignmentError(module, changed[0])

@@ -48,7 +48,9 @@ def trace(
     user's; modules and parameters that ``forward`` never uses are left out. An argument whose example (or default)
     is None, a bool or a str is fixed to that value, because code branches on it; the traced module refuses another one.
     Code may branch and loop on shapes, dtypes and numbers that come of them: it is traced as the example goes, and the
-    traced module refuses inputs that would go another way. A buffer that ``forward`` assigns to is assigned to last.
+    traced module refuses inputs that would go another way. A buffer that ``forward`` assigns to is assigned to last;
+    so is a tensor attribute, which becomes a buffer outside of the state dict. Other attributes that it changes make it
+    untraceable, unless a second call does the same as the first: then they are what they were before the first.
     Functions that ``torch.fx.wrap`` names are traced through.
     Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
@@ -155,7 +157,8 @@ def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
 def _carry_over(model: nn.Module, gm: GraphModule) -> None:
     """What GraphModule forgets: attributes, class, hooks, training flags, and what is no part of the state."""
     for name, value in vars(model).items():
-        if name not in gm._buffers:  # a tensor made in forward: the tracer's attribute would hide the graph's buffer
+        # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
+        if name not in gm._buffers and not name.startswith("_tensor_constant"):
             vars(gm).setdefault(name, value)
     vars(gm)[USERS_CLASS] = UsersClass(type(model))
     for name in _ROOT_HOOKS:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
+import copy
 import linecache
-import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Graph
 
 from fxquant.errors import FxQuantError, TracingError, is_library_file, warn
+from fxquant.graph.attributes import Change, StateAssignmentError
+from fxquant.graph.same import is_same_graph
 
 EXPECTED = "a forward that does not depend on values"
 
@@ -29,29 +30,13 @@ MEANINGS = (
 """What torch.fx says -> what it means to somebody who never heard of proxies."""
 
 
-class StateAssignmentError(Exception):
-    """A forward assigns to an attribute of its module that is no buffer: such state is no part of a graph."""
-
-    def __init__(self, module: nn.Module, name: str) -> None:
-        super().__init__(f"an assignment to self.{name}, which is no buffer: such state is no part of a graph")
-        self.line = _line_that_assigns(type(module), name)
-
-
-def _line_that_assigns(kind: type[nn.Module], name: str) -> str:
-    try:
-        source, first = inspect.getsourcelines(kind.forward)
-        own = kind.forward.__code__.co_varnames[0]
-    except (OSError, TypeError, AttributeError):  # no source: made in an interpreter, or built in
-        return ""
-    pattern = re.compile(rf"\b{re.escape(own)}\.{re.escape(name)}\b[^=]*=(?!=)")
-    found = [(first + offset, text.strip()) for offset, text in enumerate(source) if pattern.search(text)]
-    return f"{inspect.getsourcefile(kind)}:{found[0][0]}: {found[0][1]}" if found else ""
-
-
 class FailingTracer(Protocol):
-    """A tracer that remembers the last error that left a submodule: (error, path of that submodule, its type)."""
+    """A tracer that remembers what went wrong, and what the forward left behind."""
 
     failed: tuple[BaseException, str, type[nn.Module]] | None
+    """The last error that left a submodule: (error, path of that submodule, its type)."""
+    left: list[Change]
+    """Attributes that the forward changed."""
 
     def trace(self, root: nn.Module) -> Graph: ...
 
@@ -98,6 +83,10 @@ def trace_what_can_be(
 ) -> tuple[Graph, tuple[Untraceable, ...]]:
     """Trace; where that fails, keep the smallest submodule at fault whole, and trace again.
 
+    What the forward leaves in attributes may be of the kind that a second call finds and uses (a table that is made
+    once), so that this is traced to the same graph. Where it is not, tensor attributes that the forward changes become
+    buffers that are no part of the state: graphs keep those from call to call. Anything else makes it untraceable.
+
     Args:
         make_tracer: Makes a tracer that keeps the submodules of these paths whole.
         model: What to trace.
@@ -113,14 +102,52 @@ def trace_what_can_be(
     while True:
         tracer = make_tracer(tuple(one.path for one in kept))
         try:
-            return tracer.trace(model), tuple(kept)
+            graph = tracer.trace(model)
+            if not tracer.left or _is_traced_again(make_tracer(tuple(one.path for one in kept)), tracer, model, graph):
+                return graph, tuple(kept)
+            if _become_buffers(tracer.left):
+                continue
+            change = tracer.left[0]
+            failure = StateAssignmentError(change.module, change.name)
+            tracer.failed = (failure, change.path, type(change.module)) if change.path else None
+            raise failure
         except FxQuantError:  # the example does not run
             raise
         except Exception as error:
+            if isinstance(error, StateAssignmentError) and _become_buffer(error.module, error.name):
+                continue
             found = _locate(tracer, model, error)
             if not keep_untraceable or not found.path or found.path in [one.path for one in kept]:
                 raise found.error() from error
             kept.append(found)
+
+
+def _become_buffers(changes: Iterable[Change]) -> bool:
+    """Make buffers of all tensor attributes that were changed; False if there is none."""
+    return any([_become_buffer(change.module, change.name) for change in changes if change.was_tensor])  # noqa: C419
+
+
+def _become_buffer(module: nn.Module, name: str) -> bool:
+    """Make a tensor attribute a buffer; False if it is none."""
+    value = vars(module).get(name)
+    if not isinstance(value, Tensor):
+        return False
+    del vars(module)[name]
+    module.register_buffer(name, value, persistent=False)
+    return True
+
+
+def _is_traced_again(second: FailingTracer, first: FailingTracer, model: nn.Module, graph: Graph) -> bool:
+    """Whether the model, as its first call left it, is traced to the same graph."""
+    later = copy.deepcopy(model)
+    for change in first.left:
+        module = later.get_submodule(change.path)
+        module._buffers.pop(change.name, None)  # read as what it is, not traced: so was the one that was just made
+        vars(module)[change.name] = change.after
+    try:
+        return is_same_graph(graph, model, second.trace(later), later)
+    except Exception:  # the second call goes another way
+        return False
 
 
 def _locate(tracer: FailingTracer, model: nn.Module, error: Exception) -> Untraceable:

@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.canonical import canonical_target, spellings, spellings_of
-from fxquant.graph.query import WHOLE, WRITTEN, module_of, module_path
+from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, module_of, module_path
 from fxquant.passes.base import PassContext
 from fxquant.patterns.registry import DEFAULT_PATTERNS
 from fxquant.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
@@ -18,8 +18,8 @@ from fxquant.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRul
 CALLS = ("call_module", "call_function", "call_method")
 
 
-Names = tuple[str, tuple[ObjectType, ...], tuple[tuple[str, ObjectType, int], ...]]
-"""Path, names of the operator and of what it is in, and which use of it this is in the module that calls it."""
+Names = tuple[str, tuple[ObjectType, ...], tuple[tuple[str, ObjectType, int], ...], str]
+"""Path, names of the operator and of what it is in, which use of it this is in the module that calls it, its weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassCon
         and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)
         for pattern in ctx.patterns
     )
-    return known and decide_part(ctx.config, (path, spellings_of(target), ()), *whole).qconfig is not None
+    return known and decide_part(ctx.config, (path, spellings_of(target), (), ""), *whole).qconfig is not None
 
 
 def own_targets(ctx: PassContext) -> set[Any]:
@@ -82,11 +82,11 @@ def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, .
     """The rules that match nothing in the model, each with the nearest thing that exists."""
     calls = _names_of_calls(gm).values()
     modules = dict(gm.named_modules())
-    types = {object_type for _, object_types, _ in calls for object_type in object_types}
+    types = {object_type for _, object_types, *_ in calls for object_type in object_types}
     return config.unused_rules(
-        modules,
+        {*modules, *(weight for *_, weight in calls)},
         types | {type(module) for module in modules.values()},
-        [occurrence for _, _, occurrences in calls for occurrence in occurrences],
+        [occurrence for _, _, occurrences, _ in calls for occurrence in occurrences],
     )
 
 
@@ -100,7 +100,7 @@ def _names_of_calls(gm: GraphModule) -> dict[Node, Names]:
         types = _types_of(node, own_type)
         caller = path.rpartition(".")[0] if own_type is not None else path
         uses = tuple((caller, object_type, seen[caller, object_type]) for object_type in types)
-        named[node] = (path, (*types, *_types_around(node)), uses)
+        named[node] = (path, (*types, *_types_around(node)), uses, str(node.meta.get(WEIGHT, "")))
         seen.update((caller, object_type) for object_type in types)
     return named
 
@@ -109,7 +109,9 @@ def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
     """All names of an operator, the most exact first: the user's class, its torch class, every spelling."""
     module = None if WRITTEN in node.meta else module_of(node)
     classes = (own_type,) if own_type is not None else (type(module),) if module is not None else ()
-    return tuple(dict.fromkeys((*classes, *spellings(node))))
+    known = spellings(node)
+    names = (getattr(target, "__name__", "") for target in known if not isinstance(target, (str, type)))
+    return tuple(dict.fromkeys((*classes, *known, *filter(None, names))))
 
 
 def _types_around(node: Node) -> tuple[ObjectType, ...]:

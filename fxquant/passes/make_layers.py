@@ -13,7 +13,7 @@ from fxquant.graph.canonical import operator_of
 from fxquant.graph.constants import Constants, NotConstantError
 from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
 from fxquant.graph.layers import LAYERS
-from fxquant.graph.query import CALLED, WRITTEN, qualified_name, reason_of, value_of
+from fxquant.graph.query import CALLED, WEIGHT, WRITTEN, qualified_name, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import own_targets
 
@@ -49,6 +49,8 @@ def make_layers(gm: GraphModule, ctx: PassContext) -> GraphModule:
     made: dict[tuple[Any, ...], str] = {}
     for call in calls:
         call.node.meta |= {CALLED: (qualified_name(call.node), None), WRITTEN: call.node.target}
+        if isinstance(weight := call.sources[0], Node) and weight.op == "get_attr":
+            call.node.meta[WEIGHT] = str(weight.target)
         if call.key not in made:
             made[call.key] = _place(gm, call)
         retarget(call.node, "call_module", made[call.key], call.node.args)

@@ -6,13 +6,11 @@ import operator
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from fxquant.graph.proxies import KnownTensorProxy
-from fxquant.graph.tracer import QuantTracer, no_traced_attributes
-from fxquant.graph.untraceable import StateAssignmentError
+from fxquant.graph.tracer import QuantTracer
 
 
 class Fn(nn.Module):
@@ -56,22 +54,6 @@ def test_shapes_of_parameters_are_known_while_tracing():
     graph = QuantTracer().trace(Fn(forward, layer=nn.Linear(3, 2)))
     assert [node.target for node in graph.nodes if node.op == "get_attr"] == ["layer.weight"]
     assert issubclass(KnownTensorProxy, torch.fx.Proxy)
-
-
-def test_a_module_that_keeps_a_traced_value_gets_its_state_back():
-    module = nn.Linear(2, 2)
-    weight, proxy = module.weight, QuantTracer().proxy(torch.fx.Graph().placeholder("x"))
-    with pytest.raises(StateAssignmentError) as caught:
-        keep(module, proxy)
-    assert "self." in str(caught.value)
-    assert module.weight is weight
-    assert not hasattr(module, "seen")
-
-
-def keep(module: nn.Module, proxy: torch.fx.Proxy) -> None:
-    with no_traced_attributes(module):
-        module._parameters["weight"] = proxy
-        module.seen = proxy
 
 
 def test_threads_trace_one_at_a_time_and_run_their_models_meanwhile():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +57,7 @@ class Outer(nn.Module):
     [
         (Branch(), "a branch (if, while, and, or, assert) on the value of a tensor"),
         (Loop(), "a loop over a tensor or over something made of one, whose length is not known"),
-        (Counter(), "an assignment to self.total, which is no buffer: such state is no part of a graph"),
+        (Counter(), "a change of self.total: a graph keeps only tensors that a module has from the start"),
     ],
 )
 def test_the_smallest_submodule_is_kept_whole(inner, meaning):
@@ -108,3 +110,123 @@ def test_without_leave_the_first_is_an_error():
     with pytest.raises(TracingError) as caught:
         trace(nn.Sequential(Branch()), example_args=(X,))
     assert str(caught.value).startswith("torch.fx cannot trace the submodule '0' (a Branch)")
+
+
+class Keeps(nn.Module):
+    """Attributes of every kind, and a forward that is given."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function, self.layer = function, nn.Linear(3, 3)
+        self.table, self.made, self.count, self.seen = torch.ones(3), None, 0, []
+        self.register_buffer("cache", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, self.layer(x))
+
+
+def scales_a_tensor(m: Any, x: Tensor) -> Tensor:
+    m.table *= 1.5
+    return x * m.table
+
+
+def scales_a_tensor_by_method(m: Any, x: Tensor) -> Tensor:
+    m.table.mul_(1.5)
+    return x * m.table
+
+
+def replaces_a_tensor_by_numbers(m: Any, x: Tensor) -> Tensor:
+    m.table = m.table * 1.5
+    return x * m.table
+
+
+def replaces_a_tensor(m: Any, x: Tensor) -> Tensor:
+    m.table = m.table + x.mean(0)
+    return x * m.table
+
+
+def makes_a_table_once(m: Any, x: Tensor) -> Tensor:
+    if m.made is None:
+        m.made = torch.arange(3.0)
+    return x * m.made
+
+
+def makes_a_buffer_once(m: Any, x: Tensor) -> Tensor:
+    if m.cache is None:
+        m.cache = torch.arange(3.0)
+    return x * m.cache
+
+
+def makes_a_larger_table_once(m: Any, x: Tensor) -> Tensor:
+    if m.table.shape[0] < 5:
+        m.table = torch.arange(5.0)
+    return x * m.table[:3]
+
+
+def counts_in_vain(m: Any, x: Tensor) -> Tensor:
+    m.count += 1
+    return x
+
+
+STEADY = (
+    scales_a_tensor,
+    scales_a_tensor_by_method,
+    replaces_a_tensor_by_numbers,
+    replaces_a_tensor,
+    makes_a_table_once,
+    makes_a_buffer_once,
+    makes_a_larger_table_once,
+    counts_in_vain,
+)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, nn.Sequential], ids=["the model's own", "a submodule's"])
+@pytest.mark.parametrize("function", STEADY, ids=lambda function: function.__name__)
+def test_calls_follow_each_other(function, wrap):
+    model = wrap(Keeps(function).eval())
+    gm = trace(model, example_args=(X,))
+    assert gm.state_dict().keys() == {name for name, _ in model.named_parameters()}
+    with torch.no_grad():
+        assert [torch.equal(gm(x), model(x)) for x in (X, X + 1, X * 2)] == [True] * 3
+
+
+def counts(m: Any, x: Tensor) -> Tensor:
+    m.count += 1
+    return x * m.count
+
+
+def behaves_otherwise_from_the_second_call_on(m: Any, x: Tensor) -> Tensor:
+    if m.made is None:
+        m.made = "known"
+        return x
+    return x * 2
+
+
+def keeps_in_a_list(m: Any, x: Tensor) -> Tensor:
+    m.seen.append(x)
+    return x
+
+
+CHANGING = {counts: "count", behaves_otherwise_from_the_second_call_on: "made", keeps_in_a_list: "seen"}
+
+
+@pytest.mark.parametrize("function", CHANGING, ids=lambda function: function.__name__)
+def test_what_the_second_call_would_do_otherwise_is_no_graph(function):
+    class Own(Keeps):
+        """With the forward where its source can be found."""
+
+    Own.forward = function
+    meaning = f"a change of self.{CHANGING[function]}: a graph keeps only tensors that a module has from the start"
+    model = Own(function).eval()
+    with pytest.raises(TracingError) as caught:
+        trace(model, example_args=(X,))
+    assert f"got:      {meaning}" in str(caught.value)
+    assert f"at:       {__file__}:" in str(caught.value)
+    assert f": m.{CHANGING[function]}" in str(caught.value).splitlines()[1]
+    outer = nn.Sequential(nn.Linear(3, 3), model)
+    with pytest.warns(FxQuantWarning) as warned:
+        gm = trace(outer, example_args=(X,), keep_untraceable=True)
+    assert f"got:      {meaning}" in str(warned[0].message)
+    with torch.no_grad():
+        assert [torch.equal(gm(x), outer(x)) for x in (X, X + 1)] == [True] * 2
+    assert str((model.count, model.made, len(model.seen))) in ("(2, None, 0)", "(0, 'known', 0)", "(0, None, 2)")

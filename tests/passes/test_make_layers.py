@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.errors import FxQuantWarning
 from fxquant.graph.query import module_of
 from fxquant.patterns import DEFAULT_PATTERNS, Pattern, op, tensor
 
@@ -188,6 +191,74 @@ def test_rules_by_name_reach_functions():
     rules = fxq.get_default_qconfig_mapping().set_module_name("0", None)
     made = prepared(nn.Sequential(WithBuffer(), nn.Conv2d(4, 3, 1)), X, qconfig=rules)
     assert units(made) == ["conv"]
+
+
+class Kernels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.weight = rand(4, 4, 1, 1), rand(3, 4, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(F.conv2d(x, self.kernel), self.weight)
+
+
+@pytest.mark.parametrize(
+    ("rule", "in_float"),
+    [
+        ("w", ["w"]),
+        ("inner.kernel", ["inner.kernel"]),
+        ("inner.weight", ["inner.weight"]),
+        ("inner", ["inner.kernel", "inner.weight"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["name", "regex"])
+def test_a_weight_gives_its_function_a_name_for_rules(rule, in_float, kind):
+    rules = fxq.get_default_qconfig_mapping()
+    (rules.set_module_name if kind == "name" else rules.set_module_name_regex)(rule, None)
+    made = prepared(
+        Fn(
+            lambda m, x: m.last(m.inner(F.conv2d(x, m.w))), w=rand(4, 4, 1, 1), inner=Kernels(), last=nn.Conv2d(3, 3, 1)
+        ),
+        X,
+        qconfig=rules,
+    )
+    assert [row.module for row in made.coverage().float_rows] == in_float
+    assert all(row.excused for row in made.coverage().float_rows)
+
+
+def test_a_rule_that_nearly_names_a_weight():
+    rules = fxq.get_default_qconfig_mapping().set_module_name("inner.kernal", None)
+    with pytest.warns(FxQuantWarning) as caught:
+        prepared(nn.Sequential(OrderedDict(inner=Kernels())), X, qconfig=rules)
+    assert [str(warning.message) for warning in caught] == [
+        "a rule of the configuration matches nothing in the model\n"
+        "  got:      set_module_name('inner.kernal')\n"
+        "  hint:     did you mean 'inner.kernel'?"
+    ]
+
+
+PRODUCTS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "operator": lambda m, x: (y := m.l(x)) @ y.T,
+    "function": lambda m, x: torch.matmul(y := m.l(x), y.T),
+    "method": lambda m, x: (y := m.l(x)).matmul(y.T),
+}
+
+
+@pytest.mark.parametrize("written", PRODUCTS)
+@pytest.mark.parametrize("named", [torch.matmul, operator.matmul, "matmul"])
+def test_a_rule_for_one_spelling_is_one_for_all(written, named):
+    rules = fxq.get_default_qconfig_mapping().set_object_type(named, None)
+    made = prepared(Fn(PRODUCTS[written], l=nn.Linear(4, 4)), qconfig=rules)
+    row = next(row for row in made.coverage().float_rows if row.operator == "matmul")
+    assert row.reason.startswith("the configuration leaves it in float: set_object_type(")
+
+
+@pytest.mark.parametrize("named", [F.conv2d, torch.conv2d, "conv2d", nn.Conv2d])
+def test_functions_go_by_their_names_as_methods_do(named):
+    rules = fxq.get_default_qconfig_mapping().set_object_type(named, None)
+    model = Fn(lambda m, x: m.l(F.conv2d(x, m.w).mean((2, 3))), w=rand(4, 4, 1, 1), l=nn.Linear(4, 4))
+    made = prepared(model, X, qconfig=rules)
+    assert [row.module for row in made.coverage().float_rows] == ["w"]
 
 
 class Mine:

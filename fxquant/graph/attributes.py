@@ -1,0 +1,174 @@
+"""What a forward changes in attributes of its modules that are no parameters: found, and put back."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Proxy
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+"""What torch keeps in a module for itself."""
+_CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An attribute that a forward left as another one."""
+
+    path: str
+    """Of the module that has it."""
+    module: nn.Module
+    name: str
+    after: Any
+    was_tensor: bool = False
+
+
+class StateAssignmentError(Exception):
+    """A forward assigns to an attribute of its module that is no buffer: such state is no part of a graph."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__(f"a change of self.{name}: a graph keeps only tensors that a module has from the start")
+        self.module, self.name = module, name
+        self.line = _line_that_changes(type(module), name)
+
+
+def _line_that_changes(kind: type[nn.Module], name: str) -> str:
+    try:
+        source, first = inspect.getsourcelines(kind.forward)
+        own = kind.forward.__code__.co_varnames[0]
+    except (OSError, TypeError, AttributeError):  # no source: made in an interpreter, or built in
+        return ""
+    attribute = rf"\b{re.escape(own)}\.{re.escape(name)}\b"
+    for pattern in (rf"{attribute}[^=]*=(?!=)", rf"{attribute}\.\w+\(", attribute):
+        for offset, text in enumerate(source):
+            if re.search(pattern, text):
+                return f"{inspect.getsourcefile(kind)}:{first + offset}: {text.strip()}"
+    return ""
+
+
+class Attributes:
+    """The attributes of every module of a model, as they are now; buffers are looked at as names, not as memory."""
+
+    def __init__(self, root: nn.Module) -> None:
+        self._kept = [
+            (path, module, {name: Snapshot(value) for name, value in _own(module)}, dict(module._buffers))
+            for path, module in root.named_modules()
+        ]
+
+    def changes(self, but: Iterable[str] = ()) -> list[Change]:
+        """What is another value now, or holds others; of the model itself not what ``but`` names and it had not."""
+        found = []
+        for path, module, kept, buffers in self._kept:
+            for name, value in _own(module):
+                old = kept.get(name)
+                if old is None or not old.matches(value):
+                    was_tensor = old is not None and isinstance(old.value, Tensor)
+                    found.append(Change(path, module, name, _kept(value), was_tensor))
+            for name, value in module._buffers.items():
+                if isinstance(value, Tensor) and value is not buffers.get(name):
+                    found.append(Change(path, module, name, value))
+        made = set(but) - {name for path, _, kept, _ in self._kept if not path for name in kept}
+        return [change for change in found if change.path or change.name not in made]
+
+    def put_back(self, but: Iterable[str] = ()) -> None:
+        """Let attributes that are no buffers be as they were; ``but`` as above."""
+        for change in self.changes(but):
+            vars(change.module).pop(change.name, None)
+        for _, module, kept, _ in self._kept:
+            missing = [name for name in kept if name not in vars(module)]
+            vars(module).update({name: kept[name].restored() for name in missing})
+
+
+@contextmanager
+def no_traced_attributes(module: nn.Module) -> Iterator[None]:
+    """Find out whether ``module`` is given a traced value to keep outside of its buffers; that is then undone.
+
+    Raises:
+        StateAssignmentError: its forward assigned to one of its attributes.
+    """
+    stores: tuple[dict[str, Any], ...] = (vars(module), module._parameters)
+    before = tuple(dict(store) for store in stores)
+    yield
+    changed = [name for store in stores for name, value in store.items() if isinstance(value, Proxy)]
+    for store, values in zip(stores, before, strict=True):
+        for name in changed:
+            if name in values:
+                store[name] = values[name]
+            else:
+                store.pop(name, None)
+    if changed:
+        raise StateAssignmentError(module, changed[0])
+
+
+def holds_proxy(value: Any) -> bool:
+    """Whether a value is a proxy, or a container with one in it."""
+    if isinstance(value, dict):
+        return any(map(holds_proxy, value.values()))
+    return any(map(holds_proxy, value)) if isinstance(value, _CONTAINERS) else isinstance(value, Proxy)
+
+
+def _kept(value: Any) -> Any:
+    """A value that stays what it is when the attributes are put back."""
+    mutable = isinstance(value, (Tensor, *_CONTAINERS)) and not holds_proxy(value)
+    return copy.deepcopy(value) if mutable else value
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, value in list(vars(module).items()) if name not in _OF_EVERY_MODULE)
+
+
+class Snapshot:
+    """A value, and what it held."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._held: Any = None
+        if isinstance(value, Tensor):
+            self._held = value._version, value.detach().clone()
+        elif isinstance(value, dict):
+            self._held = {key: Snapshot(item) for key, item in value.items()}
+        elif isinstance(value, _CONTAINERS):
+            self._held = [Snapshot(item) for item in value]
+
+    def matches(self, value: Any) -> bool:
+        """Whether ``value`` is the same and holds the same."""
+        if isinstance(value, Tensor):
+            return value is self.value and value._version == self._held[0]
+        if type(value) is not type(self.value):
+            return False
+        if isinstance(value, dict):
+            return value.keys() == self._held.keys() and all(self._held[key].matches(value[key]) for key in value)
+        if isinstance(value, _CONTAINERS):
+            return len(value) == len(self._held) and all(
+                old.matches(item) for old, item in zip(self._held, value, strict=True)
+            )
+        plain = isinstance(value, (bool, int, float, complex, str, bytes))
+        return value is self.value or (plain and bool(value == self.value))
+
+    def restored(self) -> Any:
+        """The value as it was: the same tensor, with the values that it had; containers anew."""
+        if isinstance(self.value, Tensor):
+            if self.value._version != self._held[0]:
+                with torch.no_grad():
+                    self.value.copy_(self._held[1])
+            return self.value
+        if isinstance(self.value, dict):
+            return _filled(self.value, {key: item.restored() for key, item in self._held.items()})
+        items = [item.restored() for item in self._held] if isinstance(self.value, _CONTAINERS) else []
+        return _filled(self.value, items) if isinstance(self.value, (list, set, deque)) else self.value
+
+
+def _filled(container: Any, items: Any) -> Any:
+    """The same container, that others may hold too, with these items."""
+    container.clear()
+    (container.extend if isinstance(container, (list, deque)) else container.update)(items)
+    return container
