@@ -1,5 +1,7 @@
 """Fake-quantize with any observer: measure, choose a grid, round to it and back."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,12 +10,23 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.kernels.fake_quantize_folded import fake_quantize_folded
 from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.range_observer import FIRST_BATCH, RangeObserver
 from fxquant.observers.ranges import value_range
-from fxquant.spec import QParams
+from fxquant.spec import QParams, QScheme
+
+
+def _as_it_is(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x
+
+
+def _round(scale: Tensor, zero_point: Tensor, scheme: QScheme, x: Tensor, factor: Tensor | None) -> Tensor:
+    if factor is None:
+        return fake_quantize(x, scale, zero_point, scheme)
+    return fake_quantize_folded(x, factor, scale, zero_point, scheme.quant_min, scheme.quant_max)
 
 
 class FakeQuantize(FakeQuantizeBase):
@@ -87,6 +100,28 @@ class FakeQuantize(FakeQuantizeBase):
             if self.is_on("fake_quant_enabled"):
                 return fake_quantize(x, self.scale, self.zero_point, self.scheme)
         return x
+
+    def rounds_plainly(self, factor: Tensor | None, axis: int) -> bool:
+        """Whether ``rounding_of`` can do what ``forward`` does; with a factor for each index of dimension ``axis``."""
+        if type(self).forward is not FakeQuantize.forward:
+            return False
+        return factor is None or (axis == 0 and self.scheme.axis in (None, 0) and not self.scheme.float_qparams)
+
+    def rounding_of(self, x: Tensor, factor: Tensor | None = None) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """What ``forward`` would do to a weight after it has observed it: a function of it and the factor.
+
+        The function keeps the grid as it is now, so that it gives the same whenever it is called.
+
+        Args:
+            x: The weight [C, ...].
+            factor: What it is multiplied by before it is observed and rounded, and then divided by: [C].
+        """
+        if self.is_on("observer_enabled") and x.numel():
+            seen = x.detach()
+            self.observe(seen if factor is None else seen * factor.detach().reshape(-1, *[1] * (x.dim() - 1)))
+        if not self.is_on("fake_quant_enabled"):
+            return _as_it_is
+        return partial(_round, self.scale.clone(), self.zero_point.clone(), self.scheme)
 
     def _rounded_in_script(self, x: Tensor) -> Tensor:
         """``fake_quantize`` for TorchScript."""

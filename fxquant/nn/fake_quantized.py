@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.grid import from_integers, to_integers
+from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
 from fxquant.graph.query import canonical_type
 from fxquant.nn.folding import along_outputs
+from fxquant.nn.recompute import made_anew
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import QParams, QScheme
 
@@ -58,14 +60,19 @@ class FakeQuantizedWeight(WeightOnGrid):
     """Dimension of the weight that counts the output channels."""
 
     def forward(self, input: Tensor, *args: Any, factor: Tensor | None = None, **kwargs: Any) -> Tensor:
+        fake_quant, weight = self.weight_fake_quant, self.weight
+        if isinstance(fake_quant, FakeQuantize) and fake_quant.rounds_plainly(factor, self.output_axis):
+            rounding = fake_quant.rounding_of(weight, factor)
+            rounded = rounding(weight, factor)
+            kept = None if factor is None else factor.detach()
+            with made_anew(rounded, weight, lambda: rounding(weight.detach(), kept)):
+                return self.torch_class.forward(WithWeight(self, rounded), input, *args, **kwargs)
         if factor is None:
-            return super().forward(input, *args, **kwargs)
-        along = along_outputs(factor, self, self.output_axis).to(self.weight.dtype)
-        weight = self.weight_fake_quant(self.weight * along) / along
-        return self.torch_class.forward(WithWeight(self, weight), input, *args, **kwargs)
-
-    def effective_weight(self, input: Tensor) -> Tensor:
-        return self.weight_fake_quant(self.weight)
+            rounded = fake_quant(weight)
+        else:
+            along = along_outputs(factor, self, self.output_axis).to(weight.dtype)
+            rounded = fake_quant(weight * along) / along
+        return self.torch_class.forward(WithWeight(self, rounded), input, *args, **kwargs)
 
 
 class DequantizedWeight(WeightOnGrid):

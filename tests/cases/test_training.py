@@ -182,7 +182,7 @@ class TestAutocastAndCompile:
                 ),
             )
         torch.manual_seed(0)
-        model = conv_net()
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).train()
         torch.manual_seed(1)
         batches = [torch.randn(4, 3, 8, 8) for _ in range(3)]
         eager = fxq.prepare_qat(model, batches[0], qconfig)

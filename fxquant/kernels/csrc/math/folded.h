@@ -1,0 +1,23 @@
+// A weight that is quantized as a batch norm will fold it: times a factor, rounded, and divided by it again.
+#pragma once
+#include "affine.h"
+
+namespace fxquant {
+
+// Value, its derivative by x, and its derivative by the factor.
+template <typename Real>
+struct Folded {
+  Real value;
+  bool passes;
+  Real slope;
+};
+
+template <typename Real>
+FXQ_HOST_DEVICE Folded<Real> folded(Real x, Real factor, const Affine<Real>& a) {
+  const Real step = to_grid(x * factor, a);
+  const bool passes = inside(step, a);
+  const Real value = from_grid(saturate(step, a), a) / factor;
+  return {value, passes, ((passes ? x : Real{0}) - value) / factor};
+}
+
+}  // namespace fxquant

@@ -1,0 +1,60 @@
+"""Tensors that are made anew for the backward pass, in place of being kept until then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class _View(NamedTuple):
+    """How an operator looks at the tensor: a linear layer keeps it transposed."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+def _as_it_is(kept: Any) -> Any:
+    return kept
+
+
+def made_anew(value: Tensor, source: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[Any]:
+    """Where this holds, autograd keeps no copy of ``value``, but calls ``make`` when it asks for it.
+
+    Args:
+        value: What operators in the block get, and would keep, as it is or as a view.
+        source: The parameter that it is made of. If it changes before the backward pass, that raises, as autograd does.
+        make: Gives ``value`` again, to the bit, and laid out alike.
+
+    Compiled code does without: what is kept is then the compiler's choice.
+    """
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and value.requires_grad):
+        return nullcontext()
+    storage, version = value.untyped_storage().data_ptr(), source._version
+
+    outer: Any = torch._C._autograd._top_saved_tensors_default_hooks(
+        True
+    )  # checkpointing, offloading: theirs is the rest
+    keep, give_back = outer or (_as_it_is, _as_it_is)
+
+    def pack(tensor: Tensor) -> Any:
+        if tensor.untyped_storage().data_ptr() != storage:
+            return keep(tensor)
+        return _View(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+
+    def unpack(kept: Any) -> Tensor:
+        if not isinstance(kept, _View):
+            return give_back(kept)
+        if source._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"a weight is at version {source._version}; expected version {version} instead"
+            )
+        with torch.no_grad():
+            return make().as_strided(*kept)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
