@@ -65,7 +65,7 @@ class FloatRun(BoundInterpreter):
         if isinstance(module, ROUNDINGS):
             return args[0]
         if isinstance(module, FakeQuantizedWeight):
-            return module.torch_class.forward(module, *args, **kwargs)
+            return module.unrounded(*args, **kwargs)
         return super().call_module(target, args, kwargs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from fxquant.spec import GridPolicy, QParams, SharedWith, TensorRef
+from fxquant.spec import GridPolicy, Means, QParams, SharedWith, TensorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,12 @@ class QuantPlan:
     def grid_owner(self, ref: TensorRef) -> TensorRef:
         """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
         return self._sharing(ref)[-1]
+
+    def without_means(self) -> QuantPlan:
+        """A plan that corrects no bias: what is trained learns its own."""
+        units = (replace(unit, roles={k: ref for k, ref in unit.roles.items() if k != "mean"}) for unit in self.units)
+        policies = {ref: policy for ref, policy in self.policies.items() if not isinstance(policy, Means)}
+        return replace(self, units=tuple(units), policies=policies)
 
     def _sharing(self, ref: TensorRef) -> list[TensorRef]:
         """``ref``, what it shares its grid with, what that shares its grid with, …, the owner last."""

@@ -35,6 +35,8 @@ class QConfig:
     weight: Callable[[], Any]
     output: Callable[[], Any] | None = None
     """What measures, in place of ``activation``, what an operator computes for the model to return; None: the same."""
+    correct_bias: bool = False
+    """Take out of the bias what rounding the weight adds to the output on average, by the means of the inputs."""
     activation_scheme: QScheme | None = field(init=False, repr=False, compare=False)
     """Grid that ``activation`` asks for; None if it leaves values in float (a placeholder)."""
     weight_scheme: QScheme | None = field(init=False, repr=False, compare=False)

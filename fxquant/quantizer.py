@@ -34,6 +34,7 @@ from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import nodes_by_name, qualified_name
 from fxquant.graph.tracing import trace
+from fxquant.observers.channel_means import ChannelMeans
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.parity import Parity, measure_parity
 from fxquant.passes.base import PassContext
@@ -51,7 +52,7 @@ from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
 from fxquant.report import Coverage, coverage
 from fxquant.settings import read_settings
-from fxquant.spec import Fixed, Handled, Observed, QParams, SharedWith, TensorRef
+from fxquant.spec import Fixed, Handled, Means, Observed, QParams, SharedWith, TensorRef
 
 
 class Quantizer:
@@ -257,9 +258,18 @@ class Quantizer:
             input_observer=self._input_observer,
             handlers=getattr(self, "handlers", {}),
             weight_layers=dict(getattr(self, "weight_layers", {})),
+            means=self._means(plan),
             example_args=self.example_args,
             example_kwargs=self.example_kwargs,
         )
+
+    def _means(self, plan: QuantPlan) -> dict[TensorRef, Tensor]:
+        found: dict[TensorRef, Tensor] = {}
+        for ref, policy in plan.policies.items():
+            observer: Any = self.observers[ref.name] if isinstance(policy, Means) else None
+            if observer is not None and (means := observer.means()) is not None:
+                found[ref] = means
+        return found
 
     def _make_handlers(self) -> dict[str, Any]:
         kinds = {pattern.name: pattern.handler for pattern in self.patterns if pattern.handler is not None}
@@ -288,6 +298,8 @@ class Quantizer:
                 isinstance(policy, Observed) or (isinstance(policy, SharedWith) and policy.observed)
             ):
                 found.setdefault(ref.name, []).append(self.observers[self.plan.grid_owner(ref).name])
+            elif isinstance(policy, Means):
+                found.setdefault(policy.value, []).append(self.observers[ref.name])
         return found
 
     def _qparams(self, allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
@@ -373,7 +385,9 @@ def _leaf_types(patterns: Sequence[Pattern]) -> tuple[type[nn.Module], ...]:
 def _make_observers(plan: QuantPlan) -> nn.ModuleDict:
     observers = nn.ModuleDict()
     for ref, policy in plan.policies.items():
+        # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
         if ref.kind == "activation" and isinstance(policy, Observed):
-            # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
             observers._modules[ref.name] = policy.observer()
+        elif isinstance(policy, Means):
+            observers._modules[ref.name] = ChannelMeans(policy.axis)
     return observers.apply(disable_fake_quant)  # calibration measures the float model

@@ -166,8 +166,9 @@ class TensorRef:
 
     name: str
     """The producing node for an activation; the qualified name for a parameter."""
-    kind: Literal["activation", "parameter", "call"] = "activation"
-    """``call``: a value as one unit puts it on a grid, in each call anew; the name is that of value and unit."""
+    kind: Literal["activation", "parameter", "call", "mean"] = "activation"
+    """``call``: a value as one unit puts it on a grid, in each call anew; the name is that of value and unit.
+    ``mean``: the means of a value over all dimensions but one; the name is that of value and dimension."""
 
     def __str__(self) -> str:
         return self.name
@@ -211,4 +212,14 @@ class Dynamic:
     """Smallest scale, in real units per step."""
 
 
-GridPolicy = Observed | Fixed | SharedWith | Handled | Dynamic
+@dataclass(frozen=True, slots=True)
+class Means:
+    """No grid, but a measurement: the mean of each channel of a value, to correct biases with."""
+
+    value: str
+    """Name of the node that produces it."""
+    axis: int
+    """Dimension that counts the channels, negative."""
+
+
+GridPolicy = Observed | Fixed | SharedWith | Handled | Dynamic | Means

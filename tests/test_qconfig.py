@@ -48,7 +48,7 @@ def test_qconfig_is_a_value():
         assert copied.weight_scheme == INT4.weight_scheme
     assert repr(INT4) == (
         "QConfig(activation=HistogramObserver.with_args(dtype=torch.uint8), weight=PerChannelMinMaxObserver.with_args("
-        "ch_axis=0, dtype=torch.int8, qscheme='per_channel_symmetric', bits=4), output=None)"
+        "ch_axis=0, dtype=torch.int8, qscheme='per_channel_symmetric', bits=4), output=None, correct_bias=False)"
     )
     with pytest.raises(AttributeError, match="cannot assign to field"):
         twin.weight = None

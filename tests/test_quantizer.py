@@ -194,7 +194,7 @@ class TestSignatures:
 
         model, x = View().eval(), torch.randn(64, 3, 8, 8)
         prepared = fxq.calibrate(fxq.prepare(model, x[:2]), [x], progress=False)
-        assert set(prepared.observers) == {"x", "conv", "fc"}
+        assert set(prepared.observers) == {"x", "conv", "fc", "x@-3", "view@-1"}
         int8 = fxq.convert(prepared)
         assert not any("dequantize" in node.name and "conv" in node.name for node in int8.graph.nodes)
         for batch in (2, 5):

@@ -22,13 +22,18 @@ from fxquant.nn.recompute import made_anew
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import QParams, QScheme
 
+FLOAT_BIAS = "float_bias"
+"""Buffer of a layer whose bias makes up for its rounded weight: the bias that it had before. Not part of the state."""
+
 
 class WithWeight:
-    """A layer as its own ``forward`` sees it, with another weight."""
+    """A layer as its own ``forward`` sees it, with another weight, and another bias where one is given."""
 
-    def __init__(self, layer: nn.Module, weight: Tensor) -> None:
+    def __init__(self, layer: nn.Module, weight: Tensor, bias: Tensor | None = None) -> None:
         self.layer = layer
         self.weight = weight
+        if bias is not None:
+            self.bias = bias
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.layer, name)
@@ -73,6 +78,11 @@ class FakeQuantizedWeight(WeightOnGrid):
             along = along_outputs(factor, self, self.output_axis).to(weight.dtype)
             rounded = fake_quant(weight * along) / along
         return self.torch_class.forward(WithWeight(self, rounded), input, *args, **kwargs)
+
+    def unrounded(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """What the float layer gives: the weight as it is, and the bias that it had before it was corrected."""
+        layer = WithWeight(self, self.weight, self._buffers.get(FLOAT_BIAS))
+        return self.torch_class.forward(layer, input, *args, **kwargs)
 
 
 class DequantizedWeight(WeightOnGrid):

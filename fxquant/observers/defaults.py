@@ -56,7 +56,10 @@ default_dynamic_qconfig = QConfig(activation=default_dynamic_quant_observer, wei
 """For linear layers between floats: nothing is measured beforehand, so there is nothing to calibrate."""
 
 DEFAULT_QCONFIG = QConfig(
-    activation=default_observer, weight=default_per_channel_weight_observer, output=default_output_observer
+    activation=default_observer,
+    weight=default_per_channel_weight_observer,
+    output=default_output_observer,
+    correct_bias=True,
 )
 
 DEFAULT_QCONFIGS: Registry[QConfig] = Registry("default configuration")

@@ -36,7 +36,7 @@ from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan import QuantUnit, Rejection
 from fxquant.qconfig import QConfig
-from fxquant.spec import Dynamic, Fixed, GridPolicy, Handled, Observed, QScheme, SharedWith, TensorRef
+from fxquant.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, QScheme, SharedWith, TensorRef
 
 logger = logging.getLogger("fxquant")
 
@@ -257,9 +257,23 @@ def _unit_of(
         module = found.captures[pattern.weight].target
         roles["weight"] = TensorRef(f"{module}.weight@{root.name}", "parameter")
         policies[roles["weight"]] = Observed(_weight_observer(found, qconfig))
+        if qconfig.correct_bias and pattern.handler is None and (means := _means_of_input(found)):
+            roles["mean"] = TensorRef(f"{means.value}@{means.axis}", "mean")
+            policies[roles["mean"]] = means
     captures = {name: value.name for name, value in found.captures.items() if isinstance(value, Node)}
     names = tuple(node.name for node in found.nodes)
     return QuantUnit(pattern.name, names, captures, found.inputs, roles), policies
+
+
+def _means_of_input(found: Match) -> Means | None:
+    """By what the bias of a match is corrected; None where inputs are floats, or a bias cannot be."""
+    node = _primary(found)
+    layer = called_module(node)
+    value = node.args[0]
+    if not any(found.captures[name] is value for name in found.inputs) or "bias" not in layer._parameters:
+        return None
+    assert isinstance(value, Node)
+    return Means(value.name, 1 - layer.weight.dim())  # [..., C] for a linear layer, [..., C, *spatial] for others
 
 
 def _qconfig(found: Match, decisions: Mapping[Node, Decision]) -> QConfig:

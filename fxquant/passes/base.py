@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
@@ -13,6 +14,7 @@ from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.qconfig import QConfigMapping
+from fxquant.spec import TensorRef
 
 
 @dataclass(slots=True)
@@ -29,6 +31,8 @@ class PassContext:
     """Root of a unit -> the handler that a user registered for its pattern."""
     weight_layers: Mapping[str, FakeQuantizedWeight] = field(default_factory=dict)
     """Root of a unit -> the layer with its weight, where the integers come from its ``weight_fake_quant``."""
+    means: Mapping[TensorRef, Tensor] = field(default_factory=dict)
+    """What was observed for the policies of kind ``Means``: float64 [C]."""
     example_args: tuple[Any, ...] = ()
     example_kwargs: Mapping[str, Any] = field(default_factory=dict)
     _by_name: dict[str, Pattern] = field(init=False, repr=False)

@@ -42,7 +42,7 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
     homes |= _quantize_weights(gm, ctx)
     for node in gm.graph.nodes:
         _follow_training_mode(gm, node)
-    ctx.plan = replace(ctx.plan, fake_quants=homes)
+    ctx.plan = replace(ctx.plan.without_means(), fake_quants=homes)
     return gm
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fxquant.passes.annotate import annotate
 from fxquant.passes.base import Pass
 from fxquant.passes.choose_layout import choose_layout
+from fxquant.passes.correct_bias import correct_bias
 from fxquant.passes.decompose_attention import decompose_attention
 from fxquant.passes.decompose_compounds import decompose_compounds
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
@@ -37,6 +38,7 @@ PREPARE: Pipeline = (
 FOLD: Pipeline = (
     fold_conv_bn,
     observe_weights,  # a weight's range is that of the folded weight
+    correct_bias,  # before the weight is replaced by what it is rounded to
 )
 
 TO_FAKE_QUANT: Pipeline = (*FOLD, insert_fake_quant, eliminate_dead_code)

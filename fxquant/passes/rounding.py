@@ -11,6 +11,8 @@ from torch.fx import GraphModule, Node
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
+from fxquant.fake_quantize.grid import fake_quantize, from_integers
+from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.nn.weight import all_finite
@@ -82,6 +84,17 @@ def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantU
         for unit in ctx.plan.units
         if "weight" in unit.roles
     ]
+
+
+def rounded_weight(node: Node, unit: QuantUnit, ctx: PassContext) -> Tensor:
+    """What the weight of the layer that a node calls becomes on its grid: float32 of its shape."""
+    weight: Tensor = called_module(node).weight.detach()
+    grid, own = ctx.plan.qparams[unit.roles["weight"]], ctx.weight_layers.get(unit.root)
+    if own is None:
+        return fake_quantize(weight, grid.scale, grid.zero_point, grid.scheme)
+    rounding = own.weight_fake_quant
+    assert isinstance(rounding, OwnIntegers)  # else it were not among them
+    return from_integers(rounding.integers(weight), grid.scale, grid.zero_point, grid.scheme)
 
 
 def finite_weight(node: Node) -> Tensor:

@@ -9,13 +9,12 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.fake_quantize.base import disable_observer
-from fxquant.fake_quantize.grid import from_integers
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import add_module
 from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import finite_weight, weighted_nodes
+from fxquant.passes.rounding import finite_weight, rounded_weight, weighted_nodes
 from fxquant.spec import Observed
 
 
@@ -23,13 +22,9 @@ from fxquant.spec import Observed
 def take_integers(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Put such a weight on its grid where its own rounding says: the nearest step is then the one it is on."""
     for node, unit in weighted_nodes(gm, ctx):
-        own = ctx.weight_layers.get(unit.root)
-        if own is None:
+        if unit.root not in ctx.weight_layers:
             continue
-        rounding, grid = own.weight_fake_quant, ctx.plan.qparams[unit.roles["weight"]]
-        assert isinstance(rounding, OwnIntegers)  # else it were not among them
-        weight = called_module(node).weight
-        values = from_integers(rounding.integers(weight), grid.scale, grid.zero_point, grid.scheme)
+        weight, values = called_module(node).weight, rounded_weight(node, unit, ctx)
         layer = copy.copy(called_module(node))  # hooks and hyperparameters as they are; another call keeps its weight
         layer._parameters = {**layer._parameters, "weight": nn.Parameter(values.to(weight.dtype))}
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))

@@ -7,10 +7,10 @@ from PIL import Image
 
 from fxquant.cli.main import main
 
-LEAST_SQNR = 14.0
-"""dB of the logits: what simple post-training quantization, per channel, gives this network with min-max ranges."""
-LEAST_AGREEMENT = 19
-"""Of 20 images: float itself is unsure, below 50 %, of three of them."""
+LEAST_SQNR = 16.5
+"""dB of the logits; 17.0 are measured. Min-max ranges give 14, and biases that are not corrected 16.1."""
+LEAST_AGREEMENT = 18
+"""Of 20 images: float gives two classes 38.6 % and 38.3 % on one of them, and two kinds of guitar on another."""
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

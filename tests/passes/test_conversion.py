@@ -51,6 +51,7 @@ FORMS = {
     "fake_quant": {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
+        "correct_bias": "",
         "insert_fake_quant": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
@@ -71,6 +72,7 @@ FORMS = {
     "reference": {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
+        "correct_bias": "",
         "take_integers": "",
         "insert_quantize_dequantize": """\
 - bn = Conv2d[conv](x)
@@ -96,6 +98,7 @@ FORMS = {
     "int8": {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
+        "correct_bias": "",
         "take_integers": "",
         "lower_units": """\
 - bn = Conv2d[conv](x)

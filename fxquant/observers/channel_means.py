@@ -1,0 +1,69 @@
+"""The mean of each channel of a value: what the error of a rounded weight is multiplied with, on average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.observers.base import keeping_dtype
+
+
+class ChannelMeans(nn.Module):
+    """Averages over all dimensions but one, and over all calls, each weighted by its number of values.
+
+    Values that are inf or NaN count as 0: the observer of the range beside it counts and reports them.
+
+    Buffers: ``total`` float64 [C], the sum of each channel; ``count`` int64 [], values of one channel that were seen.
+
+    Args:
+        axis: The dimension that counts the channels; negative, so that a batch dimension may be missing.
+    """
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.register_buffer("total", torch.zeros(0, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Observe ``x``, float of any shape that has the axis, and return it."""
+        if x.numel():
+            self.update(x.detach())
+        return x
+
+    def update(self, x: Tensor) -> None:
+        """Take the values of ``x`` (detached, at least one) into account."""
+        kept = x.dim() + self.axis
+        others = [dim for dim in range(x.dim()) if dim != kept]
+        wide = torch.promote_types(x.dtype, torch.float32)
+        total = x.sum(others, dtype=wide) if others else x.to(wide)
+        if not bool(torch.isfinite(total).all()):
+            total = torch.nan_to_num(x.to(torch.float64), 0.0, 0.0, 0.0).sum(others)
+        if self.total.numel() == 0:
+            self.total = total.to(torch.float64)
+        else:
+            self.total += total
+        self.count += x.numel() // x.shape[kept]
+
+    def means(self) -> Tensor | None:
+        """float64 [C]; None if nothing was seen."""
+        return self.total / self.count if self.total.numel() else None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ChannelMeans:
+        super()._apply(keeping_dtype(fn), recurse)
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "total")
+        if isinstance(saved, Tensor) and saved.dim() == 1:
+            self.total.resize_(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"

@@ -1,0 +1,69 @@
+"""Takes out of the bias what rounding the weight adds to the output on average."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from fxquant.graph.edit import add_module
+from fxquant.graph.macs import TRANSPOSED
+from fxquant.graph.query import called_module
+from fxquant.nn.fake_quantized import FLOAT_BIAS
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.rounding import rounded_weight, weighted_nodes
+
+
+@graph_pass(after=("fold_conv_bn", "observe_weights"))
+def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Subtract ``(w' - w) * mean(x)`` from the biases, with ``w'`` the rounded weight."""
+    for node, unit in weighted_nodes(gm, ctx):
+        if "mean" not in unit.roles:
+            continue
+        means = ctx.means.get(unit.roles["mean"])
+        rounded = None if means is None else rounded_weight(node, unit, ctx)
+        layer = corrected(called_module(node), rounded, means)
+        node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
+    return gm
+
+
+def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None) -> nn.Module:
+    """A copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
+
+    It has a bias even where nothing is known, so that the state of a calibrated model fits a shell.
+
+    Args:
+        layer: Convolution, transposed convolution or linear layer. Not changed.
+        rounded: Of the shape of its weight.
+        means: float64 [C_in], the mean of each input channel. The zeros that a convolution pads with are taken for
+            values like others, and all outputs of a transposed convolution for sums of equally many.
+
+    Source:
+        Nagel et al., arXiv:1906.04721, section 4.2, with means that were measured.
+    """
+    new: Any = copy.copy(layer)  # hooks and hyperparameters as they are; another call keeps its bias
+    old: Tensor | None = new.bias
+    outputs = new.out_channels if hasattr(new, "out_channels") else new.out_features
+    zeros = new.weight.detach().new_zeros(outputs)
+    bias = (zeros if old is None else old.detach()).double()
+    if rounded is not None and means is not None:
+        bias = bias - mean_error(layer, (rounded.double() - new.weight.detach().double()), means)
+    new._buffers = {**layer._buffers, FLOAT_BIAS: zeros if old is None else old.detach()}
+    new._non_persistent_buffers_set = {*layer._non_persistent_buffers_set, FLOAT_BIAS}
+    new._parameters = {**layer._parameters, "bias": nn.Parameter(bias.to(new.weight.dtype), new.weight.requires_grad)}
+    return new
+
+
+def mean_error(layer: Any, error: Tensor, means: Tensor) -> Tensor:
+    """What ``error`` in place of the weight of ``layer`` gives for inputs of those means; float64 [C_out]."""
+    groups = getattr(layer, "groups", 1)
+    taps = error.flatten(2).sum(2) if error.dim() > 2 else error
+    by_group = means.to(error.device).view(groups, -1, 1)
+    if isinstance(layer, TRANSPOSED):  # [C_in, C_out / groups]; each output sees one tap of as many as the stride says
+        taps = taps.view(groups, -1, taps.shape[1]).transpose(1, 2) / math.prod(layer.stride)
+    else:
+        taps = taps.view(groups, -1, taps.shape[1])
+    return (taps @ by_group).flatten()

@@ -1,0 +1,164 @@
+"""Biases that make up for what rounding the weights adds on average: the same in every form."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.fake_quantize import AdaRoundFakeQuantize, default_fake_quant
+from fxquant.passes.correct_bias import mean_error
+
+DEFAULT = fxq.get_default_qconfig()
+COARSE = fxq.QConfig(
+    DEFAULT.activation, DEFAULT.weight.with_args(bits=3), DEFAULT.output, correct_bias=True
+)  # errors that can be seen
+PLAIN = fxq.QConfig(DEFAULT.activation, DEFAULT.weight.with_args(bits=3), DEFAULT.output)
+FLOAT64 = 1e-12
+"""Relative rounding of sums of a few products in float64."""
+LEFT = 0.05
+"""Part of the mean error of the output that may remain: activations are rounded too, to 8 bits."""
+
+LAYERS = {
+    "linear": (nn.Linear(6, 4), (50, 6)),
+    "linear of sequences": (nn.Linear(6, 4, bias=False), (10, 5, 6)),
+    "conv1d": (nn.Conv1d(6, 4, 3, bias=False), (4, 6, 20)),
+    "conv2d in groups": (nn.Conv2d(6, 4, 3, stride=2, groups=2), (4, 6, 9, 9)),
+    "depthwise": (nn.Conv2d(6, 6, 3, dilation=2, groups=6), (4, 6, 9, 9)),
+    "conv3d": (nn.Conv3d(6, 4, 2), (2, 6, 4, 4, 4)),
+    "transposed": (nn.ConvTranspose2d(6, 4, 2, stride=2), (4, 6, 5, 5)),
+    "transposed in groups": (nn.ConvTranspose1d(6, 4, 3, stride=3, groups=2, bias=False), (4, 6, 9)),
+}
+
+
+def output_means(y: Tensor, layer: nn.Module) -> Tensor:
+    return y.double().movedim(1 - layer.weight.dim(), 0).flatten(1).mean(1)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_formula_is_the_mean_of_what_the_error_gives(name):
+    """Of inputs that are the same everywhere in a channel, a convolution without padding sees nothing but means."""
+    layer, shape = copy.deepcopy(LAYERS[name][0]).double(), LAYERS[name][1]
+    torch.manual_seed(0)
+    error, means = torch.randn_like(layer.weight), torch.randn(6, dtype=torch.float64)
+    axis = 1 - layer.weight.dim()
+    x = means.reshape(-1, *[1] * (-1 - axis)).expand(shape)
+    with torch.no_grad():
+        layer.weight.copy_(error)
+        layer.bias = None
+        expected = output_means(layer(x), layer)
+    torch.testing.assert_close(mean_error(layer, error, means), expected, rtol=FLOAT64, atol=FLOAT64)
+
+
+def converted(layer: nn.Module, x: Tensor, qconfig: Any, to: str) -> Any:
+    prepared = fxq.prepare(nn.Sequential(copy.deepcopy(layer)).eval(), (x,), qconfig)
+    return fxq.convert(fxq.calibrate(prepared, [x], progress=False), to=to)
+
+
+@pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_mean_of_the_output_is_kept(name, to):
+    layer, shape = LAYERS[name]
+    torch.manual_seed(1)
+    x = torch.rand(shape) + 0.5
+    with torch.no_grad():
+        expected = output_means(layer(x), layer)
+        off = {
+            qconfig.correct_bias: (output_means(converted(layer, x, qconfig, to)(x), layer) - expected).norm()
+            for qconfig in (COARSE, PLAIN)
+        }
+    edges = 0.2 if "conv" in name or name == "depthwise" else 0.0  # values near them meet fewer taps
+    assert off[True] < (LEFT + edges) * off[False]
+
+
+class Twice(nn.Module):
+    """One layer at two places, whose inputs have different means; a batch norm behind one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 3, 1, bias=False), nn.BatchNorm2d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.bn(self.conv(x)) * 3)
+
+
+def twice() -> tuple[Twice, Tensor]:
+    torch.manual_seed(0)
+    model = Twice().eval()
+    model.bn.running_mean.normal_()
+    model.bn.bias.data.fill_(2.0)
+    return model, torch.rand(4, 3, 5, 5)
+
+
+def test_each_call_of_a_layer_has_a_bias_of_its_own_and_the_model_is_left_alone():
+    model, x = twice()
+    before = copy.deepcopy(model.state_dict())
+    prepared = fxq.calibrate(fxq.prepare(model, (x,), COARSE), [x], progress=False)
+    simulated = fxq.convert(prepared, to="fake_quant")
+    first, second = (each.bias for name, each in simulated.named_modules() if hasattr(each, "weight_fake_quant"))
+    assert not torch.equal(first, second)
+    assert model.conv.bias is None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_simulation_and_int8_have_the_same_biases():
+    model, x = twice()
+    prepared = fxq.calibrate(fxq.prepare(model, (x,), COARSE), [x], progress=False)
+    simulated, int8 = fxq.convert(prepared, to="fake_quant"), fxq.convert(prepared)
+    biases = [each.bias for each in simulated.modules() if hasattr(each, "weight_fake_quant")]
+    stored = [each.bias for each in int8.modules() if isinstance(each, fxq.nn.QuantizedConv)]
+    assert len(biases) == len(stored) == 2
+    assert all(torch.equal(a, b) for a, b in zip(biases, stored, strict=True))
+
+
+def test_a_shell_takes_the_state_of_a_calibrated_model():
+    model, x = twice()
+    prepared = fxq.prepare(model, (x,), COARSE)
+    shell = fxq.convert(prepared, allow_uncalibrated=True)
+    int8 = fxq.convert(fxq.calibrate(prepared, [x], progress=False))
+    shell.load_state_dict(int8.state_dict())
+    assert torch.equal(shell(x), int8(x))
+
+
+def test_the_means_travel_with_the_state():
+    model, x = twice()
+    prepared = fxq.calibrate(fxq.prepare(model, (x,), COARSE), [x], progress=False)
+    other = fxq.prepare(model, (x,), COARSE)
+    other.load_state_dict(prepared.state_dict())
+    assert torch.equal(fxq.convert(other)(x), fxq.convert(prepared)(x))
+
+
+def test_the_integers_that_a_weight_brings_itself_count():
+    torch.manual_seed(0)
+    layer, x = nn.Linear(6, 4), torch.rand(50, 6) + 0.5
+    rounding = AdaRoundFakeQuantize.with_args(bits=3, dtype=torch.int8, qscheme="per_channel_symmetric")
+    qconfig = fxq.QConfig(default_fake_quant, rounding, correct_bias=True)
+    prepared = fxq.calibrate(fxq.prepare(nn.Sequential(layer).eval(), (x,), qconfig), [x], progress=False)
+    fxq.convert(prepared)
+    with torch.no_grad():
+        (own,) = prepared.weight_layers.values()
+        next(own.weight_fake_quant.parameters()).neg_()  # other roundings than the nearest
+        off = {to: output_means(fxq.convert(prepared, to=to)(x) - layer(x), layer) for to in ("int8", "fake_quant")}
+    for each in off.values():
+        assert each.abs().max() < LEFT
+
+
+def test_only_who_asks_for_it_gets_it():
+    model, x = twice()
+    assert not any("@" in name for name in fxq.prepare(model, (x,), PLAIN).observers)
+    assert {"x@-3", "mul@-3"} <= set(fxq.prepare(model, (x,)).observers)
+    dynamic = fxq.prepare(nn.Sequential(nn.Linear(5, 3)).eval(), (x,), fxq.default_dynamic_qconfig)
+    assert not dynamic.observers
+
+
+def test_what_is_trained_learns_its_biases():
+    model, x = twice()
+    trainable = fxq.prepare_qat(model, (x,), COARSE)
+    assert not any("mean" in unit.roles for unit in trainable.quant_plan.units)
+    trainable(x)
+    simulated = fxq.convert(trainable, to="fake_quant")
+    assert any(each.bias is None for each in simulated.modules() if hasattr(each, "weight_fake_quant"))
