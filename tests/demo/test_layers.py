@@ -14,9 +14,7 @@ def test_one_value_for_each_layer_that_multiplies() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5)).eval()
     x = torch.randn(4, 3, 8, 8)
-    plain = replace(
-        fxq.get_default_qconfig(), correct_bias=False
-    )  # corrected, the last may be nearer
+    plain = replace(fxq.get_default_qconfig(), correct_bias=False)  # corrected, the last may be nearer
     prepared = fxq.prepare(model, x, plain)
     prepared.observe(x)
     int8 = fxq.convert(prepared)
