@@ -16,7 +16,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.affine import FLOATS, Grid, make_grid
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
 from fxquant.kernels.float_qparams import fake_quantize_float_qparams
-from fxquant.kernels.gradient import differentiate
+from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import define
 from fxquant.kernels.qparams import scale_values, zero_point_values
@@ -235,14 +235,14 @@ def _define_pair(
     differentiate(twin, lambda *args: StraightThrough.apply(twin, *args))
 
 
-class StraightThrough(torch.autograd.Function):
+class StraightThrough(Differentiable):
     """The result and the mask of an operator ``*_cachemask``; the gradient passes where the mask says so."""
 
     @staticmethod
     def forward(ctx: Any, twin: torch._ops.OpOverload, *args: Any) -> tuple[Tensor, Tensor]:
-        with torch._C._AutoDispatchBelowAutograd():
-            y, mask = twin(*args)
+        y, mask = below_autograd(twin, *args)
         ctx.save_for_backward(mask)
+        ctx.save_for_forward(mask)
         ctx.mark_non_differentiable(mask)
         ctx.set_materialize_grads(False)
         return y, mask
@@ -250,23 +250,33 @@ class StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        passed = None if grad is None else torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
+        passed = None if grad is None else in_backward(_BACKWARD, grad, mask)
         return None, passed, *[None] * (len(ctx.needs_input_grad) - 2)
 
+    @staticmethod
+    def jvp(ctx: Any, _: None, tangent: Tensor | None, *__: Any) -> tuple[Tensor | None, None]:
+        (mask,) = ctx.saved_tensors
+        return None if tangent is None else _BACKWARD(tangent, mask), None
 
-class _MaskedGradient(torch.autograd.Function):
+
+class _MaskedGradient(Differentiable):
     """``fake_quantize_backward`` is linear in the gradient, and its own derivative."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(mask)
-        with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
+        ctx.save_for_forward(mask)
+        return below_autograd(_BACKWARD, grad, mask)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
-        return torch.ops.fxquant.fake_quantize_backward.default(grad, mask), None
+        return in_backward(_BACKWARD, grad, mask), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, _: None) -> Tensor | None:
+        (mask,) = ctx.saved_tensors
+        return None if tangent is None else _BACKWARD(tangent, mask)
 
 
 _define_pair(
@@ -294,4 +304,5 @@ define(
     fake=_backward_fake,
     gradient=True,
 )
-differentiate(torch.ops.fxquant.fake_quantize_backward.default, _MaskedGradient.apply)
+_BACKWARD = torch.ops.fxquant.fake_quantize_backward.default
+differentiate(_BACKWARD, _MaskedGradient.apply)

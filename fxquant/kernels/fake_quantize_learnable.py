@@ -11,7 +11,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.affine import FLOATS, Grid, make_grid, real
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
-from fxquant.kernels.gradient import differentiate
+from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward, refuse_derivative
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import compose, define
 from fxquant.kernels.qparams import scale_values, zero_point_values
@@ -243,36 +243,59 @@ def _backward_fake(
     return torch.empty_like(input), torch.empty_like(scale), torch.empty_like(zero_point)
 
 
-class _Learnable(torch.autograd.Function):
+class _Learnable(Differentiable):
     """The value of one of the two operators; keeps its input, which the graph holds anyway, and no mask."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Callable[..., Tensor], input: Tensor, *arguments: Any) -> Tensor:
-        scale, zero_point, *rest = arguments
-        *axis, quant_min, quant_max, grad_factor = rest
-        with torch._C._AutoDispatchBelowAutograd():
-            y = operator(input, *arguments)
-        ctx.save_for_backward(input, scale, zero_point)
-        ctx.grid = (axis[0] if axis else None, quant_min, quant_max, grad_factor)
-        return y
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        axis: int | None,
+        quant_min: int,
+        quant_max: int,
+        grad_factor: float,
+    ) -> Tensor:
+        steps = below_autograd(whole, zero_point, quant_min, quant_max)
+        ctx.save_for_backward(input, scale, steps)
+        ctx.grid = (axis, quant_min, quant_max, grad_factor)
+        if axis is None:
+            return below_autograd(_TENSOR, input, scale, steps, quant_min, quant_max)
+        return below_autograd(_CHANNEL, input, scale, steps, axis, quant_min, quant_max)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        input, scale, zero_point = ctx.saved_tensors
-        axis, quant_min, quant_max, grad_factor = ctx.grid
-        gradients = torch.ops.fxquant.fake_quantize_learnable_backward.default(
-            *(grad.to(input.dtype), input, scale, whole(zero_point, quant_min, quant_max)),
-            *(axis, quant_min, quant_max, grad_factor),
-        )
-        wanted = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad[1:4], strict=True))
-        return None, *wanted, *[None] * (len(ctx.needs_input_grad) - 4)
+        input, scale, steps = ctx.saved_tensors
+        if grad.dtype != input.dtype:
+            grad = grad.to(input.dtype)
+        gradients = in_backward(_BACKWARD, grad, input, scale, steps, *ctx.grid)
+        wanted = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad[:3], strict=True))
+        return *wanted, None, None, None, None
 
 
-def _define_forward(name: str, arguments: str, forward: Callable[..., Tensor]) -> None:
+_TENSOR = torch.ops.fxquant.fake_quantize_per_tensor_affine.tensor_qparams
+_CHANNEL = torch.ops.fxquant.fake_quantize_per_channel_affine.default
+
+
+def _learn_tensor(
+    input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float
+) -> Tensor:
+    check_learnable_limits(TENSOR_OP, quant_min, quant_max)
+    return _Learnable.apply(input, scale, zero_point, None, quant_min, quant_max, grad_factor)
+
+
+def _learn_channel(
+    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int, grad_factor: float
+) -> Tensor:
+    check_learnable_limits(CHANNEL_OP, quant_min, quant_max)
+    return _Learnable.apply(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
+
+
+def _define_forward(name: str, arguments: str, forward: Callable[..., Tensor], learn: Callable[..., Tensor]) -> None:
     compose(f"{name}({arguments}) -> Tensor", kernel=forward, fake=forward, gradient=True)
     operator = getattr(torch.ops.fxquant, name).default
-    differentiate(operator, lambda *args: _Learnable.apply(operator, *args), tensors=3)
+    differentiate(operator, learn, tensors=3)
 
 
 define(
@@ -280,14 +303,19 @@ define(
     "int quant_min, int quant_max, float grad_factor) -> (Tensor, Tensor, Tensor)",
     reference=backward_reference,
     fake=_backward_fake,
+    gradient=True,
 )
+_BACKWARD = torch.ops.fxquant.fake_quantize_learnable_backward.default
+refuse_derivative(_BACKWARD, tensors=4)
 _define_forward(
     "fake_quantize_learnable_per_tensor_affine",
     "Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, float grad_factor",
     tensor_forward,
+    _learn_tensor,
 )
 _define_forward(
     "fake_quantize_learnable_per_channel_affine",
     "Tensor input, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max, float grad_factor",
     channel_forward,
+    _learn_channel,
 )

@@ -86,22 +86,33 @@ def _steps(x: Tensor, grid: Grid) -> Tensor:
 
 
 class _StraightThrough(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(
-        ctx: Any, op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
+        op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
     ) -> tuple[Tensor, Tensor]:
         grid = make_grid(op, "input", x, scale, zero_point, axis, quant_min, quant_max)
         steps = _steps(x, grid)
-        mask = like(x, grid.inside(steps))
-        ctx.save_for_backward(mask)
-        ctx.mark_non_differentiable(mask)
-        ctx.set_materialize_grads(False)
         # the difference is no whole number: in float32 it would be rounded too, before the product is
         values = (grid.saturate(steps).double() - grid.zero_point.double()) * grid.scale.double()
-        return like(x, values.to(steps.dtype).to(x.dtype)), mask
+        return like(x, values.to(steps.dtype).to(x.dtype)), like(x, grid.inside(steps))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, mask = output
+        ctx.save_for_backward(mask)
+        ctx.save_for_forward(mask)
+        ctx.mark_non_differentiable(mask)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
         passed = None if grad is None else torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
         return None, passed, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, tangent: Tensor | None, *__: Any) -> tuple[Tensor | None, None]:
+        (mask,) = ctx.saved_tensors
+        return None if tangent is None else torch.ops.fxquant.fake_quantize_backward.default(tangent, mask), None

@@ -3,28 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
+from fxquant.errors import KernelError
 from fxquant.kernels.library import LIBRARY
+
+
+class Differentiable(_SingleLevelFunction):
+    """Base of the functions that :func:`differentiate` calls: ``torch.autograd.Function`` without its own dispatch.
+
+    The dispatcher has taken apart nested transforms of ``torch.func`` when it calls an operator, so each call sees one.
+    """
 
 
 def differentiate(operator: torch._ops.OpOverload, with_gradient: Callable[..., Any], tensors: int = 1) -> None:
     """Say what runs where one of the first arguments wants a gradient; elsewhere the operator runs as it is.
 
-    This is what ``torch.library.register_autograd`` does, in a third of its time, and with a choice of what is saved.
+    This is what ``torch.library.register_autograd`` does, in a third of its time, with a choice of what is saved, and
+    for ``torch.func`` and forward-mode derivatives too.
 
     Args:
         operator: One overload.
-        with_gradient: Called with the operator's arguments; gives its results.
+        with_gradient: Called with the operator's arguments; gives its results, by a :class:`Differentiable`.
         tensors: How many leading arguments are tensors that may want a gradient.
     """
 
     def run(keyset: torch._C.DispatchKeySet, *args: Any) -> Any:
-        if torch.is_grad_enabled() and any(argument.requires_grad for argument in args[:tensors]):
-            return with_gradient(*args)
+        if forward_ad._current_level >= 0 or (
+            torch.is_grad_enabled() and any(argument.requires_grad for argument in args[:tensors])
+        ):
+            if not torch._C._are_functorch_transforms_active():
+                return with_gradient(*args)
+            before = torch._C._functorch.get_single_level_autograd_function_allowed()
+            torch._C._functorch.set_single_level_autograd_function_allowed(True)
+            try:
+                return with_gradient(*args)
+            finally:
+                torch._C._functorch.set_single_level_autograd_function_allowed(before)
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
     LIBRARY.impl(operator, run, "Autograd", with_keyset=True)
+
+
+def below_autograd(operator: Callable[..., Any], *args: Any) -> Any:
+    """Call an operator from ``forward`` of a :class:`Differentiable`: without a gradient at this level."""
+    if not torch._C._are_functorch_transforms_active():
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*args)
+    with ExitStack() as stack:  # forward runs without gradients, which an outer transform wants
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(forward_ad._set_fwd_grad_enabled(True))
+        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        return operator(*args)
+
+
+def in_backward(operator: Callable[..., Any], *args: Any) -> Any:
+    """Call an operator from ``backward`` of a :class:`Differentiable`: its kernel at once, where that is all.
+
+    Its own derivative is wanted where gradients are on, and a transform of ``torch.func`` has a say too.
+    """
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return operator(*args)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*args)
+
+
+def refuse_derivative(operator: torch._ops.OpOverload, tensors: int) -> None:
+    """Say that an operator has no derivative, to whoever asks for one: its results want gradients, and get an error."""
+
+    class NoDerivative(Differentiable):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            return below_autograd(operator, *args)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            raise _no_derivative(operator)
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            raise _no_derivative(operator)
+
+    differentiate(operator, NoDerivative.apply, tensors)
+
+
+def _no_derivative(operator: torch._ops.OpOverload) -> KernelError:
+    return KernelError(
+        f"{operator.name()} has no derivative", hint="a gradient of a gradient of a learned grid is asked for"
+    )

@@ -94,9 +94,31 @@ def _define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], g
     operator = schema.partition("(")[0]
     LIBRARY.impl(operator, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fxquant::{operator}", fake, lib=LIBRARY)
+    torch.library.register_vmap(f"fxquant::{operator}", _one_by_one(operator), lib=LIBRARY)
     if not gradient:
         LIBRARY.impl(operator, torch.library.fallthrough_kernel, "Autograd")
     return f"fxquant::{name}"
+
+
+def _one_by_one(operator: str) -> Callable[..., Any]:
+    """What ``torch.vmap`` of an operator is: a call for each element of the batch."""
+    packet, _, overload = operator.partition(".")
+
+    def run(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        call = getattr(getattr(torch.ops.fxquant, packet), overload or "default")
+        if call._schema.is_mutable:
+            raise KernelError(
+                f"fxquant::{operator} changes its arguments, so torch.vmap cannot run it", hint="call it in a loop"
+            )
+        of_args = list(zip(args, in_dims, strict=True))
+        results = [
+            call(*(arg if dim is None else arg.select(dim, i) for arg, dim in of_args)) for i in range(info.batch_size)
+        ]
+        if isinstance(results[0], torch.Tensor):
+            return torch.stack(results), 0
+        return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0,) * len(results[0])
+
+    return run
 
 
 def native_status() -> NativeStatus:
