@@ -86,6 +86,8 @@ def _steps(x: Tensor, grid: Grid) -> Tensor:
 
 
 class _StraightThrough(torch.autograd.Function):
+    """Has no forward-mode derivative, with which torch.compile would not take it."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -102,7 +104,6 @@ class _StraightThrough(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         _, mask = output
         ctx.save_for_backward(mask)
-        ctx.save_for_forward(mask)
         ctx.mark_non_differentiable(mask)
         ctx.set_materialize_grads(False)
 
@@ -111,8 +112,3 @@ class _StraightThrough(torch.autograd.Function):
         (mask,) = ctx.saved_tensors
         passed = None if grad is None else torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
         return None, passed, None, None, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, tangent: Tensor | None, *__: Any) -> tuple[Tensor | None, None]:
-        (mask,) = ctx.saved_tensors
-        return None if tangent is None else torch.ops.fxquant.fake_quantize_backward.default(tangent, mask), None

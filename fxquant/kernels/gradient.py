@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.autograd import forward_ad
@@ -19,6 +19,8 @@ class Differentiable(_SingleLevelFunction):
 
     The dispatcher has taken apart nested transforms of ``torch.func`` when it calls an operator, so each call sees one.
     """
+
+    apply: ClassVar[Callable[..., Any]]
 
 
 def differentiate(operator: torch._ops.OpOverload, with_gradient: Callable[..., Any], tensors: int = 1) -> None:

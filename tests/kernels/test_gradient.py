@@ -147,7 +147,7 @@ def test_second_derivatives(name: str) -> None:
     assert torch.equal(transformed, second)
 
 
-@pytest.mark.parametrize("name", [*STRAIGHT_THROUGH, "fused"])
+@pytest.mark.parametrize("name", [*(name for name in STRAIGHT_THROUGH if name != "floating zero points"), "fused"])
 def test_forward_mode_is_the_straight_through_gradient(name: str) -> None:
     function = DIFFERENTIABLE[name]
     inside = torch.func.vjp(function, X[0])[1](torch.ones_like(X[0]))[0]
@@ -157,11 +157,18 @@ def test_forward_mode_is_the_straight_through_gradient(name: str) -> None:
     assert torch.equal(dual.tangent, X[1] * inside)
 
 
-@pytest.mark.parametrize("name", LEARNABLE)
-def test_what_a_learned_grid_does_not_have_is_refused(name: str) -> None:
-    function = LEARNABLE[name]
-    with pytest.raises(NotImplementedError, match="forward mode"):
+@pytest.mark.parametrize("name", [*LEARNABLE, "floating zero points"])
+def test_forward_mode_is_refused(name: str) -> None:
+    function = DIFFERENTIABLE[name]
+    with pytest.raises((NotImplementedError, RuntimeError), match="jvp"):
         torch.func.jvp(function, (X[0],), (X[1],))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        function(forward_ad.make_dual(X[0], X[1]))
+
+
+@pytest.mark.parametrize("name", LEARNABLE)
+def test_a_second_derivative_of_a_learned_grid_is_refused(name: str) -> None:
+    function = LEARNABLE[name]
     with pytest.raises(KernelError, match=r"^fxquant::fake_quantize_learnable_backward has no derivative"):
         torch.func.grad(lambda x: torch.func.grad(_loss(function))(x).sum())(X[0])
 
