@@ -92,7 +92,9 @@ def convert(
         allow_uncalibrated: Make a shell without ranges, which raises when it is run, until a state dict is loaded.
 
     Returns:
-        A new ``torch.fx.GraphModule`` with the float model's signature. Its ``quant_plan`` says what was done.
+        A new ``torch.fx.GraphModule`` with the float model's signature, on its device. Its ``quant_plan`` says what was
+        done. Integer operators without a kernel for a GPU run as their reference there, slowly: ``.cpu()`` moves an
+        int8 model to where it is fast.
 
     Raises:
         InputError: ``prepared`` is neither.

@@ -16,6 +16,7 @@ from fxquant.fake_quantize.base import FakeQuantizeBase, disable_observer, obser
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.graph.query import follow
 from fxquant.nn.frozen import freeze_bn_stats
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.manager import PassManager
@@ -80,6 +81,7 @@ def prepare_qat(
     ctx = preparation.context(preparation.plan)
     manager = PassManager(TO_TRAINING, instruments_for(read_settings()), first=len(preparation.snapshots))
     trainable: Any = manager.run(preparation.graph_module, ctx)
+    follow(trainable, model)
     preparation.plan = ctx.plan
     preparation.snapshots += manager.snapshots
     preparation.observers, preparation.weight_layers = nn.ModuleDict(), nn.ModuleDict()

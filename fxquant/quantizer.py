@@ -32,7 +32,7 @@ from fxquant.errors import (
 from fxquant.fake_quantize.base import disable_fake_quant, observer_in
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind
-from fxquant.graph.query import nodes_by_name, qualified_name
+from fxquant.graph.query import follow, nodes_by_name, qualified_name
 from fxquant.graph.tracing import trace
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -124,6 +124,7 @@ class Quantizer:
         check_plan(self.plan, self.coverage(), strict)
         check_weights(self.graph_module, self.plan)
         self.observers = _make_observers(self.plan)
+        follow(self.observers, self.graph_module)
         self.handlers = self._make_handlers()
         self.weight_layers = self._make_weight_layers()
         self.trained: Mapping[TensorRef, QParams] | None = None
@@ -186,6 +187,7 @@ class Quantizer:
         manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
         converted: Any = manager.run(gm, ctx)
         converted.eval()  # the modules that passes made, too
+        follow(converted, self.graph_module)
         converted.quant_plan = ctx.plan
         converted.snapshots = self.snapshots + manager.snapshots
         if check is not None:

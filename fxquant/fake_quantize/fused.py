@@ -47,6 +47,7 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
         self.add_switch("fake_quant_enabled", True, torch.int64)
         self.add_switch("observer_enabled", True, torch.int64)
         self.is_symmetric_quant = self.scheme.symmetric
+        self._middle = middle(self.scheme) if self.scheme.symmetric else None
 
     def observe(self, x: Tensor) -> None:
         """Measure a batch, average its range into the running one, and choose the grid anew."""
@@ -56,25 +57,27 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
             self._observe_fused(x)
 
     def _observe_fused(self, x: Tensor) -> None:
-        made, scheme = self.activation_post_process, self.scheme
-        refuse_vmap(x)
-        assert isinstance(made, (MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver))
+        scheme = self.scheme
         if scheme.group_size is not None or scheme.float_qparams:
             self.observe_by_observer(x)
             return
+        refuse_vmap(x)
+        made: Any = self.activation_post_process
         made.start(() if scheme.axis is None else (x.shape[scheme.axis],), x)
+        statistics = made._buffers  # attributes of modules are slow to read, and to write
+        running_min, running_max = statistics["min_val"], statistics["max_val"]
         low, high, scale, zero_point, nonfinite = moving_average_qparams(
             x,
-            made.min_val,
-            made.max_val,
+            running_min,
+            running_max,
             scheme.axis,
             made.averaging_constant,
             made.smallest_scale,
-            scheme.quant_min,
-            scheme.quant_max,
-            middle(scheme) if scheme.symmetric else None,
+            self.quant_min,
+            self.quant_max,
+            self._middle,
         )
-        made.min_val.copy_(low)
-        made.max_val.copy_(high)
-        made.nonfinite_count += nonfinite
+        running_min.copy_(low)
+        running_max.copy_(high)
+        statistics["nonfinite_count"].add_(nonfinite)
         self.set_grid(scale, zero_point)

@@ -32,8 +32,10 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme)
     """
     if scheme.axis is None:
         return fake_quantize_per_tensor_affine(x, scale, zero_point, scheme.quant_min, scheme.quant_max)
-    channels, axis = _channels(x, scheme)
     limits = (scheme.quant_min, scheme.quant_max)
+    if scheme.group_size is None and -x.dim() <= scheme.axis < x.dim():  # nothing to rearrange
+        return fake_quantize_per_channel_affine(x, scale, zero_point, scheme.axis, *limits)
+    channels, axis = _channels(x, scheme)
     y = fake_quantize_per_channel_affine(channels, scale.flatten(), zero_point.flatten(), axis, *limits)
     return y.reshape(x.shape)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.kernels import fake_quantize_per_tensor_affine
 from fxquant.kernels.fake_quantize_folded import fake_quantize_folded
 from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.constructor import construct
@@ -98,7 +99,10 @@ class FakeQuantize(FakeQuantizeBase):
             if self.is_on("observer_enabled") and x.numel():
                 self.observe(x.detach())
             if self.is_on("fake_quant_enabled"):
-                return fake_quantize(x, self.scale, self.zero_point, self.scheme)
+                grid = self.scale, self.zero_point
+                if self.is_per_channel:
+                    return fake_quantize(x, *grid, self.scheme)
+                return fake_quantize_per_tensor_affine(x, *grid, self.quant_min, self.quant_max)
         return x
 
     def rounds_plainly(self, factor: Tensor | None, axis: int) -> bool:
@@ -159,13 +163,14 @@ class FakeQuantize(FakeQuantizeBase):
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
         """Copy a grid into the buffers, which keep their dtype and device."""
-        if self.scale.shape != scale.shape:
+        own_scale, own_zero_point = self.scale, self.zero_point
+        if own_scale.shape != scale.shape:
             if not torch.jit.is_scripting():
                 refuse_to_trace(*FIRST_BATCH)
-            self.scale.resize_(scale.shape)
-            self.zero_point.resize_(scale.shape)
-        self.scale.copy_(scale)
-        self.zero_point.copy_(zero_point)
+            own_scale.resize_(scale.shape)
+            own_zero_point.resize_(scale.shape)
+        own_scale.copy_(scale)
+        own_zero_point.copy_(zero_point)
 
     @torch.jit.export
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:

@@ -74,6 +74,19 @@ def info_of(value: Any) -> Any:
     return type(value)
 
 
+def only_device(module: nn.Module) -> torch.device | None:
+    """Where all parameters and buffers of a module lie; None if they lie apart, or there are none."""
+    devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def follow(module: nn.Module, model: nn.Module) -> None:
+    """Move ``module`` to the one device of ``model``; nothing if that is the CPU, where modules are made, or none."""
+    device = only_device(model)
+    if device is not None and device.type != "cpu":
+        module.to(device)
+
+
 def value_of(node: Node) -> TensorInfo | None:
     """Shape, dtype, device, order of the node's value on the example; None if it is no tensor, or was never run."""
     value = node.meta.get(VALUE)

@@ -127,7 +127,7 @@ class HistogramObserver(RangeObserver):
         self.start(shape, x)
         counts, low, high, nonfinite = histogram(x, *self._rows(), kept[0] if shape else None)
         self._store(counts, low, high)
-        self.nonfinite_count += nonfinite
+        self.nonfinite_count.add_(nonfinite)
 
     def absorb(self, other: "HistogramObserver") -> None:
         """Take into account all that another observer has seen, as if this one had seen it.

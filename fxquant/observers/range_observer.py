@@ -62,7 +62,7 @@ class RangeObserver(ObserverBase):
         self.start(tuple(low.shape), x)
         self.merge(low, high)
         if isinstance(nonfinite, Tensor) or nonfinite:
-            self.nonfinite_count += nonfinite
+            self.nonfinite_count.add_(nonfinite)
 
     def start(self, shape: tuple[int, ...], x: Tensor) -> None:
         """Make room for ranges of a shape at the first batch; at later ones, check that ``x`` still has it."""

@@ -25,8 +25,9 @@ def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
         else:
             policy = ctx.plan.policies[ref]
             assert isinstance(policy, Observed)  # the annotate pass gives weights no other policy
-            measured = policy.observer()
-            measured(finite_weight(node))
+            weight = finite_weight(node)
+            measured = policy.observer().to(weight.device)
+            measured(weight)
         found[ref] = measured.qparams()
     ctx.plan = replace(ctx.plan, qparams={**ctx.plan.qparams, **found})
     return gm

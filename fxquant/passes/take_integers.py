@@ -51,6 +51,7 @@ def layers_of_own_integers(gm: GraphModule, ctx: PassContext) -> nn.ModuleDict:
 
 def _layer_with(rounding: Any, node: Node) -> nn.Module:
     weight = finite_weight(node)
+    rounding.to(weight.device)
     rounding(weight)
     disable_observer(rounding)
     rounding(weight)  # AdaRound begins to learn at the first call after that

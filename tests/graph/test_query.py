@@ -9,11 +9,13 @@ from fxquant.graph.query import (
     TensorInfo,
     canonical_type,
     flat_arguments,
+    follow,
     has_hooks,
     info_of,
     is_number,
     module_of,
     module_path,
+    only_device,
     qualified_name,
     reason_of,
     value_of,
@@ -137,3 +139,15 @@ def test_has_hooks():
     assert has_hooks(module)
     handle.remove()
     assert not has_hooks(module)
+
+
+def test_modules_follow_a_model_that_lies_on_one_device():
+    """To a GPU in practice; the meta device stands for one here."""
+    there, apart = nn.Linear(2, 2, device="meta"), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    assert only_device(there) == torch.device("meta")
+    assert only_device(nn.Linear(2, 2)) == torch.device("cpu")
+    assert only_device(apart) is only_device(nn.ReLU()) is None
+    for model, moved in ((there, True), (apart, False), (nn.Linear(2, 2), False), (nn.ReLU(), False)):
+        module = nn.BatchNorm1d(2)
+        follow(module, model)
+        assert module.running_mean.is_meta is moved
