@@ -94,7 +94,9 @@ def convert(
     Returns:
         A new ``torch.fx.GraphModule`` with the float model's signature, on its device. Its ``quant_plan`` says what was
         done. Integer operators without a kernel for a GPU run as their reference there, slowly: ``.cpu()`` moves an
-        int8 model to where it is fast.
+        int8 model to where it is fast. It is no instance of the float model's class, but has its attributes, and its
+        methods where they call the model itself; one that calls layers that are now part of the graph raises a
+        ``MethodError``. Threads may call it at once.
 
     Raises:
         InputError: ``prepared`` is neither.

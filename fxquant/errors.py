@@ -70,6 +70,10 @@ class KernelError(FxQuantError, RuntimeError):
     """A native kernel is missing, or an instruction set was asked for that this machine does not have."""
 
 
+class MethodError(FxQuantError, AttributeError):
+    """A method of the user's class needs a layer that a traced model does not have as the float model had it."""
+
+
 class SampleError(FxQuantError, RuntimeError):
     """Sample weights or photographs, or an extra that reads them, cannot be had. Quantizing itself needs none."""
 

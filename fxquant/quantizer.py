@@ -146,7 +146,10 @@ class Quantizer:
         return dict(self.graph_module.named_modules())
 
     def observe(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one batch, show every planned tensor to its observer, and return the float output."""
+        """Run one batch, show every planned tensor to its observer, and return the float output.
+
+        Observers are changed by it: threads may each have a Quantizer, or take turns on one, not share a call.
+        """
         with torch.no_grad():
             return run_with_hooks(self.graph_module, self._observe, args, kwargs)
 

@@ -100,7 +100,7 @@ def test_every_error_survives_copies_and_processes(kind, travel):
 
 @pytest.mark.parametrize("kind", [kind for kind in ERRORS if kind is not FxQuantError])
 def test_every_error_is_also_the_builtin_that_it_specializes(kind):
-    assert issubclass(kind, (ValueError, LookupError, TypeError, RuntimeError))
+    assert issubclass(kind, (ValueError, LookupError, TypeError, RuntimeError, AttributeError))
     assert kind.__doc__
 
 

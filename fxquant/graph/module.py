@@ -14,6 +14,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from fxquant.graph.methods import TracedSelf
 from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, REGULARIZER, VALUE, WEIGHT, WRITTEN
 
 _KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, "stack_trace")
@@ -70,7 +71,9 @@ class NamedGraphModule(GraphModule):
             found = inspect.getattr_static(kind, name, None)
             if found is None:
                 raise
-        return found.__get__(self, kind) if hasattr(type(found), "__get__") else found
+        if not hasattr(type(found), "__get__"):
+            return found
+        return found.__get__(TracedSelf(self, name), kind)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
         state = copy.deepcopy(_state(self), memo)

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from fxquant.errors import InputError, TracingError, UnknownNameError
 from fxquant.graph.baking import bake_weights
 from fxquant.graph.inputs import bind_example
+from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
 from fxquant.graph.shapes import record_values
@@ -161,6 +162,7 @@ def _carry_over(model: nn.Module, gm: GraphModule) -> None:
         if name not in gm._buffers and not name.startswith("_tensor_constant"):
             vars(gm).setdefault(name, value)
     vars(gm)[USERS_CLASS] = UsersClass(type(model))
+    vars(gm)[BESIDE] = modules_beside(model, gm)
     for name in _ROOT_HOOKS:
         if name in vars(model):
             setattr(gm, name, vars(model)[name])
