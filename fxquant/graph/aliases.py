@@ -67,6 +67,8 @@ def changed_argument(node: Node) -> Any:
         return None if isinstance(module, _DropoutNd) and not module.training else _first(node)
     if node.op == "call_method":
         name = str(node.target)
+        if name == "__setitem__":
+            return _tensor_or_none(_first(node))
         dunder = name.startswith("__i") and name.endswith("__") and name not in ("__iter__", "__index__", "__invert__")
         if name in _NO_CHANGE_OF_VALUES or not (dunder or (name.endswith("_") and not name.endswith("__"))):
             return node.kwargs.get("out")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 
 from fxquant.errors import InputError
 
@@ -83,3 +85,17 @@ def describe_value(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value) if len(repr(value)) <= 40 else f"{type(value).__name__} of length {len(repr(value))}"
     return f"a {type(value).__name__}"
+
+
+def is_given(node: Node) -> bool:
+    """Whether a node is an input, or picks an item of one that is a dict, a tuple or the like."""
+    source: Any = node.args[0] if node.target is operator.getitem else None
+    return node.op == "placeholder" or (isinstance(source, Node) and is_given(source))
+
+
+def spelled(node: Node) -> str:
+    """``batch['mask']``."""
+    if node.target is not operator.getitem:
+        return str(node.target).lstrip("*") if node.op == "placeholder" else node.name
+    source: Any = node.args[0]
+    return f"{spelled(source)}[{node.args[1]!r}]"

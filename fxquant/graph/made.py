@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.fx import Node, Proxy
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from fxquant.graph.aliases import changed_argument
@@ -15,6 +16,11 @@ from fxquant.graph.query import VALUE
 
 VIEWS = ("T", "mT", "H", "mH", "data", "real", "imag")
 """Attributes of a tensor that hold its values."""
+
+
+FACTORIES = frozenset(
+    (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye, torch.arange, torch.linspace, torch.tensor)
+)
 
 
 class MadeTensorTracer(Protocol):
@@ -26,6 +32,24 @@ class MadeTensorTracer(Protocol):
     def proxy_of(self, made: Tensor) -> Proxy: ...
 
     def constant(self, value: Tensor) -> Node: ...
+
+    def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+class TracedFactories(TorchFunctionMode):
+    """Traces functions that make tensors of numbers alone, so that views of what they make can be followed.
+
+    That costs what code may otherwise do: branch on values that are the same in all calls.
+    """
+
+    def __init__(self, tracer: MadeTensorTracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in FACTORIES and not self._tracer.runs_example:
+            return self._tracer.create_proxy("call_function", func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 class WrittenTensor(Tensor):
@@ -56,6 +80,8 @@ class MadeTensors:
 
     def __init__(self, tracer: MadeTensorTracer) -> None:
         self._tracer = tracer
+        self.any_written = False
+        """Whether traced values were written into any."""
         self._known: dict[int, tuple[Tensor, int, Node]] = {}  # by identity: the tensor, its version, the node
         self._written: list[Tensor] = []
 
@@ -69,8 +95,8 @@ class MadeTensors:
         if known is None or known[1] != made._version:
             if isinstance(made, WrittenTensor):
                 raise TypeError(
-                    "a tensor made of numbers alone is read after a view of it was written to; new_zeros(), new_full() "
-                    "or the like of a traced tensor make one that may be"
+                    "a tensor that is the same in all calls is read after a view of it was written to; new_zeros(), "
+                    "new_full() or the like of a traced tensor make one that may be"
                 )
             known = (made, made._version, self._tracer.constant(made))
             self._known[id(made)] = known
@@ -83,6 +109,7 @@ class MadeTensors:
             if source not in changed or made._version == version:
                 continue
             self._known[id(made)] = (made, made._version, self._copied(source))
+            self.any_written = True
             for written in (made,) if made._base is None else (made, made._base):
                 if type(written) is Tensor:
                     vars(written)["tracer"] = self._tracer

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from types import FrameType, NoneType
 from typing import Any
 
@@ -21,8 +22,8 @@ from fxquant.graph.attributes import Attributes, Change, StateAssignmentError, h
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.guards import require_answer, require_value
-from fxquant.graph.inputs import signature_of
-from fxquant.graph.made import MadeTensors
+from fxquant.graph.inputs import is_given, signature_of, spelled
+from fxquant.graph.made import MadeTensors, TracedFactories
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
 from fxquant.graph.shapes import not_running, unchanged_state
@@ -53,8 +54,16 @@ class QuantTracer(Tracer):
         leaf_modules: LeafModules = (),
         leaf_types: Sequence[type[nn.Module]] = (),
         bound: Mapping[str, Any] | None = None,
+        trace_factories: bool = False,
     ) -> None:
-        """``bound``: argument name -> example value; None: there is no example, so nothing is run."""
+        """Make one.
+
+        Args:
+            leaf_modules: Types (subclasses too) or qualified names of what stays whole.
+            leaf_types: Types (no subclasses) of what stays whole.
+            bound: Argument name -> example value; None: there is no example, so nothing is run.
+            trace_factories: Trace ``torch.zeros`` and its like, too, in place of taking what they give as constants.
+        """
         super().__init__()
         self._leaf_names = {item for item in leaf_modules if isinstance(item, str)}
         self._leaf_classes = tuple(item for item in leaf_modules if not isinstance(item, str))
@@ -66,6 +75,7 @@ class QuantTracer(Tracer):
         self._running = False
         self._thread = threading.get_ident()
         self._made = MadeTensors(self)
+        self._factories = TracedFactories(self) if trace_factories else nullcontext()
         self._answered: set[tuple[Node, Any]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
         """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
@@ -164,6 +174,7 @@ class QuantTracer(Tracer):
             unchanged_state(root),
             traceable_transformers(),
             self._answers.active(),
+            self._factories,
             no_traced_attributes(root),
         ):
             self._answers.about_proxies(type(root).forward)
@@ -227,6 +238,11 @@ class QuantTracer(Tracer):
         return a.node if isinstance(a, Proxy) else super().create_arg(a)
 
     @property
+    def wrote_constants(self) -> bool:
+        """Whether the forward wrote traced values into tensors that it made of numbers alone."""
+        return self._made.any_written
+
+    @property
     def runs_example(self) -> bool:
         """Whether what is called now is run, not traced."""
         return self._running
@@ -257,8 +273,8 @@ class QuantTracer(Tracer):
             proxy.node.meta[VALUE] = info_of(value)
             settled = kind == "placeholder" or is_settled(target, given, named, value)
             proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))
-            if target is operator.getitem and (value is None or (type(value) in FIXED and _is_given(proxy.node))):
-                self.create_proxy("call_function", require_value, (proxy, value, _spelled(proxy.node)), {})
+            if target is operator.getitem and (value is None or (type(value) in FIXED and is_given(proxy.node))):
+                self.create_proxy("call_function", require_value, (proxy, value, spelled(proxy.node)), {})
                 return value  # no proxy can answer "is None"
         return proxy
 
@@ -358,20 +374,6 @@ def _user_line(frame: FrameType | None) -> str:
 
 def _instruction(frame: FrameType | None) -> tuple[int, int]:
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
-
-
-def _is_given(node: Node) -> bool:
-    """Whether a node is an input, or picks an item of one that is a dict, a tuple or the like."""
-    source: Any = node.args[0] if node.target is operator.getitem else None
-    return node.op == "placeholder" or (isinstance(source, Node) and _is_given(source))
-
-
-def _spelled(node: Node) -> str:
-    """``batch['mask']``."""
-    if node.target is not operator.getitem:
-        return str(node.target).lstrip("*") if node.op == "placeholder" else node.name
-    source: Any = node.args[0]
-    return f"{_spelled(source)}[{node.args[1]!r}]"
 
 
 def _described(argument: Any) -> Any:

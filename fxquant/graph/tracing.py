@@ -88,7 +88,7 @@ def trace(
         gm = own
     else:
         graph, kept = trace_what_can_be(
-            lambda paths: QuantTracer((*leaf_modules, *paths), leaf_types, bound),
+            lambda paths, factories: QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories),
             own,
             keep_untraceable=keep_untraceable,
         )

@@ -38,6 +38,9 @@ class FailingTracer(Protocol):
     left: list[Change]
     """Attributes that the forward changed."""
 
+    @property
+    def wrote_constants(self) -> bool: ...
+
     def trace(self, root: nn.Module) -> Graph: ...
 
 
@@ -79,7 +82,7 @@ class Untraceable:
 
 
 def trace_what_can_be(
-    make_tracer: Callable[[tuple[str, ...]], FailingTracer], model: nn.Module, *, keep_untraceable: bool
+    make_tracer: Callable[[tuple[str, ...], bool], FailingTracer], model: nn.Module, *, keep_untraceable: bool
 ) -> tuple[Graph, tuple[Untraceable, ...]]:
     """Trace; where that fails, keep the smallest submodule at fault whole, and trace again.
 
@@ -88,7 +91,8 @@ def trace_what_can_be(
     buffers that are no part of the state: graphs keep those from call to call. Anything else makes it untraceable.
 
     Args:
-        make_tracer: Makes a tracer that keeps the submodules of these paths whole.
+        make_tracer: Makes a tracer that keeps the submodules of these paths whole, and that traces, or takes as
+            constants, tensors that a forward makes of numbers alone.
         model: What to trace.
         keep_untraceable: False: the first failure is an error.
 
@@ -99,11 +103,13 @@ def trace_what_can_be(
         TracingError: the model's own forward cannot be traced, or, unless ``keep_untraceable``, a submodule's.
     """
     kept: list[Untraceable] = []
+    factories = False
     while True:
-        tracer = make_tracer(tuple(one.path for one in kept))
+        options = tuple(one.path for one in kept), factories
+        tracer = make_tracer(*options)
         try:
             graph = tracer.trace(model)
-            if not tracer.left or _is_traced_again(make_tracer(tuple(one.path for one in kept)), tracer, model, graph):
+            if not tracer.left or _is_traced_again(make_tracer(*options), tracer, model, graph):
                 return graph, tuple(kept)
             if _become_buffers(tracer.left):
                 continue
@@ -115,6 +121,9 @@ def trace_what_can_be(
             raise
         except Exception as error:
             if isinstance(error, StateAssignmentError) and _become_buffer(error.module, error.name):
+                continue
+            if tracer.wrote_constants and not factories:
+                factories = True
                 continue
             found = _locate(tracer, model, error)
             if not keep_untraceable or not found.path or found.path in [one.path for one in kept]:

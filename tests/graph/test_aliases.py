@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from fxquant.graph.aliases import changed_argument, may_hold_tensor, plain_form, roots_of
 from fxquant.graph.operators import OPERATORS
@@ -196,3 +196,10 @@ def test_roots():
     assert by_name["clone"][1] == {by_name["clone"][0]}
     assert not may_hold_tensor(by_name["size"][0])
     assert may_hold_tensor(by_name["leaf"][0])
+
+
+def test_item_assignment_as_a_method_of_a_graph_that_was_made_by_hand():
+    graph = Graph()
+    x = graph.placeholder("x")
+    change = graph.call_method("__setitem__", (x, 0, 1.0))
+    assert changed_argument(change) is x

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch import nn
+from torch.fx import Graph
 
 from fxquant.errors import InputError
-from fxquant.graph.inputs import bind, bind_example, describe_call, describe_value
+from fxquant.graph.inputs import bind, bind_example, describe_call, describe_value, is_given, spelled
 
 
 class Net(nn.Module):
@@ -65,3 +68,12 @@ def test_describe_value(value, text):
 
 def test_describe_call():
     assert describe_call((1,), {"x": torch.zeros(1)}) == "(1, x=float32[1])"
+
+
+def test_items_of_inputs_are_given_and_read_as_the_user_wrote_them():
+    graph = Graph()
+    batch = graph.placeholder("*batch")
+    item = graph.call_function(operator.getitem, (graph.call_function(operator.getitem, (batch, 0)), "mask"))
+    made = graph.call_function(torch.neg, (item,))
+    assert [is_given(node) for node in (batch, item, made)] == [True, True, False]
+    assert [spelled(node) for node in (batch, item, made)] == ["batch", "batch[0]['mask']", "neg"]

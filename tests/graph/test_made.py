@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import TracingError
-from fxquant.graph.made import WrittenTensor
+import fxquant as fxq
+from fxquant.errors import FxQuantWarning, TracingError
+from fxquant.graph.made import FACTORIES, WrittenTensor
 from fxquant.graph.tracing import trace
 
 KEPT = torch.zeros(6)
+CLOSE = 0.03
+"""Of the norm: what 8 bits may cost one layer; a change that is lost costs half of it or more."""
 
 
 def read_before_a_change(x: Tensor) -> Tensor:
@@ -63,6 +66,40 @@ def from_a_global(x: Tensor) -> Tensor:
     return x + KEPT.copy_(x[0])
 
 
+def written_to_through_a_view(x: Tensor) -> Tensor:
+    made = torch.zeros(6)
+    made[2:].add_(x[0, 2:])
+    return x * made
+
+
+def a_view_from_before_changed_by_numbers_later(x: Tensor) -> Tensor:
+    made = torch.zeros(4, 6)
+    row = made[1]
+    made[1] = x[1]
+    row *= 2
+    return made + row
+
+
+def halves_filled_one_by_one(x: Tensor) -> Tensor:
+    made = torch.ones(x.shape[0], 6)
+    left, right = made.chunk(2, 1)
+    left.copy_(x[:, :3])
+    right.mul_(x[:, 3:])
+    return made
+
+
+def written_to_in_one_dimension(x: Tensor) -> Tensor:
+    made = torch.full((4, 6), 0.5)
+    made.view(-1)[::2] = x.reshape(-1)[::2]
+    return made * 2
+
+
+def written_to_by_out(x: Tensor) -> Tensor:
+    made = torch.empty(4, 6)
+    torch.add(x, 1, out=made)
+    return made
+
+
 FORWARDS = (
     read_before_a_change,
     added_to,
@@ -72,6 +109,11 @@ FORWARDS = (
     written_to_between_changes_by_numbers,
     mask_written_to,
     from_a_global,
+    written_to_through_a_view,
+    a_view_from_before_changed_by_numbers_later,
+    halves_filled_one_by_one,
+    written_to_in_one_dimension,
+    written_to_by_out,
 )
 
 
@@ -99,11 +141,43 @@ def test_a_tensor_is_a_plain_one_when_the_trace_ends():
     assert not isinstance(KEPT, WrittenTensor)
 
 
-def test_what_is_written_to_through_a_view_and_then_read_is_refused():
+def test_a_view_of_what_no_function_of_torch_made_is_refused():
     def forward(x: Tensor) -> Tensor:
-        made = torch.zeros(6)
-        made[2:].add_(x[0, 2:])
-        return x * made
+        kept = KEPT.clone()
+        kept[2:].add_(x[0, 2:])
+        return x * kept
 
-    with pytest.raises(TracingError, match="is read after a view of it was written to; new_zeros"):
+    with pytest.raises(TracingError, match="is read after a view of it was written to; new_zeros") as caught:
         trace(Calls(forward), example_args=(torch.randn(4, 6),))
+    assert f"at:       {__file__}:" in str(caught.value)
+
+
+def test_the_smallest_submodule_is_kept_where_nothing_else_helps():
+    def forward(x: Tensor) -> Tensor:
+        kept = KEPT.clone()
+        kept[2:].add_(x[0, 2:])
+        return x * kept
+
+    model = nn.Sequential(nn.Linear(6, 6), Calls(forward)).eval().requires_grad_(False)
+    with pytest.warns(FxQuantWarning, match="cannot trace the submodule '1'"):
+        gm = trace(model, example_args=(torch.randn(4, 6),), keep_untraceable=True)
+    x = torch.randn(4, 6)
+    assert torch.equal(gm(x), model(x))
+
+
+def test_constants_stay_constants_where_no_view_is_written_to():
+    gm = trace(Calls(added_to), example_args=(torch.randn(4, 6),))
+    assert not any(node.target in FACTORIES for node in gm.graph.nodes)
+    gm = trace(Calls(written_to_through_a_view), example_args=(torch.randn(4, 6),))
+    assert [node.target for node in gm.graph.nodes if node.target in FACTORIES] == [torch.zeros]
+
+
+def test_a_tensor_that_is_seen_in_all_its_views_stays_float():
+    model = nn.Sequential(nn.Linear(6, 6), Calls(a_view_from_before_changed_by_numbers_later)).eval()
+    batches = [torch.randn(4, 6) for _ in range(3)]
+    prepared = fxq.calibrate(fxq.prepare(model, batches[0]), batches, progress=False)
+    with torch.no_grad():
+        assert all(torch.equal(prepared(x), model(x)) for x in batches)
+        for to in ("int8", "fake_quant", "reference"):
+            converted = fxq.convert(prepared, to=to)
+            assert all((converted(x) - model(x)).norm() < CLOSE * model(x).norm() for x in batches)
