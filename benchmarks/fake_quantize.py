@@ -1,7 +1,8 @@
 """Fake quantization at the speed of memory: fxquant's modules and operators against torch's, in units of ``clone``.
 
-One process, contestants in turns, medians. ``clone`` is ``torch.clone`` of the same tensor; small tensors also show the
-microseconds beyond it.
+One process, contestants in turns, medians. ``clone`` is ``torch.clone`` of the same tensor. Each row says what it may
+take (``target``), what it takes, whether that is met, and how many bytes it moves in a second; the bytes are those that
+it must read and write, and those of ``copy`` (into memory that is there already) are the measure.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,43 @@ from fxquant.fake_quantize import FusedMovingAvgObsFakeQuantize
 SIZES = {"0.8 MB": (16, 64, 14, 14), "13 MB": (16, 64, 56, 56), "51 MB": (64, 64, 56, 56)}
 """Of float32 [N, C, H, W]; bfloat16 tensors have the same number of bytes, so twice the images."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+APART = ("clone us", "copy GB/s")
+"""What the head of a table says."""
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 Work = dict[str, Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """At most ``clones`` times as long as ``clone``, and some microseconds; and so many times faster than torch."""
+
+    clones: float
+    microseconds: float = 0.0
+    faster: float | None = None
+
+    def limit(self, clone: float) -> float:
+        return self.clones * clone + self.microseconds
+
+    def __str__(self) -> str:
+        extra = f" + {self.microseconds:.0f} us" if self.microseconds else ""
+        faster = f", {self.faster:.0f} x torch" if self.faster else ""
+        return f"{self.clones:g} clone{extra}{faster}"
+
+
+TARGETS: dict[str, dict[str, Target]] = {
+    "forward": {"0.8 MB": Target(1, 40), "13 MB": Target(1.25, faster=12), "51 MB": Target(1.2)},
+    "forward + backward": {"0.8 MB": Target(3, 100), "13 MB": Target(3.5, faster=12), "51 MB": Target(3.5)},
+    "learnable forward + backward": {"0.8 MB": Target(4, 120), "13 MB": Target(4.5, faster=20), "51 MB": Target(4.5)},
+    "fused observer + fake-quantize": {"0.8 MB": Target(2, 60), "13 MB": Target(2.2, faster=8), "51 MB": Target(2)},
+}
+TENSORS_MOVED = {
+    "forward": 2.0,
+    "forward + backward": 4.0,  # and the mask twice
+    "learnable forward + backward": 5.0,
+    "fused observer + fake-quantize": 3.0,
+}
+"""How often the tensor's bytes are read or written."""
 
 
 def main() -> None:
@@ -35,10 +71,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--quick", action="store_true", help="3 rounds of fp32, contiguous: to see that it runs")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--json", help="also write everything to this file")
     options = parser.parse_args()
     rounds = 3 if options.quick else options.rounds
-    dtypes = ["fp32"] if options.quick else list(DTYPES)
+    dtypes = ["fp32"] if options.quick else options.dtypes
     layouts = ["contiguous"] if options.quick else list(LAYOUTS)
     about = machine()
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
@@ -51,9 +88,12 @@ def main() -> None:
                 for layout in layouts:
                     rows = measure(size, dtype, layout, rounds)
                     results += [{"threads": threads, "size": size, "dtype": dtype, "layout": layout, **r} for r in rows]
-                    print(f"\n{threads} threads, {size}, {dtype}, {layout}: clone {rows[0]['clone us']} us")
-                    shown = [{key: value for key, value in row.items() if key != "clone us"} for row in rows]
+                    about_row = f"clone {rows[0]['clone us']} us, copy {rows[0]['copy GB/s']} GB/s"
+                    print(f"\n{threads} threads, {size}, {dtype}, {layout}: {about_row}")
+                    shown = [{key: value for key, value in row.items() if key not in APART} for row in rows]
                     print(tabulate(shown, headers="keys"), flush=True)
+    met = sum(row["met"] == "yes" for row in results)
+    print(f"\n{met} of {len(results)} rows reach their target")
     if options.json:
         Path(options.json).write_text(
             json.dumps({"machine": about, "rounds": rounds, "results": results}, indent=1) + "\n"
@@ -68,6 +108,9 @@ def measure(size: str, dtype: str, layout: str, rounds: int) -> list[dict[str, A
     x = x.to(DTYPES[dtype], memory_format=LAYOUTS[layout])
     grad = torch.randn_like(x)
     rows = []
+    there = torch.empty_like(x)
+    copy_ms = interleaved_medians({"copy": lambda: there.copy_(x)}, rounds)["copy"]
+    copied = round(2 * x.nbytes / copy_ms / 1e6, 1)
     for name, (ours, theirs) in contests(x, grad).items():
         try:
             theirs()
@@ -77,15 +120,25 @@ def measure(size: str, dtype: str, layout: str, rounds: int) -> list[dict[str, A
         else:
             work = {"clone": x.clone, "ours": ours, "theirs": theirs}
             refused = ""
-        ms = interleaved_medians(work, rounds)
+        us = {name: 1e3 * ms for name, ms in interleaved_medians(work, rounds).items()}
+        kind = name.partition(",")[0]
+        target = TARGETS[kind][size]
+        faster = None if refused else us["theirs"] / us["ours"]
+        in_time = us["ours"] <= target.limit(us["clone"])
+        fast = target.faster is None or faster is None or faster >= target.faster
+        masks = 2 * x.numel() if kind == "forward + backward" else 0
         rows.append(
             {
                 "work": name,
-                "us": round(ms["ours"] * 1e3),
-                "of clone": round(ms["ours"] / ms["clone"], 2),
-                "beyond clone, us": round((ms["ours"] - ms["clone"]) * 1e3),
-                "times faster than torch": refused or round(ms["theirs"] / ms["ours"], 1),
-                "clone us": round(ms["clone"] * 1e3),
+                "us": round(us["ours"]),
+                "of clone": round(us["ours"] / us["clone"], 2),
+                "target": str(target),
+                "may take, us": round(target.limit(us["clone"])),
+                "met": "yes" if in_time and fast else "no" if not in_time else "no: torch",
+                "times faster than torch": refused or round(us["theirs"] / us["ours"], 1),
+                "GB/s": round((TENSORS_MOVED[kind] * x.nbytes + masks) / us["ours"] / 1e3, 1),
+                "clone us": round(us["clone"]),
+                "copy GB/s": copied,
             }
         )
     return rows

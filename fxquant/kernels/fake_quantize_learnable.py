@@ -257,7 +257,7 @@ class _Learnable(Differentiable):
         quant_max: int,
         grad_factor: float,
     ) -> Tensor:
-        steps = below_autograd(whole, zero_point, quant_min, quant_max)
+        steps = whole(zero_point, quant_min, quant_max)
         ctx.save_for_backward(input, scale, steps)
         ctx.grid = (axis, quant_min, quant_max, grad_factor)
         if axis is None:

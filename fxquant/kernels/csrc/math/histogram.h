@@ -42,6 +42,16 @@ FXQ_HOST_DEVICE float of_key(int32_t key) {
   return float_of_bits(static_cast<uint32_t>(key ^ ((key >> 31) & 0x7fffffff)));
 }
 
+// The same for the bits of a 16-bit float.
+FXQ_HOST_DEVICE int16_t short_key_of(uint16_t bits) {
+  const int16_t signed_bits = static_cast<int16_t>(bits);
+  return static_cast<int16_t>(signed_bits ^ ((signed_bits >> 15) & 0x7fff));
+}
+
+FXQ_HOST_DEVICE uint16_t of_short_key(int16_t key) {
+  return static_cast<uint16_t>(key ^ ((key >> 15) & 0x7fff));
+}
+
 FXQ_HOST_DEVICE bool is_finite(float x) { return (bits_of_float(x) & kInfinity) != kInfinity; }
 
 FXQ_HOST_DEVICE int64_t whole_widths(double x, int32_t exponent) {

@@ -16,6 +16,31 @@ void run(const float* FXQ_RESTRICT x, int64_t count, int32_t* FXQ_RESTRICT lowes
   *highest = high;
 }
 
+// 16-bit floats are in order as 16-bit integers too, and so need no conversion but that of the extremes.
+template <Float type>
+FXQ_ONE_LOOP void run(const Short<type>* FXQ_RESTRICT x, int64_t count, int16_t* FXQ_RESTRICT lowest,
+                      int16_t* FXQ_RESTRICT highest) {
+  int16_t low = INT16_MAX;
+  int16_t high = INT16_MIN;
+  for (int64_t i = 0; i < count; ++i) {
+    const int16_t key = short_key_of(x[i].bits);
+    low = key < low ? key : low;
+    high = key > high ? key : high;
+  }
+  *lowest = low;
+  *highest = high;
+}
+
+template <Float type>
+void run(const Short<type>* x, int64_t count, int32_t* lowest, int32_t* highest) {
+  int16_t ends[2];
+  run(x, count, &ends[0], &ends[1]);
+  for (const int16_t key : ends) {
+    const float value = to_float(Short<type>{of_short_key(key)});
+    run(&value, 1, lowest, highest);
+  }
+}
+
 void row(const float* FXQ_RESTRICT x, int64_t count, int32_t* FXQ_RESTRICT low, int32_t* FXQ_RESTRICT high) {
   for (int64_t i = 0; i < count; ++i) {
     const int32_t key = key_of(x[i]);
@@ -60,12 +85,23 @@ void to_floats(const Short<type>* x, float* y, int64_t count) {
 }
 
 template <typename T>
-void take(const T* x, int64_t count, bool side_by_side, int64_t channel, bool finite_only, ChannelExtremes& e) {
+void take_blocks(const T* x, int64_t count, bool side_by_side, int64_t channel, bool finite_only, ChannelExtremes& e) {
   float real[kBlock];
   for_each_block(count, [&](int64_t i, int64_t n) {
     to_floats(x + i, real, n);
     take(real, n, side_by_side, side_by_side ? channel + i : channel, finite_only, e);
   });
+}
+
+template <Float type>
+void take(const Short<type>* x, int64_t count, bool side_by_side, int64_t channel, bool finite_only,
+          ChannelExtremes& e) {
+  if (side_by_side || finite_only) return take_blocks(x, count, side_by_side, channel, finite_only, e);
+  run(x, count, e.low + channel, e.high + channel);
+}
+
+void take(const double* x, int64_t count, bool side_by_side, int64_t channel, bool finite_only, ChannelExtremes& e) {
+  take_blocks(x, count, side_by_side, channel, finite_only, e);
 }
 
 template <typename T>
