@@ -18,7 +18,12 @@ from fxquant.fake_quantize import (
     enable_fake_quant,
     enable_observer,
 )
-from fxquant.fake_quantize.defaults import get_default_qat_qconfig, get_default_qat_qconfig_mapping
+from fxquant.fake_quantize.defaults import (
+    get_default_qat_qconfig,
+    get_default_qat_qconfig_mapping,
+    get_lsq_qconfig,
+)
+from fxquant.fake_quantize.learnable import enable_param_learning, enable_static_estimate
 from fxquant.nn.frozen import freeze_bn_stats, update_bn_stats
 from fxquant.observers import (
     EntropyObserver,
@@ -109,6 +114,8 @@ __all__ = [
     "disable_observer",
     "enable_fake_quant",
     "enable_observer",
+    "enable_param_learning",
+    "enable_static_estimate",
     "fake_quantize",
     "float_qparams_weight_only_qconfig",
     "float_qparams_weight_only_qconfig_4bit",
@@ -117,6 +124,7 @@ __all__ = [
     "get_default_qat_qconfig_mapping",
     "get_default_qconfig",
     "get_default_qconfig_mapping",
+    "get_lsq_qconfig",
     "kernels",
     "nn",
     "op",

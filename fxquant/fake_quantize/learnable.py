@@ -31,7 +31,8 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         observer: Class of the observer that gives the first estimate, or what its ``with_args`` gives.
         quant_min, quant_max: Inclusive limits of the grid, in steps; ``quant_min <= 0 <= quant_max``.
         scale, zero_point: What the parameters begin with, in real units per step, and steps.
-        channel_len: Number of channels; -1 for one grid for the whole tensor.
+        channel_len: Number of channels; -1 for one grid for the whole tensor; None for as many as ``make_room`` sees
+            (``prepare_qat`` shows it each weight), whatever the observer asks for.
         use_grad_scaling: Multiply the gradients of the grid by ``1 / sqrt(numel * quant_max)``.
         **observer_kwargs: Arguments of the observer.
 
@@ -57,7 +58,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         quant_max: int = 255,
         scale: float = 1.0,
         zero_point: float = 0.0,
-        channel_len: int = -1,
+        channel_len: int | None = -1,
         use_grad_scaling: bool = False,
         **observer_kwargs: Any,
     ) -> None:
@@ -66,7 +67,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         made = construct(observer, {"quant_min": quant_min, "quant_max": quant_max, **observer_kwargs})
         self.activation_post_process: ObserverBase = made
         self.scheme = made.scheme
-        if (self.scheme.axis is None) != (channel_len == -1):
+        if channel_len is not None and (self.scheme.axis is None) != (channel_len == -1):
             raise SpecError(
                 "observer and channel_len contradict each other",
                 got=f"channel_len={channel_len}, {self.scheme}",
@@ -75,9 +76,9 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         self.quant_min, self.quant_max = quant_min, quant_max
         self.dtype, self.qscheme = made.dtype, getattr(made, "qscheme", None)
         self.ch_axis = -1 if self.scheme.axis is None else self.scheme.axis
-        self.use_grad_scaling = use_grad_scaling
+        self.channel_len, self.use_grad_scaling = channel_len, use_grad_scaling
         self.bitwidth = int(math.log2(quant_max - quant_min + 1))
-        channels = max(channel_len, 1)
+        channels = max(channel_len or 1, 1)
         first = float(middle(self.scheme)) if self.scheme.symmetric else float(zero_point)
         self.scale = nn.Parameter(torch.full((channels,), float(scale), dtype=torch.float32), requires_grad=False)
         self.zero_point = nn.Parameter(torch.full((channels,), first, dtype=torch.float32), requires_grad=False)
@@ -108,9 +109,19 @@ class LearnableFakeQuantize(FakeQuantizeBase):
             return fake_quantize_learnable_per_channel_affine(x, *grid, axis, *limits, factor)
         return fake_quantize_learnable_per_tensor_affine(x, *grid, *limits, factor)
 
+    def make_room(self, x: Tensor) -> None:
+        axis = self.scheme.axis
+        if self.channel_len is None and axis is not None:
+            self.channel_len = x.shape[axis]
+            for name in ("scale", "zero_point"):
+                first: nn.Parameter = getattr(self, name)
+                expanded = first.detach().expand(self.channel_len).clone()
+                setattr(self, name, nn.Parameter(expanded, requires_grad=first.requires_grad))
+
     @torch.no_grad()
     def _estimate(self, x: Tensor) -> None:
         """Measure a batch, and let the observer choose the grid."""
+        self.make_room(x)
         self.activation_post_process(x)
         scale, zero_point = self.activation_post_process.calculate_qparams()
         if scale.shape != self.scale.shape:
@@ -239,10 +250,22 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         return ", ".join([str(self.scheme), *(f"{name}={self.is_on(name)}" for name in names)])
 
 
+def enable_param_learning(module: nn.Module) -> None:
+    """For ``model.apply``: every learnable fake-quantize module learns its grid, from where it is now."""
+    if isinstance(module, LearnableFakeQuantize):
+        module.enable_param_learning()
+
+
+def enable_static_estimate(module: nn.Module) -> None:
+    """For ``model.apply``: the observer of every learnable fake-quantize module chooses its grid, in every call."""
+    if isinstance(module, LearnableFakeQuantize):
+        module.enable_static_estimate()
+
+
 _LearnableFakeQuantize = LearnableFakeQuantize
 
 
-def _check(quant_min: int, quant_max: int, channel_len: int, use_grad_scaling: bool) -> None:
+def _check(quant_min: int, quant_max: int, channel_len: int | None, use_grad_scaling: bool) -> None:
     limits = f"quant_min={quant_min}, quant_max={quant_max}"
     if quant_min >= quant_max or quant_min > 0 or quant_max < 0:
         raise SpecError(
@@ -252,5 +275,9 @@ def _check(quant_min: int, quant_max: int, channel_len: int, use_grad_scaling: b
         raise SpecError(
             "use_grad_scaling divides by the square root of quant_max", got=limits, expected="quant_max > 0"
         )
+    if channel_len is None:
+        return
     if isinstance(channel_len, bool) or not isinstance(channel_len, int) or (channel_len < 1 and channel_len != -1):
-        raise SpecError("channel_len is no number of channels", got=repr(channel_len), expected="1 or more, or -1")
+        raise SpecError(
+            "channel_len is no number of channels", got=repr(channel_len), expected="1 or more, -1, or None"
+        )

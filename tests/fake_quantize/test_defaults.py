@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+import torch
 from torch import nn
 
-from fxquant.fake_quantize.defaults import get_default_qat_qconfig, get_default_qat_qconfig_mapping
+import fxquant as fxq
+from fxquant.fake_quantize.defaults import get_default_qat_qconfig, get_default_qat_qconfig_mapping, get_lsq_qconfig
 from fxquant.fake_quantize.fused import FusedMovingAvgObsFakeQuantize
 
 
@@ -25,3 +28,44 @@ def test_embeddings_have_a_rule_of_their_own():
     assert rule.qconfig.activation_scheme is None
     assert rule.qconfig.weight_scheme.float_qparams
     assert pickle.loads(pickle.dumps(mapping)) == mapping
+
+
+@pytest.mark.parametrize(("weight_bits", "activation_bits"), [(8, 8), (4, 4), (2, 8), (3, 2)])
+def test_learned_steps_start_train_and_end_in_int8(weight_bits, activation_bits):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).train()
+    x = torch.randn(4, 3, 8, 8)
+    qconfig = get_lsq_qconfig(weight_bits, activation_bits)
+    assert (qconfig.weight_scheme.bits, qconfig.activation_scheme.bits) == (weight_bits, activation_bits)
+    qat = fxq.prepare_qat(model, x, qconfig)
+    weight_grid = qat.get_submodule("0").weight_fake_quant
+    assert weight_grid.scale.shape == (8,)
+    before = list(fxq.scale_parameters(qat))
+    qat(x)
+    qat.apply(fxq.enable_param_learning)
+    started = weight_grid.scale.detach().clone()
+    assert (started != 1).all()
+    optimizer = torch.optim.SGD(qat.parameters(), 0.01)
+    qat(x).square().mean().backward()
+    optimizer.step()
+    assert all(a is b for a, b in zip(before, fxq.scale_parameters(qat), strict=True))
+    assert not torch.equal(weight_grid.scale, started)
+    assert fxq.convert(qat.eval(), check=torch.randn(16, 3, 8, 8)).parity.breaches == ()
+
+
+def test_learned_steps_without_training():
+    torch.manual_seed(0)
+    x = torch.randn(4, 6)
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(6, 5)).eval(), x, get_lsq_qconfig(4, 8))
+    prepared(x)
+    assert fxq.convert(prepared).get_submodule("0").weight_scale.shape == (5,)
+
+
+def test_static_estimate_can_be_had_back():
+    module = get_lsq_qconfig().activation()
+    fxq.enable_param_learning(module)
+    assert module.scale.requires_grad
+    fxq.enable_static_estimate(module)
+    assert not module.scale.requires_grad
+    module(torch.tensor([0.0, 255.0]))
+    assert module.scale.item() == pytest.approx(1.0, rel=0.05)
