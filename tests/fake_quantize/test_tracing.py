@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from fxquant import fake_quantize
-from fxquant.errors import InputError, TracingError
+from fxquant.errors import InputError, KernelError, TracingError
 from fxquant.fake_quantize import AdaRoundFakeQuantize, FakeQuantize, LearnableFakeQuantize
-from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.observers import PerChannelMinMaxObserver
 
 X = torch.randn(6, 10, generator=torch.Generator().manual_seed(0))
 
@@ -25,13 +25,11 @@ MODULES: dict[str, Any] = {
         "default_per_channel_weight_fake_quant",
         "default_embedding_fake_quant",
         "default_histogram_fake_quant",
-        "default_dynamic_fake_quant",
         "default_fixed_qparams_range_0to1_fake_quant",
         "default_fused_act_fake_quant",
         "default_fused_per_channel_wt_fake_quant",
     )
 } | {
-    "min max": FakeQuantize.with_args(observer=MinMaxObserver),
     "groups": FakeQuantize.with_args(observer=PerChannelMinMaxObserver, group_size=5),
     "learnable": LearnableFakeQuantize,
     "learnable per channel": LearnableFakeQuantize.with_args(
@@ -45,7 +43,7 @@ MODULES: dict[str, Any] = {
     ),
     "adaround": AdaRoundFakeQuantize,
 }
-PER_CHANNEL = [name for name in MODULES if "per_channel" in name or name in ("groups", "default_embedding_fake_quant")]
+PER_CHANNEL = ("default_per_channel_weight_fake_quant", "default_fused_per_channel_wt_fake_quant")
 
 
 def leave(module: Any) -> None:
@@ -191,6 +189,21 @@ def test_double_backward(name: str) -> None:
     (second,) = torch.autograd.grad(gradient.sum(), x)
     expected = (mask * x.exp() + (mask + module(x)) * x.exp()).detach()
     torch.testing.assert_close(second, expected)
+
+
+@pytest.mark.parametrize("name", ["learnable", "learnable per channel"])
+def test_a_learned_grid_is_differentiated_once(name: str) -> None:
+    module, x = made(name, learn), X.clone().requires_grad_()
+    gradients = torch.autograd.grad((module(x) * x).sum(), (x, module.scale), create_graph=True)
+    for gradient in gradients:
+        with pytest.raises(KernelError, match="fake_quantize_learnable_backward has no derivative"):
+            torch.autograd.grad(gradient.sum(), x, retain_graph=True)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_vmap_of_a_grid_that_stays(name: str) -> None:
+    module = made(name, freeze)
+    assert torch.equal(torch.vmap(module)(torch.stack([X, 2 * X])), torch.stack([module(X), module(2 * X)]))
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "default_fixed_qparams_range_0to1_fake_quant"])
