@@ -100,3 +100,18 @@ def test_the_regulariser_has_room_at_both_ends() -> None:
 def test_other_grids_are_refused() -> None:
     with pytest.raises(SpecError, match="symmetric grid"):
         AdaRoundFakeQuantize(PerChannelMinMaxObserver, dtype=torch.int8)
+
+
+def test_soft_rounding_begins_at_the_weight_within_the_limits_and_hard_rounding_stays_on_the_grid() -> None:
+    """Values on a step, on the last one, beyond it, and half way."""
+    weight = torch.tensor([-8.0, 7.49, 7.6, 0.0, 0.5, -0.3])
+    module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
+    module(weight)
+    module.set_grid(torch.ones(1), torch.zeros(1))
+    module.disable_observer()
+    assert torch.allclose(module(weight), weight.clamp(-8, 7), atol=10 * SIGMOID_ROUNDING, rtol=0.0)
+    module.enable_weight_fake_quant()
+    assert module.integers(weight).tolist()[:4] == [-8, 7, 7, 0]
+    assert module.integers(weight)[4] in (0, 1)
+    assert module.integers(weight)[5] in (-1, 0)
+    assert torch.equal(module(weight), module.integers(weight).float())
