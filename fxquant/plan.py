@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -63,6 +64,11 @@ class QuantPlan:
         """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
         return self._sharing(ref)[-1]
 
+    def grid_factor(self, ref: TensorRef) -> float:
+        """What the scale of the grid's owner is multiplied with to be that of ``ref``."""
+        policies = (self.policies[link] for link in self._sharing(ref))
+        return math.prod(policy.factor for policy in policies if isinstance(policy, SharedWith))
+
     def without_means(self) -> QuantPlan:
         """A plan that corrects no bias: what is trained learns its own."""
         units = (replace(unit, roles={k: ref for k, ref in unit.roles.items() if k != "mean"}) for unit in self.units)
@@ -93,5 +99,9 @@ class QuantPlan:
             units=units,
             rejections=self.rejections + refused,
             policies={ref: policy for ref, policy in self.policies.items() if ref in kept},
-            qparams={ref: qparams[self.grid_owner(ref)] for ref in needed if self.grid_owner(ref) in qparams},
+            qparams={
+                ref: qparams[owner].scaled(self.grid_factor(ref))
+                for ref in needed
+                if (owner := self.grid_owner(ref)) in qparams
+            },
         )

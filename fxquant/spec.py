@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -137,6 +137,10 @@ class QParams:
         if tensor.dtype != dtype:
             raise SpecError(f"{name} has the wrong dtype", got=tensor.dtype, expected=dtype)
 
+    def scaled(self, factor: float) -> QParams:
+        """The grid on which the same integers stand for ``factor`` times as much; ``factor`` > 0."""
+        return self if factor == 1 else replace(self, scale=self.scale * factor)
+
     def same_grid(self, other: QParams) -> bool:
         """Whether a stored integer means the same number under both."""
         return (
@@ -196,6 +200,8 @@ class SharedWith:
     source: TensorRef
     observed: bool = False
     """True: this tensor's values count for the common range too, since the source does not hold them all."""
+    factor: float = 1.0
+    """What the source's scale is multiplied with, since the values are: then integers and zero points are the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,10 @@ from fxquant.patterns.batch_norm import BATCH_NORM
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY_LINEAR
-from fxquant.patterns.matmul import MATMUL_PATTERNS, factor_of
+from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.pool import EXTREMA, PICKS
+from fxquant.patterns.rescale import RESCALE, factor_of
 from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, NUMBER_PADS, WEIGHTED, ZERO_PADS, padding_value
 from fxquant.patterns.unary import PRELU, UNARY
 from fxquant.spec import QScheme
@@ -368,7 +369,7 @@ CPU = register_backend(
             LoweringRule(names_of(NEAREST), KeepAs(repeat), byte_activation),
             LoweringRule(names_of(WEIGHTED), interpolate, byte_activation, takes=(1, 2)),
             LoweringRule(names_of(ZERO_PADS + NUMBER_PADS), pad, byte_activation, takes=(1,)),
-            LoweringRule(names_of(NOTHING), Lower.ELIDE, byte_activation),
+            LoweringRule(names_of(NOTHING + RESCALE), Lower.ELIDE, byte_activation),
         ),
     )
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from fxquant.graph.query import INPLACE, WRAPPED, module_path
 
@@ -105,6 +106,12 @@ def replace_node(old: Node, new: Node) -> None:
     name = old.name
     old.graph.erase_node(old)
     rename(new, name)
+
+
+def substitute(reader: Node, old: Node, new: Any) -> None:
+    """Let ``reader`` read ``new``, which need not be a node, in place of a node."""
+    reader.args = map_arg(reader.args, lambda node: new if node is old else node)
+    reader.kwargs = map_arg(reader.kwargs, lambda node: new if node is old else node)
 
 
 def rename(node: Node, name: str) -> None:

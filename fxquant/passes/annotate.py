@@ -249,7 +249,8 @@ def _unit_of(
         assert qconfig.activation_scheme is not None  # _refuse saw to it
         policies[roles["y"]] = Fixed(pattern.output.qparams(qconfig.activation_scheme))
     elif pattern.output in (Output.PICKED, Output.CLAMPED):
-        policies[roles["y"]] = SharedWith(roles[found.inputs[0]])
+        factor = 1.0 if pattern.factor is None else pattern.factor(found.captures)
+        policies[roles["y"]] = SharedWith(roles[found.inputs[0]], factor=factor)
     else:
         policies[roles["y"]] = _observed((_is_returned(root) and qconfig.output) or qconfig.activation)
     if pattern.weight:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 
 from fxquant.graph.attention import LAYERS, emit_multihead, emit_product, picked_item, read_call
-from fxquant.graph.edit import keep_children_only, replace_node
+from fxquant.graph.edit import keep_children_only, replace_node, substitute
 from fxquant.graph.emit import Emitter
 from fxquant.graph.query import REASON, WHOLE, canonical_type, module_of, module_path, reason_of
 from fxquant.passes.base import PassContext, graph_pass
@@ -61,18 +58,12 @@ def _take_multihead_apart(gm: GraphModule, node: Node, rule: Rule, ctx: PassCont
     for user in list(node.users):
         item = picked_item(user)
         if item is None:
-            _substitute(user, node, parts)
+            substitute(user, node, parts)
             continue
         for reader in list(user.users):
-            _substitute(reader, user, parts[item])
+            substitute(reader, user, parts[item])
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
-
-
-def _substitute(reader: Node, old: Node, new: Any) -> None:
-    """Let ``reader`` read ``new``, which need not be a node, in place of a node."""
-    reader.args = map_arg(reader.args, lambda node: new if node is old else node)
-    reader.kwargs = map_arg(reader.kwargs, lambda node: new if node is old else node)
 
 
 def _take_product_apart(gm: GraphModule, node: Node, whole: tuple[str, Rule]) -> None:

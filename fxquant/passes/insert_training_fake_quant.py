@@ -32,7 +32,8 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
     """``t`` becomes ``t_fake_quant(t)``, one module for all values of one grid; weights are rounded in their layers."""
     _refuse_handlers(ctx)
     homes: dict[TensorRef, str] = {}
-    grids = [ref for ref, policy in ctx.plan.policies.items() if _is_made(ctx.plan.policies[ctx.plan.grid_owner(ref)])]
+    grids = [ref for ref in ctx.plan.policies if _is_made(ctx.plan.policies[ctx.plan.grid_owner(ref)])]
+    grids = [ref for ref in grids if ctx.plan.grid_factor(ref) == 1]  # multiples of rounded values need no rounding
     for point in rounding_points(gm, ctx, grids):
         owner = ctx.plan.grid_owner(point.ref)
         if owner not in homes:

@@ -141,7 +141,7 @@ def _grid(qparams: QParams) -> str:
 
 def _policy(policy: Any) -> str:
     if isinstance(policy, SharedWith):
-        return f"grid of {policy.source.name}"
+        return f"grid of {policy.source.name}" + (f" x {policy.factor:g}" if policy.factor != 1 else "")
     if isinstance(policy, Fixed):
         return _grid(policy.qparams)
     return "observed" if isinstance(policy, Observed) else ""

@@ -125,7 +125,7 @@ class _Lowering:
     def take_float_nodes_out(self) -> None:
         """Let what stays float read ``dequantize`` of the integers; the units' float nodes then have no readers."""
         inside = {self.nodes[name] for unit in self.plan.units for name in unit.nodes}
-        dequantized: dict[Node, Node] = {}
+        dequantized: dict[tuple[Node, float], Node] = {}
         for unit in self.plan.units:
             root = self.nodes[unit.root]
             for reader in [user for user in root.users if user not in inside]:
@@ -139,19 +139,21 @@ class _Lowering:
                 node.meta = {**self.nodes[name].meta, **node.meta}
             rename(node, name)
 
-    def _value_for(self, reader: Node, unit: QuantUnit, dequantized: dict[Node, Node]) -> Node:
+    def _value_for(self, reader: Node, unit: QuantUnit, dequantized: dict[tuple[Node, float], Node]) -> Node:
         if unit.root in self.floats:
             return self.floats[unit.root]
         node = self.integers[unit.root]
         if is_shape_query(reader):
             return node
-        if node not in dequantized:
-            ref, form = unit.roles["y"], _float_form(self.nodes[unit.root])
+        ref = unit.roles["y"]
+        key = (node, self.plan.grid_factor(ref))  # the same integers stand for x and for x * 2
+        if key not in dequantized:
+            form = _float_form(self.nodes[unit.root])
             dequantize = _named(Dequantize(self.plan.qparams[ref], form.dtype, form.contiguous), ref.name)
             target = add_module(self.gm, f"{ref.name}_dequantize", dequantize)
-            dequantized[node] = insert_after(node, target, users=())
-            dequantized[node].meta = dict(self.nodes[unit.root].meta)
-        return dequantized[node]
+            dequantized[key] = insert_after(node, target, users=())
+            dequantized[key].meta = dict(self.nodes[unit.root].meta)
+        return dequantized[key]
 
     def _describe(self, node: Node, ref: TensorRef) -> None:
         """Give a node of integers what is known of the float value it stands for; only the dtype is another."""

@@ -20,6 +20,7 @@ from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
 from fxquant.passes.propagate_grids import propagate_grids
 from fxquant.passes.settle_constants import settle_constants
+from fxquant.passes.settle_sizes import settle_sizes
 from fxquant.passes.take_fake_quant_out import take_fake_quant_out
 from fxquant.passes.take_integers import take_integers
 
@@ -30,6 +31,7 @@ PREPARE: Pipeline = (
     normalize,  # before all tables: they name each operator once
     decompose_compounds,  # before layers are made: products with constant weights are layers
     make_layers,  # patterns know layers, not functions that take weights
+    settle_sizes,  # layers say which sizes are always the same
     decompose_attention,  # before the plan is made: it is made of the parts
     annotate,
     propagate_grids,  # needs every unit

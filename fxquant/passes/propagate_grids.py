@@ -26,11 +26,12 @@ def propagate_grids(gm: GraphModule, ctx: PassContext) -> GraphModule:
 def _join(plan: QuantPlan, unit: QuantUnit) -> QuantPlan:
     """Let the inputs of a concatenation use the grid of its output, where they have none of another kind.
 
-    What is fixed, or is observed for another number of bits, keeps its own: the concatenation requantizes it.
+    What is fixed, is observed for another number of bits, or is a multiple of something, keeps its own: the
+    concatenation requantizes it.
     """
     target = plan.grid_owner(unit.roles["y"])
     scheme = _scheme_of(plan.policies[target])
-    direct = {unit.roles[name] for name in unit.inputs}
+    direct = {ref for name in unit.inputs if plan.grid_factor(ref := unit.roles[name]) == 1}
     policies: dict[TensorRef, GridPolicy] = dict(plan.policies)
     for ref in direct:
         owner = plan.grid_owner(ref)

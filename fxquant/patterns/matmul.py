@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -13,6 +12,7 @@ from fxquant.graph.query import value_of
 from fxquant.kernels.matmul import MOST_PRODUCTS
 from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.pattern import Pattern, Reject, all_of, number, op, tensor
+from fxquant.patterns.rescale import factor_of
 
 MATMUL = op(torch.matmul, torch.bmm, torch.mm)(tensor("a"), tensor("b")).named("matmul")
 SCALED = op(torch.mul, torch.div)(MATMUL, number("number")).named("scaled")
@@ -32,14 +32,6 @@ def int32_sums(captures: Mapping[str, Node]) -> Reject | None:
         products = f"{value.shape[-1]} products per output can overflow an int32 sum"
         return Reject(f"{products}; {MOST_PRODUCTS} cannot", captures["matmul"])
     return None
-
-
-def factor_of(scaled: Node) -> float:
-    """What a node that is captured as ``scaled`` multiplies the product with."""
-    divisor: Any = scaled.args[1]
-    if scaled.target is torch.mul:
-        return float(divisor)
-    return 1 / divisor if divisor else math.inf
 
 
 def scales_only(captures: Mapping[str, Node]) -> Reject | None:

@@ -190,6 +190,8 @@ class Pattern:
     arithmetic: bool = False
     """True: it multiplies and accumulates, though no weight: what integers are there for. A ``weight`` implies it."""
     output: Output | Bounded | Fixed = Output.OBSERVED
+    factor: Callable[[Mapping[str, Any]], float] | None = None
+    """Of ``Output.PICKED``: the positive number that the values are multiplied with; it becomes part of the scale."""
     check: Check | None = None
     """Sees the captured nodes, and answers None or the reason to refuse."""
     lower: Mapping[str, Build] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY
 from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
+from fxquant.patterns.rescale import RESCALE
 from fxquant.patterns.shape import SHAPE
 from fxquant.patterns.unary import PRELU, UNARY
 from fxquant.registry import Registry
@@ -35,6 +36,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + POOL
     + ACTIVATION
     + PRELU
+    + RESCALE
     + UNARY
     + SHAPE
 )

@@ -47,7 +47,7 @@ class Numbers(nn.Module):
 def test_numbers_on_either_side(case):
     whole = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.uint8), fxq.get_default_qconfig().weight)
     found = case(Numbers(), torch.randn(32, 8), qconfig=whole)
-    numbers = ["add_number", "number_sub", "mul_number", "mul_number", "div_number", "mul_number"]
+    numbers = ["add_number", "number_sub", "rescale", "mul_number", "rescale", "mul_number"]
     assert found.units == ["linear_act", *numbers]
     assert min(found.sqnr(lambda value, i=i: value[i]) for i in range(4)) >= 28
     assert torch.equal(found.got[4], torch.zeros(32, 8))

@@ -49,7 +49,7 @@ def test_a_stack_has_one_grid_for_all(forms_of):
     [
         (lambda x: torch.add(x, x, alpha=0.5), "add", "alpha=0.5: only a plain sum has an integer form"),
         (lambda x: torch.sub(x, x, alpha=2), "sub", "alpha=2: only a plain difference has an integer form"),
-        (lambda x: x * x.size(1), "mul", "its operand 'b' is a number, not a tensor"),
+        (lambda x: x * x.size(2), "mul", "its operand 'b' is a number, not a tensor"),
         (lambda x: torch.cat([x, x.long()]), "cat", "its operand 'x1' is a tensor of int64"),
         (lambda x: x + (x > 0), "add", "its operand 'b' is a tensor of bool"),
     ],

@@ -60,8 +60,8 @@ FUNCTIONS = {
     "add_number": (lambda x: x + 0.5, lambda x: 2 + x, lambda x: x.add(-1)),
     "sub_number": (lambda x: x - 0.5, lambda x: x.sub(2)),
     "number_sub": (lambda x: 1 - x, lambda x: torch.rsub(x, 3)),
-    "mul_number": (lambda x: 3 * x, lambda x: x * -2),
-    "div_number": (lambda x: x / 4, lambda x: x.div(-3)),
+    "mul_number": (lambda x: -3 * x, lambda x: x * -2),
+    "div_number": (lambda x: x / -4, lambda x: x.div(-3)),
     "pow_number": (lambda x: x**2, lambda x: x.pow(3)),
 }
 

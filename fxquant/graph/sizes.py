@@ -1,0 +1,97 @@
+"""Which dimensions of which values have one size in every call that runs at all: what layers make, or insist on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Graph, Node
+
+from fxquant.graph.query import canonical_type, module_of, value_of
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_SPATIAL: dict[Any, int] = {
+    **{nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3},
+    **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3},
+}
+
+_SAME: tuple[Any, ...] = (
+    *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, F.dropout, F.dropout1d, F.dropout2d),
+    *(F.relu, F.relu6, F.hardtanh, F.gelu, F.silu, F.mish, F.hardswish, F.elu, F.leaky_relu, F.softmax),
+    *(torch.sigmoid, torch.tanh, torch.clamp, "contiguous", "clone", torch.roll, "roll", torch.flip, "flip"),
+)
+"""Operators whose result has the shape of their first argument."""
+
+
+Dims = frozenset[int]
+"""Dimensions, counted from 0."""
+
+Known = Mapping[Node, Dims]
+
+
+def fixed_dimensions(graph: Graph) -> dict[Node, Dims]:
+    """Of every tensor, the dimensions that have the size that they had on the example in every call."""
+    known: dict[Node, Dims] = {}
+    for node in graph.nodes:
+        info = value_of(node)
+        if info is None:
+            continue
+        every = frozenset(range(len(info.shape)))
+        module = module_of(node)
+        rule = _RULES.get(node.target if module is None else canonical_type(module))
+        known[node] = (
+            every if node.op == "get_attr" else every & rule(node, module, len(every), known) if rule else _NONE
+        )
+    return known
+
+
+_NONE: Dims = frozenset()
+
+
+def _last(node: Node, module: Any, rank: int, known: Known) -> Dims:
+    return frozenset({rank - 1})
+
+
+def _channels(node: Node, module: Any, rank: int, known: Known) -> Dims:
+    """Dimension 1, or, of a convolution without a batch, 0."""
+    spatial = _SPATIAL.get(canonical_type(module))
+    return frozenset({1 if spatial is None else rank - spatial - 1})
+
+
+def _normalized(node: Node, module: Any, rank: int, known: Known) -> Dims:
+    shape: Any = node.args[1] if module is None else module.normalized_shape
+    if not isinstance(shape, (tuple, list)) or not all(isinstance(size, int) for size in shape):
+        return _NONE
+    return frozenset(range(rank - len(shape), rank))
+
+
+def _as_first(node: Node, module: Any, rank: int, known: Known) -> Dims:
+    source: Any = node.args[0] if node.args else None
+    return known.get(source, _NONE)
+
+
+def _broadcast(node: Node, module: Any, rank: int, known: Known) -> Dims:
+    """A size other than 1 of one operand is that of the result; a size of 1 only if the other's is known too."""
+    sizes: list[dict[int, int | None]] = []
+    for operand in node.args[:2]:
+        info = value_of(operand) if isinstance(operand, Node) else None
+        if isinstance(operand, Node) and info is not None:
+            own, ahead = known[operand], rank - len(info.shape)
+            sizes.append({ahead + i: size if i in own else None for i, size in enumerate(info.shape)})
+    by_dim = {dim: [own[dim] for own in sizes if dim in own] for dim in range(rank)}
+    return frozenset(
+        dim for dim, found in by_dim.items() if None not in found or any(size not in (None, 1) for size in found)
+    )
+
+
+_RULES: dict[Any, Callable[[Node, Any, int, Known], Dims]] = {
+    **dict.fromkeys((nn.Linear, nn.Embedding), _last),
+    **dict.fromkeys((*_SPATIAL, *_BATCH_NORMS), _channels),
+    **dict.fromkeys((nn.LayerNorm, F.layer_norm, nn.RMSNorm), _normalized),
+    **dict.fromkeys(_SAME, _as_first),
+    **dict.fromkeys((torch.add, torch.sub, torch.mul, torch.div), _broadcast),
+}
+"""Function or type of a layer -> the fixed dimensions, told of a call, its module, the rank, and what came before."""

@@ -1,0 +1,64 @@
+"""Which sizes never change, told by graphs that run on other sizes too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fxquant.graph.sizes import fixed_dimensions
+from fxquant.graph.tracing import trace
+from fxquant.passes.base import PassContext
+from fxquant.passes.normalize import normalize
+
+
+class Body(nn.Module):
+    def __init__(self, body) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(6, 6), nn.LayerNorm((4, 6))
+        self.conv, self.up, self.bn = nn.Conv2d(3, 3, 1), nn.ConvTranspose1d(4, 4, 1), nn.BatchNorm2d(3)
+        self.table = nn.Parameter(torch.rand(1, 4, 6))
+        self.body = body
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self, x)
+
+
+def fixed(body, x: Tensor) -> set[int]:
+    gm = trace(Body(body).eval(), example_args=(x,))
+    ctx: PassContext | None = None
+    normalize(gm, ctx)
+    known = fixed_dimensions(gm.graph)
+    *_, last, _ = gm.graph.nodes
+    return set(known[last])
+
+
+X = torch.rand(2, 4, 6)
+IMAGE = torch.rand(2, 3, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("body", "x", "dims"),
+    [
+        (lambda m, x: m.linear(x), X, {2}),
+        (lambda m, x: m.norm(x), X, {1, 2}),
+        (lambda m, x: F.layer_norm(x, (6,)), X, {2}),
+        (lambda m, x: F.layer_norm(x, x.shape[1:]), X, set()),
+        (lambda m, x: m.conv(x), IMAGE, {1}),
+        (lambda m, x: m.conv(x), IMAGE[0], {0}),
+        (lambda m, x: m.up(x), X, {1}),
+        (lambda m, x: m.bn(x), IMAGE, {1}),
+        (lambda m, x: F.gelu(m.linear(x)).contiguous(), X, {2}),
+        (lambda m, x: x + m.table, X, {1, 2}),  # of which dimension 0 has size 1, and says nothing
+        (lambda m, x: m.table + m.table, X, {0, 1, 2}),
+        (lambda m, x: m.linear(x) + x, X, {2}),
+        (lambda m, x: m.linear(x) * 2, X, {2}),
+        (lambda m, x: x[0, 0] + m.linear(x), X, {2}),
+        (lambda m, x: torch.relu(x), X, set()),
+        (lambda m, x: m.linear(x).transpose(1, 2), X, set()),
+        (lambda m, x: F.pad(m.linear(x), (1, 1)), X, set()),
+    ],
+)
+def test_fixed_dimensions(body, x, dims):
+    assert fixed(body, x) == dims
