@@ -234,7 +234,10 @@ def function_name(target: Callable[..., Any] | str) -> str:
 def operator_name(node: Node) -> str:
     """What a node calls, in a word."""
     module = module_of(node)
-    return type(module).__name__ if module is not None else function_name(node.target)
+    if module is None:
+        return function_name(node.target)
+    public = canonical_type(module) if type(module).__module__.startswith("torch.") else None
+    return (public or type(module)).__name__  # torch has classes that nobody wrote: NonDynamicallyQuantizableLinear
 
 
 def nodes_by_name(gm: GraphModule) -> dict[str, Node]:

@@ -20,6 +20,7 @@ from fxquant.graph.query import (
     flat_arguments,
     has_hooks,
     module_of,
+    operator_name,
     value_of,
 )
 from fxquant.graph.spelling import Call, canonical_call
@@ -30,6 +31,8 @@ STORED = "in-place change of a parameter or buffer"
 PROMOTED = "in-place operator on operands of different dtypes"
 NO_PLAIN_FORM = "in-place operator without an out-of-place form"
 SHARED_MODULE = "in-place module that is called at several places"
+CHANGED = "{} changes its value later: {}"
+READS_CHANGED = "it reads a value that {} changes: {}"
 
 
 @graph_pass(keeps_values=True)
@@ -135,6 +138,6 @@ def _keep_in_place(
     stale = _aliases(changed, roots) if isinstance(changed, Node) else []
     readers = [user for value in stale for user in value.users if order[user] > order[node]]
     node.meta.setdefault(REASON, reason)
-    for marked in (*stale, *readers):
+    for marked, what in (*((value, CHANGED) for value in stale), *((reader, READS_CHANGED) for reader in readers)):
         if marked.op != "output" and may_hold_tensor(marked):
-            marked.meta.setdefault(REASON, reason)
+            marked.meta.setdefault(REASON, what.format(operator_name(node), reason))

@@ -16,6 +16,7 @@ from fxquant.graph.query import (
     module_of,
     module_path,
     only_device,
+    operator_name,
     qualified_name,
     reason_of,
     value_of,
@@ -151,3 +152,11 @@ def test_modules_follow_a_model_that_lies_on_one_device():
         module = nn.BatchNorm1d(2)
         follow(module, model)
         assert module.running_mean.is_meta is moved
+
+
+def test_a_class_that_nobody_wrote_has_the_name_of_the_one_that_it_is():
+    attention = nn.MultiheadAttention(4, 2)
+    gm = trace(nn.Sequential(attention.out_proj), example_args=(torch.rand(1, 4),))
+    (node,) = (node for node in gm.graph.nodes if node.op == "call_module")
+    assert type(attention.out_proj) is not nn.Linear
+    assert operator_name(node) == "Linear"
