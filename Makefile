@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench real zoo clean
+.PHONY: help demo test lint large bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ lint: $(READY) ## ruff (rules and format) and mypy
 	@$(BIN)/ruff format --check .
 	@echo "== mypy"
 	@$(BIN)/mypy
+
+large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
+	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py
 
 bench: $(READY) ## int8 against float and torch.ao, then the cost of calibration (about ten minutes); JSON in out/
 	@mkdir -p out
