@@ -482,3 +482,21 @@ def test_properties(x: list[float], scale: float, zero_point: int) -> None:
     # Rounding x * (1 / scale), 1 / scale and the product: three half units in the last place of 256 steps at most
     slack = 256 * scale * 3 * 2.0**-24
     assert ((y - values).abs()[inside] <= scale / 2 + slack).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    x=st.lists(FLOATS, min_size=1, max_size=40),
+    scales=st.lists(st.floats(width=32, min_value=2.0**-20, max_value=2.0**20), min_size=2, max_size=3),
+    zero_point=st.integers(-8, 7),
+)
+def test_properties_per_channel(x: list[float], scales: list[float], zero_point: int) -> None:
+    """In every channel: 0 stays 0, values lie on the grid's range, a second time changes nothing, order is kept."""
+    values = torch.tensor([*x, 0.0]).sort().values
+    scale, zero_points = torch.tensor(scales), torch.full((len(scales),), zero_point)
+    y = fake_quantize_per_channel_affine(values.expand(len(scales), -1), scale, zero_points, 0, -8, 7)
+    assert (y[:, values == 0] == 0).all()
+    assert (y >= (scale * (-8 - zero_point))[:, None]).all()
+    assert (y <= (scale * (7 - zero_point))[:, None]).all()
+    assert torch.equal(fake_quantize_per_channel_affine(y, scale, zero_points, 0, -8, 7), y)
+    assert torch.equal(y.sort(dim=1).values, y)

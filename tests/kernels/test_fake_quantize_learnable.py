@@ -185,3 +185,24 @@ def test_in_a_compiled_function() -> None:
         assert eager is not None
         assert compiled is not None
         assert torch.equal(eager, compiled)
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+def test_gradients_are_those_of_the_formulas_in_float64(axis: int | None) -> None:
+    """Written down again, without the reference: arXiv:1902.08153, eq. 3, and LSQ+ for the zero point."""
+    x = torch.randn(6, 5, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+    grad = torch.randn_like(x)
+    scale, zero_point = grids(1 if axis is None else 5, "cpu")
+    shape = (-1, 1) if axis == 1 else (1,)
+    s, z = scale.double().reshape(shape), zero_point.double().reshape(shape)
+    q = torch.round(x / s) + z
+    clipped = q.clamp(-8, 7)
+    passes = q == clipped
+    of_scale = torch.where(passes, (clipped - z) - x / s, clipped - z) * grad
+    of_zero_point = torch.where(passes, 0.0, -s) * grad
+    dims = [0, 1, 2] if axis is None else [0, 2]
+    dx, dscale, dzero_point = OPS.fake_quantize_learnable_backward(grad, x, scale, zero_point, axis, -8, 7, 0.25)
+    assert torch.equal(dx, grad * passes)
+    for found, expected in ((dscale, of_scale), (dzero_point, of_zero_point)):
+        wanted = (0.25 * expected.sum(dims)).float().reshape(found.shape)
+        torch.testing.assert_close(found, wanted, rtol=ONE_ROUNDING, atol=ONE_ROUNDING)
