@@ -6,8 +6,9 @@
     _native_cuda.so   cuda/*.cu, where a GPU is present or FXQUANT_CUDA=1 (FXQUANT_CUDA=0: never)
 
 Objects are kept in ``build/native`` under a name that hashes all they were made from, so that nothing is compiled
-twice. Without a compiler the package installs all the same and runs on its Python reference; a compile error with a
-compiler present fails the installation.
+twice; beside each lies what its compiler said (``.log``). FXQUANT_SANITIZE=1 compiles for AddressSanitizer and UBSan.
+Without a compiler the package installs all the same and runs on its Python reference; a compile error with a compiler
+present fails the installation.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ CXX_FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math"),
     *("-Wall", "-Wextra", "-Werror"),
 )
+SANITIZE_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-O1", "-g1")
+if os.environ.get("FXQUANT_SANITIZE") == "1":
+    CXX_FLAGS += SANITIZE_FLAGS
 X86_FLAGS: dict[str, tuple[str, ...]] = {
     "portable": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
@@ -60,8 +64,10 @@ X86_FLAGS["avx512_vnni"] = (*X86_FLAGS["avx512"], "-mavx512vnni")
 """One compilation of cpu/loops/*.cpp for each; of ``avx512_vnni`` only where a source asks __AVX512VNNI__."""
 NVCC_FLAGS = (
     *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wextra,-Werror"),
-    *("-fmad=false", "-Werror=all-warnings", "-DUSE_CUDA"),
-    *("-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_75,code=compute_75"),
+    # what ptxas says of registers and spills goes to the logs, where a test reads it
+    *("-fmad=false", "-Werror=all-warnings", "-Xptxas=-v", "-DUSE_CUDA"),
+    # machine code for A100 and H100; what is older or newer compiles the PTX itself
+    "-gencode=arch=compute_75,code=[sm_80,sm_90,compute_75]",
 )
 
 
@@ -143,6 +149,12 @@ def cuda_steps(nvcc: str, torch: Path) -> list[Step]:
     return [Step(path, f"cuda-{path.stem}", command) for path in sorted((CSRC / "cuda").glob("*.cu"))]
 
 
+def host_steps(cxx: str, torch: Path) -> list[Step]:
+    """The sources of the CUDA library as plain C++, where loops stand in for launches: see cuda/host_device.h."""
+    command = (cxx, "-x", "c++", *CXX_FLAGS, "-O1", TORCH_TARGET, *include_flags(torch))
+    return [Step(path, f"host-{path.stem}", command) for path in sorted((CSRC / "cuda").glob("*.cu"))]
+
+
 def toolkit_includes(nvcc: str, torch: Path) -> tuple[str, ...]:
     """Where cuda_runtime.h lies, if nvcc does not know it: then beside torch, in the wheels that torch depends on.
 
@@ -176,10 +188,12 @@ def fingerprint(step: Step, compiler: str) -> str:
     return digest.hexdigest()[:20]
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str]) -> str:
+    """What the command printed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"fxquant: a native kernel does not compile\n{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
 
 
 def compile_all(steps: list[Step]) -> list[Path]:
@@ -191,7 +205,9 @@ def compile_all(steps: list[Step]) -> list[Path]:
         target = OBJECTS / f"{step.stem}-{fingerprint(step, compilers[step.command[0]])}.o"
         if not target.exists():
             unfinished = target.with_suffix(f".{os.getpid()}")
-            run([*step.command, "-c", str(step.source), "-o", str(unfinished)])
+            said = run([*step.command, "-c", str(step.source), "-o", str(unfinished)])
+            if said:
+                target.with_suffix(".log").write_text(said)
             os.replace(unfinished, target)
         return target
 
@@ -206,12 +222,13 @@ def describe(compiler: str) -> str:
 
 def link(linker: str, objects: list[Path], libraries: list[str], torch: Path, target: Path) -> None:
     """Link, unless the very same objects were linked before. Torch's libraries are those the process has loaded."""
+    flags = [flag for flag in CXX_FLAGS if flag.startswith("-fsanitize")]
     key = hashlib.sha256("\0".join([linker, *libraries, *(path.name for path in objects)]).encode()).hexdigest()[:20]
     linked = OBJECTS / f"{target.stem}-{key}.so"
     if not linked.exists():
         unfinished = linked.with_suffix(f".{os.getpid()}")
         names = [f"-l{library}" for library in libraries]
-        run([linker, "-shared", *map(str, objects), f"-L{torch / 'lib'}", *names, "-o", str(unfinished)])
+        run([linker, "-shared", *flags, *map(str, objects), f"-L{torch / 'lib'}", *names, "-o", str(unfinished)])
         os.replace(unfinished, linked)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_suffix(f".{os.getpid()}")
@@ -249,6 +266,14 @@ def build_cuda(target: Path) -> str | None:
     objects = compile_all([*cuda_steps(nvcc, torch), stamp_step("cuda", (nvcc, *NVCC_FLAGS))])
     link(nvcc, objects, ["torch_cpu", "torch_cuda"], torch, target)
     return None
+
+
+def build_host(target: Path) -> None:
+    """Build the CUDA sources for the host: operators of the namespace fxquant_host, for tests alone."""
+    cxx = find_cxx()
+    assert cxx is not None
+    torch = torch_folder()
+    link(cxx, compile_all(host_steps(cxx, torch)), ["torch_cpu"], torch, target)
 
 
 BUILDERS: dict[str, Callable[[Path], str | None]] = {

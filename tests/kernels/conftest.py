@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -64,31 +69,92 @@ def framework_tensor() -> Callable[[Tensor, float, int], Tensor]:
     return make
 
 
+def _builder() -> ModuleType:
+    spec = spec_from_file_location("fxquant_setup", Path(__file__).parents[2] / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def builder() -> ModuleType:
+    """``setup.py`` as a module."""
+    return _builder()
+
+
+@pytest.fixture(scope="session")
+def cuda_on_host(builder: ModuleType) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """A context in which CPU tensors get the kernels of csrc/cuda, compiled for the host (csrc/cuda/host_device.h)."""
+    builder.OBJECTS.mkdir(parents=True, exist_ok=True)
+    library = builder.OBJECTS / "fxquant_host.so"
+    with open(builder.OBJECTS / "host.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes of the same run want it too, and wait
+        builder.build_host(library)
+    torch.ops.load_library(library)
+    definitions = torch.library.Library("fxquant_host", "FRAGMENT")
+    kernels = {}
+    for qualified in torch._C._dispatch_get_all_op_names():
+        namespace, _, name = qualified.partition("::")
+        if namespace == "fxquant_host":
+            packet, _, overload = name.partition(".")
+            schema = str(getattr(getattr(torch.ops.fxquant, packet), overload or "default")._schema)
+            definitions.define(schema.removeprefix("fxquant::"))
+            kernels[name] = getattr(getattr(torch.ops.fxquant_host, packet), overload or "default")
+
+    @contextmanager
+    def use() -> Iterator[None]:
+        in_place_of_native = torch.library.Library("fxquant", "IMPL")
+        for name, kernel in kernels.items():
+            in_place_of_native.impl(name, kernel, "CPU")
+        try:
+            yield
+        finally:
+            in_place_of_native._destroy()
+
+    yield use
+    definitions._destroy()
+
+
 def _places(*, vnni: bool = False) -> list[object]:
     """Where native kernels run. A GPU whose kernels were not built is a skipped test; no GPU is no test."""
-    isas: list[object] = [isa for isa in available_isas() if vnni or isa != "avx512_vnni"]
+    places: list[object] = [isa for isa in available_isas() if vnni or isa != "avx512_vnni"]
+    if _builder().find_cxx() is not None:
+        places.append("cuda_on_host")
     built = pytest.mark.skipif("cuda" not in native_status().devices, reason="the CUDA kernels were not built")
-    return [*isas, pytest.param("cuda", marks=[pytest.mark.gpu, built])] if torch.cuda.is_available() else isas
+    return [*places, pytest.param("cuda", marks=[pytest.mark.gpu, built])] if torch.cuda.is_available() else places
+
+
+@contextmanager
+def _device(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "cuda":
+        yield "cuda"
+    else:
+        with request.getfixturevalue("cuda_on_host")() if request.param == "cuda_on_host" else use_isa(request.param):
+            yield "cpu"
 
 
 @pytest.fixture(params=_places())
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs the test on the CPU with every instruction set that has loops of its own, and on the GPU if there is one."""
-    if request.param == "cuda":
-        yield "cuda"
-    else:
-        with use_isa(request.param):
-            yield "cpu"
+    """Runs the test on the CPU with every instruction set that has loops of its own, there with the kernels of the GPU
+    too, and on the GPU if there is one.
+    """
+    with _device(request) as name:
+        yield name
 
 
 @pytest.fixture(params=_places(vnni=True))
 def vnni_device(request: pytest.FixtureRequest) -> Iterator[str]:
     """As ``device``, for operators that have loops for VNNI too."""
-    if request.param == "cuda":
-        yield "cuda"
-    else:
-        with use_isa(request.param):
-            yield "cpu"
+    with _device(request) as name:
+        yield name
+
+
+@pytest.fixture
+def reads_values(request: pytest.FixtureRequest) -> bool:
+    """Whether the kernels of ``device`` check values of tensors; those of a GPU do not, to keep from waiting."""
+    return "cuda" not in request.node.callspec.params["device"]
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

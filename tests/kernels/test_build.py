@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from importlib.util import module_from_spec, spec_from_file_location
@@ -100,7 +101,7 @@ def test_nothing_is_compiled_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source.write_text('#include "header.h"\nint f() { return two(); }\n')
     commands: list[list[str]] = []
     really_run = builder.run
-    monkeypatch.setattr(builder, "run", lambda command: (commands.append(command), really_run(command)))
+    monkeypatch.setattr(builder, "run", lambda command: (commands.append(command), really_run(command))[1])
 
     def build(*flags: str) -> int:
         commands.clear()
@@ -186,3 +187,17 @@ def test_cuda_sources_compile_and_register_every_operator(tmp_path: Path) -> Non
     for name in torch._C._dispatch_get_all_op_names():
         if name.startswith("fxquant::") and name not in COMPOSED:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"), name
+
+
+@needs_cxx
+@needs_nvcc
+def test_cuda_kernels_keep_everything_in_registers() -> None:
+    """ptxas says so of every kernel for both GPUs that get machine code; a spill is traffic that no one sees."""
+    steps = builder.cuda_steps(NVCC, TORCH)
+    for step, path in zip(steps, builder.compile_all(steps), strict=True):
+        log = path.with_suffix(".log").read_text()
+        for arch in ("sm_80", "sm_90"):
+            assert f"' for '{arch}'" in log, step.stem
+        found = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+        assert len(found) == log.count("Compiling entry function"), step.stem
+        assert not [each for each in found if each[1:] != ("0", "0")], f"{step.stem}: {log}"

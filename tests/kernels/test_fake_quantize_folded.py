@@ -132,7 +132,7 @@ def test_empty(device: str, shape: tuple[int, ...]) -> None:
         ({"quant_min": 9}, "quant_min is above quant_max"),
     ],
 )
-def test_bad_arguments_are_named(device: str, change: dict[str, object], message: str) -> None:
+def test_bad_arguments_are_named(device: str, reads_values: bool, change: dict[str, object], message: str) -> None:
     good = {
         "input": torch.ones(3, 2),
         "factor": torch.ones(3),
@@ -141,7 +141,7 @@ def test_bad_arguments_are_named(device: str, change: dict[str, object], message
         "quant_min": -8,
         "quant_max": 7,
     }
-    if device == "cuda" and "zero_point" in change:
+    if not reads_values and "zero_point" in change:
         pytest.skip("values on a GPU are not read")
     arguments = [a.to(device) if isinstance(a, Tensor) else a for a in (good | change).values()]
     for function in (fake_quantize_folded, reference):

@@ -14,6 +14,6 @@ Tensor adaptive_avg_pool2d_cuda(const Tensor& x, const std::vector<int64_t>& out
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("adaptive_avg_pool2d", TORCH_BOX(&adaptive_avg_pool2d_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("adaptive_avg_pool2d", TORCH_BOX(&adaptive_avg_pool2d_cuda)); }
 
 }  // namespace fxquant

@@ -19,7 +19,7 @@ struct AverageKernel {
   int32_t x_zero_point;
   OutputGrid grid;
 
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t pixel = i / channels;
     const int64_t row = pixel / columns.outputs;
     const Window h = window_of(rows, row % rows.outputs);

@@ -16,6 +16,6 @@ Tensor avg_pool2d_cuda(const Tensor& x, const std::vector<int64_t>& kernel_size,
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("avg_pool2d", TORCH_BOX(&avg_pool2d_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("avg_pool2d", TORCH_BOX(&avg_pool2d_cuda)); }
 
 }  // namespace fxquant

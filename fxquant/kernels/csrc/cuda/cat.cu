@@ -20,7 +20,7 @@ struct CatKernel {
   bool copied;
   OutputGrid grid;
 
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t at = i / length * row + offset + i % length;
     y[at] = copied ? static_cast<uint8_t>(x[i]) : requantize(dequantize(x[i], scale, zero_point), grid);
   }
@@ -51,6 +51,6 @@ Tensor cat_cuda(const std::vector<Tensor>& tensors, const std::vector<double>& s
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("cat", TORCH_BOX(&cat_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("cat", TORCH_BOX(&cat_cuda)); }
 
 }  // namespace fxquant

@@ -25,7 +25,7 @@ struct ConvKernel {
   OutputGrid grid;
 
   // In the order of memory: channels, columns, rows, images.
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t c = i % s.channels;
     const int64_t row = i / s.channels;
     const int64_t left = row % s.out_width * s.stride_width - s.left;

@@ -17,6 +17,6 @@ Tensor conv2d_cuda(const Tensor& x, int64_t x_zero_point, const Tensor& weight, 
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("conv2d", TORCH_BOX(&conv2d_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("conv2d", TORCH_BOX(&conv2d_cuda)); }
 
 }  // namespace fxquant

@@ -16,11 +16,19 @@ struct Dequantize {
   DeviceQParams qparams;
   Layout layout;
 
-  __device__ void operator()(int64_t i) const {
-    const int64_t c = layout.channels == 1 ? 0 : (i / layout.inner) % layout.channels;
-    const float scale = qparams.scale_at(c);
-    const int32_t zero_point = qparams.zero_point_at(c);
-    y[i] = dequantize_wide(q[i], scale, zero_point);
+  static constexpr int kPack = kPackBytes / sizeof(float);
+  bool aligned() const { return starts_pack<kPack>(q) && starts_pack<kPack>(y); }
+
+  template <int N>
+  FXQ_MEMBER void run(int64_t i) const {
+    const Pack<Q, N> in = load_pack<N>(q + i);
+    Pack<float, N> out;
+    ChannelWalk walk(layout, i);
+    for (int j = 0; j < N; ++j) {
+      if (j > 0) walk.next();
+      out.at[j] = dequantize_wide(in.at[j], qparams.scale_at(walk.channel()), qparams.zero_point_at(walk.channel()));
+    }
+    store_pack(out, y + i);
   }
 };
 
@@ -33,7 +41,7 @@ struct Call {
   template <typename Q>
   void go() const {
     const Q* source = static_cast<const Q*>(q.const_data_ptr());
-    for_each(q, q.numel(), Dequantize<Q>{source, y.mutable_data_ptr<float>(), qparams.device, layout});
+    for_each_pack(q, q.numel(), Dequantize<Q>{source, y.mutable_data_ptr<float>(), qparams.device, layout});
   }
 };
 
@@ -49,6 +57,6 @@ Tensor dequantize_cuda(const Tensor& q_, const Tensor& scale, const Tensor& zero
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("dequantize", TORCH_BOX(&dequantize_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("dequantize", TORCH_BOX(&dequantize_cuda)); }
 
 }  // namespace fxquant

@@ -14,7 +14,7 @@ struct PickRow {
   const int64_t* indices;
   float* y;
 
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t columns = table.table.columns;
     y[i] = table.at(indices[i / columns], i % columns);
   }
@@ -34,6 +34,6 @@ Tensor embedding_cuda(const Tensor& weight, const Tensor& scale, const Tensor& z
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("embedding", TORCH_BOX(&embedding_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("embedding", TORCH_BOX(&embedding_cuda)); }
 
 }  // namespace fxquant

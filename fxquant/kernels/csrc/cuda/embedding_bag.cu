@@ -16,12 +16,12 @@ struct ReduceColumn {
   float* y;
 
   // Borders are clamped to the indices, since they are not looked at on the host.
-  __device__ int64_t border(int64_t bag) const {
+  FXQ_MEMBER int64_t border(int64_t bag) const {
     const int64_t at = bags.offsets[bag];
     return at < 0 ? 0 : at > count ? count : at;
   }
 
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t columns = table.table.columns;
     const int64_t bag = i / columns;
     int64_t used = 0;
@@ -64,6 +64,6 @@ Tensor embedding_bag_cuda(const Tensor& weight, const Tensor& scale, const Tenso
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("embedding_bag", TORCH_BOX(&embedding_bag_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("embedding_bag", TORCH_BOX(&embedding_bag_cuda)); }
 
 }  // namespace fxquant

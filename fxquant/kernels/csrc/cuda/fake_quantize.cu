@@ -21,11 +21,24 @@ struct FakeQuantize {
   bool* mask;  // may be null
   DeviceGrids<Real> grids;
 
-  __device__ void operator()(int64_t i) const {
-    const Affine<Real> a = grids.at(i);
-    const Real step = to_grid(Number<T>::load(x[i]), a);
-    if (mask) mask[i] = inside(step, a);
-    Number<T>::store(from_grid(saturate(step, a), a), y[i]);
+  static constexpr int kPack = kPackBytes / sizeof(T);
+  bool aligned() const { return starts_pack<kPack>(x) && starts_pack<kPack>(y) && starts_pack<kPack>(mask); }
+
+  template <int N>
+  FXQ_MEMBER void run(int64_t i) const {
+    const Pack<T, N> in = load_pack<N>(x + i);
+    Pack<T, N> out;
+    Pack<bool, N> passes;
+    ChannelWalk walk(grids.layout, i);
+    Affine<Real> a = grids.of_channel(walk.channel());
+    for (int j = 0; j < N; ++j) {
+      if (j > 0 && walk.next()) a = grids.of_channel(walk.channel());
+      const Real step = to_grid(Number<T>::load(in.at[j]), a);
+      passes.at[j] = inside(step, a);
+      Number<T>::store(from_grid(saturate(step, a), a), out.at[j]);
+    }
+    store_pack(out, y + i);
+    if (mask) store_pack(passes, mask + i);
   }
 };
 
@@ -35,7 +48,17 @@ struct Select {
   const bool* mask;
   Bits* result;
 
-  __device__ void operator()(int64_t i) const { result[i] = mask[i] ? grad[i] : Bits{0}; }
+  static constexpr int kPack = kPackBytes / sizeof(Bits);
+  bool aligned() const { return starts_pack<kPack>(grad) && starts_pack<kPack>(mask) && starts_pack<kPack>(result); }
+
+  template <int N>
+  FXQ_MEMBER void run(int64_t i) const {
+    const Pack<Bits, N> in = load_pack<N>(grad + i);
+    const Pack<bool, N> passes = load_pack<N>(mask + i);
+    Pack<Bits, N> out;
+    for (int j = 0; j < N; ++j) out.at[j] = passes.at[j] ? in.at[j] : Bits{0};
+    store_pack(out, result + i);
+  }
 };
 
 // The mask is undefined unless it is wanted.
@@ -59,7 +82,7 @@ struct Call {
   void go() const {
     const DeviceGrids<typename Number<T>::Real> grids(qparams, layout, quant_min, quant_max);
     const T* source = static_cast<const T*>(x.const_data_ptr());
-    for_each(x, x.numel(), FakeQuantize<T>{source, static_cast<T*>(result.y.mutable_data_ptr()), mask, grids});
+    for_each_pack(x, x.numel(), FakeQuantize<T>{source, static_cast<T*>(result.y.mutable_data_ptr()), mask, grids});
   }
 };
 
@@ -132,8 +155,8 @@ Tensor backward_cuda(const Tensor& grad_, const Tensor& mask_) {
   const bool* passes = mask.const_data_ptr<bool>();
   const auto select = [&](auto bits) {
     using Bits = decltype(bits);
-    for_each(mask, mask.numel(), Select<Bits>{static_cast<const Bits*>(grad.const_data_ptr()), passes,
-                                              static_cast<Bits*>(result.mutable_data_ptr())});
+    for_each_pack(mask, mask.numel(), Select<Bits>{static_cast<const Bits*>(grad.const_data_ptr()), passes,
+                                                   static_cast<Bits*>(result.mutable_data_ptr())});
   };
   if (type == Float::kDouble) {
     select(uint64_t{});
@@ -147,7 +170,7 @@ Tensor backward_cuda(const Tensor& grad_, const Tensor& mask_) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) {
+FXQ_CUDA_LIBRARY(m) {
   m.impl("fake_quantize_per_tensor_affine", TORCH_BOX(&tensor_cuda));
   m.impl("fake_quantize_per_tensor_affine.tensor_qparams", TORCH_BOX(&tensor_qparams_cuda));
   m.impl("fake_quantize_per_channel_affine", TORCH_BOX(&channel_cuda));

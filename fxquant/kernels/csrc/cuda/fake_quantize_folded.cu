@@ -1,64 +1,104 @@
-#include <cub/block/block_reduce.cuh>
 #include <torch/csrc/stable/library.h>
 
 #include <tuple>
 
 #include "../math/folded.h"
-#include "launch.h"
 #include "numbers.h"
 #include "qparams.h"
+#include "reduce.h"
 
 namespace fxquant {
 namespace {
 
 constexpr const char* kOp = "fxquant::fake_quantize_folded";
 constexpr const char* kBackwardOp = "fxquant::fake_quantize_folded_backward";
-constexpr int kThreads = 256;
 
-template <typename T, typename Factor>
-struct Body {
+// Factor and grid of a channel.
+template <typename Real>
+struct FoldedChannel {
+  Real factor;
+  Affine<Real> grid;
+};
+
+template <typename T>
+struct Channels {
   using Real = typename Number<T>::Real;
-  const T* x;
-  const T* grad;  // null: the values are wanted
-  T* result;
-  const Factor* factor;
-  Factor* of_factor;
-  int64_t inner;
+  const Real* factor;
   DeviceQParams qparams;
   bool one_grid;
   Real low;
   Real high;
 
-  __device__ Folded<Real> at(int64_t i, int64_t c) const {
+  FXQ_MEMBER FoldedChannel<Real> at(int64_t c) const {
     const int64_t g = one_grid ? 0 : c;
     const Real scale = static_cast<Real>(qparams.scale_at(g));
-    const Affine<Real> a{scale, Real{1} / scale, static_cast<Real>(qparams.zero_point_at(g)), low, high};
-    return folded(Number<T>::load(x[i]), static_cast<Real>(factor[c]), a);
+    return {factor[c], {scale, Real{1} / scale, static_cast<Real>(qparams.zero_point_at(g)), low, high}};
   }
-
-  __device__ void operator()(int64_t i) const { Number<T>::store(at(i, i / inner).value, result[i]); }
 };
 
-// One block for each channel, which adds up in a fixed order.
-template <typename T, typename Factor>
-__global__ void run_backward(Body<T, Factor> body, int64_t channels) {
-  using Reduce = cub::BlockReduce<double, kThreads>;
+template <typename T>
+struct Forward {
   using Real = typename Number<T>::Real;
-  __shared__ typename Reduce::TempStorage storage;
-  for (int64_t c = blockIdx.x; c < channels; c += gridDim.x) {
-    double sum = 0;
-    for (int64_t j = threadIdx.x; j < body.inner; j += kThreads) {
-      const int64_t i = c * body.inner + j;
-      const Folded<Real> each = body.at(i, c);
-      const Real incoming = Number<T>::load(body.grad[i]);
-      Number<T>::store(each.passes ? incoming : Real{0}, body.result[i]);
-      sum += static_cast<double>(incoming * each.slope);
+  const T* x;
+  T* y;
+  Channels<T> channels;
+  Layout layout;
+
+  static constexpr int kPack = kPackBytes / sizeof(T);
+  bool aligned() const { return starts_pack<kPack>(x) && starts_pack<kPack>(y); }
+
+  template <int N>
+  FXQ_MEMBER void run(int64_t i) const {
+    const Pack<T, N> in = load_pack<N>(x + i);
+    Pack<T, N> out;
+    ChannelWalk walk(layout, i);
+    FoldedChannel<Real> channel = channels.at(walk.channel());
+    for (int j = 0; j < N; ++j) {
+      if (j > 0 && walk.next()) channel = channels.at(walk.channel());
+      Number<T>::store(folded(Number<T>::load(in.at[j]), channel.factor, channel.grid).value, out.at[j]);
     }
-    sum = Reduce(storage).Sum(sum);
-    if (threadIdx.x == 0) body.of_factor[c] = static_cast<Factor>(sum);
-    __syncthreads();
+    store_pack(out, y + i);
   }
-}
+};
+
+template <typename T>
+struct Backward {
+  using Value = double;
+  using Real = typename Number<T>::Real;
+  const T* grad;
+  const T* x;
+  T* dx;
+  Channels<T> channels;
+
+  static constexpr int kPack = kPackBytes / sizeof(T);
+  bool aligned() const { return starts_pack<kPack>(grad) && starts_pack<kPack>(x) && starts_pack<kPack>(dx); }
+
+  static FXQ_MEMBER double nothing() { return 0; }
+  static FXQ_MEMBER double sum(double a, double b) { return a + b; }
+
+  FXQ_MEMBER FoldedChannel<Real> channel(int64_t c) const { return channels.at(c); }
+
+  template <int N>
+  FXQ_MEMBER void add(const FoldedChannel<Real>& channel, int64_t i, double& of_factor) const {
+    const Pack<T, N> values = load_pack<N>(x + i);
+    const Pack<T, N> incoming = load_pack<N>(grad + i);
+    Pack<T, N> out;
+    for (int j = 0; j < N; ++j) {
+      const Folded<Real> each = folded(Number<T>::load(values.at[j]), channel.factor, channel.grid);
+      const Real slope = Number<T>::load(incoming.at[j]);
+      Number<T>::store(each.passes ? slope : Real{0}, out.at[j]);
+      of_factor += static_cast<double>(slope * each.slope);
+    }
+    store_pack(out, dx + i);
+  }
+};
+
+template <typename Real>
+struct Finish {
+  Real* of_factor;
+
+  FXQ_MEMBER void operator()(int64_t c, double sum) const { of_factor[c] = static_cast<Real>(sum); }
+};
 
 struct Call {
   const Tensor& x;
@@ -74,24 +114,14 @@ struct Call {
   template <typename T>
   void go() const {
     using Real = typename Number<T>::Real;
-    const int64_t channels = x.size(0);
-    const Body<T, Real> body{static_cast<const T*>(x.const_data_ptr()),
-                             grad ? static_cast<const T*>(grad->const_data_ptr()) : nullptr,
-                             static_cast<T*>(result.mutable_data_ptr()),
-                             factor.const_data_ptr<Real>(),
-                             of_factor ? of_factor->mutable_data_ptr<Real>() : nullptr,
-                             x.numel() / channels,
-                             qparams.device,
-                             one_grid,
-                             within<Real>(quant_min, 1),
-                             within<Real>(quant_max, -1)};
-    if (!grad) return for_each(x, x.numel(), body);
-    const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
-    void* stream = nullptr;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream));
-    const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(channels, 65535));
-    run_backward<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(body, channels);
-    STD_CUDA_KERNEL_LAUNCH_CHECK();
+    const T* source = static_cast<const T*>(x.const_data_ptr());
+    T* target = static_cast<T*>(result.mutable_data_ptr());
+    const Channels<T> channels{factor.const_data_ptr<Real>(), qparams.device, one_grid, within<Real>(quant_min, 1),
+                               within<Real>(quant_max, -1)};
+    const Layout layout{1, x.size(0), x.numel() / x.size(0)};
+    if (!grad) return for_each_pack(x, x.numel(), Forward<T>{source, target, channels, layout});
+    const Backward<T> backward{static_cast<const T*>(grad->const_data_ptr()), source, target, channels};
+    reduce_channels(x, backward, layout, Finish<Real>{of_factor->mutable_data_ptr<Real>()});
   }
 };
 
@@ -131,7 +161,7 @@ std::tuple<Tensor, Tensor> backward_cuda(const Tensor& grad, const Tensor& input
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) {
+FXQ_CUDA_LIBRARY(m) {
   m.impl("fake_quantize_folded", TORCH_BOX(&forward_cuda));
   m.impl("fake_quantize_folded_backward", TORCH_BOX(&backward_cuda));
 }

@@ -16,6 +16,6 @@ Tensor linear_cuda(const Tensor& x, int64_t x_zero_point, const Tensor& weight, 
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("linear", TORCH_BOX(&linear_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("linear", TORCH_BOX(&linear_cuda)); }
 
 }  // namespace fxquant

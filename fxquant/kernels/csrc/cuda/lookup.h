@@ -1,7 +1,9 @@
 // One value of a table, as device code reads it.
 #pragma once
 #include "../common/lookup.h"
+#include "../math/half.h"
 #include "../math/lookup.h"
+#include "host_device.h"
 
 namespace fxquant {
 
@@ -10,8 +12,8 @@ struct DeviceTable {
   LookupTable table;
   int64_t rows;
 
-  __device__ float at(int64_t row, int64_t column) const {
-    if (row < 0 || row >= rows) return __int_as_float(0x7fffffff);
+  FXQ_MEMBER float at(int64_t row, int64_t column) const {
+    if (row < 0 || row >= rows) return float_of_bits(0x7fffffff);
     const int32_t byte = table.bytes[row * table.row_bytes + (table.halves ? column / 2 : column)];
     const int32_t q = table.halves      ? nibble((byte >> (column % 2 * 4)) & 15, table.is_signed)
                       : table.is_signed ? static_cast<int8_t>(byte)

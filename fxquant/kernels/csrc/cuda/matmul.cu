@@ -7,7 +7,7 @@
 namespace fxquant {
 namespace {
 
-__device__ int32_t step_of(const Factor& factor, int64_t at) {
+FXQ_HOST_DEVICE int32_t step_of(const Factor& factor, int64_t at) {
   const int32_t flip = factor.is_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
   return (factor.data[at] ^ flip) - flip - factor.zero_point;
 }
@@ -24,7 +24,7 @@ struct MatmulKernel {
   uint8_t* y;  // one of both
   float* y_float;
 
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t row = i / columns;
     const int64_t batch = row / rows;
     const int64_t at = place_of(a.matrices, batch) + row % rows * a.line;
@@ -54,6 +54,6 @@ Tensor matmul_cuda(const Tensor& a, double a_scale, int64_t a_zero_point, const 
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("matmul", TORCH_BOX(&matmul_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("matmul", TORCH_BOX(&matmul_cuda)); }
 
 }  // namespace fxquant

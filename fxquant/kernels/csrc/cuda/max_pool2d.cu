@@ -16,7 +16,7 @@ struct MaxPoolKernel {
   PoolAxis columns;
   Q lowest;
 
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t pixel = i / channels;
     const int64_t row = pixel / columns.outputs;
     const Window h = window_of(rows, row % rows.outputs);
@@ -51,6 +51,6 @@ Tensor max_pool2d_cuda(const Tensor& x, const std::vector<int64_t>& kernel_size,
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("max_pool2d", TORCH_BOX(&max_pool2d_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("max_pool2d", TORCH_BOX(&max_pool2d_cuda)); }
 
 }  // namespace fxquant

@@ -13,6 +13,6 @@ Tensor mean_cuda(const Tensor& x, const std::vector<int64_t>& dim, bool keepdim,
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("mean", TORCH_BOX(&mean_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("mean", TORCH_BOX(&mean_cuda)); }
 
 }  // namespace fxquant

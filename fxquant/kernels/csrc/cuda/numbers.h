@@ -1,21 +1,22 @@
 // Element types inside kernels: how each is read and written, and the type that its arithmetic is in.
 #pragma once
 #include "../math/half.h"
+#include "host_device.h"
 
 namespace fxquant {
 
 template <typename T>
 struct Number {
   using Real = T;
-  static __device__ T load(const T& x) { return x; }
-  static __device__ void store(T real, T& x) { x = real; }
+  static FXQ_MEMBER T load(const T& x) { return x; }
+  static FXQ_MEMBER void store(T real, T& x) { x = real; }
 };
 
 template <Float type>
 struct Number<Short<type>> {
   using Real = float;
-  static __device__ float load(const Short<type>& x) { return to_float(x); }
-  static __device__ void store(float real, Short<type>& x) { from_float(real, x); }
+  static FXQ_MEMBER float load(const Short<type>& x) { return to_float(x); }
+  static FXQ_MEMBER void store(float real, Short<type>& x) { from_float(real, x); }
 };
 
 // Calls f.template go<T>() for the element type T of a name.

@@ -10,6 +10,7 @@
 #include "../common/numbers.h"
 #include "../common/tensor.h"
 #include "../math/affine.h"
+#include "host_device.h"
 
 namespace fxquant {
 
@@ -20,8 +21,8 @@ struct DeviceQParams {
   float scale = 0;
   int32_t zero_point = 0;
 
-  __device__ float scale_at(int64_t c) const { return scales ? scales[c] : scale; }
-  __device__ int32_t zero_point_at(int64_t c) const { return zero_points ? zero_points[c] : zero_point; }
+  FXQ_MEMBER float scale_at(int64_t c) const { return scales ? scales[c] : scale; }
+  FXQ_MEMBER int32_t zero_point_at(int64_t c) const { return zero_points ? zero_points[c] : zero_point; }
 };
 
 // Owns the arrays until the kernel is on its stream.
@@ -48,7 +49,7 @@ struct QParams {
 
  private:
   static void check_device(const char* op, const char* argument, const Tensor& x, const Tensor& values) {
-    if (!values.is_cuda() || values.get_device_index() != x.get_device_index()) {
+    if (values.is_cpu() != x.is_cpu() || values.get_device_index() != x.get_device_index()) {
       fail(std::string(op) + ": " + argument + " lies on another device than the tensor",
            values.is_cuda() ? "cuda:" + std::to_string(values.get_device_index()) : "no CUDA tensor",
            "cuda:" + std::to_string(x.get_device_index()));
@@ -70,11 +71,34 @@ struct DeviceGrids {
         low(within<Real>(quant_min, 1)),
         high(within<Real>(quant_max, -1)) {}
 
-  __device__ Affine<Real> at(int64_t i) const {
-    const int64_t c = layout.channels == 1 ? 0 : (i / layout.inner) % layout.channels;
+  FXQ_MEMBER Affine<Real> of_channel(int64_t c) const {
     const Real scale = static_cast<Real>(qparams.scale_at(c));
     return {scale, Real{1} / scale, static_cast<Real>(qparams.zero_point_at(c)), low, high};
   }
+};
+
+// Follows neighbouring elements from the i-th on: of which channel each is. Divides once for all of them.
+class ChannelWalk {
+ public:
+  FXQ_MEMBER ChannelWalk(const Layout& layout, int64_t i)
+      : layout_(layout),
+        channel_(layout.channels == 1 ? 0 : (i / layout.inner) % layout.channels),
+        left_(layout.channels == 1 ? layout.inner : layout.inner - i % layout.inner) {}
+
+  FXQ_MEMBER int64_t channel() const { return channel_; }
+
+  // Goes on by one element; whether that one is of another channel.
+  FXQ_MEMBER bool next() {
+    if (--left_ > 0) return false;
+    left_ = layout_.inner;
+    channel_ = channel_ + 1 < layout_.channels ? channel_ + 1 : 0;
+    return true;
+  }
+
+ private:
+  const Layout& layout_;
+  int64_t channel_;
+  int64_t left_;  // elements before the next channel begins
 };
 
 }  // namespace fxquant

@@ -25,17 +25,17 @@ struct ResampleKernel {
   int32_t x_zero_point;
   OutputGrid grid;
 
-  __device__ static int64_t inside(int64_t start, int64_t most) { return start < 0 ? 0 : start > most ? most : start; }
+  static FXQ_MEMBER int64_t inside(int64_t start, int64_t most) { return start < 0 ? 0 : start > most ? most : start; }
 
   // One column of the window.
-  __device__ float down(const Q* top, const float* weight) const {
+  FXQ_MEMBER float down(const Q* top, const float* weight) const {
     const int64_t step = columns.size * channels;
     float sum = weight[0] * static_cast<float>(top[0] - x_zero_point);
     for (int64_t k = 1; k < row_taps; ++k) sum = sum + weight[k] * static_cast<float>(top[k * step] - x_zero_point);
     return sum;
   }
 
-  __device__ void operator()(int64_t i) const {
+  FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t pixel = i / channels;
     const int64_t row = pixel / columns.outputs;
     const int64_t oh = row % rows.outputs;
@@ -74,6 +74,6 @@ Tensor resample2d_cuda(const Tensor& x, const Tensor& row_start, const Tensor& r
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CUDA, m) { m.impl("resample2d", TORCH_BOX(&resample2d_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("resample2d", TORCH_BOX(&resample2d_cuda)); }
 
 }  // namespace fxquant
