@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from fxquant.backends.base import Backend
 from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.graph.tracing import copy_of
 from fxquant.nn.weight import all_finite
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.configure import unused_rules
@@ -93,7 +93,7 @@ def in_eval(model: nn.Module) -> nn.Module:
         got=f"{training} modules have training=True",
         hint="call model.eval() first",
     )
-    return copy.deepcopy(model).eval()
+    return copy_of(model).eval()
 
 
 def warn_of_unused_rules(before: Sequence[UnusedRule], gm: GraphModule, config: QConfigMapping, backend: str) -> None:

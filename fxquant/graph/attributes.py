@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
+from torch.fx import Node, Proxy
+
+from fxquant.graph.query import VALUE, is_shape_query
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """What torch keeps in a module for itself."""
@@ -30,6 +32,8 @@ class Change:
     name: str
     after: Any
     was_tensor: bool = False
+    of_sizes: bool = False
+    """Whether it is made of the sizes of inputs, so that every call may make it anew."""
 
 
 class StateAssignmentError(Exception):
@@ -98,7 +102,12 @@ def no_traced_attributes(module: nn.Module) -> Iterator[None]:
     stores: tuple[dict[str, Any], ...] = (vars(module), module._parameters)
     before = tuple(dict(store) for store in stores)
     yield
-    changed = [name for store in stores for name, value in store.items() if isinstance(value, Proxy)]
+    changed = [
+        name
+        for store in stores
+        for name, value in store.items()
+        if isinstance(value, Proxy) and not is_made_of_sizes(value.node)
+    ]
     for store, values in zip(stores, before, strict=True):
         for name in changed:
             if name in values:
@@ -107,6 +116,21 @@ def no_traced_attributes(module: nn.Module) -> Iterator[None]:
                 store.pop(name, None)
     if changed:
         raise StateAssignmentError(module, changed[0])
+
+
+def is_made_of_sizes(node: Node) -> bool:
+    """Whether nothing but shapes, dtypes and constants decides what a value is."""
+    pending, seen = [node], {node}
+    while pending:
+        one = pending.pop()
+        if VALUE not in one.meta or one.op in ("placeholder", "call_module"):
+            return False
+        if is_shape_query(one) or (one.target is getattr and one.args[1] == "dtype"):
+            continue
+        new = [argument for argument in one.all_input_nodes if argument not in seen]
+        seen.update(new)
+        pending += new
+    return True
 
 
 def holds_proxy(value: Any) -> bool:

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import FrameType, NoneType
 from typing import Any
 
@@ -18,7 +19,14 @@ from torch.fx import Graph, Node, Proxy, Tracer
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import FxQuantError, is_library_file
-from fxquant.graph.attributes import Attributes, Change, StateAssignmentError, holds_proxy, no_traced_attributes
+from fxquant.graph.attributes import (
+    Attributes,
+    Change,
+    StateAssignmentError,
+    holds_proxy,
+    is_made_of_sizes,
+    no_traced_attributes,
+)
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.guards import require_answer, require_value
@@ -193,7 +201,9 @@ class QuantTracer(Tracer):
         for change in changes:
             if change.module in whole:
                 continue
-            if holds_proxy(change.after):
+            if holds_proxy(change.after) and all(is_made_of_sizes(proxy.node) for proxy in proxies_in(change.after)):
+                change = replace(change, after=on_example(change.after), of_sizes=True)
+            elif holds_proxy(change.after):
                 error = StateAssignmentError(change.module, change.name)
                 self.failed = (error, change.path, type(change.module)) if change.path else None
                 raise error

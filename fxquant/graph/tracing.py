@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.errors import InputError, TracingError, UnknownNameError
@@ -81,7 +81,7 @@ def trace(
     kwargs = dict(example_kwargs or {})
     bound = bind_example(model, example_args, kwargs)
     _check_leaf_modules(model, leaf_modules)
-    own = _copy(model)
+    own = copy_of(model)
     bake_weights(own)
     kept: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
@@ -102,9 +102,16 @@ def trace(
     return gm
 
 
-def _copy(model: nn.Module) -> nn.Module:
+def copy_of(model: nn.Module) -> nn.Module:
+    """A deep copy. Attributes that autograd computed (weights, by weight norm), which it would refuse, are detached.
+
+    Raises:
+        TracingError: something cannot be copied; the message names the attribute.
+    """
+    attributes = [value for module in model.modules() for value in vars(module).values()]
+    computed = {id(value): value.detach().clone() for value in attributes if _is_computed(value)}
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, computed)
     except Exception as error:
         culprit = _uncopiable(model)
         raise TracingError(
@@ -113,6 +120,10 @@ def _copy(model: nn.Module) -> nn.Module:
             expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
             hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
         ) from error
+
+
+def _is_computed(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_leaf
 
 
 def _uncopiable(model: nn.Module) -> str | None:

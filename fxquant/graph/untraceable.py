@@ -147,16 +147,22 @@ def _become_buffer(module: nn.Module, name: str) -> bool:
 
 
 def _is_traced_again(second: FailingTracer, first: FailingTracer, model: nn.Module, graph: Graph) -> bool:
-    """Whether the model, as its first call left it, is traced to the same graph."""
+    """Whether the model, as its first call left it, is traced to the same graph.
+
+    Or, where all that the first call left was made of the sizes of its inputs: whether the second leaves that as it is.
+    Then it is a table that is kept as long as sizes stay the same, and that the graph makes in each call.
+    """
     later = copy.deepcopy(model)
     for change in first.left:
         module = later.get_submodule(change.path)
         module._buffers.pop(change.name, None)  # read as what it is, not traced: so was the one that was just made
         vars(module)[change.name] = change.after
     try:
-        return is_same_graph(graph, model, second.trace(later), later)
+        again = second.trace(later)
     except Exception:  # the second call goes another way
         return False
+    kept_by_sizes = all(change.of_sizes for change in first.left) and not second.left
+    return kept_by_sizes or is_same_graph(graph, model, again, later)
 
 
 def _locate(tracer: FailingTracer, model: nn.Module, error: Exception) -> Untraceable:

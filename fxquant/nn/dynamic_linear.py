@@ -56,8 +56,9 @@ class QuantizedDynamicLinear(QuantizedModule):
         self.x = x
 
     def forward(self, input: Tensor) -> Tensor:
-        if not input.numel():
-            return self.finished(input.new_zeros((*input.shape[:-1], len(self.weight))).float())
+        if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
+            sums = self.weight_scale.new_zeros((*input.shape[:-1], len(self.weight)))
+            return self.finished(sums if self.bias is None else sums + self.bias)
         scheme, grid = self.x.scheme, qparams_of(input, self.x)
         q = quantize(input, grid.scale, grid.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         multiply = self._derived or self.derived()

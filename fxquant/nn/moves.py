@@ -60,10 +60,11 @@ class QuantizedPad(StoredModule):
         return F.pad(on_grid, list(widths or self.widths or ()), value=filling)
 
     def reference(self, *inputs: Any) -> Tensor:
-        x, *widths = inputs
+        x, *given = inputs
+        widths = given[0] if given else self.widths
         filling, entries = self.derived()
         on_grid = x if entries is None else table_reference(x, entries)
-        return F.pad(on_grid, list(*(widths or [self.widths or ()])), value=filling)
+        return F.pad(on_grid, list(widths or ()), value=filling)
 
     def extra_repr(self) -> str:
         value = "" if self.value == 0 else f"value={self.value}, "

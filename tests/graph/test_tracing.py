@@ -3,6 +3,7 @@ from __future__ import annotations
 import collections
 import copy
 import threading
+import warnings
 
 import pytest
 import torch
@@ -335,3 +336,16 @@ def test_a_module_with_hooks_has_a_reason_to_stay_float():
     gm = trace(model, example_args=(torch.rand(1, 4, 2, 2),))
     reasons = {node.name: reason_of(node) for node in gm.graph.nodes if node.op == "call_module"}
     assert reasons == {"a": "it has hooks, which only a float module runs", "b": None}
+
+
+def test_weights_that_autograd_computed_can_be_copied():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        model = nn.Sequential(nn.utils.weight_norm(nn.Conv1d(3, 4, 3))).eval()
+    x, weight = torch.rand(2, 3, 5), model[0].weight
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        copy.deepcopy(model)
+    gm = trace(model, example_args=(x,))
+    assert torch.equal(gm(x), model(x))
+    assert model[0].weight.requires_grad
+    assert weight is not gm.get_submodule("0").weight

@@ -163,6 +163,18 @@ def makes_a_larger_table_once(m: Any, x: Tensor) -> Tensor:
     return x * m.table[:3]
 
 
+def makes_a_table_for_each_size(m: Any, x: Tensor) -> Tensor:
+    if m.made is None or m.made.shape[0] != x.shape[0]:
+        m.made = torch.arange(x.shape[0], dtype=x.dtype)
+    return x * m.made[:, None]
+
+
+def keeps_tables_in_a_list(m: Any, x: Tensor) -> Tensor:
+    if not m.seen or m.seen[0] != x.shape:
+        m.seen = [x.shape, torch.arange(x.shape[0], dtype=x.dtype)]
+    return x * m.seen[1][:, None]
+
+
 def counts_in_vain(m: Any, x: Tensor) -> Tensor:
     m.count += 1
     return x
@@ -176,6 +188,8 @@ STEADY = (
     makes_a_table_once,
     makes_a_buffer_once,
     makes_a_larger_table_once,
+    makes_a_table_for_each_size,
+    keeps_tables_in_a_list,
     counts_in_vain,
 )
 
@@ -187,7 +201,7 @@ def test_calls_follow_each_other(function, wrap):
     gm = trace(model, example_args=(X,))
     assert gm.state_dict().keys() == {name for name, _ in model.named_parameters()}
     with torch.no_grad():
-        assert [torch.equal(gm(x), model(x)) for x in (X, X + 1, X * 2)] == [True] * 3
+        assert [torch.equal(gm(x), model(x)) for x in (X, X + 1, X[:1], X * 2)] == [True] * 4
 
 
 def counts(m: Any, x: Tensor) -> Tensor:
@@ -207,7 +221,17 @@ def keeps_in_a_list(m: Any, x: Tensor) -> Tensor:
     return x
 
 
-CHANGING = {counts: "count", behaves_otherwise_from_the_second_call_on: "made", keeps_in_a_list: "seen"}
+def counts_rows(m: Any, x: Tensor) -> Tensor:
+    m.count = m.count + x.shape[0]
+    return x * m.count
+
+
+CHANGING = {
+    counts: "count",
+    counts_rows: "count",
+    behaves_otherwise_from_the_second_call_on: "made",
+    keeps_in_a_list: "seen",
+}
 
 
 @pytest.mark.parametrize("function", CHANGING, ids=lambda function: function.__name__)
@@ -229,4 +253,9 @@ def test_what_the_second_call_would_do_otherwise_is_no_graph(function):
     assert f"got:      {meaning}" in str(warned[0].message)
     with torch.no_grad():
         assert [torch.equal(gm(x), outer(x)) for x in (X, X + 1)] == [True] * 2
-    assert str((model.count, model.made, len(model.seen))) in ("(2, None, 0)", "(0, 'known', 0)", "(0, None, 2)")
+    assert str((model.count, model.made, len(model.seen))) in (
+        "(2, None, 0)",
+        "(4, None, 0)",
+        "(0, 'known', 0)",
+        "(0, None, 2)",
+    )

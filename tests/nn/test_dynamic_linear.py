@@ -128,3 +128,19 @@ def test_printing():
         "  x: uint8 affine per tensor per call, weight: int8 scale=0.007843 zero_point=0, y: float32\n"
         ")"
     )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_of_no_rows_and_of_no_columns(bias):
+    weight = QParams(QScheme(symmetric=True), torch.ones(1), torch.zeros(1, dtype=torch.int32))
+    for linear, x in ((nn.Linear(40, 6, bias=bias), data(0)), (no_columns(bias), torch.zeros(3, 0))):
+        module = QuantizedDynamicLinear(linear, x=Dynamic(INPUTS[0]), weight=weight)
+        with torch.no_grad():
+            assert torch.equal(module(x), linear(x))
+            assert torch.equal(module.reference(x), linear(x))
+
+
+def no_columns(bias: bool) -> nn.Linear:
+    linear = layer(bias)
+    linear.weight = nn.Parameter(torch.zeros(6, 0))
+    return linear

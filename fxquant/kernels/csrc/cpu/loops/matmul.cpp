@@ -91,7 +91,8 @@ void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, uint8_t* 
     }
   }
   const int64_t quads = a.padded() / kQuad;
-  if (count < kPanel || a.depth < quads * kQuad) std::memset(to + done * kQuads, 0, (quads - done) * kQuads);
+  const bool is_partial = count < kPanel || a.depth < quads * kQuad;
+  if (done < quads && is_partial) std::memset(to + done * kQuads, 0, (quads - done) * kQuads);
   for (; a.step == 1 && (done + 4) * kQuad <= a.depth; done += 4) {
     int64_t columns = 0;
     for (; columns + 4 <= count; columns += 4) {
