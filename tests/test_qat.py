@@ -307,3 +307,46 @@ def test_snapshots_show_both_ways(model):
     names = [snapshot.name for snapshot in fxq.convert(qat).snapshots]
     assert names[names.index("insert_training_fake_quant") + 1] == "take_fake_quant_out"
     assert [snapshot.index for snapshot in fxq.convert(qat).snapshots] == list(range(len(names)))
+
+
+def test_gradients_per_sample(model):
+    """``torch.func`` over a whole model: transforms allow no hooks, and look inside the operators."""
+    qat = fxq.prepare_qat(model, batch())
+    qat(batch())
+    qat.eval().apply(fxq.disable_observer)
+    x, parameters, rest = batch(3), dict(qat.named_parameters()), dict(qat.named_buffers())
+
+    def loss(parameters, sample):
+        return torch.func.functional_call(qat, (parameters, rest), (sample[None],)).square().sum()
+
+    per_sample = torch.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+    for i in range(len(x)):
+        one = torch.autograd.grad(loss(parameters, x[i]), list(parameters.values()))
+        for name, expected in zip(parameters, one, strict=True):
+            torch.testing.assert_close(per_sample[name][i], expected, rtol=1e-4, atol=1e-5)  # sums in another order
+
+
+def test_second_derivatives_of_weights_are_refused_by_name(model):
+    qat = fxq.prepare_qat(model, batch())
+    gradient = torch.autograd.grad(qat(batch()).square().sum(), qat.conv1.weight, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="fake_quantize_folded_backward has no derivative"):
+        gradient.square().sum().backward()
+
+
+def test_weights_replaced_before_the_backward_pass_leave_it_as_it_was(model):
+    qat = fxq.prepare_qat(nn.Sequential(nn.Linear(6, 4)).train(), torch.randn(2, 6))
+    x = torch.randn(2, 6, requires_grad=True)
+    expected = torch.autograd.grad(qat(x).sum(), x)[0]
+    qat.apply(fxq.disable_observer)
+    y = qat(x)
+    for parameter in qat.parameters():
+        parameter.data = parameter.data * 2
+    assert torch.allclose(torch.autograd.grad(y.sum(), x)[0], expected, atol=0.05)  # another batch, another input grid
+
+
+def test_hooks_of_a_weights_fake_quant_run():
+    qat = fxq.prepare_qat(nn.Sequential(nn.Linear(6, 4)).train(), torch.randn(2, 6))
+    seen = []
+    qat.get_submodule("0").weight_fake_quant.register_forward_hook(lambda *_: seen.append(None))
+    qat(torch.randn(2, 6))
+    assert len(seen) == 1

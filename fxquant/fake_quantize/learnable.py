@@ -112,11 +112,14 @@ class LearnableFakeQuantize(FakeQuantizeBase):
     def make_room(self, x: Tensor) -> None:
         axis = self.scheme.axis
         if self.channel_len is None and axis is not None:
-            self.channel_len = x.shape[axis]
-            for name in ("scale", "zero_point"):
-                first: nn.Parameter = getattr(self, name)
-                expanded = first.detach().expand(self.channel_len).clone()
-                setattr(self, name, nn.Parameter(expanded, requires_grad=first.requires_grad))
+            self._expand(x.shape[axis])
+
+    def _expand(self, channels: int) -> None:
+        self.channel_len = channels
+        for name in ("scale", "zero_point"):
+            first: nn.Parameter = getattr(self, name)
+            expanded = first.detach().expand(channels).clone()
+            setattr(self, name, nn.Parameter(expanded, requires_grad=first.requires_grad))
 
     @torch.no_grad()
     def _estimate(self, x: Tensor) -> None:
@@ -236,6 +239,15 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         """Whether values are rounded to the grid."""
         self.set_switch("fake_quant_enabled", enabled)
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Learn on if the saved module did; take as many channels as it had, if none were counted yet."""
+        saved = state_dict.get(prefix + "scale")
+        if isinstance(saved, Tensor) and self.channel_len is None and self.scheme.axis is not None:
+            self._expand(saved.numel())
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self.scale.requires_grad_(self.is_on("learning_enabled"))
+        self.zero_point.requires_grad_(self.is_on("learning_enabled"))
 
     def __prepare_scriptable__(self) -> LearnableFakeQuantize:
         raise refuse_script(self, "torch.compile and torch.export take it; FakeQuantize can be scripted")

@@ -45,9 +45,15 @@ class OwnIntegersFakeQuantize(nn.Module):
 class _WithValues(torch.autograd.Function):
     """The second tensor, with the gradient going to the first."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, differentiable: Tensor, values: Tensor) -> Tensor:
+    def forward(differentiable: Tensor, values: Tensor) -> Tensor:
         return values.view_as(values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Nothing is kept."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

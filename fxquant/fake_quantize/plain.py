@@ -10,6 +10,7 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.graph.query import has_hooks
 from fxquant.kernels import fake_quantize_per_tensor_affine
 from fxquant.kernels.fake_quantize_folded import fake_quantize_folded
 from fxquant.observers.base import ObserverBase, refuse_to_trace
@@ -107,7 +108,7 @@ class FakeQuantize(FakeQuantizeBase):
 
     def rounds_plainly(self, factor: Tensor | None, axis: int) -> bool:
         """Whether ``rounding_of`` can do what ``forward`` does; with a factor for each index of dimension ``axis``."""
-        if type(self).forward is not FakeQuantize.forward:
+        if type(self).forward is not FakeQuantize.forward or has_hooks(self):
             return False
         return factor is None or (axis == 0 and self.scheme.axis in (None, 0) and not self.scheme.float_qparams)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.affine import FLOATS, Grid, make_grid, real
 from fxquant.kernels.checks import check_count, check_dtype, check_limits, check_zero_points
-from fxquant.kernels.gradient import differentiate
+from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward, refuse_derivative
 from fxquant.kernels.library import define
 from fxquant.kernels.qparams import along, scale_values, zero_point_values
 
@@ -133,24 +133,19 @@ def _backward_fake(
     return torch.empty_like(input, memory_format=torch.contiguous_format), torch.empty_like(factor)
 
 
-class _Folded(torch.autograd.Function):
+class _Folded(Differentiable):
     """Keeps what goes in, of which the graph holds the weight anyway, and nothing else."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, factor: Tensor, scale: Tensor, zero_point: Tensor, *limits: int) -> Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            y = torch.ops.fxquant.fake_quantize_folded.default(input, factor, scale, zero_point, *limits)
         ctx.save_for_backward(input, factor, scale, zero_point)
         ctx.limits = limits
-        return y
+        return below_autograd(_FORWARD, input, factor, scale, zero_point, *limits)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         input, *grids = ctx.saved_tensors
-        of_input, of_factor = torch.ops.fxquant.fake_quantize_folded_backward.default(
-            grad.to(input.dtype), input, *grids, *ctx.limits
-        )
+        of_input, of_factor = in_backward(_BACKWARD, grad.to(input.dtype), input, *grids, *ctx.limits)
         wanted = ctx.needs_input_grad
         return of_input if wanted[0] else None, of_factor if wanted[1] else None, None, None, None, None
 
@@ -161,5 +156,9 @@ define(
     f"fake_quantize_folded_backward(Tensor grad, {_ARGUMENTS}) -> (Tensor, Tensor)",
     reference=backward_reference,
     fake=_backward_fake,
+    gradient=True,
 )
-differentiate(torch.ops.fxquant.fake_quantize_folded.default, _Folded.apply, tensors=2)
+_FORWARD = torch.ops.fxquant.fake_quantize_folded.default
+_BACKWARD = torch.ops.fxquant.fake_quantize_folded_backward.default
+refuse_derivative(_BACKWARD, tensors=3)
+differentiate(_FORWARD, _Folded.apply, tensors=2)

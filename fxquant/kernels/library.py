@@ -110,6 +110,8 @@ def _one_by_one(operator: str) -> Callable[..., Any]:
             raise KernelError(
                 f"fxquant::{operator} changes its arguments, so torch.vmap cannot run it", hint="call it in a loop"
             )
+        if info.batch_size == 0:
+            raise KernelError(f"fxquant::{operator} cannot tell the result of an empty batch", got="torch.vmap over 0")
         of_args = list(zip(args, in_dims, strict=True))
         results = [
             call(*(arg if dim is None else arg.select(dim, i) for arg, dim in of_args)) for i in range(info.batch_size)

@@ -69,8 +69,8 @@ class FakeQuantizedWeight(WeightOnGrid):
         if isinstance(fake_quant, FakeQuantize) and fake_quant.rounds_plainly(factor, self.output_axis):
             rounding = fake_quant.rounding_of(weight, factor)
             rounded = rounding(weight, factor)
-            kept = None if factor is None else factor.detach()
-            with made_anew(rounded, weight, lambda: rounding(weight.detach(), kept)):
+            kept, kept_factor = weight.detach(), None if factor is None else factor.detach()
+            with made_anew(rounded, weight, lambda: rounding(kept, kept_factor)):
                 return self.torch_class.forward(WithWeight(self, rounded), input, *args, **kwargs)
         if factor is None:
             rounded = fake_quant(weight)

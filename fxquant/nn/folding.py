@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.kernels.gradient import differentiate
+from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate
 from fxquant.kernels.library import compose
 
 SMALLEST_FACTOR = 1e-12
@@ -60,13 +60,12 @@ def _fake(gamma: Tensor, running_var: Tensor, eps: float) -> tuple[Tensor, Tenso
     return torch.empty_like(running_var), torch.empty_like(gamma)
 
 
-class _Factor(torch.autograd.Function):
+class _Factor(Differentiable):
     """Keeps the slope, and not the variance: the batch norm changes it before the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, gamma: Tensor, running_var: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        with torch._C._AutoDispatchBelowAutograd():
-            factor, slope = torch.ops.fxquant.training_factor.default(gamma, running_var, eps)
+        factor, slope = below_autograd(torch.ops.fxquant.training_factor.default, gamma, running_var, eps)
         ctx.save_for_backward(slope)
         ctx.mark_non_differentiable(slope)
         return factor, slope

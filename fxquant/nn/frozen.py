@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fxquant.errors import InputError
+from fxquant.errors import warn
 
 
 class FrozenStatistics(nn.Module):
@@ -47,17 +47,15 @@ _THAWED = {frozen: kind for kind, frozen in FROZEN.items()}
 def freeze_bn_stats(module: nn.Module) -> None:
     """For ``model.apply``: batch norms normalize by their running statistics, which no longer change.
 
-    This holds until ``update_bn_stats``, whatever ``train()`` is called. Weight and bias still get gradients.
-
-    Raises:
-        InputError: a class derived from a batch norm, of which nobody here knows what it does with statistics.
+    This holds until ``update_bn_stats``, whatever ``train()`` is called. Weight and bias still get gradients. A class
+    derived from a batch norm, of which nobody here knows what it does with statistics, is left alone, with a warning.
     """
     if type(module) in FROZEN:
         module.__class__ = FROZEN[type(module)]
         module.eval()
     elif isinstance(module, _BatchNorm) and type(module) not in _THAWED:
-        raise InputError(
-            "the statistics of this kind of batch norm cannot be frozen",
+        warn(
+            "the statistics of this kind of batch norm are not frozen",
             got=type(module).__name__,
             expected=", ".join(kind.__name__ for kind in FROZEN),
             hint="freeze it yourself, by eval() after each train()",

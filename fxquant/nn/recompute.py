@@ -18,6 +18,14 @@ class _View(NamedTuple):
     offset: int
 
 
+def _hooks_are_forbidden() -> bool:
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None
+    )
+
+
 def _as_it_is(kept: Any) -> Any:
     return kept
 
@@ -30,9 +38,10 @@ def made_anew(value: Tensor, source: Tensor, make: Callable[[], Tensor]) -> Abst
         source: The parameter that it is made of. If it changes before the backward pass, that raises, as autograd does.
         make: Gives ``value`` again, to the bit, and laid out alike.
 
-    Compiled code does without: what is kept is then the compiler's choice.
+    Compiled code does without: what is kept is then the compiler's choice. So do transforms of ``torch.func``, and
+    blocks where hooks are forbidden.
     """
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and value.requires_grad):
+    if not (torch.is_grad_enabled() and value.requires_grad) or _hooks_are_forbidden():
         return nullcontext()
     storage, version = value.untyped_storage().data_ptr(), source._version
 

@@ -53,6 +53,25 @@ def test_learned_steps_start_train_and_end_in_int8(weight_bits, activation_bits)
     assert fxq.convert(qat.eval(), check=torch.randn(16, 3, 8, 8)).parity.breaches == ()
 
 
+def test_learned_steps_go_on_learning_in_a_model_that_takes_the_state():
+    x = torch.randn(4, 6)
+
+    def build():
+        torch.manual_seed(0)
+        return fxq.prepare_qat(nn.Sequential(nn.Linear(6, 5)).train(), x, get_lsq_qconfig(4, 4))
+
+    trained, resumed = build(), build()
+    trained(x)
+    trained.apply(fxq.enable_param_learning)
+    resumed.load_state_dict(trained.state_dict())
+    assert all(parameter.requires_grad for parameter in fxq.scale_parameters(resumed))
+    gradients = []
+    for model in (trained, resumed):
+        model(x).square().sum().backward()
+        gradients.append([parameter.grad for parameter in fxq.scale_parameters(model)])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
 def test_learned_steps_without_training():
     torch.manual_seed(0)
     x = torch.randn(4, 6)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxquant.errors import InputError
+from fxquant.errors import FxQuantWarning
 from fxquant.nn.frozen import FROZEN, freeze_bn_stats, update_bn_stats
 
 
@@ -62,9 +62,11 @@ def test_every_kind_freezes_copies_and_pickles(kind):
     assert type(module) is FROZEN[kind]
 
 
-def test_a_derived_class_is_refused_by_name():
+def test_a_derived_class_is_left_alone_with_a_warning():
     class Mine(nn.BatchNorm2d):
         pass
 
-    with pytest.raises(InputError, match="Mine"):
-        freeze_bn_stats(Mine(3))
+    model = nn.Sequential(nn.BatchNorm2d(3), Mine(3), nn.BatchNorm2d(3))
+    with pytest.warns(FxQuantWarning, match="Mine"):
+        model.apply(freeze_bn_stats)
+    assert [module.training for module in model] == [False, True, False]

@@ -37,7 +37,7 @@ def test_one_unit(plan_of, body, pattern, inputs):
     plan = plan_of(body, conv=conv(), bn=bn())
     assert [unit.pattern for unit in plan.units] == [pattern]
     assert plan.units[0].inputs == inputs
-    assert set(plan.units[0].roles) == {*inputs, "weight", "y"}
+    assert set(plan.units[0].roles) == {*inputs, "weight", "mean", "y"}
     assert plan.rejections == ()
 
 

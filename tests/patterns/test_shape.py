@@ -135,7 +135,7 @@ def test_parts_are_taken_as_integers(forms_behind_conv, pattern, split):
     assert forms.units == ["conv", pattern, "getitem", "getitem", "relu", "add"]
     plan = forms.prepared.plan
     assert {plan.grid_owner(unit.roles["y"]) for unit in plan.units[:-1]} == {TensorRef("conv")}
-    assert set(forms.prepared.observers) == {"x", "conv", "prod", "add"}
+    assert set(forms.prepared.observers) == {"x", "x@-3", "conv", "prod", "add"}
 
 
 @pytest.mark.parametrize(
