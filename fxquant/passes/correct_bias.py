@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from fxquant.graph.edit import add_module
 from fxquant.graph.macs import TRANSPOSED
-from fxquant.graph.query import called_module
+from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantized import FLOAT_BIAS
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import rounded_weight, weighted_nodes
+from fxquant.passes.tap_shares import Sizes, tap_shares
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"))
@@ -25,12 +25,22 @@ def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
             continue
         means = ctx.means.get(unit.roles["mean"])
         rounded = None if means is None else rounded_weight(node, unit, ctx)
-        layer = corrected(called_module(node), rounded, means)
+        layer = corrected(called_module(node), rounded, means, spatial_sizes(node))
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm
 
 
-def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None) -> nn.Module:
+def spatial_sizes(node: Node) -> Sizes | None:
+    """Of input and output of the convolution that ``node`` calls, on the example; None where they are not known.
+
+    Calls on other sizes have other shares of padding, but one bias.
+    """
+    x, y = (value_of(each) if isinstance(each, Node) else None for each in (node.args[0], node))
+    first = 2 - called_module(node).weight.dim()
+    return (x.shape[first:], y.shape[first:]) if first and x is not None and y is not None else None
+
+
+def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, sizes: Sizes | None = None) -> nn.Module:
     """A copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
 
     It has a bias even where nothing is known, so that the state of a calibrated model fits a shell.
@@ -38,8 +48,8 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None) ->
     Args:
         layer: Convolution, transposed convolution or linear layer. Not changed.
         rounded: Of the shape of its weight.
-        means: float64 [C_in], the mean of each input channel. The zeros that a convolution pads with are taken for
-            values like others, and all outputs of a transposed convolution for sums of equally many.
+        means: float64 [C_in], the mean of each input channel, taken to be the same at all places.
+        sizes: Spatial, of input and output of a convolution: they say what part of its sums is padding.
 
     Source:
         Nagel et al., arXiv:1906.04721, section 4.2, with means that were measured.
@@ -50,20 +60,20 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None) ->
     zeros = new.weight.detach().new_zeros(outputs)
     bias = (zeros if old is None else old.detach()).double()
     if rounded is not None and means is not None:
-        bias = bias - mean_error(layer, (rounded.double() - new.weight.detach().double()), means)
+        bias = bias - mean_error(layer, rounded.double() - new.weight.detach().double(), means, sizes)
     new._buffers = {**layer._buffers, FLOAT_BIAS: zeros if old is None else old.detach()}
     new._non_persistent_buffers_set = {*layer._non_persistent_buffers_set, FLOAT_BIAS}
     new._parameters = {**layer._parameters, "bias": nn.Parameter(bias.to(new.weight.dtype), new.weight.requires_grad)}
     return new
 
 
-def mean_error(layer: Any, error: Tensor, means: Tensor) -> Tensor:
+def mean_error(layer: Any, error: Tensor, means: Tensor, sizes: Sizes | None = None) -> Tensor:
     """What ``error`` in place of the weight of ``layer`` gives for inputs of those means; float64 [C_out]."""
     groups = getattr(layer, "groups", 1)
-    taps = error.flatten(2).sum(2) if error.dim() > 2 else error
+    taps = (error * tap_shares(layer, sizes).to(error.device)).flatten(2).sum(2) if error.dim() > 2 else error
     by_group = means.to(error.device).view(groups, -1, 1)
-    if isinstance(layer, TRANSPOSED):  # [C_in, C_out / groups]; each output sees one tap of as many as the stride says
-        taps = taps.view(groups, -1, taps.shape[1]).transpose(1, 2) / math.prod(layer.stride)
+    if isinstance(layer, TRANSPOSED):  # [C_in, C_out / groups]
+        taps = taps.view(groups, -1, taps.shape[1]).transpose(1, 2)
     else:
         taps = taps.view(groups, -1, taps.shape[1])
     return (taps @ by_group).flatten()

@@ -32,6 +32,13 @@ LAYERS = {
     "conv3d": (nn.Conv3d(6, 4, 2), (2, 6, 4, 4, 4)),
     "transposed": (nn.ConvTranspose2d(6, 4, 2, stride=2), (4, 6, 5, 5)),
     "transposed in groups": (nn.ConvTranspose1d(6, 4, 3, stride=3, groups=2, bias=False), (4, 6, 9)),
+    "conv2d with as much padding as image": (nn.Conv2d(6, 8, 3, padding=4), (4, 6, 12, 12)),
+    "depthwise on four values": (nn.Conv2d(6, 6, 3, padding=1, groups=6), (4, 6, 2, 2)),
+    "conv2d to the same size": (nn.Conv2d(6, 4, (5, 3), padding="same", dilation=2, groups=2), (4, 6, 5, 4)),
+    "conv1d, padded and strided": (nn.Conv1d(6, 4, 5, stride=3, padding=3), (4, 6, 7)),
+    "conv2d around a ring": (nn.Conv2d(6, 4, 3, padding=2, padding_mode="circular"), (4, 6, 5, 5)),
+    "transposed, overlapping": (nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1), (4, 6, 4, 5)),
+    "transposed with gaps": (nn.ConvTranspose1d(6, 4, 2, stride=3, groups=2), (4, 6, 4)),
 }
 
 
@@ -41,7 +48,7 @@ def output_means(y: Tensor, layer: nn.Module) -> Tensor:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_formula_is_the_mean_of_what_the_error_gives(name):
-    """Of inputs that are the same everywhere in a channel, a convolution without padding sees nothing but means."""
+    """Exactly so for inputs that are the same everywhere in a channel."""
     layer, shape = copy.deepcopy(LAYERS[name][0]).double(), LAYERS[name][1]
     torch.manual_seed(0)
     error, means = torch.randn_like(layer.weight), torch.randn(6, dtype=torch.float64)
@@ -50,8 +57,11 @@ def test_the_formula_is_the_mean_of_what_the_error_gives(name):
     with torch.no_grad():
         layer.weight.copy_(error)
         layer.bias = None
-        expected = output_means(layer(x), layer)
-    torch.testing.assert_close(mean_error(layer, error, means), expected, rtol=FLOAT64, atol=FLOAT64)
+        y = layer(x)
+    sizes = (tuple(x.shape[2:]), tuple(y.shape[2:]))
+    torch.testing.assert_close(
+        mean_error(layer, error, means, sizes), output_means(y, layer), rtol=FLOAT64, atol=FLOAT64
+    )
 
 
 def converted(layer: nn.Module, x: Tensor, qconfig: Any, to: str) -> Any:
@@ -71,7 +81,7 @@ def test_the_mean_of_the_output_is_kept(name, to):
             qconfig.correct_bias: (output_means(converted(layer, x, qconfig, to)(x), layer) - expected).norm()
             for qconfig in (COARSE, PLAIN)
         }
-    edges = 0.2 if "conv" in name or name == "depthwise" else 0.0  # values near them meet fewer taps
+    edges = 0.2 if "conv" in name or "depthwise" in name else 0.0  # values near them meet other taps than values inside
     assert off[True] < (LEFT + edges) * off[False]
 
 
