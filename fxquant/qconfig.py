@@ -254,8 +254,7 @@ class QConfigMapping:
         unused = []
         for rule in self.rules():
             if rule.kind == "object_type" and rule.key not in types:
-                known = {_name(object_type): object_type for object_type in types}
-                unused.append(UnusedRule(rule, did_you_mean(_name(rule.key), known)))
+                unused.append(UnusedRule(rule, _hint_for_type(rule.key, types)))
             elif rule.kind == "module_name_regex" and not any(re.match(rule.key, name) for name in names):
                 unused.append(UnusedRule(rule, "the expression must match from the start of a module's path"))
             elif rule.kind == "module_name" and rule.key not in names:
@@ -369,6 +368,17 @@ def _path_and_parents(path: str) -> Iterable[str]:
     while path:
         yield path
         path = path.rpartition(".")[0]
+
+
+def _hint_for_type(key: ObjectType, types: Iterable[ObjectType]) -> str:
+    """The nearest type; where a string was given, and that is a class or a function, said to be one."""
+    known = {_name(found): found for found in sorted(types, key=lambda found: isinstance(found, str))}
+    hint = did_you_mean(_name(key), known)
+    if isinstance(key, str):
+        for name, found in known.items():
+            if not isinstance(found, str):
+                hint = hint.replace(repr(name), f"the {'class' if isinstance(found, type) else 'function'} {name}")
+    return hint
 
 
 def _name(target: object) -> str:

@@ -291,3 +291,19 @@ def test_of():
     rules = QConfigMapping()
     assert QConfigMapping.of(rules) is rules
     assert QConfigMapping.of(INT4).global_qconfig is INT4
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("Linear", "did you mean the class Linear?"),
+        ("Liner", "did you mean the class Linear?"),
+        ("einsum", "did you mean the function einsum?"),
+        ("ad", "did you mean 'add'?"),
+        (nn.Bilinear, "did you mean 'Linear'?"),
+    ],
+)
+def test_a_name_in_place_of_a_type_is_answered_with_what_it_is_the_name_of(key, hint):
+    rules = QConfigMapping().set_object_type(key, None)
+    (unused,) = rules.unused_rules([], [nn.Linear, torch.einsum, "add", operator.add])
+    assert unused.hint == hint

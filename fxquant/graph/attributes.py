@@ -20,6 +20,7 @@ from fxquant.graph.query import VALUE, is_shape_query
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """What torch keeps in a module for itself."""
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,15 @@ def is_made_of_sizes(node: Node) -> bool:
 
 def holds_proxy(value: Any) -> bool:
     """Whether a value is a proxy, or a container with one in it."""
-    if isinstance(value, dict):
-        return any(map(holds_proxy, value.values()))
-    return any(map(holds_proxy, value)) if isinstance(value, _CONTAINERS) else isinstance(value, Proxy)
+    pending, seen = [value], set()
+    while pending:
+        one = pending.pop()
+        if isinstance(one, Proxy):
+            return True
+        if id(one) not in seen:
+            seen.add(id(one))
+            pending += _deep(one)
+    return False
 
 
 def _kept(value: Any) -> Any:
@@ -151,48 +158,69 @@ def _own(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 class Snapshot:
-    """A value, and what it held."""
+    """A value, and what it held: every tensor and container in it, each once, so that a cycle ends."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._held: Any = None
-        if isinstance(value, Tensor):
-            self._held = value._version, value.detach().clone()
-        elif isinstance(value, dict):
-            self._held = {key: Snapshot(item) for key, item in value.items()}
-        elif isinstance(value, _CONTAINERS):
-            self._held = [Snapshot(item) for item in value]
+        self._held: dict[int, tuple[Any, Any]] = {}
+        """By ``id``: a tensor with its version and values, or a container with its items."""
+        pending = [value]
+        while pending:
+            one = pending.pop()
+            if id(one) in self._held or not isinstance(one, (Tensor, *_CONTAINERS)):
+                continue
+            held: Any = (one._version, one.detach().clone()) if isinstance(one, Tensor) else _items(one)
+            self._held[id(one)] = one, held
+            pending += _deep(one)
 
     def matches(self, value: Any) -> bool:
         """Whether ``value`` is the same and holds the same."""
-        if isinstance(value, Tensor):
-            return value is self.value and value._version == self._held[0]
-        if type(value) is not type(self.value):
-            return False
-        if isinstance(value, dict):
-            return value.keys() == self._held.keys() and all(self._held[key].matches(value[key]) for key in value)
-        if isinstance(value, _CONTAINERS):
-            return len(value) == len(self._held) and all(
-                old.matches(item) for old, item in zip(self._held, value, strict=True)
-            )
-        plain = isinstance(value, (bool, int, float, complex, str, bytes))
-        return value is self.value or (plain and bool(value == self.value))
+        pending, seen = [(self.value, value)], set()
+        while pending:
+            old, new = pending.pop()
+            if type(new) is not type(old):
+                return False
+            if id(old) not in self._held:
+                if new is not old and not (isinstance(old, _PLAIN) and bool(new == old)):
+                    return False
+                continue
+            _, held = self._held[id(old)]
+            if isinstance(old, Tensor):
+                if new is not old or new._version != held[0]:
+                    return False
+            elif (id(old), id(new)) not in seen:
+                seen.add((id(old), id(new)))
+                if len(new) != len(held) or (isinstance(new, dict) and new.keys() != held.keys()):
+                    return False
+                pairs = (
+                    ((held[key], new[key]) for key in held) if isinstance(new, dict) else zip(held, new, strict=True)
+                )
+                pending += [(a, b) for a, b in pairs if a is not b or type(a) not in _PLAIN]
+        return True
 
     def restored(self) -> Any:
-        """The value as it was: the same tensor, with the values that it had; containers anew."""
-        if isinstance(self.value, Tensor):
-            if self.value._version != self._held[0]:
+        """The value as it was: the same tensors, with the values that they had, in the same containers."""
+        for one, held in self._held.values():
+            if not isinstance(one, Tensor):
+                _fill(one, held)
+            elif one._version != held[0]:
                 with torch.no_grad():
-                    self.value.copy_(self._held[1])
-            return self.value
-        if isinstance(self.value, dict):
-            return _filled(self.value, {key: item.restored() for key, item in self._held.items()})
-        items = [item.restored() for item in self._held] if isinstance(self.value, _CONTAINERS) else []
-        return _filled(self.value, items) if isinstance(self.value, (list, set, deque)) else self.value
+                    one.copy_(held[1])
+        return self.value
 
 
-def _filled(container: Any, items: Any) -> Any:
-    """The same container, that others may hold too, with these items."""
-    container.clear()
-    (container.extend if isinstance(container, (list, deque)) else container.update)(items)
-    return container
+def _items(container: Any) -> Any:
+    return dict(container) if isinstance(container, dict) else list(container)
+
+
+def _deep(value: Any) -> Iterator[Any]:
+    """What a container holds beside plain values; nothing for anything else."""
+    inner: Any = value if isinstance(value, _CONTAINERS) else ()
+    return (item for item in (inner.values() if isinstance(inner, dict) else inner) if type(item) not in _PLAIN)
+
+
+def _fill(container: Any, items: Any) -> None:
+    """Give a container, that others may hold too, these items; one that cannot be changed has them still."""
+    if isinstance(container, (dict, list, set, deque)):
+        container.clear()
+        (container.extend if isinstance(container, (list, deque)) else container.update)(items)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import functools
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, SupportsIndex, cast
 
 from torch import nn
 from torch.fx import GraphModule
@@ -19,23 +23,56 @@ def modules_beside(model: nn.Module, gm: GraphModule) -> dict[str, nn.Module]:
     return {name: module for name, module in unused.items() if not module.state_dict()}
 
 
+def bound_to_traced(found: Any, gm: GraphModule, name: str, kind: type) -> Any:
+    """What ``gm.name`` is, where the user's class ``kind`` has ``found`` by that name.
+
+    A method that returns its ``self``, alone or in a tuple, returns ``gm``.
+    """
+    if not hasattr(type(found), "__get__"):
+        return found
+    value = found.__get__(TracedSelf(gm, name, kind), kind)
+    if type(getattr(value, "__self__", None)) is not TracedSelf:
+        return _with_model(value)
+
+    @functools.wraps(value)
+    def method(model: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        return _with_model(found.__get__(TracedSelf(model, name, kind), kind)(*args, **kwargs))
+
+    return types.MethodType(method, gm)
+
+
+def _with_model(value: Any) -> Any:
+    """A value, or a tuple, with the traced model for a ``TracedSelf``; deeper inside, one is pickled as the model."""
+    if type(value) is tuple:
+        return tuple(traced_model(item) if type(item) is TracedSelf else item for item in value)
+    return traced_model(value) if type(value) is TracedSelf else value
+
+
+def traced_model(view: TracedSelf) -> GraphModule:
+    """The model behind a ``TracedSelf``."""
+    return cast(GraphModule, object.__getattribute__(view, "_TracedSelf__gm"))
+
+
 class TracedSelf:
     """What such a method gets as ``self``: the traced model, without the layers that its graph has made its own.
 
     ``self(x)`` runs the graph. Batch norms, activations and residuals may be inside of a layer that has become
     integers, so that calling that layer alone would give something else than the float one: it raises instead.
+    Its class is said to be the user's, so that ``super().method()`` finds what that class inherits.
     """
 
-    def __init__(self, gm: GraphModule, name: str) -> None:
-        object.__setattr__(self, "_traced", gm)
-        object.__setattr__(self, "_method", name)
+    __slots__ = ("__gm", "__kind", "__method")  # no __dict__ of its own: vars(self) is that of the model
+
+    def __init__(self, gm: GraphModule, name: str, kind: type) -> None:
+        for slot, value in (("gm", gm), ("method", name), ("kind", kind)):
+            object.__setattr__(self, f"_TracedSelf__{slot}", value)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        return type(self._traced)
+        return self.__kind
 
     def __getattr__(self, name: str) -> Any:
-        gm: GraphModule = object.__getattribute__(self, "_traced")
+        gm = self.__gm
         if name in vars(gm).get(BESIDE, {}):
             return vars(gm)[BESIDE][name]
         if (module := gm._modules.get(name)) is not None and not _is_whole(module):
@@ -46,17 +83,64 @@ class TracedSelf:
             raise self._no_part(name, "the graph does not use it, so it was left out") from error
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._traced, name, value)
+        setattr(self.__gm, name, _with_model(value))
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__gm, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._traced(*args, **kwargs)
+        return self.__gm(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return self.__gm is (traced_model(other) if type(other) is TracedSelf else other)
+
+    def __hash__(self) -> int:
+        return hash(self.__gm)
+
+    def __repr__(self) -> str:
+        return repr(self.__gm)
+
+    def __dir__(self) -> Iterable[str]:
+        return {*dir(self.__gm), *dir(self.__kind)}
+
+    def __copy__(self) -> GraphModule:
+        return copy.copy(self.__gm)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return _itself, (self.__gm,)
+
+    def __bool__(self) -> bool:
+        return not hasattr(self.__kind, "__len__") or len(self) > 0
+
+    def __len__(self) -> int:
+        return int(self.__operator("__len__")())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.__operator("__iter__")())
+
+    def __contains__(self, item: object) -> bool:
+        own = hasattr(self.__kind, "__contains__")
+        return bool(self.__operator("__contains__")(item)) if own else item in iter(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__operator("__getitem__")(key)
+
+    def __operator(self, name: str) -> Any:
+        """What the user's own class says of ``len(self)`` and the like; torch's containers would count the graph."""
+        found = getattr(self.__kind, name, None)
+        if found is None:
+            raise TypeError(f"{self.__kind.__name__!r} has no {name}")
+        if str(getattr(found, "__module__", "")).startswith("torch."):
+            raise self._no_part(name, "its layers are part of the graph now, and do not run by themselves")
+        return functools.partial(found, self)
 
     def _no_part(self, name: str, why: str) -> MethodError:
         return MethodError(
-            f"the method {self._method!r} needs self.{name}, which this model has not as the float model had it: {why}",
-            at=f"{type(self._traced).__name__}.{self._method}",
+            f"the method {self.__method!r} needs self.{name}, which this model has not as the float model had it: "
+            f"{why}",
+            at=f"{type(self.__gm).__name__}.{self.__method}",
             expected="a method that calls self(...), and uses attributes",
-            hint=f"let forward return what {self._method!r} wants; or quantize the part that it runs by itself",
+            hint=f"let forward return what {self.__method!r} wants; or quantize the part that it runs by itself",
         )
 
 
@@ -64,3 +148,8 @@ def _is_whole(module: nn.Module) -> bool:
     """Whether a module of a graph still computes what it did in the user's model."""
     inner = list(module.modules())
     return not any(type(one) is nn.Module or type(one).__module__.startswith("fxquant.") for one in inner)
+
+
+def _itself(gm: GraphModule) -> GraphModule:
+    """How a ``TracedSelf`` is unpickled: it stays nowhere but in the method that got it."""
+    return gm

@@ -14,7 +14,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.graph.methods import TracedSelf
+from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, REGULARIZER, VALUE, WEIGHT, WRITTEN
 
 _KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, "stack_trace")
@@ -69,11 +69,9 @@ class NamedGraphModule(GraphModule):
             users = self.__dict__.get(USERS_CLASS)
             kind = None if users is None or name.startswith("__") else users.find()
             found = inspect.getattr_static(kind, name, None)
-            if found is None:
+            if kind is None or found is None:
                 raise
-        if not hasattr(type(found), "__get__"):
-            return found
-        return found.__get__(TracedSelf(self, name), kind)
+        return bound_to_traced(found, self, name, kind)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
         state = copy.deepcopy(_state(self), memo)

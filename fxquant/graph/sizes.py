@@ -21,9 +21,9 @@ _SPATIAL: dict[Any, int] = {
 _SAME: tuple[Any, ...] = (
     *(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, F.dropout, F.dropout1d, F.dropout2d),
     *(F.relu, F.relu6, F.hardtanh, F.gelu, F.silu, F.mish, F.hardswish, F.elu, F.leaky_relu, F.softmax),
-    *(torch.sigmoid, torch.tanh, torch.clamp, "contiguous", "clone", torch.roll, "roll", torch.flip, "flip"),
+    *(torch.sigmoid, torch.tanh, "contiguous", "clone", torch.roll, "roll", torch.flip, "flip"),
 )
-"""Operators whose result has the shape of their first argument."""
+"""Operators whose result has the shape of their first argument, whatever the others are: those are numbers."""
 
 
 Dims = frozenset[int]
@@ -70,15 +70,19 @@ def _normalized(node: Node, module: Any, rank: int, known: Known) -> Dims:
 
 def _as_first(node: Node, module: Any, rank: int, known: Known) -> Dims:
     source: Any = node.args[0] if node.args else None
-    return known.get(source, _NONE)
+    info = value_of(source) if isinstance(source, Node) else None
+    return known[source] if info is not None and len(info.shape) == rank else _NONE
 
 
 def _broadcast(node: Node, module: Any, rank: int, known: Known) -> Dims:
-    """A size other than 1 of one operand is that of the result; a size of 1 only if the other's is known too."""
+    """A size other than 1 of one operand is that of the result; a size of 1 only if those of the others are known too.
+
+    Operands are all tensors among the arguments: the bounds of ``torch.clamp`` may be numbers or tensors.
+    """
     sizes: list[dict[int, int | None]] = []
-    for operand in node.args[:2]:
-        info = value_of(operand) if isinstance(operand, Node) else None
-        if isinstance(operand, Node) and info is not None:
+    for operand in node.all_input_nodes:
+        info = value_of(operand)
+        if info is not None:
             own, ahead = known[operand], rank - len(info.shape)
             sizes.append({ahead + i: size if i in own else None for i, size in enumerate(info.shape)})
     by_dim = {dim: [own[dim] for own in sizes if dim in own] for dim in range(rank)}
@@ -92,6 +96,6 @@ _RULES: dict[Any, Callable[[Node, Any, int, Known], Dims]] = {
     **dict.fromkeys((*_SPATIAL, *_BATCH_NORMS), _channels),
     **dict.fromkeys((nn.LayerNorm, F.layer_norm, nn.RMSNorm), _normalized),
     **dict.fromkeys(_SAME, _as_first),
-    **dict.fromkeys((torch.add, torch.sub, torch.mul, torch.div), _broadcast),
+    **dict.fromkeys((torch.add, torch.sub, torch.mul, torch.div, torch.clamp), _broadcast),
 }
 """Function or type of a layer -> the fixed dimensions, told of a call, its module, the rank, and what came before."""

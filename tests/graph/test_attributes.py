@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.fx import Graph, Proxy
 
-from fxquant.graph.attributes import Attributes, StateAssignmentError, holds_proxy, no_traced_attributes
+from fxquant.graph.attributes import Attributes, Snapshot, StateAssignmentError, holds_proxy, no_traced_attributes
+from fxquant.graph.tracing import trace
 
 
 class Inner(nn.Module):
@@ -123,3 +124,39 @@ def keep(module: nn.Module, proxy: Proxy) -> None:
     with no_traced_attributes(module):
         module._parameters["weight"] = proxy
         module.seen = proxy
+
+
+def cyclic(tail: list[Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"tail": tail}
+    made["self"], made["pair"] = made, (made, tail)
+    return made
+
+
+def test_what_holds_itself_is_looked_at_once():
+    model = Inner()
+    model.meta = kept = cyclic([1])
+    attributes = Attributes(model)
+    assert attributes.changes() == []
+    model.meta = cyclic([1])
+    assert attributes.changes() == []
+    assert not holds_proxy(model.meta)
+    model.meta = cyclic([2])
+    assert [change.name for change in attributes.changes()] == ["meta"]
+    model.meta = kept
+    kept["tail"].append(Proxy(Graph().placeholder("x")))
+    assert holds_proxy(kept)
+    attributes.put_back()
+    assert model.meta is kept
+    assert kept["tail"] == [1]
+    assert kept["self"] is kept
+
+
+def test_a_model_with_an_attribute_that_holds_itself_is_traced():
+    model, x = nn.Sequential(nn.Linear(2, 2)), torch.rand(1, 2)
+    model.meta = cyclic([1])
+    assert torch.equal(trace(model, example_args=(x,))(x), model(x))
+
+
+def test_plain_items_are_no_snapshots_of_their_own():
+    snapshot = Snapshot({index: str(index) for index in range(100)})
+    assert len(snapshot._held) == 1

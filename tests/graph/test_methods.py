@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
 
 import pytest
 import torch
@@ -94,3 +98,160 @@ def test_what_is_not_there_at_all():
 def test_only_modules_without_state_are_kept_beside_the_graph():
     model = Net().eval()
     assert modules_beside(model, trace(model, example_args=(X,))) == {"criterion": model.criterion}
+
+
+class Base(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+    def scores(self, x: Tensor) -> Tensor:
+        return self(x) * 2
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class Owner(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> int:
+        return index + len(self)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 2))
+
+    def fuse(self) -> Owner:
+        return self
+
+    def both(self, x: Tensor) -> tuple[Owner, Tensor]:
+        return self, self(x)
+
+    def in_a_list(self) -> list[Owner]:
+        return [self]
+
+    def remember(self) -> None:
+        self.me = self
+
+    def forget(self) -> int:
+        self.count = 1
+        value = self.count
+        del self.count
+        return value
+
+    def operators(self) -> tuple[Any, ...]:
+        return len(self), self[1], [*self], 2 in self, bool(self)
+
+    def copies(self) -> tuple[Any, ...]:
+        return copy.copy(self), copy.deepcopy(self)
+
+    def scores(self, x: Tensor) -> Tensor:
+        return super().scores(x) + 1
+
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(x)
+
+    def unknown(self) -> Any:
+        return super().nothing()
+
+    def who(self) -> tuple[Any, ...]:
+        return isinstance(self, Owner), self.__class__, hash(self), repr(self), "scores" in dir(self), vars(self)
+
+    @property
+    def itself(self) -> Owner:
+        return self
+
+    @cached_property
+    def number(self) -> list[int]:
+        return [1]
+
+
+OWNER_X = torch.rand(3, 4)
+
+
+@pytest.fixture
+def owner() -> torch.fx.GraphModule:
+    return fxq.convert(fxq.prepare(Owner().eval(), OWNER_X).calibrate([OWNER_X], progress=False))
+
+
+def test_a_method_that_returns_self_returns_the_model(owner):
+    assert owner.fuse() is owner
+    assert owner.itself is owner
+    model, out = owner.both(OWNER_X)
+    assert model is owner
+    owner.remember()
+    assert owner.me is owner
+    del owner.me
+    torch.save(owner.fuse(), file := io.BytesIO())
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)(OWNER_X), out)
+    (inner,) = pickle.loads(pickle.dumps(owner.in_a_list()))
+    assert type(inner).__name__ == "Owner"
+    assert torch.equal(inner(OWNER_X), out)
+
+
+def test_a_bound_method_belongs_to_the_model(owner):
+    assert owner.scores.__self__ is owner
+    assert torch.equal(pickle.loads(pickle.dumps(owner.scores))(OWNER_X), owner.scores(OWNER_X))
+
+
+def test_methods_use_self_as_they_use_a_module(owner):
+    assert owner.forget() == 1
+    assert not hasattr(owner, "count")
+    assert owner.operators() == (7, 8, [1, 2], True, True)
+    assert owner.number is owner.number
+    is_owner, kind, hashed, text, listed, attributes = owner.who()
+    assert (is_owner, kind, hashed, text, listed) == (True, Owner, hash(owner), repr(owner), True)
+    assert attributes is vars(owner)
+    for copied in owner.copies():
+        assert copied is not owner
+        assert isinstance(copied, torch.fx.GraphModule)
+        assert torch.equal(copied(OWNER_X), owner(OWNER_X))
+
+
+def test_super_finds_what_the_users_class_inherits(owner):
+    assert torch.equal(owner.scores(OWNER_X), owner(OWNER_X) * 2 + 1)
+    with pytest.raises(MethodError, match=r"needs self\.layers, .* part of the graph now"):
+        owner.features(OWNER_X)
+    with pytest.raises(AttributeError, match="'super' object has no attribute 'nothing'"):
+        owner.unknown()
+
+
+class Chain(nn.Sequential):
+    def depth(self) -> int:
+        return len(self)
+
+    def lengths(self) -> Any:
+        return self["x"]
+
+    def called(self) -> bool:
+        return callable(self)
+
+
+@pytest.mark.parametrize("method", ["depth", "lengths"])
+def test_the_layers_of_a_container_are_not_those_of_its_graph(method):
+    gm = trace(Chain(nn.Linear(4, 4), nn.ReLU()).eval(), example_args=(OWNER_X,))
+    with pytest.raises(MethodError, match=r"needs self\.__\w+__, .* do not run by themselves"):
+        getattr(gm, method)()
+    assert gm.called()
+
+
+def test_a_class_without_operators_has_none():
+    class Plain(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + 1
+
+        def length(self) -> int:
+            return len(self)
+
+        def true(self) -> bool:
+            return bool(self)
+
+    gm = trace(Plain(), example_args=(OWNER_X,))
+    assert gm.true()
+    with pytest.raises(TypeError, match="'Plain' has no __len__"):
+        gm.length()

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fxquant as fxq
 from fxquant.graph.sizes import fixed_dimensions
 from fxquant.graph.tracing import trace
 from fxquant.passes.base import PassContext
@@ -56,9 +57,31 @@ IMAGE = torch.rand(2, 3, 5, 5)
         (lambda m, x: m.linear(x) * 2, X, {2}),
         (lambda m, x: x[0, 0] + m.linear(x), X, {2}),
         (lambda m, x: torch.relu(x), X, set()),
+        (lambda m, x: m.linear(x).clamp(0, 1), X, {2}),
+        (lambda m, x: torch.clamp(m.table[0, 0], min=m.linear(x)), X, {2}),  # the batch of x, which the table has not
+        (lambda m, x: torch.clamp(m.table, max=x), X, {1, 2}),
+        (lambda m, x: torch.clamp(x, m.table, max=m.linear(x)), X, {1, 2}),
+        (lambda m, x: m.table.clamp(min=m.table[0], max=x[0, 0]), X, {0, 1, 2}),
         (lambda m, x: m.linear(x).transpose(1, 2), X, set()),
         (lambda m, x: F.pad(m.linear(x), (1, 1)), X, set()),
     ],
 )
 def test_fixed_dimensions(body, x, dims):
     assert fixed(body, x) == dims
+
+
+class Clamped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.table = nn.Linear(6, 6), nn.Parameter(torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.linear(x)
+        return self.linear(h) * torch.clamp(self.table, min=h).size(0)
+
+
+def test_a_batch_size_that_a_bound_brings_in_is_asked_for_in_each_call():
+    model = Clamped().eval()
+    gm = fxq.prepare(model, torch.rand(32, 6)).graph_module
+    x = torch.rand(3, 6)
+    torch.testing.assert_close(gm(x), model(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -71,8 +72,9 @@ def test_a_product_has_the_name_and_the_line_of_the_einsum():
     assert reasons(prepared) == {"einsum": MANY}
 
 
-def test_what_the_configuration_leaves_in_float_stays_whole():
-    config = fxq.get_default_qconfig_mapping("cpu").set_object_type(torch.einsum, None)
+@pytest.mark.parametrize("named", [torch.einsum, "einsum"])
+def test_what_the_configuration_leaves_in_float_stays_whole(named):
+    config = fxq.get_default_qconfig_mapping("cpu").set_object_type(named, None)
     prepared = fxq.prepare(Products().eval(), X, config)
     assert units(prepared) == ["linear"]
     assert [row.operator for row in prepared.coverage().float_rows] == ["einsum", "einsum"]
