@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fxquant.errors import SpecError, warn
+from fxquant.graph.inputs import describe_value
 from fxquant.registry import did_you_mean
 from fxquant.spec import QScheme
 
@@ -138,7 +139,8 @@ class QConfigMapping:
             return cls().set_global(qconfig)
         if isinstance(qconfig, cls):
             return qconfig
-        raise SpecError("not a configuration", got=repr(qconfig), expected="a QConfig or a QConfigMapping")
+        hint = "example_inputs come before qconfig: prepare(model, (x,), qconfig)"
+        raise _no_configuration(qconfig, "not a configuration", "a QConfig or a QConfigMapping of fxquant", hint)
 
     def set_global(self, global_qconfig: QConfig | None) -> QConfigMapping:
         """Set what holds wherever no other rule does."""
@@ -344,7 +346,19 @@ def _build(constructor: object, role: str) -> Any:
 def _checked(qconfig: Any) -> QConfig | None:
     if qconfig is None or isinstance(qconfig, QConfig):
         return qconfig
-    raise SpecError("a rule holds a QConfig", got=repr(qconfig), expected="a QConfig, or None to leave in float")
+    raise _no_configuration(qconfig, "a rule holds a QConfig", "a QConfig of fxquant, or None to leave in float")
+
+
+def _no_configuration(value: Any, what: str, expected: str, for_values: str = "") -> SpecError:
+    """``for_values`` is the hint where ``value`` looks like inputs of a model."""
+    kind = type(value)
+    if kind.__module__.startswith("torch.ao."):
+        got, hint = f"{kind.__module__}.{kind.__qualname__}", "the names of torch.ao's are the same in fxq"
+    elif isinstance(value, Tensor | list | tuple | Mapping):
+        got, hint = describe_value(value), for_values
+    else:
+        got, hint = repr(value), ""
+    return SpecError(what, got=got, expected=expected, hint=hint)
 
 
 def _checked_type(object_type: Any) -> ObjectType:

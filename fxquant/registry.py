@@ -76,5 +76,11 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """``did you mean 'x'?`` for the known name nearest to ``name``, or an empty string if none is near."""
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else ""
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name nearest to ``name``, or None if none is near."""
     near = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else ()
-    return f"did you mean {near[0]!r}?" if near else ""
+    return near[0] if near else None

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.ao import quantization as torch_ao
 from torch.ao.quantization import observer as ao
 
 from fxquant.errors import FxQuantWarning, SpecError
@@ -111,7 +112,7 @@ def test_qconfig_is_a_value():
             lambda: QConfigMapping().set_global(MinMaxObserver),
             "a rule holds a QConfig\n"
             "  got:      <class 'fxquant.observers.minmax.MinMaxObserver'>\n"
-            "  expected: a QConfig, or None to leave in float",
+            "  expected: a QConfig of fxquant, or None to leave in float",
         ),
         (
             lambda: QConfigMapping().set_object_type(nn.Linear(1, 1), None),
@@ -145,7 +146,33 @@ def test_qconfig_is_a_value():
         ),
         (
             lambda: QConfigMapping.of(None),
-            "not a configuration\n  got:      None\n  expected: a QConfig or a QConfigMapping",
+            "not a configuration\n  got:      None\n  expected: a QConfig or a QConfigMapping of fxquant",
+        ),
+        *(
+            (
+                lambda inputs=inputs: QConfigMapping.of(inputs),
+                f"not a configuration\n  got:      {got}\n  expected: a QConfig or a QConfigMapping of fxquant\n"
+                "  hint:     example_inputs come before qconfig: prepare(model, (x,), qconfig)",
+            )
+            for inputs, got in (
+                (torch.ones(4, 3, 8, 8), "float32[4, 3, 8, 8]"),
+                ((torch.ones(4, 3, 8, 8),), "(float32[4, 3, 8, 8],)"),
+                ({"x": torch.ones(2)}, "{x: float32[2]}"),
+            )
+        ),
+        (
+            lambda: QConfigMapping.of(torch_ao.get_default_qconfig_mapping()),
+            "not a configuration\n"
+            "  got:      torch.ao.quantization.qconfig_mapping.QConfigMapping\n"
+            "  expected: a QConfig or a QConfigMapping of fxquant\n"
+            "  hint:     the names of torch.ao's are the same in fxq",
+        ),
+        (
+            lambda: QConfigMapping().set_global(torch_ao.default_qconfig),
+            "a rule holds a QConfig\n"
+            "  got:      torch.ao.quantization.qconfig.QConfig\n"
+            "  expected: a QConfig of fxquant, or None to leave in float\n"
+            "  hint:     the names of torch.ao's are the same in fxq",
         ),
     ],
 )

@@ -1,15 +1,17 @@
-"""The README's example runs and prints what the README says; the files and names that it mentions exist."""
+"""The README's examples run and print what the README says; the files and names that it mentions exist."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import fxquant as fxq
-from fxquant.cli.main import COMMANDS
+from fxquant.cli.main import COMMANDS, main
+from fxquant.passes.pipelines import PREPARE
 from fxquant.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +30,32 @@ def block(language: str, heading: str) -> str:
 def test_the_example_prints_what_stands_below_it(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block("python", "Ten lines"), "README.md", "exec"), {})
     assert capsys.readouterr().out == block("text", "Ten lines")
+
+
+def test_the_configuration_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(block("python", "Configuration"), "README.md", "exec"), names)
+    conv, weight_only = (names["loaded"].get_submodule(name) for name in ("0", "3"))
+    assert (conv.weight.dtype, conv.weight.min().item(), conv.weight.max().item()) == (torch.int8, -8, 7)
+    assert weight_only.weight.dtype == torch.int8
+    assert weight_only.weight_scale.shape == (64, 288 // 32)
+    assert names["loaded"].get_submodule("4").weight.dtype == torch.float32
+
+
+def test_the_passes_print_what_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "torchvision:resnet18"]) == 0
+    printed = without_times(capsys.readouterr().out).splitlines()
+    quoted = [line for line in without_times(block("text", "How to read the passes")).splitlines() if line != "…"]
+    first = [line for line in printed if line.startswith("[1/")]
+    assert [line.split()[1] for line in first] == [PREPARE[0].name, quoted[0].split()[1]]
+    places = [printed.index(line) for line in quoted]  # raises, with the line, where one is not printed
+    assert places == sorted(places)
+
+
+def without_times(text: str) -> str:
+    """Lines of passes without how long they took."""
+    return re.sub(r"  [\d.]+ ms$", "", text, flags=re.MULTILINE)
 
 
 def test_the_training_runs() -> None:

@@ -74,8 +74,10 @@ def byte_weight(scheme: QScheme) -> str | None:
     """Weights are stored as int8, symmetric, on one grid or one for each output channel."""
     if scheme.bits > 8:
         return f"{scheme.bits} bit weights do not fit a byte"
-    if not scheme.signed or not scheme.symmetric or scheme.float_qparams:
-        return f"weights must be signed and symmetric, not {scheme}"
+    if not scheme.signed or not scheme.symmetric:
+        qscheme = "per_tensor_symmetric" if scheme.axis is None else "per_channel_symmetric"
+        words = ("" if scheme.signed else "dtype=torch.int8", "" if scheme.symmetric else f"qscheme=torch.{qscheme}")
+        return f"weights must be signed and symmetric ({', '.join(filter(None, words))}), not {scheme}"
     if scheme.group_size is not None:
         return "weights with one scale per group have no integer operator; backend='reference' simulates them"
     return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from fxquant.errors import SpecError
-from fxquant.registry import did_you_mean
+from fxquant.registry import did_you_mean, nearest
 from fxquant.spec import QScheme
 
 # torch is going to remove the dtypes and schemes of its own quantization; what is gone is left out of these tables.
@@ -107,7 +107,13 @@ def _integers_of(dtype: torch.dtype | None) -> tuple[int, bool]:
     if dtype is None:
         return 8, False
     if dtype not in _DTYPES:
-        raise SpecError("not a dtype of an integer grid", got=dtype, expected=", ".join(map(str, _DTYPES)))
+        near = nearest(dtype, [str(known).removeprefix("torch.") for known in _DTYPES])
+        raise SpecError(
+            "not a dtype of an integer grid",
+            got=repr(dtype),
+            expected=", ".join(map(str, _DTYPES)),
+            hint=f"did you mean torch.{near}?" if near else "",
+        )
     return _DTYPES[dtype]
 
 

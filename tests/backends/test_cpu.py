@@ -41,10 +41,23 @@ def test_activations(scheme, reason):
         (fxq.QScheme(symmetric=True), None),
         (fxq.QScheme(symmetric=True, axis=0, bits=2), None),
         (fxq.QScheme(symmetric=True, bits=16), "16 bit weights do not fit a byte"),
-        (fxq.QScheme(), "weights must be signed and symmetric, not int8 affine per tensor"),
+        (
+            fxq.QScheme(),
+            "weights must be signed and symmetric (qscheme=torch.per_tensor_symmetric), not int8 affine per tensor",
+        ),
+        (
+            fxq.QScheme(bits=4, axis=0),
+            "weights must be signed and symmetric (qscheme=torch.per_channel_symmetric), "
+            "not int4 affine per channel (axis 0)",
+        ),
+        (
+            fxq.QScheme(signed=False, axis=0),
+            "weights must be signed and symmetric (dtype=torch.int8, qscheme=torch.per_channel_symmetric), "
+            "not uint8 affine per channel (axis 0)",
+        ),
         (
             fxq.QScheme(symmetric=True, signed=False),
-            "weights must be signed and symmetric, not uint8 symmetric per tensor",
+            "weights must be signed and symmetric (dtype=torch.int8), not uint8 symmetric per tensor",
         ),
         (
             fxq.QScheme(symmetric=True, axis=0, group_size=8),

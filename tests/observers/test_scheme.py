@@ -114,6 +114,23 @@ def test_a_float_dtype_is_refused():
         make_scheme(dtype=torch.float16)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("uint8", "\n  hint:     did you mean torch.uint8?"),
+        ("qint", "\n  hint:     did you mean torch.qint8?"),
+        ("double", ""),
+    ],
+)
+def test_the_name_of_a_dtype_is_refused_with_the_dtype(name, hint):
+    with pytest.raises(SpecError) as caught:
+        make_scheme(dtype=name)
+    first, got, expected, *rest = str(caught.value).splitlines()
+    assert (first, got) == ("not a dtype of an integer grid", f"  got:      {name!r}")
+    assert expected.startswith("  expected: torch.quint8, torch.qint8, ")
+    assert "\n".join(["", *rest] if rest else []) == hint
+
+
 def test_torchs_words_for_a_scheme():
     assert torch_dtype(QScheme()) == torch.qint8
     assert torch_dtype(QScheme(signed=False)) == torch.quint8
