@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,11 +25,7 @@ from fxquant.checks import (
     listing,
     warn_of_unused_rules,
 )
-from fxquant.errors import (
-    CalibrationError,
-    UnknownNameError,
-    warn,
-)
+from fxquant.errors import CalibrationError, UnknownNameError, warn
 from fxquant.fake_quantize.base import disable_fake_quant, observer_in
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind
@@ -53,6 +50,7 @@ from fxquant.registry import did_you_mean
 from fxquant.report import Coverage, coverage
 from fxquant.settings import read_settings
 from fxquant.spec import Fixed, Handled, Means, Observed, QParams, SharedWith, TensorRef
+from fxquant.undo import RunState
 
 
 class Quantizer:
@@ -148,10 +146,14 @@ class Quantizer:
     def observe(self, *args: Any, **kwargs: Any) -> Any:
         """Run one batch, show every planned tensor to its observer, and return the float output.
 
-        Observers are changed by it: threads may each have a Quantizer, or take turns on one, not share a call.
+        Observers are changed by it, unless it raises. Threads may each have a Quantizer, or take turns on one.
         """
-        with torch.no_grad():
+        with torch.no_grad(), self._run_state.undone_on_error():
             return run_with_hooks(self.graph_module, self._observe, args, kwargs)
+
+    @cached_property
+    def _run_state(self) -> RunState:
+        return RunState(self.graph_module, self.observers, self.handlers.values())
 
     def _observe(self, *args: Any, **kwargs: Any) -> Any:
         bound = bind(self.graph_module, args, kwargs, "the inputs")

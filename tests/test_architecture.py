@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nn", "patterns"),
     ("backends",),
     ("passes",),
-    ("calibration", "report", "parity", "noise", "algorithms", "checks"),
+    ("calibration", "report", "parity", "noise", "algorithms", "checks", "undo"),
     ("quantizer", "qat", "api", "export"),
     ("__main__", "cli", "demo", "samples"),
 )

@@ -379,3 +379,15 @@ class TestRefusals:
         assert str(caught.value) == (
             "the model is no torch.nn.Module\n  got:      function\n  expected: a torch.nn.Module"
         )
+
+
+def test_a_wrong_input_of_the_int8_model_names_the_layer():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
+    for wrong, text in {
+        (2, 1, 8, 8): "quantized convolution has the wrong shape\n  at:       0\n  got:      1 channel in",
+        (2, 3, 9, 9): "quantized linear layer has the wrong shape\n  at:       3\n  got:      196 features in",
+    }.items():
+        with pytest.raises(InputError, match=text):
+            int8(torch.randn(wrong))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import fxquant as fxq
 from fxquant.errors import InputError
 from fxquant.graph.tracing import trace
 
@@ -90,6 +91,37 @@ def test_spread_arguments():
         gm(A, B)
     with pytest.raises(InputError):
         gm(A, B, B)
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
+        y = self.linear(x)
+        y = y if mask is None else y * mask
+        return y if scale is None else y * scale
+
+
+@pytest.mark.parametrize("form", ["int8", "fake_quant", "reference"])
+def test_an_optional_argument_may_not_be_left_out_later(form):
+    prepared = fxq.prepare(Masked().eval(), (A, B, 2.0))
+    prepared(A, B, 2.0)
+    with pytest.raises(InputError, match="the inputs hold no tensor for the argument 'mask'"):
+        prepared(A)
+    converted = fxq.convert(prepared, to=form)
+    assert converted(A, B, 3.0).shape == A.shape
+    for name, given in {"mask": {"scale": 2.0}, "scale": {"mask": B}}.items():
+        with pytest.raises(InputError, match=f"the argument '{name}' was given when the model was prepared, and is"):
+            converted(A, **given)
+
+
+def test_the_guard_of_an_optional_argument_is_exported():
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(Masked().eval(), (A, B)), [(A, B)], progress=False))
+    expected = int8(A, B)
+    exported = torch.export.export(int8, (A, B)).module()
+    assert torch.equal(exported(A, B), expected)
 
 
 class Repeated(nn.Module):

@@ -9,6 +9,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from fxquant.graph.guards import GUARDS
 from fxquant.graph.query import INPLACE, WRAPPED, module_path
 
 
@@ -76,7 +77,7 @@ def erase_unread(graph: Graph, nodes: Iterable[Node]) -> None:
 def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:
     """Call the module ``target`` on the value of ``node``; ``users`` read the result in place of the value."""
     graph, readers = node.graph, tuple(users)
-    with graph.inserting_after(_last_placeholder(node)):
+    with graph.inserting_after(_end_of_inputs(node)):
         call = graph.create_node("call_module", target, (node,), name=target.replace(".", "_"))
     call.meta = {key: value for key, value in node.meta.items() if key != INPLACE}
     for user in readers:
@@ -84,11 +85,12 @@ def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:
     return call
 
 
-def _last_placeholder(node: Node) -> Node:
-    """``node``, or, if it is a placeholder, the last one: inputs stay together at the head of the graph."""
-    while node.op == "placeholder" and node.next.op == "placeholder":
-        node = node.next
-    return node
+def _end_of_inputs(node: Node) -> Node:
+    """``node``, or, if it is a placeholder, the last one, or its last guard: these come before all that is computed."""
+    last = node
+    while node.op == "placeholder" and (last.next.op == "placeholder" or last.next.target in GUARDS):
+        last = last.next
+    return last
 
 
 def gather_placeholders(graph: Graph, order: Sequence[str]) -> None:

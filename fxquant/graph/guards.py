@@ -22,6 +22,26 @@ def require_value(value: Any, expected: Any, name: str) -> None:
         )
 
 
+def require_given(value: Any, example: str, name: str) -> None:
+    """Stand in a graph for an argument that may be left out, and was not: code that branches on it went that way.
+
+    Args:
+        value: The argument.
+        example: What it was when the model was prepared, in words.
+        name: Its name.
+
+    Raises:
+        InputError: it was left out.
+    """
+    if value is None:
+        raise InputError(
+            f"the argument {name!r} was given when the model was prepared, and is left out now",
+            got="None",
+            expected=example,
+            hint=f"give {name!r}, or leave it out of the example inputs too, and prepare again",
+        )
+
+
 def require_answer(value: Any, answer: Any, line: str) -> None:
     """Stand in a graph for a branch, a loop or a number that the user's code took from the shapes of the example.
 
@@ -44,4 +64,4 @@ def require_answer(value: Any, answer: Any, line: str) -> None:
         )
 
 
-GUARDS = (require_value, require_answer)
+GUARDS = (require_value, require_given, require_answer)

@@ -29,8 +29,8 @@ from fxquant.graph.attributes import (
 )
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
-from fxquant.graph.guards import require_answer, require_value
-from fxquant.graph.inputs import is_given, signature_of, spelled
+from fxquant.graph.guards import require_answer, require_given, require_value
+from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
 from fxquant.graph.made import MadeTensors, TracedFactories
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
@@ -213,6 +213,9 @@ class QuantTracer(Tracer):
         # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
         proxy = super()._proxy_placeholder(name, None, sig, fn_for_analysis)
         if name not in self._fixed:
+            if self._bound is not None and sig.parameters[name.lstrip("*")].default is None:
+                example = describe_value(self._bound[name])
+                self.create_proxy("call_function", require_given, (proxy, example, name), {})
             return proxy
         value = self._fixed[name]
         self.create_proxy("call_function", require_value, (proxy, value, name), {})

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import CalibrationError
+from fxquant.errors import CalibrationError, InputError
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import Clamp, QParams, QScheme
 
@@ -197,3 +197,25 @@ def describe_grid(qparams: QParams) -> str:
         return f"{kind} scale={scale.item():.4g} zero_point={zero_point.item()}"
     zero = "0" if not zero_point.any() else "per channel"
     return f"{kind} scale=[{scale.min().item():.4g}, {scale.max().item():.4g}] zero_point={zero}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 channel``, ``3 channels``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def check_features(module: QuantizedModule, x: Tensor, features: int) -> None:
+    """Refuse an input of a linear layer whose last dimension is not ``features`` long.
+
+    Raises:
+        InputError: the message names the unit.
+    """
+    if x.dim() and x.size(-1) == features:
+        return
+    shape = list(x.shape)
+    raise InputError(
+        "the input of a quantized linear layer has the wrong shape",
+        at=module.unit or type(module).__name__,
+        got=f"{counted(shape[-1], 'feature')} in {shape}" if shape else shape,
+        expected=f"{counted(features, 'feature')}: [..., {features}]",
+    )

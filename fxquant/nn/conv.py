@@ -13,7 +13,7 @@ from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.onednn import OnednnConv
-from fxquant.nn.base import QuantizedModule
+from fxquant.nn.base import QuantizedModule, counted
 from fxquant.nn.choice import BySize, check_reference_may_run, native_refusal, onednn_from, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
@@ -72,6 +72,7 @@ class QuantizedConv(QuantizedModule):
         self.has_residual = residual is not None
         self.activation = activation
         self.geometry = ConvGeometry.of(conv)
+        self.in_channels = conv.weight.shape[1] * conv.groups
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         return self._run(self._derived or self.derived(), x, residual)
@@ -83,7 +84,10 @@ class QuantizedConv(QuantizedModule):
     def _run(self, convolve: Callable[..., Tensor], x: Tensor, residual: Tensor | None = None) -> Tensor:
         if x.dtype != self.x_dtype or (residual is not None) != self.has_residual:
             raise self._wrong_inputs(x, residual)
-        if x.dim() != self.geometry.spatial + 1:
+        channel_axis = x.dim() - self.geometry.spatial - 1
+        if channel_axis not in (0, 1) or x.size(channel_axis) != self.in_channels:
+            raise self._wrong_shape(x)
+        if channel_axis:
             return self.finished(convolve(x, residual=residual), self.activation)
         batch = convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0))
         return self.finished(batch.squeeze(0), self.activation)
@@ -149,6 +153,17 @@ class QuantizedConv(QuantizedModule):
             at=self.unit or type(self).__name__,
             got=f"{x.dtype}{second[residual is not None]}",
             expected=f"{self.x_dtype}{second[self.has_residual]}",
+        )
+
+    def _wrong_shape(self, x: Tensor) -> InputError:
+        spatial = self.geometry.spatial
+        batched = {spatial + 1: 0, spatial + 2: 1}.get(x.dim())
+        sizes = ", ".join([str(self.in_channels), *("D", "H", "W")[3 - spatial :]])
+        return InputError(
+            "the input of a quantized convolution has the wrong shape",
+            at=self.unit or type(self).__name__,
+            got=f"{list(x.shape)}" if batched is None else f"{counted(x.size(batched), 'channel')} in {list(x.shape)}",
+            expected=f"{counted(self.in_channels, 'channel')}: [N, {sizes}] or [{sizes}]",
         )
 
     def extra_repr(self) -> str:

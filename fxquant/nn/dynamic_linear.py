@@ -14,7 +14,7 @@ from fxquant.kernels.linear import DynamicLinear
 from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import DynamicOnednnLinear
 from fxquant.kernels.quantize import reference as quantize_reference
-from fxquant.nn.base import QuantizedModule
+from fxquant.nn.base import QuantizedModule, check_features
 from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import float_bias, integer_weight
 from fxquant.spec import Dynamic, QParams
@@ -54,8 +54,10 @@ class QuantizedDynamicLinear(QuantizedModule):
         self.add_grid("weight", weight_grid)
         self.add_result(None)
         self.x = x
+        self.in_features = linear.weight.shape[1]
 
     def forward(self, input: Tensor) -> Tensor:
+        check_features(self, input, self.in_features)
         if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
             sums = self.weight_scale.new_zeros((*input.shape[:-1], len(self.weight)))
             return self.finished(sums if self.bias is None else sums + self.bias)
@@ -66,6 +68,7 @@ class QuantizedDynamicLinear(QuantizedModule):
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
+        check_features(self, x, self.in_features)
         if not x.numel():
             return self(x)
         self._check_calibrated()

@@ -12,7 +12,7 @@ from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import OnednnLinear
-from fxquant.nn.base import QuantizedModule
+from fxquant.nn.base import QuantizedModule, check_features
 from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
@@ -55,17 +55,20 @@ class QuantizedLinear(QuantizedModule):
         self.add_grid("weight", weight_grid)
         self.add_result(None if y is None else byte_grid("the output", y))
         self.x_dtype = x.scheme.dtype
+        self.in_features = linear.weight.shape[1]
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
+        check_features(self, x, self.in_features)
         return self.finished((self._derived or self.derived())(x), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
+        check_features(self, x, self.in_features)
         self._check_calibrated()
         return self.finished(self._by_reference()(x), self.activation)
 

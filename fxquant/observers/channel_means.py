@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxquant.errors import InputError
 from fxquant.observers.base import keeping_dtype
 
 
@@ -38,7 +39,11 @@ class ChannelMeans(nn.Module):
         return x
 
     def update(self, x: Tensor) -> None:
-        """Take the values of ``x`` (detached, at least one) into account."""
+        """Take the values of ``x`` (detached, at least one) into account.
+
+        Raises:
+            InputError: it has another number of channels than what was seen before.
+        """
         kept = x.dim() + self.axis
         others = [dim for dim in range(x.dim()) if dim != kept]
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -47,6 +52,12 @@ class ChannelMeans(nn.Module):
             total = torch.nan_to_num(x.to(torch.float64), 0.0, 0.0, 0.0).sum(others)
         if self.total.numel() == 0:
             self.total = total.to(torch.float64)
+        elif self.total.shape != total.shape:
+            raise InputError(
+                "the number of channels differs from that of earlier batches",
+                got=f"{len(total)} channels in a tensor of shape {tuple(x.shape)}",
+                expected=f"{len(self.total)} channels",
+            )
         else:
             self.total += total
         self.count += x.numel() // x.shape[kept]

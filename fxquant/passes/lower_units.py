@@ -88,6 +88,7 @@ class _Lowering:
                 module = self._build(unit, rule.build, self._view(unit))
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _home(members), module, instead_of=members)
+                _named(module, target)
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
                 arguments = (root.args, root.kwargs) if isinstance(rule.build, AsCalled) else ((*inputs, *computed), {})
                 node = self.gm.graph.call_module(target, *arguments)
@@ -181,7 +182,7 @@ class _Lowering:
 
     def _build(self, unit: QuantUnit, build: Build | AsCalled, view: UnitView) -> nn.Module:
         try:
-            module = _named(build.build(view) if isinstance(build, AsCalled) else build(view), unit.root)
+            module = build.build(view) if isinstance(build, AsCalled) else build(view)
         except FxQuantError as error:
             what = f"backend {self.backend.name!r} cannot build pattern {unit.pattern!r}: {error}"
             raise LoweringError(what, at=self.nodes[unit.root]) from error

@@ -68,13 +68,13 @@ def test_add_module_finds_a_free_path(gm):
     assert isinstance(gm.get_submodule("block.1"), nn.Tanh)
 
 
-def test_insert_after_an_input_stays_behind_all_inputs(gm):
+def test_insert_after_an_input_stays_behind_all_inputs_and_their_guards(gm):
     nodes = nodes_by_name(gm)
     target = add_module(gm, "tanh", nn.Tanh())
     call = insert_after(nodes["x"], target, users=[nodes["block_0"]])
     gm.graph.lint()
     gm.recompile()
-    assert [node.name for node in gm.graph.nodes][:3] == ["x", "other", "tanh"]
+    assert [node.name for node in gm.graph.nodes][:4] == ["x", "other", "require_value", "tanh"]
     assert nodes["block_0"].args == (call,)
 
 

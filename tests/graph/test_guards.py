@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fxquant.errors import InputError
-from fxquant.graph.guards import require_answer, require_value
+from fxquant.graph.guards import require_answer, require_given, require_value
 
 
 def test_a_fixed_argument_is_checked_at_run_time():
@@ -39,3 +39,15 @@ def test_another_answer():
     )
     with pytest.raises(InputError, match="got:      4\n  expected: 3"):
         require_answer(4, 3, "")
+
+
+def test_an_argument_that_was_given_must_be_given():
+    assert require_given(torch.ones(2), "float32[2]", "mask") is None
+    with pytest.raises(InputError) as caught:
+        require_given(None, "float32[2]", "mask")
+    assert str(caught.value) == (
+        "the argument 'mask' was given when the model was prepared, and is left out now\n"
+        "  got:      None\n"
+        "  expected: float32[2]\n"
+        "  hint:     give 'mask', or leave it out of the example inputs too, and prepare again"
+    )

@@ -271,6 +271,8 @@ def test_keyword_inputs_and_defaults():
     assert str(caught.value).startswith("the argument 'mask' was fixed when the model was prepared\n")
     masked = trace(Net(), example_args=(q, k), example_kwargs={"mask": q})
     assert torch.equal(masked(q, k, mask=k), Net()(q, k, mask=k))
+    with pytest.raises(InputError, match="the argument 'mask' was given when the model was prepared, and is left out"):
+        masked(q, k)
 
 
 def test_structured_outputs():

@@ -373,6 +373,32 @@ def test_inputs_of_another_kind_are_refused(
         )
 
 
+@pytest.mark.parametrize(
+    ("shape", "got"),
+    [
+        ((2, 1, 9, 9), "1 channel in [2, 1, 9, 9]"),
+        ((2, 4, 9, 9), "4 channels in [2, 4, 9, 9]"),  # as many quads of channels as 3: the operator cannot tell
+        ((2, 9, 9), "2 channels in [2, 9, 9]"),
+        ((9, 9), "[9, 9]"),
+        ((1, 2, 3, 9, 9), "[1, 2, 3, 9, 9]"),
+    ],
+)
+def test_inputs_of_another_shape_are_refused(shape: tuple[int, ...], got: str) -> None:
+    x = QParams(UINT8, torch.tensor([0.1]), torch.tensor([0], dtype=torch.int32))
+    module = QuantizedConv(nn.Conv2d(3, 4, 3), x=x, weight=weight_grid_of(torch.ones(4, 3, 3, 3)), y=x)
+    module.unit = "layer1.conv2"
+
+    for call in (module, module.reference):
+        with pytest.raises(InputError) as error:
+            call(torch.zeros(shape, dtype=torch.uint8))
+        assert str(error.value) == (
+            "the input of a quantized convolution has the wrong shape\n"
+            "  at:       layer1.conv2\n"
+            f"  got:      {got}\n"
+            "  expected: 3 channels: [N, 3, H, W] or [3, H, W]"
+        )
+
+
 def test_a_weight_that_is_not_finite_is_refused() -> None:
     conv = nn.Conv2d(3, 4, 3)
     with torch.no_grad():

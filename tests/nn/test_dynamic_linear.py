@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxquant.errors import KernelError, LoweringError
+from fxquant.errors import InputError, KernelError, LoweringError
 from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
 from fxquant.fake_quantize.grid import fake_quantize
 from fxquant.kernels.onednn import onednn_status
@@ -144,3 +144,18 @@ def no_columns(bias: bool) -> nn.Linear:
     linear = layer(bias)
     linear.weight = nn.Parameter(torch.zeros(6, 0))
     return linear
+
+
+@pytest.mark.parametrize("shape", [(2, 39), (0, 39)])
+def test_an_input_of_another_shape_is_refused(shape):
+    module = made(layer())
+    module.unit = "head"
+    for call in (module, module.reference):
+        with pytest.raises(InputError) as caught:
+            call(torch.zeros(shape))
+        assert str(caught.value) == (
+            "the input of a quantized linear layer has the wrong shape\n"
+            "  at:       head\n"
+            f"  got:      39 features in {list(shape)}\n"
+            "  expected: 40 features: [..., 40]"
+        )

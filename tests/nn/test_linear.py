@@ -247,6 +247,26 @@ def test_an_input_of_another_kind_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("shape", "got"),
+    [((2, 1), "1 feature in [2, 1]"), ((0, 4), "4 features in [0, 4]"), ((), "[]")],
+)
+def test_an_input_of_another_shape_is_refused(shape: tuple[int, ...], got: str) -> None:
+    x = grid(UINT8, 1.0, 0)
+    module = QuantizedLinear(nn.Linear(3, 2), x=x, weight=grid(QScheme(symmetric=True), 1.0, 0), y=x)
+    module.unit = "classifier.0"
+
+    for call in (module, module.reference):
+        with pytest.raises(InputError) as error:
+            call(torch.zeros(shape, dtype=torch.uint8))
+        assert str(error.value) == (
+            "the input of a quantized linear layer has the wrong shape\n"
+            "  at:       classifier.0\n"
+            f"  got:      {got}\n"
+            "  expected: 3 features: [..., 3]"
+        )
+
+
 def test_a_weight_that_is_not_finite_is_refused() -> None:
     linear = nn.Linear(3, 2)
     with torch.no_grad():

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 
+from fxquant.errors import InputError
 from fxquant.observers.channel_means import ChannelMeans
 
 ROUNDING = 1e-6
@@ -69,3 +70,15 @@ def test_state_and_casts():
     assert copy.deepcopy(seen).half().total.dtype == torch.float64
     seen.load_state_dict(ChannelMeans(-1).state_dict())
     assert seen.means() is None
+
+
+def test_another_number_of_channels():
+    seen = observed(-1, torch.tensor([[1.0, 3.0]]))
+    with pytest.raises(InputError) as caught:
+        seen(torch.ones(2, 3))
+    assert str(caught.value) == (
+        "the number of channels differs from that of earlier batches\n"
+        "  got:      3 channels in a tensor of shape (2, 3)\n"
+        "  expected: 2 channels"
+    )
+    assert seen.means().tolist() == [1.0, 3.0]

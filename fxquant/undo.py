@@ -1,0 +1,100 @@
+"""A run that fails leaves no trace: what it may have changed is put back."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.query import module_of
+from fxquant.passes.eliminate_dead_code import has_effect
+
+_LISTS = (list, deque)
+_CONTAINERS = (*_LISTS, dict, set)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"_buffers"}
+
+
+@contextmanager
+def undone_on_error(holders: Sequence[object], tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put back, if the body raises, the attributes of ``holders`` and the values of ``tensors``.
+
+    Of attributes that are lists, dicts or sets the items are put back, of a module's buffers and of attributes that are
+    tensors the values.
+
+    Args:
+        holders: Modules, each by itself without those inside it, and other objects.
+        tensors: What else may be written to.
+    """
+    attributes = [(held, dict(held)) for holder in holders if (held := getattr(holder, "__dict__", None)) is not None]
+    contents = []
+    found = list(tensors)
+    for _, before in attributes:
+        found += [buffer for buffer in before.get("_buffers", {}).values() if buffer is not None]
+        for name, value in before.items():
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, _CONTAINERS) and name not in _OF_EVERY_MODULE:
+                contents.append((value, copy.copy(value)))
+    values = [(tensor, tensor.detach().clone()) for tensor in found]
+    try:
+        yield
+    except BaseException:
+        for tensor, value in values:
+            tensor.data = value
+        for container, items in (*attributes, *contents):
+            _refill(container, items)
+        raise
+
+
+class RunState:
+    """What observing a run of a prepared graph may change: found once, put back wherever a run fails.
+
+    That is what observers and handlers hold, buffers that the graph writes to, and the state of modules that were kept
+    whole, which may count their calls. No activation is copied, and no weight.
+
+    Args:
+        gm: The prepared float graph.
+        observers: All observers, in one module.
+        handlers: The users' handlers.
+    """
+
+    def __init__(self, gm: GraphModule, observers: nn.Module, handlers: Iterable[Any]) -> None:
+        self._gm = gm
+        self._observers = observers
+        self._handlers = tuple(handlers)
+        self._modules = _modules_with_state(gm)
+        self._buffers = _buffers_written(gm)
+
+    def undone_on_error(self) -> AbstractContextManager[None]:
+        """Put all of it back if the body raises."""
+        held = [value for handler in self._handlers for value in getattr(handler, "__dict__", {}).values()]
+        inside = [module for value in held if isinstance(value, nn.Module) for module in value.modules()]
+        written = [self._gm.get_buffer(name) for name in self._buffers]
+        holders = (*self._observers.modules(), *self._handlers, *inside, *self._modules)
+        return undone_on_error(holders, (*self._observers.parameters(), *written))
+
+
+def _modules_with_state(gm: GraphModule) -> list[nn.Module]:
+    called = [module_of(node) for node in gm.graph.nodes if node.op == "call_module" and has_effect(node)]
+    return [inner for module in called if module is not None for inner in module.modules()]
+
+
+def _buffers_written(gm: GraphModule) -> list[str]:
+    """The names of the buffers that the graph itself writes to."""
+    changed = [argument for node in gm.graph.nodes if isinstance(argument := changed_argument(node), Node)]
+    known: dict[Node, Roots] = {}
+    for node in gm.graph.nodes if changed else ():
+        known[node] = roots_of(node, known)
+    names = {root[1] for argument in changed for root in known[argument] if isinstance(root, tuple)}
+    return [name for name, _ in gm.named_buffers() if name in names]
+
+
+def _refill(container: Any, items: Iterable[Any]) -> None:
+    container.clear()
+    (container.extend if isinstance(container, _LISTS) else container.update)(items)
