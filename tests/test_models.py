@@ -80,8 +80,9 @@ def test_real_weights_on_real_photographs(mobilenet, prepared_mobilenet, calibra
     expected, int8 = mobilenet(photographs), fxq.convert(prepared_mobilenet)
     # One at a time, as users do: such calls run on our own kernels, which give the same bits on every machine.
     got = torch.cat([int8(photograph[None]) for photograph in photographs])
-    assert sqnr(expected, got) >= 14
-    assert int((expected.argmax(1) == got.argmax(1)).sum()) >= 19
+    assert sqnr(expected, got) >= 16
+    # Of one, float gives 38.6 % to its first answer and 38.3 % to its second.
+    assert int((expected.argmax(1) == got.argmax(1)).sum()) >= 18
     assert sqnr(expected, got) >= sqnr(expected, torch_ao(mobilenet, calibration)(photographs)) - 0.3
 
 

@@ -73,14 +73,16 @@ def converted(layer: nn.Module, x: Tensor, qconfig: Any, to: str) -> Any:
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_mean_of_the_output_is_kept(name, to):
     layer, shape = LAYERS[name]
-    torch.manual_seed(1)
-    x = torch.rand(shape) + 0.5
-    with torch.no_grad():
-        expected = output_means(layer(x), layer)
-        off = {
-            qconfig.correct_bias: (output_means(converted(layer, x, qconfig, to)(x), layer) - expected).norm()
-            for qconfig in (COARSE, PLAIN)
-        }
+    off = {True: 0.0, False: 0.0}
+    for seed in range(4):  # of one weight alone, the errors may happen to cancel
+        torch.manual_seed(seed)
+        layer.reset_parameters()
+        x = torch.rand(shape) + 0.5
+        with torch.no_grad():
+            expected = output_means(layer(x), layer)
+            for qconfig in (COARSE, PLAIN):
+                got = output_means(converted(layer, x, qconfig, to)(x), layer)
+                off[qconfig.correct_bias] += float((got - expected).norm())
     edges = 0.2 if "conv" in name or "depthwise" in name else 0.0  # values near them meet other taps than values inside
     assert off[True] < (LEFT + edges) * off[False]
 
