@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 from torch.nn import functional as F
 
@@ -333,15 +334,36 @@ def test_second_derivatives_of_weights_are_refused_by_name(model):
         gradient.square().sum().backward()
 
 
-def test_weights_replaced_before_the_backward_pass_leave_it_as_it_was(model):
+def test_weights_replaced_before_the_backward_pass_leave_it_as_it_was():
     qat = fxq.prepare_qat(nn.Sequential(nn.Linear(6, 4)).train(), torch.randn(2, 6))
     x = torch.randn(2, 6, requires_grad=True)
-    expected = torch.autograd.grad(qat(x).sum(), x)[0]
+    qat(x)
     qat.apply(fxq.disable_observer)
+    expected = torch.autograd.grad(qat(x).sum(), x)[0]
     y = qat(x)
     for parameter in qat.parameters():
         parameter.data = parameter.data * 2
-    assert torch.allclose(torch.autograd.grad(y.sum(), x)[0], expected, atol=0.05)  # another batch, another input grid
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], expected)
+
+
+def test_stochastic_depth_drops_whole_samples_while_training():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+            self.drop = torchvision.ops.StochasticDepth(0.5, "row")
+
+        def forward(self, x):
+            return self.drop(self.fc(x))
+
+    qat = fxq.prepare_qat(Residual().train(), torch.randn(4, 6))
+    y = qat(torch.randn(64, 6) + 3)
+    dropped = (y == 0).all(1)
+    assert 0 < int(dropped.sum()) < 64
+    assert not (y[~dropped] == 0).all(1).any()
+    qat.eval().apply(fxq.disable_observer)
+    assert not (qat(torch.randn(64, 6) + 3) == 0).all(1).any()
+    assert fxq.convert(qat, check=torch.randn(8, 6)).parity.breaches == ()
 
 
 def test_hooks_of_a_weights_fake_quant_run():

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule, Node
-from torch.nn import functional as F
 
 from fxquant.errors import PlanError
 from fxquant.fake_quantize.base import FakeQuantizeBase
@@ -22,9 +21,8 @@ from fxquant.nn.regularizer import Regularizer
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
+from fxquant.patterns.shape import DROPOUT_FUNCTIONS
 from fxquant.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
-
-DROPOUTS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 
 
 @graph_pass(required=True)
@@ -106,7 +104,7 @@ def _factor(conv: Node, bn: Node) -> Node:
 def _follow_training_mode(gm: GraphModule, node: Node) -> None:
     """A dropout that is idle in evaluation mode drops values while training."""
     found: tuple[Any, Mapping[str, Any]] | None = node.meta.get(REGULARIZER)
-    if node.op != "call_function" or node.target not in DROPOUTS:
+    if node.op != "call_function" or node.target not in DROPOUT_FUNCTIONS:
         return
     target: Any = node.target
     given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments

@@ -179,9 +179,10 @@ ZERO_PADS = (Pattern("pad", PAD, output=Output.PICKED, check=pads_with_zeros),)
 NUMBER_PADS = (Pattern("pad_number", PAD, check=pads_with_a_number),)
 """Another number needs a place on the grid, so the result has one of its own."""
 
+DROPOUT_FUNCTIONS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 DROPOUT = op(
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
-    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
+    *DROPOUT_FUNCTIONS,
 )(tensor("x")).named("dropout")
 
 CASTS = ("float", "double", "half", "bfloat16")

@@ -141,7 +141,7 @@ def test_bad_arguments_are_named(device: str, reads_values: bool, change: dict[s
         "quant_min": -8,
         "quant_max": 7,
     }
-    if not reads_values and "zero_point" in change:
+    if not reads_values and message == "zero point":
         pytest.skip("values on a GPU are not read")
     arguments = [a.to(device) if isinstance(a, Tensor) else a for a in (good | change).values()]
     for function in (fake_quantize_folded, reference):
