@@ -105,6 +105,21 @@ def test_a_wrong_operator_is_told_from_a_wrong_simulation(prepared, monkeypatch)
     assert (breach.unit, breach.breach) == ("fc", "the int8 operator differs from the integer reference")
 
 
+@pytest.mark.parametrize(("places", "steps", "broken"), [(1, 1, False), (2, 1, True), (1, 2, True)])
+def test_of_a_small_result_one_value_may_round_the_other_way(prepared, monkeypatch, places, steps, broken):
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    right = int8.fc.forward
+
+    def off(x: Tensor) -> Tensor:
+        y = right(x)
+        y[0, :places] ^= steps
+        return y
+
+    monkeypatch.setattr(int8.fc, "forward", off)
+    breaches = measure_parity(int8, simulated, (torch.randn(2, 3, 8, 8),)).breaches
+    assert [row.unit for row in breaches] == ["fc"] * broken
+
+
 def test_convert_warns_of_a_breach(prepared, monkeypatch):
     monkeypatch.setattr(fxq.nn.QuantizedMean, "reference", lambda self, x: self.forward(x) ^ 4)
     with pytest.warns(FxQuantWarning) as caught:
