@@ -24,7 +24,6 @@ struct Conv {
   int32_t residual_zero_point;
   OutputGrid grid;
 
-  bool empty() const { return y.numel() == 0; }
   uint8_t* stored() const { return gives_real() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
   float* real() const { return gives_real() ? y.mutable_data_ptr<float>() : nullptr; }
   bool gives_real() const { return y.scalar_type() == ScalarType::Float; }
@@ -162,8 +161,7 @@ inline Conv prepare_linear(const ConvCall& c) {
   int64_t rows = 1;
   for (const int64_t size : sizes) rows *= size;
   sizes.push_back(c.scale.numel());
-  const ConvShape shape{1, 1, rows, depth, 1, rows, c.scale.numel(), 1, 1, 1, 1, 0, 0, 1, 1, false};
-  return prepare(c, shape, sizes, false);
+  return prepare(c, product_shape(rows, depth, c.scale.numel()), sizes, false);
 }
 
 }  // namespace fxquant

@@ -26,11 +26,17 @@ struct ConvShape {
   int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
   int64_t panels() const { return (channels + kPanel - 1) / kPanel; }
   int64_t rows() const { return batch * out_height * out_width; }
+  bool empty() const { return rows() == 0 || channels == 0; }
   // Whether pixel i of the result is made of pixel i of the input alone.
   bool is_product() const {
     return taps() == 1 && stride_height == 1 && stride_width == 1 && out_height == height && out_width == width &&
            top == 0 && left == 0;
   }
 };
+
+// Of a linear layer.
+inline ConvShape product_shape(int64_t rows, int64_t depth, int64_t channels) {
+  return {1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, false};
+}
 
 }  // namespace fxquant

@@ -27,11 +27,6 @@ struct Window {
   }
 };
 
-const uint8_t* pixel_at(const ConvArgs& a, int64_t pixel) {
-  const ConvShape& s = a.shape;
-  return pixel == s.batch * s.height * s.width - 1 ? a.last : a.x + pixel * s.depth;
-}
-
 // Copies the window of one row of the result.
 void gather(const ConvArgs& a, const Window& window, uint8_t* to) {
   const ConvShape& s = a.shape;
@@ -63,10 +58,9 @@ void gather(const ConvArgs& a, const Window& window, uint8_t* to) {
 void find_pieces(const ConvArgs& a, int64_t first, int64_t count, Pieces& pieces) {
   const ConvShape& s = a.shape;
   if (s.is_product()) {
-    for (int64_t r = 0; r < count; ++r) pieces.at[r] = pixel_at(a, first + r);
+    for (int64_t r = 0; r < count; ++r) pieces.at[r] = a.x + (first + r) * s.depth;
     return;
   }
-  const int64_t last = s.batch * s.height * s.width - 1;
   const int64_t reach = (s.kernel_width - 1) * s.dilation_width;
   for (int64_t r = 0; r < count; ++r) {
     const Window window(s, first + r);
@@ -81,14 +75,14 @@ void find_pieces(const ConvArgs& a, int64_t first, int64_t count, Pieces& pieces
       const int64_t h = window.top + i * s.dilation_height;
       const bool inside = h >= 0 && h < s.height;
       const int64_t left = (window.image * s.height + h) * s.width + window.left;
-      if (inside && window.left >= 0 && window.left + reach < s.width && left + reach < last) {
+      if (inside && window.left >= 0 && window.left + reach < s.width) {
         const uint8_t* pixel = a.x + left * s.depth;
         for (int64_t j = 0; j < s.kernel_width; ++j, at += kTileRows, pixel += s.dilation_width * s.depth) *at = pixel;
         continue;
       }
       for (int64_t j = 0; j < s.kernel_width; ++j, at += kTileRows) {
         const int64_t w = window.left + j * s.dilation_width;
-        *at = inside && w >= 0 && w < s.width ? pixel_at(a, (window.image * s.height + h) * s.width + w) : a.outside;
+        *at = inside && w >= 0 && w < s.width ? a.x + (left + j * s.dilation_width) * s.depth : a.outside;
       }
     }
   }
@@ -178,15 +172,16 @@ struct Epilogue {
 // R rows from `row` on, V times 16 channels from `channel` on.
 template <int R, int V, bool kSigned>
 void tile(const ConvArgs& a, const uint8_t* const* pieces, int64_t row, int64_t channel) {
-  const int64_t quads = a.shape.quads();
   const int64_t count = a.shape.pieces();
-  const int64_t panel = count * quads * kPanel * kQuad;
+  const int64_t panel = count * a.shape.quads() * kPanel * kQuad;
+  const int64_t rest = a.shape.gathers() ? 0 : a.shape.depth % kQuad;  // what is gathered may be read further
+  const int64_t whole = a.shape.quads() - (rest != 0);
   const int8_t* w = a.weight + channel / kPanel * panel;
   Sums sums[R][V];
   for (int64_t i = 0; i < count; ++i, pieces += kTileRows) {
     const uint8_t* x[R];
     for (int r = 0; r < R; ++r) x[r] = pieces[r];
-    for (int64_t k = 0; k < quads; ++k, w += kPanel * kQuad) {
+    for (int64_t k = 0; k < whole; ++k, w += kPanel * kQuad) {
       Weights weights[V];
       FXQ_UNROLL
       for (int v = 0; v < V; ++v) weights[v] = load_weights(w + v * panel);
@@ -196,6 +191,17 @@ void tile(const ConvArgs& a, const uint8_t* const* pieces, int64_t row, int64_t 
         FXQ_UNROLL
         for (int v = 0; v < V; ++v) add_products(sums[r][v], pixel, weights[v]);
       }
+    }
+    if (rest != 0) {  // x may end here
+      FXQ_UNROLL
+      for (int r = 0; r < R; ++r) {
+        uint8_t quad[kQuad] = {};
+        for (int64_t k = 0; k < rest; ++k) quad[k] = x[r][whole * kQuad + k];
+        const Pixel pixel = load_pixel<kSigned>(quad);
+        FXQ_UNROLL
+        for (int v = 0; v < V; ++v) add_products(sums[r][v], pixel, load_weights(w + v * panel));
+      }
+      w += kPanel * kQuad;
     }
   }
   const Epilogue epilogue(a);
@@ -258,16 +264,17 @@ template <bool kSigned>
 void walk(const ConvArgs& a, int64_t begin, int64_t end) {
   const int64_t row_tiles = a.row_tiles();
   const int64_t blocks = a.blocks();
+  const int64_t most = a.column();
   const int64_t panels = a.shape.panels();
   const int64_t width = (panels + blocks - 1) / blocks;  // panels of a block
   Pieces pieces;
   for (int64_t i = begin; i < end; ++i) {
-    const int64_t column = i / (a.column * blocks);
-    const int64_t inside = i - column * a.column * blocks;
-    const int64_t left = row_tiles - column * a.column;
-    const int64_t height = left < a.column ? left : a.column;
+    const int64_t column = i / (most * blocks);
+    const int64_t inside = i - column * most * blocks;
+    const int64_t left = row_tiles - column * most;
+    const int64_t height = left < most ? left : most;
     const int64_t block = inside / height;
-    const int64_t first = (column * a.column + inside % height) * kTileRows;
+    const int64_t first = (column * most + inside % height) * kTileRows;
     const int64_t rest = a.shape.rows() - first;
     const int64_t count = rest < kTileRows ? rest : kTileRows;
     find_pieces(a, first, count, pieces);
