@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import runpy
 import sys
@@ -32,14 +33,38 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_int8(benchmark: Run) -> None:
-    text, results = benchmark("int8.py", "--rounds", "1", "--threads", "1", "--models", "squeezenet1_1", "--batch", "1")
+    peers = {"fp32", "torch.ao x86", "fxquant"}
+    arguments = ("--rounds", "1", "--threads", "1", "--models", "squeezenet1_1", "--batch", "1")
+    text, results = benchmark("int8.py", *arguments, "--peers", *sorted(peers))
     (row,) = results["rows"]
-    peers = {"fp32", "fp32 channels_last", "torch.ao x86", "torch.ao onednn", "fxquant"}
     assert set(row["ms"]) == peers
+    assert all(ms > 0 for ms in row["ms"].values())
     assert set(row["sqnr"]) == {peer for peer in peers if not peer.startswith("fp32")}
-    assert {"cpu", "torch", "threads"} <= set(results["machine"])
+    assert row["failures"] == {}
+    assert {"cpu", "torch", "threads", "openvino"} <= set(results["machine"])
     assert "fxquant is faster than" in text
     assert "geometric mean" in text
+
+
+def test_a_peer_that_fails_costs_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    turns = importlib.import_module("turns")
+    x = torch.zeros(1, 3, 8, 8)
+    contestants, outputs = turns.compete(["fxquant", "fp32"], torch.nn.Conv2d(3, 4, 3), [], {1: x}, x, rounds=1)
+    ours, float_model = contestants
+    assert ours.failure.strip().endswith("IndexError: list index out of range")  # there is no batch to calibrate with
+    assert float_model.failure == ""
+    assert set(outputs) == {"fp32"}
+    assert turns.median_ms(float_model, 1) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell a process's memory")
+def test_memory(benchmark: Run) -> None:
+    text, results = benchmark("memory.py", "--model", "squeezenet1_1", "--threads", "1")
+    assert set(results["results"]) == {"float", "int8"}
+    for row in results["results"].values():
+        assert row["MB at the peak"] >= row["MB added"] > 0
+    assert "float / int8" in text
 
 
 def test_calibration(benchmark: Run) -> None:
