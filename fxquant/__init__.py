@@ -24,6 +24,7 @@ from fxquant.fake_quantize.defaults import (
     get_lsq_qconfig,
 )
 from fxquant.fake_quantize.learnable import enable_param_learning, enable_static_estimate
+from fxquant.learned_rounding import adaround
 from fxquant.nn.frozen import freeze_bn_stats, update_bn_stats
 from fxquant.observers import (
     EntropyObserver,
@@ -107,6 +108,7 @@ __all__ = [
     "TensorRef",
     "TrainingSchedule",
     "UnitView",
+    "adaround",
     "calibrate",
     "convert",
     "default_dynamic_qconfig",

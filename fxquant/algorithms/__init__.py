@@ -1,0 +1,1 @@
+"""What learns from data how to quantize better: reads a prepared model, and gives better weights."""

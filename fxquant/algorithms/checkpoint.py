@@ -1,0 +1,96 @@
+"""What a long run has learned so far, in a folder, so that an interrupted one goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fxquant.errors import InputError
+
+IDENTITY = "identity.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What is known of one unit when it is finished."""
+
+    v: Tensor
+    before: float
+    after: float
+
+
+class Checkpoint:
+    """A file for each finished unit, and one that says what the run is.
+
+    Args:
+        folder: Made if it is not there.
+        identity: What must be the same for a run to go on, by name.
+
+    Raises:
+        InputError: the folder holds another run; the message says what differs.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], identity: Mapping[str, str]) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / IDENTITY
+        if path.exists():
+            found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+            if differing := [name for name in {**found, **identity} if found.get(name) != identity.get(name)]:
+                raise InputError(
+                    f"the checkpoint is of another run: {', '.join(differing)} differ",
+                    at=str(self._folder),
+                    got="; ".join(f"{name}: {identity.get(name)}" for name in differing),
+                    expected="; ".join(f"{name}: {found.get(name)}" for name in differing),
+                    hint="give another folder, or remove this one",
+                )
+        elif any(self._folder.iterdir()):
+            raise InputError(
+                "the folder is no checkpoint, and not empty",
+                at=str(self._folder),
+                expected=f"a folder with {IDENTITY}, an empty one, or none",
+            )
+        else:
+            self._write(path, (json.dumps(dict(identity), indent=1) + "\n").encode())
+
+    def load(self, index: int) -> Learned | None:
+        """What the unit of that number learned; None if it is not finished."""
+        path = self._folder / f"{index:04}.pt"
+        if not path.exists():
+            return None
+        state = torch.load(path, weights_only=True)
+        return Learned(state["V"], state["before"], state["after"])
+
+    def save(self, index: int, learned: Learned) -> None:
+        """Write down what the unit of that number learned."""
+        path = self._folder / f"{index:04}.pt"
+        new = path.with_suffix(".new")
+        torch.save({"V": learned.v.cpu(), "before": learned.before, "after": learned.after}, new)
+        os.replace(new, path)  # neither an interrupt nor a full disk leaves half a file
+
+    @staticmethod
+    def _write(path: Path, content: bytes) -> None:
+        new = path.with_suffix(".new")
+        new.write_bytes(content)
+        os.replace(new, path)
+
+
+def digest(values: Iterable[Any]) -> str:
+    """A checksum of tensors, in any structure, and of whatever else has a meaningful ``repr``."""
+    found = hashlib.sha256()
+    for leaf in pytree.tree_leaves(list(values)):
+        if isinstance(leaf, Tensor):
+            found.update(f"{tuple(leaf.shape)} {leaf.dtype}".encode())
+            found.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        else:
+            found.update(repr(leaf).encode())
+    return found.hexdigest()[:16]

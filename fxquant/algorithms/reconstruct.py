@@ -1,0 +1,107 @@
+"""Learns which values of one weight to round up, so that its unit gives what the float unit gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Generator, Tensor
+
+from fxquant.algorithms.samples import Samples
+from fxquant.errors import InputError
+from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """How rounding is learned.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+
+    iterations: int = 2000
+    """Steps of Adam for each unit."""
+    rows: int = 1024
+    """Outputs of a unit that each step looks at."""
+    learning_rate: float = 1e-2
+    regularization: float = 0.01
+    """What the regulariser is multiplied by: lambda of eq. 21."""
+    beta: tuple[float, float] = (20.0, 2.0)
+    """First and last exponent of the regulariser, which pulls harder the lower it is: eq. 24."""
+    warmup: float = 0.2
+    """Part of the steps before the regulariser pulls at all."""
+
+    def __post_init__(self) -> None:
+        bounds = {"iterations": 1, "rows": 1, "learning_rate": 0, "regularization": 0, "warmup": 0}
+        for name, least in bounds.items():
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not least <= value < math.inf:
+                raise InputError(f"{name} is out of range", got=repr(value), expected=f"a number from {least} on")
+        if self.warmup > 1:
+            raise InputError("warmup is out of range", got=self.warmup, expected="a part of the steps, 0 to 1")
+        if len(self.beta) != 2 or not self.beta[0] >= self.beta[1] > 0:
+            raise InputError("beta does not fall", got=self.beta, expected="(first, last), first >= last > 0")
+
+    def exponent(self, step: int) -> float | None:
+        """Of the regulariser at a step: it falls from the first to the last; None before that."""
+        start = self.warmup * self.iterations
+        if step < start:
+            return None
+        first, last = self.beta
+        part = (step - start) / max(self.iterations - start, 1)
+        return last + (first - last) * (1 + math.cos(math.pi * part)) / 2
+
+    def __str__(self) -> str:
+        return ", ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self))
+
+
+def learn(
+    rounding: AdaRoundFakeQuantize,
+    weight: Tensor,
+    samples: Samples,
+    learning: Learning,
+    generator: Generator,
+    progress: Callable[[], object],
+) -> tuple[float, float]:
+    """Set ``rounding.V``, which begins where it is.
+
+    Args:
+        rounding: Has a grid, and ``V``. It rounds hard afterwards.
+        weight: The float weight.
+        samples: What it learns from.
+        learning: How.
+        generator: Draws from the samples.
+        progress: Called after each step.
+
+    Returns:
+        The error of the unit with what ``V`` said at first, and says now. That is never more: what does not lower the
+        error is not kept.
+
+    Source:
+        arXiv:2004.10568, eq. 21-25.
+    """
+    rounding.set_soft_rounding(False)
+    at_first = rounding.V.detach().clone()
+    before = samples.mean_loss(rounding(weight))
+    rounding.set_soft_rounding(True)
+    optimizer = torch.optim.Adam([rounding.V], lr=learning.learning_rate)
+    for step in range(learning.iterations):
+        optimizer.zero_grad()
+        loss = samples.loss(rounding(weight), samples.draw(learning.rows, generator))
+        exponent = learning.exponent(step)
+        if exponent is not None:
+            undecided = 1 - (2 * rounding.rounding() - 1).abs().pow(exponent)
+            loss = loss + learning.regularization * undecided.sum()
+        loss.backward()
+        optimizer.step()
+        progress()
+    rounding.V.grad = None
+    rounding.set_soft_rounding(False)
+    after = samples.mean_loss(rounding(weight))
+    if not after <= before:
+        rounding.V.data.copy_(at_first)
+        return before, before
+    return before, after

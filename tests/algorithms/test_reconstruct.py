@@ -1,0 +1,98 @@
+"""One weight learns on samples, and keeps what lowers the error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from fxquant.algorithms.reconstruct import Learning, learn
+from fxquant.algorithms.samples import Samples
+from fxquant.errors import InputError
+from fxquant.fake_quantize import AdaRoundFakeQuantize
+from fxquant.observers import MinMaxObserver
+
+WEIGHT = torch.tensor([[0.35, 0.4, 0.45, 0.42]])
+"""On a grid of step 1, where the best sum is no sum of nearest steps."""
+
+
+class Sums(Samples):
+    """The input is 1 everywhere: all that counts is the sum of the weights."""
+
+    def draw(self, rows: int, generator: Generator) -> Tensor:
+        return torch.ones(rows, 4)
+
+    def loss(self, weight: Tensor, drawn: Any) -> Tensor:
+        return (drawn @ (weight - WEIGHT).t()).square().sum(1).mean()
+
+    def all(self) -> Iterator[tuple[Tensor, int]]:
+        yield torch.ones(1, 4), 1
+        yield torch.ones(3, 4), 3
+
+
+def rounding() -> AdaRoundFakeQuantize:
+    module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
+    module(WEIGHT)
+    module.set_grid(torch.ones(1), torch.zeros(1))
+    module.disable_observer()
+    module.initialize(WEIGHT)
+    return module
+
+
+def test_it_learns_which_to_round_up() -> None:
+    module, steps = rounding(), []
+    before, after = learn(
+        module, WEIGHT, Sums(), Learning(iterations=300), Generator().manual_seed(0), lambda: steps.append(1)
+    )
+    assert before == pytest.approx(1.62**2, rel=1e-5)
+    assert after == pytest.approx(0.38**2, rel=1e-5)
+    assert int(module.integers(WEIGHT).sum()) == 2
+    assert not module.is_on("use_soft_rounding")
+    assert len(steps) == 300
+    assert module.V.grad is None
+
+
+def test_what_does_not_lower_the_error_is_not_kept() -> None:
+    class Elsewhere(Sums):
+        def loss(self, weight: Tensor, drawn: Any) -> Tensor:
+            # where the step is learned, everything pulls up
+            return (drawn @ (weight - 10).t()).square().mean() if weight.requires_grad else super().loss(weight, drawn)
+
+    module = rounding()
+    at_first = module.V.detach().clone()
+    before, after = learn(module, WEIGHT, Elsewhere(), Learning(iterations=100, learning_rate=0.1), Generator(), lambda: None)
+    assert before == after
+    assert torch.equal(module.V, at_first)
+
+
+def test_the_exponent_falls_after_the_warmup() -> None:
+    learning = Learning(iterations=100, warmup=0.2, beta=(20, 2))
+    exponents = [learning.exponent(step) for step in range(100)]
+    assert exponents[:20] == [None] * 20
+    assert exponents[20] == 20
+    assert exponents[60] == pytest.approx(11)
+    falling = [exponent for exponent in exponents if exponent is not None]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[-1] == pytest.approx(2, abs=0.01)
+    assert Learning(warmup=1.0).exponent(1999) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"iterations": 0}, "iterations is out of range"),
+        ({"rows": 0}, "rows is out of range"),
+        ({"learning_rate": math.nan}, "learning_rate is out of range"),
+        ({"regularization": -1}, "regularization is out of range"),
+        ({"warmup": 1.5}, "warmup is out of range"),
+        ({"warmup": "long"}, "warmup is out of range"),
+        ({"beta": (2, 20)}, "beta does not fall"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Learning(**options)
