@@ -5,6 +5,7 @@ from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
 from fxquant.backends.reference import REFERENCE
+from fxquant.distributed import synchronize_observers
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.fake_quantize import (
     AdaRoundFakeQuantize,
@@ -137,6 +138,7 @@ __all__ = [
     "register_backend",
     "register_pattern",
     "scale_parameters",
+    "synchronize_observers",
     "tensor",
     "tensors",
     "unregister_pattern",

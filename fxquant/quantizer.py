@@ -217,7 +217,7 @@ class Quantizer:
     def state_dict(self) -> dict[str, Tensor]:
         """The float model's state under its own names; behind ``observers.<value>.`` that of the observers, behind
         ``weight_layers.<unit>.`` that of ``weight_layers``."""
-        return {**self.graph_module.state_dict(), **self._measured().state_dict()}
+        return {**self.graph_module.state_dict(), **self.measured().state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
         """Take over the state of a Quantizer of the same model and configuration.
@@ -225,14 +225,14 @@ class Quantizer:
         Raises:
             RuntimeError: keys or shapes differ, as ``torch.nn.Module.load_state_dict`` says.
         """
-        measured = self._measured()
+        measured = self.measured()
         prefixes = tuple(f"{name}." for name, _ in measured.named_children())
         own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
         self.graph_module.load_state_dict(own, strict=strict)
         measured.load_state_dict({name: value for name, value in state_dict.items() if name not in own}, strict=strict)
 
-    def _measured(self) -> nn.Module:
-        """What is kept beside the model."""
+    def measured(self) -> nn.Module:
+        """What is kept beside the model: ``observers`` and ``weight_layers``."""
         holder = nn.Module()
         holder.observers, holder.weight_layers = self.observers, self.weight_layers
         return holder

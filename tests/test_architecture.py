@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends",),
     ("passes",),
     ("calibration", "report", "parity", "noise", "algorithms", "checks", "undo"),
-    ("quantizer", "qat", "learned_rounding", "api", "export"),
+    ("quantizer", "qat", "learned_rounding", "api", "distributed", "export"),
     ("__main__", "cli", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""

@@ -173,6 +173,20 @@ def test_linear_batch_norm_is_trained_as_it_is_folded():
     assert fxq.convert(qat, check=torch.randn(32, 6)).parity.breaches == ()
 
 
+def test_a_synchronized_batch_norm_is_trained_and_folded_as_a_batch_norm(model):
+    """On the CPU it runs only where no process group is: then it does what a batch norm does."""
+    synchronized = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))
+    models = [fxq.prepare_qat(each, batch()) for each in (model, synchronized)]
+    assert type(models[1].bn1) is nn.SyncBatchNorm
+    for each in models:
+        torch.manual_seed(1)
+        train(each)
+    for (name, value), other in zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True):
+        assert torch.equal(value, other), name
+    x = batch()
+    assert torch.equal(*(fxq.convert(each)(x) for each in models))
+
+
 def test_observers_in_a_qconfig_get_a_fake_quantize_around_them(model):
     qat = fxq.prepare_qat(model, batch(), DEFAULT_QCONFIG)
     assert type(qat.x_fake_quant) is fxq.FakeQuantize

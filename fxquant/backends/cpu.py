@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule, register_backend
-from fxquant.graph.query import nodes_in
+from fxquant.graph.query import nodes_in, value_of
 from fxquant.nn import (
     ElementFunction,
     QuantizedAdaptiveAvgPool1d,
@@ -143,7 +143,9 @@ def conv_transpose(unit: UnitView) -> nn.Module:
 
 
 def batch_norm(unit: UnitView) -> nn.Module:
-    return QuantizedBatchNorm(unit.modules["bn"], x=unit.qparams["x"], y=unit.qparams["y"], activation=unit.activation)
+    value, grids = value_of(unit.nodes["bn"]), {role: unit.qparams[role] for role in ("x", "y")}
+    dims = None if value is None else len(value.shape)
+    return QuantizedBatchNorm(unit.modules["bn"], **grids, activation=unit.activation, dims=dims)
 
 
 def linear(unit: UnitView) -> nn.Module:

@@ -121,6 +121,13 @@ class FakeQuantizeBase(Switches):
         kind = torch.float32 if self.scheme.float_qparams else torch.int32
         return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
 
+    def choose_grid(self) -> None:
+        """Choose the grid anew, by what the observer has seen.
+
+        Raises:
+            CalibrationError: that is nothing.
+        """
+
     def make_room(self, x: Tensor) -> None:
         """Give the grid the shape that ``x`` will ask for, before the first call: compiled code resizes nothing."""
 

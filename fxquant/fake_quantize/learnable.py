@@ -126,6 +126,10 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         """Measure a batch, and let the observer choose the grid."""
         self.make_room(x)
         self.activation_post_process(x)
+        self.choose_grid()
+
+    @torch.no_grad()
+    def choose_grid(self) -> None:
         scale, zero_point = self.activation_post_process.calculate_qparams()
         if scale.shape != self.scale.shape:
             raise InputError(

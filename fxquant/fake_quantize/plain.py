@@ -152,6 +152,9 @@ class FakeQuantize(FakeQuantizeBase):
     def observe_by_observer(self, x: Tensor) -> None:
         """The same, by the observer and nothing else."""
         self.activation_post_process(x)
+        self.choose_grid()
+
+    def choose_grid(self) -> None:
         scale, zero_point = self.calculate_qparams()
         self.set_grid(scale, zero_point)
 

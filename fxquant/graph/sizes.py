@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from fxquant.graph.query import canonical_type, module_of, value_of
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _SPATIAL: dict[Any, int] = {
     **{nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3},
     **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3},
@@ -93,7 +93,7 @@ def _broadcast(node: Node, module: Any, rank: int, known: Known) -> Dims:
 
 _RULES: dict[Any, Callable[[Node, Any, int, Known], Dims]] = {
     **dict.fromkeys((nn.Linear, nn.Embedding), _last),
-    **dict.fromkeys((*_SPATIAL, *_BATCH_NORMS), _channels),
+    **dict.fromkeys((*_SPATIAL, *BATCH_NORMS), _channels),
     **dict.fromkeys((nn.LayerNorm, F.layer_norm, nn.RMSNorm), _normalized),
     **dict.fromkeys(_SAME, _as_first),
     **dict.fromkeys((torch.add, torch.sub, torch.mul, torch.div, torch.clamp), _broadcast),

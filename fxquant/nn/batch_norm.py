@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fxquant.nn.conv import QuantizedConv
 from fxquant.spec import Clamp, QParams, QScheme
 
-BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 
 _CONVOLUTION: dict[type[nn.Module], Any] = {
@@ -21,6 +21,7 @@ _CONVOLUTION: dict[type[nn.Module], Any] = {
     nn.InstanceNorm2d: nn.Conv2d,
     nn.InstanceNorm3d: nn.Conv3d,
 }
+_BY_DIMENSIONS: dict[int, Any] = {2: nn.Conv1d, 3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 
 PER_CHANNEL = QScheme(symmetric=True, axis=0)
 
@@ -37,6 +38,7 @@ class QuantizedBatchNorm(QuantizedConv):
         x: Grid of the input; at most 8 bits, per tensor.
         y: Grid of the output, after the activation.
         activation: Clamp before the output, in real units.
+        dims: Dimensions of the input, where the class of ``norm`` does not say it: ``SyncBatchNorm``.
 
     Shape:
         uint8 or int8 [N, C, *spatial]; for ``BatchNorm1d`` also [N, C].
@@ -46,10 +48,17 @@ class QuantizedBatchNorm(QuantizedConv):
     """
 
     def __init__(
-        self, norm: BatchNorm | InstanceNorm, *, x: QParams, y: QParams, activation: Clamp | None = None
+        self,
+        norm: BatchNorm | InstanceNorm,
+        *,
+        x: QParams,
+        y: QParams,
+        activation: Clamp | None = None,
+        dims: int | None = None,
     ) -> None:
         factor, shift = affine(norm)
-        kind = next(kind for norm_type, kind in _CONVOLUTION.items() if isinstance(norm, norm_type))
+        known = (kind for norm_type, kind in _CONVOLUTION.items() if isinstance(norm, norm_type))
+        kind = next(known) if dims is None else _BY_DIMENSIONS[dims]
         conv = kind(norm.num_features, norm.num_features, 1, groups=norm.num_features, device="meta")
         conv.weight = nn.Parameter(factor.reshape(-1, *conv.weight.shape[1:]), requires_grad=False)
         conv.bias = nn.Parameter(shift, requires_grad=False)

@@ -1,7 +1,7 @@
 """What every observer is: a module that passes its input on, remembers what it saw, and answers with a grid."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ class ObserverBase(nn.Module):
         is_dynamic: Ranges are meant to be measured at run time.
     """
 
-    __jit_ignored_attributes__ = ("scheme",)
+    __jit_ignored_attributes__ = ("scheme", "_pooled")
     __jit_unused_properties__ = ("quant_min", "quant_max")
 
     def __init__(self, scheme: QScheme | None, *, dtype: torch.dtype, is_dynamic: bool = False) -> None:
@@ -119,6 +119,13 @@ class ObserverBase(nn.Module):
         else:
             qparams = self.qparams()
             return qparams.scale, qparams.zero_point
+
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take what several copies of this observer have seen, each a part of the data, for what this one has seen.
+
+        Args:
+            states: The ``state_dict()`` of each, this one's among them, in any order.
+        """
 
     def update_in_script(self, x: Tensor) -> None:
         """``update`` for TorchScript."""

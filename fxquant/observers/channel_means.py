@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class ChannelMeans(nn.Module):
         self.axis = axis
         self.register_buffer("total", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self._pooled: dict[str, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """Observe ``x``, float of any shape that has the axis, and return it."""
@@ -62,6 +63,23 @@ class ChannelMeans(nn.Module):
             self.total += total
         self.count += x.numel() // x.shape[kept]
 
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take what several copies of this one have seen, each a part of the data, for what this one has seen.
+
+        Args:
+            states: The ``state_dict()`` of each, this one's among them, in any order. What was pooled before, and so is
+                in every state, counts once.
+        """
+        seen = [state for state in states if state["total"].numel()]
+        if not seen:
+            return
+        before = self._pooled or {name: torch.zeros_like(value) for name, value in seen[0].items()}
+        device = self.count.device
+        for name, shared in before.items():
+            rest = torch.stack([state[name] - shared for state in seen]).sort(0).values.sum(0)
+            setattr(self, name, (shared + rest).to(device))  # sorted, since sums are rounded
+        self._pooled = {name: value.to("cpu", copy=True) for name, value in self.state_dict().items()}
+
     def means(self) -> Tensor | None:
         """float64 [C]; None if nothing was seen."""
         return self.total / self.count if self.total.numel() else None
@@ -73,6 +91,7 @@ class ChannelMeans(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(prefix + "total")
         if isinstance(saved, Tensor) and saved.dim() == 1:
+            self._pooled = {}
             self.total.resize_(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 

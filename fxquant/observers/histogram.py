@@ -1,6 +1,7 @@
 """Counts values in bins, and chooses the range that costs least: clips what is rare, if that pays."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ _PER_OCTAVE = 6
 """Range ends tried while the order of magnitude is looked for; then the best is refined."""
 _REFINEMENTS = (0.2, 0.06, 0.02)
 """How far the ends then move, as a part of themselves, in three steps in each direction."""
+
+_ROWS = ("counts", "min_val", "max_val")
 
 _WORTH_CLIPPING = 0.02
 """Part of the error that must be saved."""
@@ -143,6 +146,18 @@ class HistogramObserver(RangeObserver):
         others = (each.to(self.min_val.device) for each in other._rows())
         self._store(*merge_histograms(*self._rows(), *others))
         self.nonfinite_count += other.nonfinite_count.to(self.nonfinite_count.device)
+
+    def pool_ranges(self, seen: Sequence[Mapping[str, Tensor]]) -> None:
+        """Add the counts, which is exact: as if this observer had seen all of the values."""
+        rows = [[state[name] for name in _ROWS] for state in seen]
+        total = rows[0]
+        for other in rows[1:]:
+            total = list(merge_histograms(*total, *other))
+        self._store(*total)
+        if self._pooled and self._pooled["counts"].shape == self.counts.shape:
+            before = (self._pooled[name].to(self.counts.device) for name in _ROWS)
+            twice, *_ = merge_histograms(torch.zeros_like(self.counts), self.min_val, self.max_val, *before)
+            self.counts -= twice * (len(seen) - 1)
 
     def chosen_range(self) -> tuple[Tensor, Tensor]:
         """Lower and upper end of the range that the grid is going to cover: float32, of the shape of ``min_val``.

@@ -1,5 +1,6 @@
 """Exponential moving average of the range of each batch: forgets outliers, suits activations while training."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +69,9 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
     def merge(self, low: Tensor, high: Tensor) -> None:
         blend(self.min_val, self.max_val, low, high, self.averaging_constant)
 
+    def pool_ranges(self, seen: Sequence[Mapping[str, Tensor]]) -> None:
+        average(self.min_val, self.max_val, seen)
+
 
 @OBSERVERS.register("moving_average_per_channel")
 class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
@@ -120,6 +124,9 @@ class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
     def merge(self, low: Tensor, high: Tensor) -> None:
         blend(self.min_val, self.max_val, low, high, self.averaging_constant)
 
+    def pool_ranges(self, seen: Sequence[Mapping[str, Tensor]]) -> None:
+        average(self.min_val, self.max_val, seen)
+
 
 def blend(min_val: Tensor, max_val: Tensor, low: Tensor, high: Tensor, rate: float) -> None:
     """Average the range of a batch into the running one, in place."""
@@ -128,6 +135,16 @@ def blend(min_val: Tensor, max_val: Tensor, low: Tensor, high: Tensor, rate: flo
     for range_end, batch in ((min_val, low), (max_val, high)):
         blended = torch.where(started, range_end + rate * (batch - range_end), batch)
         range_end.copy_(torch.where(seen, blended, range_end))
+
+
+def average(min_val: Tensor, max_val: Tensor, seen: Sequence[Mapping[str, Tensor]]) -> None:
+    """Write the mean of the ranges of several observers; the order of ``seen`` does not matter, to the bit."""
+    lows, highs = (torch.stack([state[name] for state in seen]) for name in ("min_val", "max_val"))
+    started = lows <= highs
+    count = started.sum(0)
+    for range_end, ends in ((min_val, lows), (max_val, highs)):
+        total = torch.where(started, ends, 0).double().sort(0).values.sum(0)  # sorted, since sums are rounded
+        range_end.copy_(torch.where(count > 0, total / count, ends[0]))
 
 
 def _checked(averaging_constant: float) -> float:

@@ -1,6 +1,6 @@
 """What the observers share that remember one range per scale: their buffers, saving, loading, resetting."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ class RangeObserver(ObserverBase):
             empty = torch.full(self._unseen_shape(), value, dtype=torch.float32, device=device)
             self.register_buffer(name, empty)
         self.register_buffer("nonfinite_count", torch.zeros((), dtype=torch.int64, device=device))
+        self._pooled: dict[str, Tensor] = {}
 
     def update(self, x: Tensor) -> None:
         low, high, nonfinite = value_range(x, self.scheme)
@@ -88,6 +89,29 @@ class RangeObserver(ObserverBase):
         torch.minimum(min_val, low, out=min_val)
         torch.maximum(max_val, high, out=max_val)
 
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """See ``ObserverBase``. What was pooled before, and so is in every state, counts once.
+
+        Raises:
+            InputError: they have seen tensors of different numbers of channels.
+        """
+        seen = [state for state in states if state["min_val"].numel()]
+        if seen:
+            self.start(tuple(seen[0]["min_val"].shape), seen[0]["min_val"])
+            self.pool_ranges([{name: value.to(self.min_val.device) for name, value in state.items()} for state in seen])
+        counted = torch.stack([state["nonfinite_count"] for state in states]).sum()
+        twice = self._pooled["nonfinite_count"].to(counted.device) * (len(states) - 1) if self._pooled else 0
+        self.nonfinite_count.copy_(counted - twice)
+        self._pooled = {name: value.clone() for name, value in self.state_dict().items()}
+
+    def pool_ranges(self, seen: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take the ranges of several observers for those of this one; here, the widest.
+
+        ``seen``: the states of those that have seen something, in any order, on the device of ``min_val``.
+        """
+        for state in seen:
+            self.merge(state["min_val"], state["max_val"])
+
     def qparams(self) -> QParams:
         if self.min_val.numel() == 0:
             raise CalibrationError("this observer has seen no data", hint="run calibration first")
@@ -95,6 +119,7 @@ class RangeObserver(ObserverBase):
 
     def reset_min_max_vals(self) -> None:
         """Forget everything that was observed."""
+        self._pooled = {}
         shape = self._unseen_shape()
         self.min_val.resize_(shape).fill_(torch.inf)
         self.max_val.resize_(shape).fill_(-torch.inf)
@@ -109,6 +134,8 @@ class RangeObserver(ObserverBase):
             buffer, saved = getattr(self, name), state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and self.scheme.axis is not None and saved.shape != buffer.shape:
                 buffer.resize_(saved.shape)
+        if prefix + "min_val" in state_dict:
+            self._pooled = {}
         state_dict.setdefault(prefix + "eps", self.eps)
         state_dict.setdefault(prefix + "nonfinite_count", torch.zeros_like(self.nonfinite_count))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

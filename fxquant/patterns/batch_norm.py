@@ -8,6 +8,7 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.graph.query import called_module, value_of
+from fxquant.graph.sizes import BATCH_NORMS
 from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.floats import OWN_STATISTICS
 from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
@@ -37,10 +38,10 @@ def running_statistics(captures: Mapping[str, Node]) -> Reject | None:
 
 def normalized(inner: Op) -> Op:
     """``inner`` followed by a batch norm, captured as ``bn``."""
-    return op(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)(inner).named("bn")
+    return op(*BATCH_NORMS)(inner).named("bn")
 
 
-ALONE = op(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)(tensor("x")).named("bn")
+ALONE = op(*BATCH_NORMS)(tensor("x")).named("bn")
 
 INSTANCE = op(*INSTANCE_DIMS)(tensor("x")).named("bn")
 

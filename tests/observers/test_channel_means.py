@@ -82,3 +82,18 @@ def test_another_number_of_channels():
         "  expected: 2 channels"
     )
     assert seen.means().tolist() == [1.0, 3.0]
+
+
+def test_parts_of_the_data_are_pooled_once():
+    torch.manual_seed(0)
+    parts, whole = [ChannelMeans(-1) for _ in range(3)], ChannelMeans(-1)
+    for _ in range(2):
+        for part in parts[1:]:
+            x = torch.randn(4, 3)
+            part(x), whole(x)
+        states = [copy.deepcopy(part.state_dict()) for part in parts]
+        for turn, part in enumerate(parts):
+            part.pool(states[turn:] + states[:turn])
+        assert all(torch.equal(part.total, parts[0].total) for part in parts)
+        assert all(part.count == whole.count for part in parts)
+        assert torch.allclose(parts[0].means(), whole.means(), atol=ROUNDING)

@@ -293,3 +293,37 @@ def test_a_larger_power_clips_less():
     assert ends[0] < ends[-1]
     with pytest.raises(SpecError, match=r"power is out of range\n  got:      9\n  expected: 1 to 8"):
         HistogramObserver(power=9)
+
+
+def pool(observers: list[HistogramObserver]) -> None:
+    states = [copy.deepcopy(observer.state_dict()) for observer in observers]
+    for turn, observer in enumerate(observers):
+        observer.pool(states[turn:] + states[:turn])
+
+
+@pytest.mark.parametrize("arguments", [{}, {"ch_axis": 0}, {"ch_axis": 0, "group_size": 4}], ids=str)
+def test_parts_of_the_data_are_pooled_to_what_one_observer_would_count(arguments):
+    """Twice: what was pooled the first time counts once the second time."""
+    torch.manual_seed(0)
+    whole, parts = HistogramObserver(**arguments), [HistogramObserver(**arguments) for _ in range(3)]
+    for scale in (1.0, 10.0):
+        for part in parts[1:]:  # one has nothing to see
+            x = torch.randn(5, 8) * scale
+            x[0, 0] = math.inf
+            part(x), whole(x)
+        pool(parts)
+        for part in parts:
+            assert all(torch.equal(value, whole.state_dict()[name]) for name, value in part.state_dict().items())
+    parts[0].reset_min_max_vals()
+    parts[1].load_state_dict(whole.state_dict())
+    pool(parts[:2])
+    assert torch.equal(parts[0].counts, whole.counts)
+
+
+def test_observers_that_saw_nothing_pool_to_nothing():
+    parts = [HistogramObserver(ch_axis=0), HistogramObserver(ch_axis=0)]
+    pool(parts)
+    parts[0](torch.ones(2, 3))
+    pool(parts)
+    assert torch.equal(parts[1].counts, parts[0].counts)
+    assert parts[1].counts.sum() == 6

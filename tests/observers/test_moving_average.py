@@ -92,3 +92,26 @@ def test_arguments_are_checked():
     with pytest.raises(SpecError, match=r"got:      is_dynamic=True, averaging_constant=0.01\n"):
         MovingAverageMinMaxObserver(is_dynamic=True)
     assert MovingAverageMinMaxObserver(1.0, is_dynamic=True).is_dynamic
+
+
+@pytest.mark.parametrize(
+    "make",
+    [MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver.with_args(ch_axis=0)],
+    ids=["per tensor", "per channel"],
+)
+def test_pooled_averages_are_averaged_in_whatever_order(make):
+    parts = [make() for _ in range(4)]
+    for part, x in zip(parts[1:], batches(1), strict=False):  # one has nothing to see
+        part(x)
+    parts[1].nonfinite_count += 2
+    states = [{name: value.clone() for name, value in part.state_dict().items()} for part in parts]
+    seen = torch.stack([state["max_val"] for state in states[1:]])
+    for order in itertools.permutations(states):
+        pooled = make()
+        pooled.pool(order)
+        assert torch.equal(pooled.max_val, seen.double().sort(0).values.sum(0).div(3).float())
+        assert pooled.nonfinite_count == 2
+    again = pooled.state_dict()
+    copies = [{name: value.clone() for name, value in again.items()}] * 3
+    pooled.pool(copies)
+    assert all(torch.equal(value, copies[0][name]) for name, value in pooled.state_dict().items())

@@ -21,8 +21,12 @@ CLOSE = 40
         (nn.BatchNorm2d(5), (2, 5, 6, 7)),
         (nn.BatchNorm3d(5), (2, 5, 3, 4, 5)),
         (nn.BatchNorm2d(5, affine=False, eps=0.01), (2, 5, 6, 7)),
+        (nn.SyncBatchNorm(5), (16, 5)),
+        (nn.SyncBatchNorm(5), (4, 5, 7)),
+        (nn.SyncBatchNorm(5), (2, 5, 6, 7)),
+        (nn.SyncBatchNorm(5), (2, 5, 3, 4, 5)),
     ],
-    ids=["1d, features", "1d", "2d", "3d", "2d, not affine"],
+    ids=["1d, features", "1d", "2d", "3d", "2d, not affine", *(f"sync, {dims}" for dims in ("features", *"123"))],
 )
 def test_alone_and_with_a_clamp(forms_of, bn, shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,103 @@
+"""Two processes, each with its part of the data, end with the same grids."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fxquant as fxq
+
+PATIENCE = 300
+"""Seconds that two processes may take, on a machine that does other things too."""
+RANKS = Path(__file__).parent / "ranks.py"
+SPEC: Any = importlib.util.spec_from_file_location("ranks", RANKS)
+ranks = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(ranks)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each process came to."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for rank in range(ranks.WORLD):
+            command = [sys.executable, "-W", "error", RANKS, str(rank), folder]
+            log = stack.enter_context(open(folder / f"{rank}.log", "w"))
+            processes.append(stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log)))
+            stack.callback(processes[-1].kill)
+        codes = [process.wait(PATIENCE) for process in processes]
+    assert codes == [0] * ranks.WORLD, "\n".join((folder / f"{rank}.log").read_text() for rank in range(ranks.WORLD))
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks.WORLD)]
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    """But for the statistics of batch norms: those of the first process are handed on at the next forward."""
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert "running_" in name or torch.equal(value, other[name]), name
+
+
+def test_observers_end_with_what_all_have_seen(results):
+    for name in ("extremes", "average", "histogram"):
+        states = [result["bare"][name][0] for result in results]
+        assert_same(*states)
+    state, (scale, zero_point) = results[0]["bare"]["extremes"]
+    assert (state["min_val"].item(), state["max_val"].item()) == (-4, 2)
+    assert (scale.item(), zero_point.item()) == (pytest.approx(6 / 255), 170)
+    average = results[0]["bare"]["average"][0]
+    assert (average["min_val"].item(), average["max_val"].item()) == (-2, 1.5)
+    whole = fxq.HistogramObserver()
+    whole(torch.tensor([0.0, 1.0, -4.0, 2.0]))
+    assert_same(results[0]["bare"]["histogram"][0], whole.state_dict())
+
+
+def test_parts_of_the_data_calibrate_as_the_whole_of_it(results):
+    whole = fxq.prepare(ranks.float_model().eval(), ranks.batch(0, 0))
+    for rank in range(ranks.WORLD):
+        for step in range(2):
+            whole.observe(ranks.batch(rank, step))
+    expected = whole.state_dict()
+    for result in results:
+        assert_same(result["calibrated"]["state"], results[0]["calibrated"]["state"])
+        for name, value in result["calibrated"]["state"].items():
+            if not name.endswith("total"):  # of a mean, whose float sum depends on the order
+                assert torch.equal(value, expected[name]), name
+    assert torch.equal(results[0]["calibrated"]["y"], results[1]["calibrated"]["y"])
+
+
+def test_training_keeps_buffers_and_switches_in_step(results):
+    assert_same(results[0]["trained"]["measured"], results[1]["trained"]["measured"])
+    assert_same(results[0]["trained"]["state"], results[1]["trained"]["state"])
+    state = results[1]["trained"]["state"]
+    switches = [value.item() for name, value in state.items() if name.endswith("observer_enabled")]
+    assert switches == [0] * 5
+    assert all(value.isfinite().all() for value in state.values())
+
+
+def test_what_was_trained_together_becomes_int8(results):
+    assert results[0]["trained"]["breaches"] == ()
+
+
+def test_learned_grids_start_together_and_move_together(results):
+    assert_same(results[0]["learned"]["first"], results[1]["learned"]["first"])
+    assert_same(results[0]["learned"]["parameters"], results[1]["learned"]["parameters"])
+    scales = [name for name in results[0]["learned"]["parameters"] if name.endswith("scale")]
+    assert len(scales) == 5
+    for name in scales:
+        assert not torch.equal(results[0]["learned"]["parameters"][name], results[0]["learned"]["first"][name]), name
+
+
+def test_without_other_processes_nothing_changes():
+    prepared = fxq.prepare(ranks.float_model().eval(), ranks.batch(0, 0))
+    prepared.observe(ranks.batch(0, 0))
+    before = {name: value.clone() for name, value in prepared.state_dict().items()}
+    fxq.synchronize_observers(prepared)
+    assert_same(before, prepared.state_dict())
