@@ -134,3 +134,14 @@ def test_qat_step(benchmark: Run) -> None:
     assert [row["step"] for row in results["results"]] == ["float", "fxquant", "torch.ao"]
     assert all(row["MB kept"] > 0 for row in results["results"])
     assert "times float" in text
+
+
+def test_int8_layers(benchmark: Run) -> None:
+    arguments = ("--models", "squeezenet1_1", "--batch", "1", "--threads", "1", "--rounds", "1")
+    text, results = benchmark("int8_layers.py", *arguments)
+    (result,) = results["results"]
+    *layers, total = result["rows"]
+    assert total["layer"] == "all"
+    assert total["count"] == sum(row["count"] for row in layers) == 26
+    assert all(row["native"] > 0 for row in layers)
+    assert "3x3 / 2 3 > 64, 224" in text

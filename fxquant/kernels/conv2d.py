@@ -14,7 +14,7 @@ from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.conv_reference import ConvGeometry, pad
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import define
-from fxquant.kernels.packing import pack_weight, packed_shape, start_values, unpack_weight
+from fxquant.kernels.packing import PackedOrder, pack_weight, start_values, unpack_weight
 
 OP = "fxquant::conv2d"
 
@@ -60,7 +60,7 @@ def conv2d(
         stride: For rows and columns, as ``dilation``.
         padding: Top, bottom, left, right.
         dilation: Distance of a window's elements.
-        groups: 1, or C_in where that is C_out too: each channel by itself.
+        groups: Divides C_in and C_out.
         residual: uint8 or int8 [N, C_out, OH, OW], or None.
         residual_scale: Real units per step.
         residual_zero_point: In steps.
@@ -113,7 +113,7 @@ def reference(
     top, bottom, left, right = padding
     padded = F.pad(as_unsigned(x), (left, right, top, bottom), value=x_zero_point - integer_range(x.dtype)[0])
     depth = x.shape[1] // groups
-    integers = unpack_weight(weight, len(scale), depth, tuple(kernel_size), depthwise=groups != 1).to(torch.float64)
+    integers = unpack_weight(weight, len(scale), depth, kernel_size, groups).to(torch.float64)
     # A library may transform instead of summing; rounding makes whole numbers of its answer again.
     products = F.conv2d(padded.to(torch.float64), integers, None, tuple(stride), 0, tuple(dilation), groups).round()
     epilogue = epilogue_of(
@@ -186,9 +186,9 @@ def empty_output(
         raise KernelError(
             f"{OP}: kernel_size is too large", got=list(kernel_size), expected=f"at most {MOST_TAPS} elements"
         )
-    if groups != 1 and not groups == x.shape[1] == scale.numel():
+    if groups < 1 or x.shape[1] % groups or scale.numel() % groups:
         raise KernelError(
-            f"{OP}: groups is out of range", got=groups, expected="1, or the channels of x and of the result"
+            f"{OP}: groups is out of range", got=groups, expected="a divisor of the channels of x and of the result"
         )
     sizes = [x.shape[0], scale.numel()]
     for axis in range(2):
@@ -201,8 +201,7 @@ def empty_output(
                 expected="a window that is no longer than the input",
             )
         sizes.append((padded - reach) // stride[axis] + 1)
-    taps = kernel_size[0] * kernel_size[1]
-    packed = packed_shape(scale.numel(), x.shape[1] // groups, taps, depthwise=groups != 1)
+    packed = PackedOrder.of(scale.numel(), x.shape[1], kernel_size, groups).shape
     check_rest(OP, weight, packed, start, scale, bias, y_scale, y_zero_point, quant_min, quant_max, dtype)
     check_residual(OP, residual, sizes, residual_scale, residual_zero_point)
     return torch.empty(sizes, dtype=dtype, device=x.device, memory_format=torch.channels_last)
@@ -276,7 +275,7 @@ class NativeConv:
         weight: int8 [C_out, C_in / groups, *kernel_size], zero point 0.
         x_dtype: uint8 or int8: how the input is stored.
         x_zero_point: Of the input, in steps.
-        geometry: Stride, padding, dilation; 1 or 2 spatial dimensions; no groups, or one for each channel.
+        geometry: Stride, padding, dilation, groups; 1 or 2 spatial dimensions.
         epilogue: Scales, bias and output grid.
     """
 
@@ -292,7 +291,7 @@ class NativeConv:
         padding = [0] * 4 if self._pad_first else [top, bottom, left, right]
         self._before = (
             x_zero_point,
-            *packed_arguments(weight, x_dtype, x_zero_point, epilogue, depthwise=geometry.groups != 1),
+            *packed_arguments(weight, x_dtype, x_zero_point, epilogue, geometry.groups),
             list(self._geometry.kernel_size),
             list(self._geometry.stride),
             padding,
@@ -314,12 +313,12 @@ class NativeConv:
 
 
 def packed_arguments(
-    weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue, *, depthwise: bool = False
+    weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue, groups: int = 1
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weight, start, scale and bias, as the operators take them."""
     scale = (epilogue.weight_scale * float32(epilogue.x_scale)).expand(len(weight)).contiguous()
     bias = torch.zeros_like(scale) if epilogue.bias is None else epilogue.bias  # of no bias, 0 makes the same integers
-    return pack_weight(weight, depthwise=depthwise), start_values(weight, x_dtype, x_zero_point), scale, bias
+    return pack_weight(weight, groups), start_values(weight, x_dtype, x_zero_point), scale, bias
 
 
 def output_arguments(epilogue: Epilogue) -> tuple[float | int | torch.dtype, ...]:

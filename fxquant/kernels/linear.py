@@ -18,7 +18,7 @@ from fxquant.kernels.conv2d import (
 )
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import define
-from fxquant.kernels.packing import pack_weight, packed_shape, start_values, unpack_weight
+from fxquant.kernels.packing import PackedOrder, pack_weight, start_values, unpack_weight
 
 OP = "fxquant::linear"
 
@@ -120,7 +120,7 @@ def empty_output(
     check_input(OP, x, x_zero_point, scale)
     if x.dim() == 0:
         raise KernelError(f"{OP}: x has the wrong shape", got=[], expected="[..., in_features]")
-    packed = packed_shape(scale.numel(), x.shape[-1], 1)
+    packed = PackedOrder.of(scale.numel(), x.shape[-1], ()).shape
     check_rest(OP, weight, packed, start, scale, bias, y_scale, y_zero_point, quant_min, quant_max, dtype)
     sizes = [*x.shape[:-1], scale.numel()]
     check_residual(OP, residual, sizes, residual_scale, residual_zero_point)

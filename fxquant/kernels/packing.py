@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,51 +17,102 @@ QUAD = 4
 """Input channels that lie together: the bytes of a lane."""
 
 FEW = 16
-"""Input channels below which the taps of a window are gathered first, and multiplied as if they were one pixel."""
+"""Input channels below which a row of a window's taps is read as if it were one pixel."""
 
 
-def packed_shape(channels: int, depth: int, taps: int, *, depthwise: bool = False) -> list[int]:
-    """Shape of the packed weight of a convolution from ``depth`` channels (1 if depthwise) to ``channels``."""
-    pieces, length = _pieces(depth, taps, depthwise)
-    return [math.ceil(channels / PANEL), pieces * math.ceil(length / QUAD), PANEL, QUAD]
+@dataclass(frozen=True, slots=True)
+class PackedOrder:
+    """How a packed weight is divided; csrc/common/conv_shape.h says the same.
+
+    A window is read in pieces: stretches of bytes that are multiplied by as many weights. A piece is a tap; a row of
+    taps, of few input channels; a column of taps, of a depthwise convolution. Groups of less than 16 output channels
+    are bundled and become one product: weights between different groups of a bundle are zero.
+    """
+
+    bundles: int
+    panels: int
+    """Of a bundle."""
+    pieces: int
+    quads: int
+    """Of a piece."""
+
+    @classmethod
+    def of(cls, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> PackedOrder:
+        """For a convolution from ``depth`` to ``channels``, both in all groups together."""
+        rows, columns = (1, math.prod(kernel_size)) if len(kernel_size) < 2 else tuple(kernel_size)
+        if is_depthwise(channels, depth, groups):
+            return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / QUAD))
+        bundles = groups // bundled(channels, groups)
+        panels = math.ceil(channels // bundles / PANEL)
+        if groups == 1 and depth < FEW and rows * columns > 1:
+            return cls(1, panels, rows, math.ceil(columns * depth / QUAD))
+        return cls(bundles, panels, rows * columns, math.ceil(depth // bundles / QUAD))
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the packed weight."""
+        return [self.bundles * self.panels, self.pieces * self.quads, PANEL, QUAD]
 
 
-def _pieces(depth: int, taps: int, depthwise: bool) -> tuple[int, int]:
-    """How many stretches of input channels a window is read in, and how long each is."""
-    return (1, taps * depth) if taps > 1 and depth < FEW and not depthwise else (taps, depth)
+def is_depthwise(channels: int, depth: int, groups: int) -> bool:
+    """Whether each channel of the result is made of the same channel of the input."""
+    return 1 < groups == depth == channels
 
 
-def pack_weight(weight: Tensor, *, depthwise: bool = False) -> Tensor:
+def bundled(channels: int, groups: int) -> int:
+    """How many groups are multiplied together: as many as fill 16 output channels."""
+    most = max(1, PANEL * groups // channels) if channels else 1
+    return max(count for count in range(1, min(most, groups) + 1) if groups % count == 0)
+
+
+def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
     """Reorder a weight.
 
     Args:
-        weight: int8 [C_out, C_in, *kernel_size]; C_in is 1 if depthwise.
-        depthwise: Whether it is that of a convolution of each channel by itself.
+        weight: int8 [C_out, C_in / groups, *kernel_size], at most two sizes.
+        groups: Of the convolution.
 
     Returns:
-        int8 [ceil(C_out / 16), taps * ceil(C_in / 4), 16, 4], contiguous, zero where there is no channel; of a window
-        of less than 16 channels, unless depthwise, [ceil(C_out / 16), ceil(taps * C_in / 4), 16, 4].
+        int8 [panels, pieces * quads, 16, 4] as :class:`PackedOrder` says, contiguous, zero where there is no channel.
     """
-    channels, depth = weight.shape[:2]
-    taps = math.prod(weight.shape[2:])
-    pieces, length = _pieces(depth, taps, depthwise)
-    rows = weight.reshape(channels, depth, taps).transpose(1, 2).reshape(channels, pieces, length)
-    padded = F.pad(rows, (0, -length % QUAD, 0, 0, 0, -channels % PANEL))
-    split = padded.reshape(math.ceil(channels / PANEL), PANEL, pieces, math.ceil(length / QUAD), QUAD)
-    order = split.permute(0, 2, 3, 1, 4)
-    return order.reshape(packed_shape(channels, depth, taps, depthwise=depthwise)).contiguous()
+    channels, depth, *kernel_size = weight.shape
+    order = PackedOrder.of(channels, depth * groups, kernel_size, groups)
+    pieces = _in_pieces(weight, order, groups)  # [bundle, channel, piece, byte]
+    padded = F.pad(pieces, (0, -pieces.shape[3] % QUAD, 0, 0, 0, -pieces.shape[1] % PANEL))
+    split = padded.reshape(order.bundles * order.panels, PANEL, order.pieces, order.quads, QUAD)
+    return split.permute(0, 2, 3, 1, 4).reshape(order.shape).contiguous()
 
 
-def unpack_weight(
-    packed: Tensor, channels: int, depth: int, kernel_size: tuple[int, ...], *, depthwise: bool = False
-) -> Tensor:
-    """What :func:`pack_weight` was given: int8 [channels, depth, *kernel_size]."""
-    taps = math.prod(kernel_size)
-    pieces, length = _pieces(depth, taps, depthwise)
-    quads = math.ceil(length / QUAD)
-    padded = packed.reshape(len(packed), pieces, quads, PANEL, QUAD).permute(0, 3, 1, 2, 4)
-    rows = padded.reshape(len(packed) * PANEL, pieces, quads * QUAD)[:channels, :, :length]
-    return rows.reshape(channels, taps, depth).transpose(1, 2).reshape(channels, depth, *kernel_size)
+def unpack_weight(packed: Tensor, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> Tensor:
+    """What :func:`pack_weight` was given: int8 [channels, depth, *kernel_size]; ``depth`` is that of a group."""
+    order = PackedOrder.of(channels, depth * groups, kernel_size, groups)
+    where = torch.arange(channels * depth * math.prod(kernel_size), device=packed.device)
+    shape = (channels, depth, *kernel_size)
+    pieces = _in_pieces(where.reshape(shape) + 1, order, groups)  # each place's number; 0 where nothing lies
+    padded = packed.reshape(len(packed), order.pieces, order.quads, PANEL, QUAD).permute(0, 3, 1, 2, 4)
+    padded = padded.reshape(order.bundles, order.panels * PANEL, order.pieces, order.quads * QUAD)
+    bytes_of = padded[:, : pieces.shape[1], :, : pieces.shape[3]]
+    weight = torch.empty(len(where) + 1, dtype=torch.int8, device=packed.device)
+    weight[pieces.flatten()] = bytes_of.flatten()
+    return weight[1:].reshape(shape)
+
+
+def _in_pieces(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
+    """[bundles, channels of a bundle, pieces, bytes of a piece]."""
+    channels, depth, *sizes = weight.shape
+    rows, columns = (1, math.prod(sizes)) if len(sizes) < 2 else sizes
+    if is_depthwise(channels, depth * groups, groups):
+        return weight.reshape(1, channels, rows, columns).transpose(2, 3)
+    taps = weight.reshape(channels, depth, rows * columns).transpose(1, 2)  # [channel, tap, depth]
+    together = groups // order.bundles
+    if together == 1:
+        length = rows * columns * depth // order.pieces
+        return taps.reshape(order.bundles, channels // order.bundles, order.pieces, length)
+    of_group = taps.reshape(order.bundles, together, channels // groups, rows * columns, depth)
+    bundle = weight.new_zeros((order.bundles, together, channels // groups, rows * columns, together, depth))
+    for i in range(together):
+        bundle[:, i, :, :, i] = of_group[:, i]
+    return bundle.reshape(order.bundles, channels // order.bundles, rows * columns, together * depth)
 
 
 def start_values(weight: Tensor, x_dtype: torch.dtype, x_zero_point: int) -> Tensor:

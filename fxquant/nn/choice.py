@@ -20,10 +20,6 @@ AMX_PRODUCTS = 40_000_000
 """Products per call from which the oneDNN operator wins on a CPU with AMX: with tiles it multiplies about twice as fast
 as our kernels with VNNI, after the 45 to 70 us that a call takes before it computes."""
 
-VNNI_PRODUCTS, VNNI_DEPTHWISE_PRODUCTS = 400_000_000, 20_000_000
-"""The same on a CPU with VNNI alone, for convolutions: its blocks for the caches pay off in large batches only
-(measured on a Zen 4: ResNet-18, ResNet-50 and MobileNetV2 at batch 1 and 16)."""
-
 
 def native_refusal(weight: Tensor, weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
     """Why fxquant's own operator cannot run a layer; empty if it can. No geometry: a linear layer."""
@@ -34,8 +30,6 @@ def native_refusal(weight: Tensor, weight_zero_point: Tensor, geometry: ConvGeom
         return "the int8 operators take no zero point of the weight"
     if geometry is None:
         return ""
-    if geometry.groups != 1 and (weight.shape[1] != 1 or geometry.groups != len(weight)):
-        return "the native operator has no groups but those of one channel each"
     if geometry.spatial == 3:
         return "the native operator has at most two spatial dimensions"
     if weight[0, 0].numel() > MOST_TAPS:
@@ -79,13 +73,6 @@ def check_reference_may_run(unit: str, native: str, onednn: str) -> None:
 def has_amx() -> bool:
     """Whether the CPU multiplies tiles of bytes, which oneDNN uses and our kernels do not."""
     return bool(torch.cpu._is_amx_tile_supported())
-
-
-def onednn_from(*, depthwise: bool) -> float:
-    """Products per call from which a convolution is left to oneDNN."""
-    if has_amx():
-        return AMX_PRODUCTS
-    return VNNI_DEPTHWISE_PRODUCTS if depthwise else VNNI_PRODUCTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.onednn import OnednnConv
 from fxquant.nn.base import QuantizedModule, counted
-from fxquant.nn.choice import BySize, check_reference_may_run, native_refusal, onednn_from, onednn_refusal
+from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.spec import Clamp, QParams
 
@@ -23,9 +23,9 @@ class QuantizedConv(QuantizedModule):
     """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator; or the same unrounded.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` computes it so. What that does not take
-    (groups of several channels, three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most
-    one step away and equal in at least 99.99 %; so it does large calls on a CPU with AMX. The Python reference does the
-    rest. :meth:`kernel` says which, and why.
+    (three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most one step away and equal in
+    at least 99.99 %; so it does large calls on a CPU with AMX. The Python reference does the rest. :meth:`kernel` says
+    which, and why.
 
     Args:
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.
@@ -93,10 +93,10 @@ class QuantizedConv(QuantizedModule):
         return self.finished(batch.squeeze(0), self.activation)
 
     def kernel(self) -> str:
-        """What runs: ``native``, ``native, onednn if large``, ``onednn``, or ``reference`` and why."""
+        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
         onednn = self._onednn_refusal()
         if not native_refusal(self.weight, self.weight_zero_point, self.geometry):
-            return "native" if onednn else "native, onednn if large"
+            return "native, onednn if large" if has_amx() and not onednn else "native"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
@@ -113,10 +113,10 @@ class QuantizedConv(QuantizedModule):
                 check_reference_may_run(self.unit or type(self).__name__, refusal, self._onednn_refusal())
             return onednn or self._by_reference(weight, geometry)
         native = NativeConv(*arguments)
-        if onednn is None:
+        if onednn is None or not has_amx():
             return native
         products = weight[:, 0].numel() / geometry.groups / math.prod(geometry.stride)  # of an element of x
-        return BySize(native, onednn, onednn_from(depthwise=geometry.groups != 1) / products)
+        return BySize(native, onednn, AMX_PRODUCTS / products)
 
     def _by_reference(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
         return partial(

@@ -43,19 +43,25 @@ class Case:
     mode: str = "zeros"
     one_scale: bool = False
     depthwise: bool = False
+    split: int = 1
+    """Groups that are no depthwise ones: of so many times as many channels."""
+
+    def __post_init__(self) -> None:
+        if self.depthwise:
+            object.__setattr__(self, "depth", self.channels)
 
     @property
     def groups(self) -> int:
-        return self.channels if self.depthwise else 1
+        return self.channels if self.depthwise else self.split
 
     @property
     def inputs(self) -> int:
         """Channels of x."""
-        return self.channels if self.depthwise else self.depth
+        return self.depth
 
     def geometry(self) -> ConvGeometry:
         walk = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "padding_mode": self.mode}
-        return ConvGeometry.of(nn.Conv2d(self.groups, self.groups, self.kernel, groups=self.groups, **walk))
+        return ConvGeometry.of(nn.Conv2d(self.inputs, self.channels, self.kernel, groups=self.groups, **walk))
 
     def epilogue(self, device: str = "cpu") -> Epilogue:
         generator = torch.Generator().manual_seed(1)
@@ -129,6 +135,19 @@ CASES = {
     ),
     "depthwise, few channels": Case(depthwise=True, channels=3, kernel=(3, 3), dilation=(2, 1), padding=(2, 2)),
     "depthwise, one tap": Case(depthwise=True, channels=19),
+    "depthwise, dilated": Case(depthwise=True, channels=70, kernel=(3, 2), dilation=(2, 3), padding=(2, 3)),
+    "depthwise, far apart": Case(depthwise=True, channels=20, kernel=(2, 2), stride=(3, 5), size=(9, 70), batch=1),
+    "depthwise, long rows": Case(depthwise=True, channels=80, kernel=(5, 5), padding=(2, 2), size=(6, 53), batch=1),
+    "depthwise, widest window": Case(depthwise=True, channels=40, kernel=(1, 256), size=(2, 260), stride=(1, 2)),
+    "depthwise, highest window": Case(depthwise=True, channels=70, kernel=(128, 2), size=(130, 4), batch=1),
+    "groups of four": Case(depth=64, channels=64, split=16, kernel=(3, 3), padding=(1, 1), residual=torch.uint8),
+    "groups, tails": Case(depth=30, channels=42, split=6, kernel=(3, 2), x_dtype=torch.int8, y_dtype=torch.int8),
+    "groups of many channels": Case(depth=72, channels=140, split=2, stride=(2, 2)),
+    "groups, prime": Case(depth=21, channels=14, split=7, kernel=(2, 2)),
+    "depthwise, several results each": Case(depth=12, channels=36, split=12, kernel=(3, 3), padding=(1, 1)),
+    "one group of one": Case(depth=5, channels=5, split=5, size=(3, 3)),
+    "few channels, far apart": Case(depth=3, kernel=(2, 2), stride=(3, 4), size=(12, 70), padding=(1, 1)),
+    "few channels, most taps": Case(depth=15, kernel=(2, 128), size=(3, 150), batch=1),
     "real numbers": Case(y_dtype=torch.float32, channels=37, kernel=(3, 3), padding=(1, 1), residual=torch.uint8),
     "depthwise, real numbers": Case(y_dtype=torch.float32, depthwise=True, channels=37, kernel=(3, 3), bias=False),
     "circular": Case(kernel=(3, 3), padding=(1, 2), mode="circular"),
@@ -157,6 +176,19 @@ def test_the_reference_is_the_definition(assert_same, name: str) -> None:
 
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+def grouped(case: Case) -> st.SearchStrategy[Case]:
+    """The case itself, or with groups; some of each group's channels are taken off, so that they divide."""
+    if case.depthwise:
+        return st.just(case)
+    return st.integers(1, min(case.depth, case.channels)).map(
+        lambda split: replace(
+            case, split=split, depth=case.depth // split * split, channels=case.channels // split * split
+        )
+    )
+
+
 cases = st.builds(
     Case,
     batch=st.integers(1, 3),
@@ -175,7 +207,7 @@ cases = st.builds(
     narrower=st.integers(0, 100),
     one_scale=st.booleans(),
     depthwise=st.booleans(),
-)
+).flatmap(grouped)
 
 
 @settings(max_examples=60, deadline=None)
@@ -322,8 +354,9 @@ ERROR_CASES = [
     ({"stride": [0, 1]}, "stride is out of range", "[0, 1]", "2 numbers of at least 1"),
     ({"padding": [0, 0, 0, -1]}, "padding is out of range", "[0, 0, 0, -1]", "4 numbers of at least 0"),
     ({"dilation": [1, 0]}, "dilation is out of range", "[1, 0]", "2 numbers of at least 1"),
-    ({"groups": 2}, "groups is out of range", "2", "1, or the channels of x and of the result"),
-    ({"groups": 4}, "groups is out of range", "4", "1, or the channels of x and of the result"),
+    ({"groups": 0}, "groups is out of range", "0", "a divisor of the channels of x and of the result"),
+    ({"groups": 3}, "groups is out of range", "3", "a divisor of the channels of x and of the result"),
+    ({"groups": 4}, "groups is out of range", "4", "a divisor of the channels of x and of the result"),
     (
         {"kernel_size": [1, 3], "dilation": [1, 2]},
         "the window does not fit the padded input",

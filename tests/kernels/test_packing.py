@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
-from fxquant.kernels.packing import pack_weight, packed_shape, start_values, unpack_weight
+from fxquant.kernels.packing import PackedOrder, pack_weight, start_values, unpack_weight
 
 
 def weight(*shape: int) -> torch.Tensor:
@@ -15,15 +13,20 @@ def weight(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [(16, 4), (1, 1), (17, 0), (17, 5), (40, 20, 1, 1), (33, 18, 3, 2), (16, 3, 7, 7), (5, 15, 2, 1), (5, 16, 2, 1)],
+    ("shape", "groups"),
+    [
+        *((shape, 1) for shape in [(16, 4), (1, 1), (17, 0), (17, 5), (40, 20, 1, 1), (33, 18, 3, 2), (16, 3, 7, 7)]),
+        *((shape, 1) for shape in [(5, 15, 2, 1), (5, 16, 2, 1), (0, 3, 2, 2), (21, 7, 5)]),
+        *(((64, 4, 3, 3), 16), ((42, 5, 3, 2), 6), ((140, 36, 1, 1), 2), ((14, 3, 2, 2), 7), ((36, 1, 3, 3), 12)),
+        *(((21, 1, 3, 2), 21), ((70, 1, 9, 1), 70)),
+    ],
 )
-def test_unpacking_gives_the_weight_back(shape: tuple[int, ...]) -> None:
-    packed = pack_weight(weight(*shape))
+def test_unpacking_gives_the_weight_back(shape: tuple[int, ...], groups: int) -> None:
+    packed = pack_weight(weight(*shape), groups)
 
     assert packed.is_contiguous()
-    assert list(packed.shape) == packed_shape(*shape[:2], math.prod(shape[2:]))
-    assert torch.equal(unpack_weight(packed, *shape[:2], shape[2:]), weight(*shape))
+    assert list(packed.shape) == PackedOrder.of(shape[0], shape[1] * groups, shape[2:], groups).shape
+    assert torch.equal(unpack_weight(packed, *shape[:2], shape[2:], groups), weight(*shape))
     assert int(packed.long().sum()) == int(weight(*shape).long().sum())  # the rest is zero
 
 
@@ -37,21 +40,40 @@ def test_where_an_element_lies() -> None:
 
 def test_where_an_element_of_few_channels_lies() -> None:
     w = weight(20, 3, 2, 3)
-    packed = pack_weight(w)  # 18 bytes of a window are 5 quads
+    packed = pack_weight(w)  # the 9 bytes of a row of taps are 3 quads
 
-    assert packed.shape == (2, 5, 16, 4)
-    at = (1 * 3 + 1) * 3 + 2
-    assert packed[1, at // 4, 3, at % 4] == w[19, 2, 1, 1]
+    assert packed.shape == (2, 2 * 3, 16, 4)
+    at = 1 * 3 + 2  # in the second row
+    assert packed[1, 3 + at // 4, 3, at % 4] == w[19, 2, 1, 1]
 
 
-def test_depthwise_weights_lie_first_in_their_quads() -> None:
-    w = weight(21, 1, 3, 2)
-    packed = pack_weight(w, depthwise=True)
+def test_columns_of_a_depthwise_window_lie_in_quads() -> None:
+    w = weight(21, 1, 5, 2)
+    packed = pack_weight(w, 21)
 
-    assert list(packed.shape) == packed_shape(21, 1, 6, depthwise=True) == [2, 6, 16, 4]
-    assert torch.equal(packed[1, :, 4, 0], w[20].flatten())
-    assert not packed[..., 1:].any()
-    assert torch.equal(unpack_weight(packed, 21, 1, (3, 2), depthwise=True), w)
+    assert packed.shape == (2, 2 * 2, 16, 4)
+    assert torch.equal(packed[1, :2, 4].flatten()[:5], w[20, 0, :, 0])
+    assert torch.equal(packed[1, 2:, 4].flatten()[:5], w[20, 0, :, 1])
+
+
+def test_small_groups_share_a_panel() -> None:
+    w = weight(64, 6, 3, 3)
+    packed = pack_weight(w, 16)  # 4 groups of 6 channels, 24 bytes of a tap
+
+    assert packed.shape == (4, 9 * 6, 16, 4)
+    tap = packed[2, 5 * 6 : 6 * 6, 7].flatten()  # of the second group of its bundle
+    assert torch.equal(tap[6:12], w[39, :, 1, 2])
+    assert not tap[:6].any()
+    assert not tap[12:].any()
+
+
+def test_large_groups_have_panels_of_their_own() -> None:
+    w = weight(40, 5, 1, 1)
+    packed = pack_weight(w, 2)
+
+    assert packed.shape == (4, 2, 16, 4)
+    assert torch.equal(packed[3, :, 2].flatten()[:5], w[38, :, 0, 0])
+    assert not packed[3, :, 4:].any()
 
 
 def test_start_values_take_the_zero_point_off() -> None:

@@ -13,7 +13,7 @@ from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.library import native_status
 from fxquant.kernels.onednn import OnednnStatus
 from fxquant.nn import choice
-from fxquant.nn.choice import BySize, native_refusal, onednn_from, onednn_refusal
+from fxquant.nn.choice import BySize, native_refusal, onednn_refusal
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.settings import Settings
@@ -29,8 +29,8 @@ LOADED = replace(native_status(), devices=("cpu",), reason="")
         (nn.Conv2d(4, 4, 3, padding=1, dilation=2, padding_mode="circular"), ""),
         (nn.Conv1d(4, 4, 256), ""),
         (nn.Conv2d(4, 4, 3, groups=4), ""),
-        (nn.Conv2d(4, 4, 3, groups=2), "the native operator has no groups but those of one channel each"),
-        (nn.Conv2d(4, 8, 3, groups=4), "the native operator has no groups but those of one channel each"),
+        (nn.Conv2d(4, 4, 3, groups=2), ""),
+        (nn.Conv2d(4, 8, 3, groups=4), ""),
         (nn.Conv3d(4, 4, 3), "the native operator has at most two spatial dimensions"),
         (nn.Conv2d(4, 4, (2, 129)), "the native operator takes windows of at most 256 elements"),
     ],
@@ -118,10 +118,3 @@ def test_the_reference_stands_in_only_where_kernels_are_not_insisted_on(
         "  hint:     FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing"
     )
     assert module.reference(x).dtype == torch.uint8  # who asks for the reference gets it
-
-
-def test_depthwise_calls_are_large_earlier_and_tiles_make_all_calls_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "has_amx", lambda: False)
-    assert onednn_from(depthwise=True) < onednn_from(depthwise=False)
-    monkeypatch.setattr(choice, "has_amx", lambda: True)
-    assert onednn_from(depthwise=True) == onednn_from(depthwise=False) == choice.AMX_PRODUCTS

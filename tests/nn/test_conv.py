@@ -216,7 +216,7 @@ def test_a_three_dimensional_residual_runs_by_the_reference() -> None:
 
 def test_without_onednn_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(False, "this CPU has no VNNI"))
-    unit = Unit("dilated groups", residual=INT8)
+    unit = Unit("3d", residual=INT8)
 
     assert torch.equal(unit.module(unit.x, *unit.residual), unit.module.reference(unit.x, *unit.residual))
     assert unit.module.kernel() == "reference: this CPU has no VNNI"
@@ -224,9 +224,8 @@ def test_without_onednn_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
-@pytest.mark.parametrize("name", ["dilated groups", "3d"])
-def test_onednn_runs_what_the_native_operator_does_not_take(name: str) -> None:
-    unit = Unit(name)
+def test_onednn_runs_what_the_native_operator_does_not_take() -> None:
+    unit = Unit("3d")
 
     assert unit.module.kernel() == "onednn"
     assert isinstance(unit.module.derived(), OnednnConv)
@@ -234,7 +233,7 @@ def test_onednn_runs_what_the_native_operator_does_not_take(name: str) -> None:
 
 @needs_native
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-@pytest.mark.parametrize("name", [name for name in CONVS if name not in ("dilated groups", "3d")])
+@pytest.mark.parametrize("name", [name for name in CONVS if name != "3d"])
 @pytest.mark.parametrize("residual", [None, UINT8, INT8])
 def test_the_native_operator_is_the_reference_to_the_bit(
     monkeypatch: pytest.MonkeyPatch, name: str, residual: QScheme | None
@@ -250,8 +249,9 @@ def test_the_native_operator_is_the_reference_to_the_bit(
 
 @needs_native
 @pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
-def test_large_calls_are_left_to_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_module, "onednn_from", lambda *, depthwise: 2 * 40 * 24 * 31 * 31 / 4)
+def test_large_calls_are_left_to_onednn_where_the_cpu_has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_module, "has_amx", lambda: True)
+    monkeypatch.setattr(conv_module, "AMX_PRODUCTS", 2 * 40 * 24 * 31 * 31 / 4)
     unit = Unit("1x1", residual=UINT8)
     calls: list[str] = []
 

@@ -61,7 +61,7 @@ inline void check_vector(const ConvCall& c, const char* argument, const Tensor& 
 inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector<int64_t>& sizes, bool channels_last) {
   const std::string op = c.op;
   if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(c.op, "weight", c.weight.scalar_type(), "int8");
-  const std::vector<int64_t> packed{shape.panels(), shape.pieces() * shape.quads(), kPanel, kQuad};
+  const std::vector<int64_t> packed{shape.bundles() * shape.panels(), shape.pieces() * shape.quads(), kPanel, kQuad};
   if (sizes_of(c.weight) != packed) {
     fail(op + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
   }
@@ -134,8 +134,8 @@ inline Conv prepare_conv2d(const ConvCall& c, const std::vector<int64_t>& kernel
     fail(std::string(c.op) + ": kernel_size is too large", list_of(kernel_size),
          "at most " + std::to_string(kMaxTaps) + " elements");
   }
-  if (groups != 1 && (groups != c.x.size(1) || groups != c.scale.numel())) {
-    fail(std::string(c.op) + ": groups is out of range", groups, "1, or the channels of x and of the result");
+  if (groups < 1 || c.x.size(1) % groups != 0 || c.scale.numel() % groups != 0) {
+    fail(std::string(c.op) + ": groups is out of range", groups, "a divisor of the channels of x and of the result");
   }
   const auto length = [&](int axis) {
     const int64_t padded = c.x.size(2 + axis) + padding[2 * axis] + padding[2 * axis + 1];
@@ -148,7 +148,7 @@ inline Conv prepare_conv2d(const ConvCall& c, const std::vector<int64_t>& kernel
   };
   const ConvShape shape{c.x.size(0),    c.x.size(2),    c.x.size(3), c.x.size(1), length(0), length(1),   c.scale.numel(),
                         kernel_size[0], kernel_size[1], stride[0],   stride[1],   padding[0], padding[2], dilation[0],
-                        dilation[1],    groups != 1};
+                        dilation[1],    groups};
   return prepare(c, shape, {shape.batch, shape.channels, shape.out_height, shape.out_width}, true);
 }
 

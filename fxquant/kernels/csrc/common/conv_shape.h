@@ -5,9 +5,9 @@
 namespace fxquant {
 
 constexpr int64_t kPanel = 16;     // output channels that lie together in a packed weight
-constexpr int64_t kQuad = 4;       // input channels that do
+constexpr int64_t kQuad = 4;       // bytes of the input that are multiplied together
 constexpr int64_t kMaxTaps = 256;  // elements of a kernel's window
-constexpr int64_t kFewDepth = 16;  // input channels below which a window is gathered first, and multiplied as one pixel
+constexpr int64_t kFewDepth = 16;  // input channels below which a row of taps is read as if it were one pixel
 
 struct ConvShape {
   int64_t batch, height, width, depth;
@@ -16,27 +16,44 @@ struct ConvShape {
   int64_t stride_height, stride_width;
   int64_t top, left;  // padding
   int64_t dilation_height, dilation_width;
-  bool depthwise;  // each channel of the result is made of the same channel of the input
+  int64_t groups;
 
   int64_t taps() const { return kernel_height * kernel_width; }
-  bool gathers() const { return taps() > 1 && depth < kFewDepth && !depthwise; }
-  // Of the packed weight: [panels][pieces][quads][kPanel][kQuad]. A piece is a tap, or all of them gathered.
-  int64_t pieces() const { return gathers() ? 1 : taps(); }
-  int64_t piece() const { return depthwise ? 1 : gathers() ? taps() * depth : depth; }
-  int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
-  int64_t panels() const { return (channels + kPanel - 1) / kPanel; }
   int64_t rows() const { return batch * out_height * out_width; }
   bool empty() const { return rows() == 0 || channels == 0; }
+  // Whether each channel of the result is made of the same channel of the input.
+  bool depthwise() const { return groups > 1 && groups == depth && groups == channels; }
+  bool has_few() const { return taps() > 1 && depth < kFewDepth && groups == 1; }
   // Whether pixel i of the result is made of pixel i of the input alone.
   bool is_product() const {
     return taps() == 1 && stride_height == 1 && stride_width == 1 && out_height == height && out_width == width &&
            top == 0 && left == 0;
   }
+
+  // Of the packed weight: [bundles * panels][pieces][quads][kPanel][kQuad], as kernels/packing.py says.
+  int64_t bundled() const {  // groups of a bundle
+    if (groups == 1) return 1;
+    const int64_t most = kPanel * groups / channels;
+    for (int64_t count = most < groups ? most : groups; count > 1; --count) {
+      if (groups % count == 0) return count;
+    }
+    return 1;
+  }
+  int64_t bundles() const { return depthwise() ? 1 : groups / bundled(); }
+  int64_t bundle_channels() const { return channels / bundles(); }
+  int64_t bundle_depth() const { return depth / bundles(); }
+  int64_t panels() const { return (bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
+  int64_t pieces() const { return depthwise() ? kernel_width : has_few() ? kernel_height : taps(); }
+  int64_t piece() const {  // bytes
+    return depthwise() ? kernel_height : has_few() ? kernel_width * depth : bundle_depth();
+  }
+  int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
+  int64_t panel() const { return pieces() * quads() * kPanel * kQuad; }  // bytes
 };
 
 // Of a linear layer.
 inline ConvShape product_shape(int64_t rows, int64_t depth, int64_t channels) {
-  return {1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, false};
+  return {1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, 1};
 }
 
 }  // namespace fxquant

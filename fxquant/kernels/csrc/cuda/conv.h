@@ -7,8 +7,11 @@ namespace fxquant {
 
 struct ConvKernel {
   ConvShape s;
-  int64_t panel;       // quads of a panel of the weight, times kPanel
-  int64_t tap_stride;  // in the order of the packed weight
+  // In the order of the packed weight:
+  bool depthwise;
+  int64_t bundle_channels, bundle_depth, bundle_panels;
+  int64_t panel;                 // bytes
+  int64_t row_step, column_step;  // of taps, in bytes that one output channel is multiplied by
   const uint8_t* x;
   uint8_t x_flip;  // int8 as uint8, 128 higher
   uint8_t outside;
@@ -31,21 +34,22 @@ struct ConvKernel {
     const int64_t left = row % s.out_width * s.stride_width - s.left;
     const int64_t image = row / s.out_width / s.out_height;
     const int64_t top = row / s.out_width % s.out_height * s.stride_height - s.top;
-    const int8_t* w = weight + (c / kPanel * panel + c % kPanel) * kQuad;
+    const int64_t group = c / (s.channels / s.groups), depth = s.depth / s.groups;
+    const int64_t bundle = c / bundle_channels, place = c % bundle_channels;
+    const int8_t* w = weight + (bundle * bundle_panels + place / kPanel) * panel + place % kPanel * kQuad;
+    const int64_t first = depthwise ? 0 : group * depth - bundle * bundle_depth;
     int32_t sum = start[c];
-    for (int64_t tap = 0; tap < s.kernel_height * s.kernel_width; ++tap) {
-      const int64_t h = top + tap / s.kernel_width * s.dilation_height;
-      const int64_t v = left + tap % s.kernel_width * s.dilation_width;
-      const bool inside = h >= 0 && h < s.height && v >= 0 && v < s.width;
-      const uint8_t* pixel = x + ((image * s.height + h) * s.width + v) * s.depth;
-      if (s.depthwise) {
-        sum += ((inside ? pixel[c] : outside) ^ x_flip) * w[tap * kPanel * kQuad];
-        continue;
-      }
-      for (int64_t k = 0; k < s.depth; ++k) {
-        const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
-        const int64_t at = tap * tap_stride + k;
-        sum += value * w[at / kQuad * kPanel * kQuad + at % kQuad];
+    for (int64_t row_of_taps = 0; row_of_taps < s.kernel_height; ++row_of_taps) {
+      const int64_t h = top + row_of_taps * s.dilation_height;
+      for (int64_t column = 0; column < s.kernel_width; ++column) {
+        const int64_t v = left + column * s.dilation_width;
+        const bool inside = h >= 0 && h < s.height && v >= 0 && v < s.width;
+        const uint8_t* pixel = x + ((image * s.height + h) * s.width + v) * s.depth + group * depth;
+        for (int64_t k = 0; k < depth; ++k) {
+          const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
+          const int64_t at = first + row_of_taps * row_step + column * column_step + k;
+          sum += value * w[at / kQuad * kPanel * kQuad + at % kQuad];
+        }
       }
     }
     float real = static_cast<float>(sum) * scale[c] + bias[c];
@@ -63,9 +67,13 @@ struct ConvKernel {
 
 inline Tensor conv_cuda(const Conv& c) {
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
+  const ConvShape& s = c.shape;
+  const int64_t piece = s.quads() * kQuad;
+  const int64_t row_step = s.depthwise() ? 1 : s.has_few() ? piece : s.kernel_width * piece;
+  const int64_t column_step = s.has_few() ? s.depth : piece;
   for_each(c.x, c.y.numel(),
-           ConvKernel{c.shape, c.shape.pieces() * c.shape.quads() * kPanel,
-                      c.shape.gathers() ? c.shape.depth : c.shape.quads() * kQuad, bytes(c.x),
+           ConvKernel{s, s.depthwise(), s.bundle_channels(), s.bundle_depth(), s.panels(), s.panel(), row_step,
+                      column_step, bytes(c.x),
                       static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
                       static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
                       c.start.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),

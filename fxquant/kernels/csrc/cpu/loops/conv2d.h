@@ -5,10 +5,10 @@
 
 namespace fxquant {
 
-constexpr int64_t kTileRows = 6;       // pixels of the result that a tile has
-constexpr int64_t kTileChannels = 64;  // at most, unless depthwise
+constexpr int64_t kStripRows = 24;   // pixels of the result that a task has at most
+constexpr int64_t kBlockPanels = 4;  // 16 channels each, as well
 
-// All that a convolution reads and writes. No more memory is needed.
+// All that a convolution reads and writes. No more memory is needed, but 256 KB of the stack.
 struct ConvArgs {
   ConvShape shape;   // not empty
   const uint8_t* x;  // [batch, height, width, depth]
@@ -26,27 +26,31 @@ struct ConvArgs {
   float* real;  // as y, not rounded
   OutputGrid grid;
 
-  int64_t tasks() const { return row_tiles() * blocks(); }
+  int64_t tasks() const { return strips() * blocks(); }
   // So many successive tasks take a few microseconds.
   int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // products
-    constexpr int64_t kEpilogue = 16;   // products that take as long as to requantize a sum
-    const int64_t width = shape.panels() * kPanel / blocks();
-    const int64_t work = kTileRows * width * (shape.pieces() * shape.quads() * kQuad + kEpilogue);  // a quad, if depthwise
-    return work < kWork ? kWork / work : 1;
+    constexpr int64_t kEpilogue = 48;   // products that take as long as to requantize a sum
+    const int64_t sums = shape.rows() * shape.bundles() * shape.panels() * kPanel;
+    const int64_t products = shape.pieces() * shape.quads() * kQuad * (shape.depthwise() ? 2 : 1);
+    const int64_t work = sums * (products + kEpilogue) / tasks();
+    return work < kWork ? kWork / (work + 1) : 1;
   }
 
-  int64_t row_tiles() const { return (shape.rows() + kTileRows - 1) / kTileRows; }
-  // Of channels. To find a depthwise convolution's pixels costs as much as to multiply them: all channels share that.
-  int64_t blocks() const {
-    return shape.depthwise ? 1 : (shape.panels() * kPanel + kTileChannels - 1) / kTileChannels;
+  // A strip of a depthwise convolution lies in one row of an image.
+  int64_t segments() const { return (shape.out_width + kStripRows - 1) / kStripRows; }
+  int64_t strips() const {
+    return shape.depthwise() ? shape.batch * shape.out_height * segments() : (shape.rows() + kStripRows - 1) / kStripRows;
   }
-  // The order of tiles: so many successive ones in a column, then the next channels, then the next rows.
-  // Few rows share all weights: let each thread keep to its channels. Many rows: to its rows.
+  int64_t bundle_blocks() const { return (shape.panels() + kBlockPanels - 1) / kBlockPanels; }
+  int64_t blocks() const { return shape.bundles() * bundle_blocks(); }
+  // The order of tasks: so many successive strips of a block, then those of the next block, then the next strips.
   int64_t column() const {
-    constexpr int64_t kColumn = 8;
-    const int64_t weight = shape.panels() * shape.pieces() * shape.quads() * kPanel * kQuad;
-    return weight > shape.rows() * (shape.depth + shape.channels) ? row_tiles() : kColumn;
+    constexpr int64_t kNear = 256 << 10;  // bytes that stay in the second cache
+    const int64_t weight = shape.bundles() * shape.panels() * shape.panel();
+    // Few rows share all weights: let each thread keep to its channels. Many rows: to its rows.
+    if (weight > shape.rows() * (shape.depth + shape.channels)) return strips();
+    return weight <= kNear ? 1 : 4;
   }
 };
 

@@ -1,6 +1,7 @@
 #include "matmul.h"
 
 #include "blocks.h"
+#include "interleave.h"
 #include "products.h"
 #include "vector.h"
 
@@ -19,24 +20,6 @@ void copy_line(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, u
 }
 
 #if defined(__AVX2__)
-// Four rows of 16 bytes, interleaved.
-void interleave(const uint8_t* from, int64_t step, uint8_t flip, uint8_t* to) {
-  const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
-  __m128i rows[4];
-  for (int k = 0; k < 4; ++k) {
-    rows[k] = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + k * step)), flips);
-  }
-  const __m128i low01 = _mm_unpacklo_epi8(rows[0], rows[1]);
-  const __m128i low23 = _mm_unpacklo_epi8(rows[2], rows[3]);
-  const __m128i high01 = _mm_unpackhi_epi8(rows[0], rows[1]);
-  const __m128i high23 = _mm_unpackhi_epi8(rows[2], rows[3]);
-  __m128i* quads = reinterpret_cast<__m128i*>(to);
-  _mm_storeu_si128(quads, _mm_unpacklo_epi16(low01, low23));
-  _mm_storeu_si128(quads + 1, _mm_unpackhi_epi16(low01, low23));
-  _mm_storeu_si128(quads + 2, _mm_unpacklo_epi16(high01, high23));
-  _mm_storeu_si128(quads + 3, _mm_unpackhi_epi16(high01, high23));
-}
-
 // Four columns of 16 bytes, as four rows of quads.
 void transpose(const uint8_t* from, int64_t line, uint8_t flip, uint8_t* to) {
   const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
@@ -57,12 +40,6 @@ void transpose(const uint8_t* from, int64_t line, uint8_t flip, uint8_t* to) {
   store(3, _mm_unpackhi_epi64(high01, high23));
 }
 #else
-void interleave(const uint8_t* from, int64_t step, uint8_t flip, uint8_t* to) {
-  for (int64_t c = 0; c < kPanel; ++c) {
-    for (int64_t k = 0; k < kQuad; ++k) to[c * kQuad + k] = from[k * step + c] ^ flip;
-  }
-}
-
 void transpose(const uint8_t* from, int64_t line, uint8_t flip, uint8_t* to) {
   for (int64_t q = 0; q < 4; ++q) {
     for (int64_t c = 0; c < 4; ++c) copy_line(from + c * line + q * kQuad, 1, kQuad, flip, to + q * kQuads + c * kQuad);
@@ -87,7 +64,9 @@ void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, uint8_t* 
   int64_t done = 0;  // quads
   if (a.line == 1 && count == kPanel) {
     for (; (done + 1) * kQuad <= a.depth; ++done) {
-      interleave(from + done * kQuad * a.step, a.step, a.flip, to + done * kQuads);
+      const uint8_t* row = from + done * kQuad * a.step;
+      const uint8_t* const rows[kQuad] = {row, row + a.step, row + 2 * a.step, row + 3 * a.step};
+      interleave(rows, a.flip, to + done * kQuads);
     }
   }
   const int64_t quads = a.padded() / kQuad;

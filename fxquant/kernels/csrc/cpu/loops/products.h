@@ -1,10 +1,8 @@
 // Sums of products of four unsigned and four signed bytes, for 16 output channels at a time, exact on every instruction
 // set: where a CPU has no such instruction, bytes are widened to 16 bits, of which two products fit an int32. No torch.
 //
-// Of a depthwise convolution, 16 channels are multiplied by 16 weights, which lie in the first bytes of their quads:
-//   Lanes: those channels, or `count` of them if not kWhole.  LaneWeights.  LaneSums.
-//
-//   Pixel: four input channels.  Weights: those of 16 output channels.  Sums: one int32 for each output channel.
+//   Pixel: four bytes of the input, for all 16 output channels.  Line: four bytes for each output channel.
+//   Weights: as many bytes as a line.  Sums: one int32 for each output channel.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -32,6 +30,13 @@ inline int32_t four_bytes(const uint8_t* x) {
   return bytes;
 }
 
+#if defined(__AVX512BW__)
+// The first `count` of 16 lanes, or all of them.
+inline __mmask16 mask_of(int64_t count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : count > 0 ? (1 << count) - 1 : 0);
+}
+#endif
+
 constexpr uint32_t kSigns = 0x80808080;  // int8 as uint8, 128 higher: the sign bit flipped
 
 // kRows pixels times kVectors times 16 channels keep their sums in registers.
@@ -43,7 +48,11 @@ struct Sums {
   __m512i sums = _mm512_setzero_si512();
 };
 using Pixel = __m512i;
+using Line = __m512i;
 using Weights = __m512i;
+
+inline Sums started(const int32_t* at, int64_t count) { return {_mm512_maskz_loadu_epi32(mask_of(count), at)}; }
+inline Line load_line(const uint8_t* x) { return _mm512_loadu_si512(x); }
 
 template <bool kSigned>
 inline Pixel load_pixel(const uint8_t* x) {
@@ -54,10 +63,6 @@ inline Weights load_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
 inline void add_products(Sums& to, const Pixel& x, const Weights& w) { to.sums = _mm512_dpbusd_epi32(to.sums, x, w); }
 inline __m512i total(const Sums& of) { return of.sums; }
 
-using LaneSums = Sums;
-using LaneWeights = __m512i;
-inline LaneWeights load_lane_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
-
 #elif defined(__AVX512BW__)
 constexpr int kRows = 6;
 constexpr int kVectors = 2;
@@ -67,10 +72,24 @@ struct Sums {  // of channels 0 to 7 and 8 to 15, two each
   __m512i high = _mm512_setzero_si512();
 };
 using Pixel = __m512i;
+struct Line {
+  __m512i low;
+  __m512i high;
+};
 struct Weights {
   __m512i low;
   __m512i high;
 };
+
+inline Sums started(const int32_t* at, int64_t count) {
+  const __m512i all = _mm512_maskz_loadu_epi32(mask_of(count), at);
+  return {_mm512_maskz_expand_epi32(0x5555, all),
+          _mm512_maskz_expand_epi32(0x5555, _mm512_shuffle_i64x2(all, all, 0x0e))};
+}
+inline Line load_line(const uint8_t* x) {
+  return {_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))),
+          _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 32)))};
+}
 
 template <bool kSigned>
 inline Pixel load_pixel(const uint8_t* x) {
@@ -85,13 +104,9 @@ inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x, w.low));
   to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x, w.high));
 }
-struct LaneSums {
-  __m512i sums = _mm512_setzero_si512();
-};
-inline __m512i total(const LaneSums& of) { return of.sums; }
-using LaneWeights = __m512i;
-inline LaneWeights load_lane_weights(const int8_t* w) {
-  return _mm512_srai_epi16(_mm512_slli_epi16(_mm512_loadu_si512(w), 8), 8);
+inline void add_products(Sums& to, const Line& x, const Weights& w) {
+  to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x.low, w.low));
+  to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x.high, w.high));
 }
 inline __m512i total(const Sums& of) {
   const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -102,47 +117,33 @@ inline __m512i total(const Sums& of) {
 
 #elif defined(__AVX2__)
 constexpr int kRows = 2;
-struct LaneSums {
-  __m256i of[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-};
-struct Lanes {
-  __m256i of[2];
-};
-using LaneWeights = Lanes;
-inline LaneWeights load_lane_weights(const int8_t* w) {
-  const __m256i* eight = reinterpret_cast<const __m256i*>(w);
-  const auto widened = [](__m256i quads) { return _mm256_srai_epi16(_mm256_slli_epi16(quads, 8), 8); };
-  return {{widened(_mm256_loadu_si256(eight)), widened(_mm256_loadu_si256(eight + 1))}};
-}
-template <bool kSigned, bool kWhole>
-inline Lanes load_lanes(const uint8_t* x, int64_t count) {
-  __m128i bytes;
-  if (kWhole) {
-    bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
-  } else {
-    uint8_t some[16] = {};
-    std::memcpy(some, x, count);
-    bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(some));
-  }
-  if (kSigned) bytes = _mm_xor_si128(bytes, _mm_set1_epi32(static_cast<int32_t>(kSigns)));
-  return {{_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))}};
-}
-inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
-  for (int i = 0; i < 2; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x.of[i], w.of[i]));
-}
-inline void total(const LaneSums& of, int32_t* sums) {
-  for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums) + i, of.of[i]);
-}
-
 constexpr int kVectors = 1;
 
 struct Sums {  // of four channels each, two for each channel
   __m256i of[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
 };
 using Pixel = __m256i;
+struct Line {
+  __m256i of[4];
+};
 struct Weights {
   __m256i of[4];
 };
+
+inline Sums started(const int32_t* at, int64_t count) {
+  int32_t all[16] = {};
+  std::memcpy(all, at, (count < 16 ? count : 16) * sizeof(int32_t));
+  Sums sums;
+  for (int i = 0; i < 4; ++i) {
+    sums.of[i] = _mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(all) + i));
+  }
+  return sums;
+}
+inline Line load_line(const uint8_t* x) {
+  const __m128i* four = reinterpret_cast<const __m128i*>(x);
+  return {{_mm256_cvtepu8_epi16(_mm_loadu_si128(four)), _mm256_cvtepu8_epi16(_mm_loadu_si128(four + 1)),
+           _mm256_cvtepu8_epi16(_mm_loadu_si128(four + 2)), _mm256_cvtepu8_epi16(_mm_loadu_si128(four + 3))}};
+}
 
 template <bool kSigned>
 inline Pixel load_pixel(const uint8_t* x) {
@@ -156,6 +157,9 @@ inline Weights load_weights(const int8_t* w) {
 }
 inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x, w.of[i]));
+}
+inline void add_products(Sums& to, const Line& x, const Weights& w) {
+  for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x.of[i], w.of[i]));
 }
 inline void total(const Sums& of, int32_t* sums) {
   for (int i = 0; i < 4; i += 2) {
@@ -174,7 +178,21 @@ struct Sums {
 struct Pixel {
   int16_t of[4];
 };
+using Line = const uint8_t*;
 using Weights = const int8_t*;
+
+inline Sums started(const int32_t* at, int64_t count) {
+  Sums sums;
+  std::memcpy(sums.of, at, (count < 16 ? count : 16) * sizeof(int32_t));
+  return sums;
+}
+inline Line load_line(const uint8_t* x) { return x; }
+inline void add_products(Sums& to, const Line& x, const Weights& w) {
+  for (int c = 0; c < 16; ++c) {
+    to.of[c] += x[4 * c] * w[4 * c] + x[4 * c + 1] * w[4 * c + 1] + x[4 * c + 2] * w[4 * c + 2] +
+                x[4 * c + 3] * w[4 * c + 3];
+  }
+}
 
 template <bool kSigned>
 inline Pixel load_pixel(const uint8_t* x) {
@@ -189,42 +207,15 @@ inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   }
 }
 inline void total(const Sums& of, int32_t* sums) { std::memcpy(sums, of.of, sizeof(of.of)); }
-
-using LaneSums = Sums;
-struct Lanes {
-  int32_t of[16];
-};
-using LaneWeights = const int8_t*;
-inline LaneWeights load_lane_weights(const int8_t* w) { return w; }
-template <bool kSigned, bool kWhole>
-inline Lanes load_lanes(const uint8_t* x, int64_t count) {
-  Lanes lanes = {};
-  for (int64_t c = 0; c < (kWhole ? 16 : count); ++c) lanes.of[c] = x[c] ^ (kSigned ? 0x80 : 0);
-  return lanes;
-}
-inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
-  for (int c = 0; c < 16; ++c) to.of[c] += x.of[c] * w[4 * c];
-}
 #endif
 
-#if defined(__AVX512BW__)
-using Lanes = __m512i;
-template <bool kSigned, bool kWhole>
-inline Lanes load_lanes(const uint8_t* x, int64_t count) {
-  const __mmask16 mask = static_cast<__mmask16>((1 << count) - 1);
-  const __m128i bytes =
-      kWhole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)) : _mm_maskz_loadu_epi8(mask, x);
-  const __m512i lanes = _mm512_cvtepu8_epi32(bytes);
-  return kSigned ? _mm512_xor_si512(lanes, _mm512_set1_epi32(0x80)) : lanes;
+// The first `count` of four bytes, and zeros.
+template <bool kSigned>
+inline Pixel load_some(const uint8_t* x, int64_t count) {
+  uint8_t quad[4] = {};
+  for (int64_t k = 0; k < count; ++k) quad[k] = x[k];
+  return load_pixel<kSigned>(quad);
 }
-inline void add_lanes(LaneSums& to, const Lanes& x, const LaneWeights& w) {
-#if defined(__AVX512VNNI__)
-  to.sums = _mm512_dpbusd_epi32(to.sums, x, w);
-#else
-  to.sums = _mm512_add_epi32(to.sums, _mm512_madd_epi16(x, w));
-#endif
-}
-#endif
 
 }  // namespace
 }  // namespace FXQ_ISA

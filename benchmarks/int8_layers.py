@@ -1,0 +1,182 @@
+"""Each convolution and linear layer of a network by itself: where the time of int8 inference goes.
+
+For every distinct layer: fxquant's kernel, the framework's oneDNN operator, and two limits that no kernel can beat:
+what the products take at the rate of ``vpdpbusd`` alone, and what a copy of as many bytes takes as the layer reads and
+writes. Microseconds, medians; a layer counts as often as the network has it in the sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torchvision
+from multiply_rate import products_per_second
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from fxquant.demo.measure import interleaved_medians, machine
+from fxquant.kernels.conv2d import NativeConv
+from fxquant.kernels.conv_reference import ConvGeometry
+from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.linear import NativeLinear
+from fxquant.kernels.onednn import OnednnConv, OnednnLinear, onednn_status
+
+MODELS = ("resnet50", "resnet18", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "googlenet")
+X_ZERO_POINT = 3
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution, or a linear layer (kernel 0), on an input of one batch."""
+
+    depth: int
+    channels: int
+    kernel: int
+    stride: int
+    padding: int
+    groups: int
+    size: int
+    columns: int
+
+    @property
+    def name(self) -> str:
+        if not self.kernel:
+            return f"linear {self.depth} > {self.channels}"
+        groups = "" if self.groups == 1 else " depthwise" if self.groups == self.depth else f" groups {self.groups}"
+        stride = "" if self.stride == 1 else f" / {self.stride}"
+        return f"{self.kernel}x{self.kernel}{stride}{groups} {self.depth} > {self.channels}, {self.size}"
+
+    def module(self) -> nn.Conv2d | nn.Linear:
+        if not self.kernel:
+            return nn.Linear(self.depth, self.channels)
+        walk = {"stride": self.stride, "padding": self.padding, "groups": self.groups}
+        return nn.Conv2d(self.depth, self.channels, self.kernel, **walk)
+
+
+def layers_of(name: str) -> Counter[Layer]:
+    """The distinct layers of a network on images of 224 pixels, and how often each occurs."""
+    more = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    model, found = getattr(torchvision.models, name)(**more).eval(), Counter()
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        (x,) = inputs
+        if isinstance(module, nn.Linear):
+            found[Layer(module.in_features, module.out_features, 0, 1, 0, 1, 1, 1)] += 1
+        elif isinstance(module, nn.Conv2d):
+            walk = (module.kernel_size[0], module.stride[0], int(module.padding[0]), module.groups)
+            found[Layer(module.in_channels, module.out_channels, *walk, *x.shape[2:])] += 1
+
+    for module in model.modules():
+        module.register_forward_hook(note)
+    with torch.no_grad():
+        model(torch.zeros(1, 3, 224, 224))
+    return found
+
+
+@dataclass
+class Row:
+    """One layer of one network: microseconds."""
+
+    layer: str
+    count: int
+    native: float
+    onednn: float | None
+    products: float | None
+    copy: float
+
+
+def measure(layer: Layer, count: int, batch: int, rate: float | None, rounds: int) -> Row:
+    calls, products, traffic = contestants(layer, batch)
+    source = torch.zeros(traffic // 2, dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    ms = interleaved_medians({**calls, "copy": lambda: target.copy_(source)}, rounds)
+    limit = None if rate is None else 1e6 * products / rate
+    onednn = 1e3 * ms["onednn"] if "onednn" in ms else None
+    return Row(layer.name, count, 1e3 * ms["native"], onednn, limit, 1e3 * ms["copy"])
+
+
+def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor]], int, int]:
+    """What is timed, the products of a call, and the bytes that it reads and writes."""
+    module = layer.module()
+    weight = torch.randint(-128, 128, module.weight.shape, dtype=torch.int8)
+    products = weight[0].numel()
+    scale = torch.full((layer.channels,), 1 / (73 * 64 * products**0.5))  # results spread over the output grid
+    epilogue = Epilogue(
+        x_scale=0.02, weight_scale=scale, bias=torch.zeros(layer.channels),
+        y_scale=0.02, y_zero_point=120, quant_min=0, quant_max=255, dtype=torch.uint8,
+    )  # fmt: skip
+    before = (weight, torch.uint8, X_ZERO_POINT)
+    if isinstance(module, nn.Linear):
+        x = torch.randint(0, 256, (batch, layer.depth), dtype=torch.uint8)
+        makers = {"native": lambda: NativeLinear(*before, epilogue), "onednn": lambda: OnednnLinear(*before, epilogue)}
+    else:
+        x = torch.randint(0, 256, (batch, layer.depth, layer.size, layer.columns), dtype=torch.uint8)
+        x = x.contiguous(memory_format=torch.channels_last)
+        where = (ConvGeometry.of(module), epilogue)
+        makers = {"native": lambda: NativeConv(*before, *where), "onednn": lambda: OnednnConv(*before, *where)}
+    if not onednn_status().usable:
+        del makers["onednn"]
+    runs = {name: make() for name, make in makers.items()}
+    results = runs["native"](x).numel()
+    calls = {name: (lambda run=run: run(x)) for name, run in runs.items()}
+    return calls, products * results, x.numel() + weight.numel() + results
+
+
+def table(rows: list[Row]) -> Iterator[list[object]]:
+    for row in rows:
+        limit = max(row.products or 0.0, row.copy)
+        ratio = None if row.onednn is None else row.onednn / row.native
+        yield [row.layer, row.count, row.native, row.onednn, ratio, row.products, row.copy, limit / row.native]
+
+
+def total(rows: list[Row]) -> Row:
+    def summed(values: list[float | None]) -> float | None:
+        known = [row.count * value for row, value in zip(rows, values, strict=True) if value is not None]
+        return sum(known) if known else None
+
+    native, copy = (sum(row.count * value for row, value in zip(rows, values, strict=True)) for values in (
+        [row.native for row in rows], [row.copy for row in rows]
+    ))  # fmt: skip
+    onednn, products = summed([row.onednn for row in rows]), summed([row.products for row in rows])
+    return Row("all", sum(row.count for row in rows), native, onednn, products, copy)
+
+
+HEADERS = ("count", "native", "oneDNN", "times faster", "products", "copy", "limit / native")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help="names of torchvision.models")
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", help="also write everything to this file")
+    options = parser.parse_args()
+    rate = products_per_second()
+    print("\n".join(f"{key}: {value}" for key, value in machine().items()))
+    print(f"products: {'unknown' if rate is None else f'{rate / 1e9:.0f} 10^9 per second and thread'}")
+    results = []
+    for name in options.models:
+        layers = layers_of(name)
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            for batch in options.batch:
+                of_all = None if rate is None else rate * threads
+                rows = [measure(layer, count, batch, of_all, options.rounds) for layer, count in layers.items()]
+                rows.append(total(rows))
+                head = f"{name}, batch {batch}, threads {threads}"
+                print(tabulate(table(rows), headers=(head, *HEADERS), floatfmt=".2f"), end="\n\n", flush=True)
+                about = {"model": name, "batch": batch, "threads": threads}
+                results.append({**about, "rows": [asdict(row) for row in rows]})
+    if options.json:
+        Path(options.json).write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
