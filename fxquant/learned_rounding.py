@@ -29,9 +29,9 @@ def adaround(
     data: Iterable[Any],
     *,
     num_batches: int | None = None,
-    iterations: int = 2000,
+    iterations: int = 1000,
     rows: int = 1024,
-    learning_rate: float = 1e-2,
+    learning_rate: float = 0.05,
     regularization: float = 0.01,
     beta: tuple[float, float] = (20.0, 2.0),
     warmup: float = 0.2,
@@ -55,7 +55,8 @@ def adaround(
         iterations: Steps of Adam for each unit.
         rows: Outputs of the unit, of any images and at any places, that each step looks at.
         learning_rate: Of Adam.
-        regularization: Weight of the term that drives ``h(V)`` to 0 or 1; lambda of eq. 21.
+        regularization: Weight of the term that drives ``h(V)`` to 0 or 1; lambda of eq. 21, where errors are counted in
+            parts of that of rounding to nearest.
         beta: First and last exponent of that term, eq. 24; it falls along a cosine.
         warmup: Part of the steps without that term.
         activations: Units read quantized activations, as they will; False: those of a model with rounded weights alone.

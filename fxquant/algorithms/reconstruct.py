@@ -13,6 +13,12 @@ from fxquant.algorithms.samples import Samples
 from fxquant.errors import InputError
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
 
+ERROR_PER_WEIGHT = 5e-5
+"""What rounding to nearest costs a unit, for each of its weights, in the unit in which its error is counted.
+
+So one factor of the regulariser serves units of any size, and values of any scale. On a small residual net with 2 bit
+weights, from 1e-5 to 1e-4 gave the same accuracy; 1e-2, and the error as it is, 0.7 points less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
@@ -22,11 +28,11 @@ class Learning:
         InputError: a number is out of range.
     """
 
-    iterations: int = 2000
+    iterations: int = 1000
     """Steps of Adam for each unit."""
     rows: int = 1024
     """Outputs of a unit that each step looks at."""
-    learning_rate: float = 1e-2
+    learning_rate: float = 0.05
     regularization: float = 0.01
     """What the regulariser is multiplied by: lambda of eq. 21."""
     beta: tuple[float, float] = (20.0, 2.0)
@@ -86,11 +92,12 @@ def learn(
     rounding.set_soft_rounding(False)
     at_first = rounding.V.detach().clone()
     before = samples.mean_loss(rounding(weight))
+    unit = ERROR_PER_WEIGHT * weight.numel() / before if before > 0 else 1.0
     rounding.set_soft_rounding(True)
     optimizer = torch.optim.Adam([rounding.V], lr=learning.learning_rate)
     for step in range(learning.iterations):
         optimizer.zero_grad()
-        loss = samples.loss(rounding(weight), samples.draw(learning.rows, generator))
+        loss = unit * samples.loss(rounding(weight), samples.draw(learning.rows, generator))
         exponent = learning.exponent(step)
         if exponent is not None:
             undecided = 1 - (2 * rounding.rounding() - 1).abs().pow(exponent)
