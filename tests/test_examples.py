@@ -13,6 +13,7 @@ LONGEST = 100
 """Lines. Longer, and nobody reads it over a coffee."""
 
 EXPECTED = {
+    "adaround.py": (["mobilenet", "--quick"], ["classifier_1 linear", "W4 per channel, AdaRound"]),
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
     "custom_pattern.py": ([], ["one step of the input may be most of the output's range", "snake 2"]),
     "read_passes.py": ([], ["] lower_units  +", "conv_bn_add_act", "+ layer1_0_relu_1 = QuantizedConv"]),
