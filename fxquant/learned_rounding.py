@@ -101,7 +101,7 @@ def adaround(
         beta=beta,
         warmup=warmup,
     )
-    learned: Any = copy.deepcopy(prepared)
+    learned = copy.deepcopy(prepared)
     learned.plan = learned.plan.without_means()
     learned.__dict__.pop("_run_state", None)
     simulated = learned.convert(to="fake_quant")

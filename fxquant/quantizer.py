@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 
+from fxquant.algorithms.adaround import Reconstruction
 from fxquant.backends.base import BACKENDS
 from fxquant.calibration import CalibrationInterpreter, batches, check_like_example, inputs_of, run_with_hooks
 from fxquant.checks import (
@@ -43,7 +44,7 @@ from fxquant.passes.manager import PassManager, Snapshot
 from fxquant.passes.pipelines import CONVERT, PREPARE
 from fxquant.passes.take_integers import layers_of_own_integers
 from fxquant.patterns.pattern import Pattern
-from fxquant.patterns.registry import known_patterns
+from fxquant.patterns.registry import known_patterns, module_types
 from fxquant.plan import QuantPlan, Rejection
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
@@ -108,7 +109,7 @@ class Quantizer:
             example_args=self.example_args,
             example_kwargs=self.example_kwargs,
             leaf_modules=_as_tuple(leaf_modules),
-            leaf_types=_leaf_types(self.patterns),
+            leaf_types=module_types(self.patterns),
             keep_untraceable=not strict,
         )
         unused = unused_rules(gm, self.config)
@@ -127,6 +128,8 @@ class Quantizer:
         self.weight_layers = self._make_weight_layers()
         self.trained: Mapping[TensorRef, QParams] | None = None
         """The grids that the model was trained on, which then take the place of those of the observers."""
+        self.reconstruction: Reconstruction | None = None
+        """What ``adaround`` gained, unit by unit; None if this is not what it gave."""
 
     @property
     def graph(self) -> Graph:
@@ -381,12 +384,6 @@ class Quantizer:
 
 def _as_tuple(items: Any) -> tuple[Any, ...]:
     return tuple(items) if isinstance(items, (tuple, list)) else (items,)
-
-
-def _leaf_types(patterns: Sequence[Pattern]) -> tuple[type[nn.Module], ...]:
-    """Module types that patterns name: they must be one node each."""
-    found = {t for p in patterns for t in p.root.all_targets if isinstance(t, type) and issubclass(t, nn.Module)}
-    return tuple(found)
 
 
 def _make_observers(plan: QuantPlan) -> nn.ModuleDict:

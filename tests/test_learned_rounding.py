@@ -167,6 +167,7 @@ def test_nothing_else_is_touched() -> None:
     assert all(map(torch.equal, batches, copies))
     assert torch.equal(fxq.convert(start)(images()), fxq.convert(before)(images()))
     assert result.graph_module is not start.graph_module
+    assert start.reconstruction is None
     assert all(layer.weight_fake_quant.V.grad is None for layer in result.weight_layers.values())
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, overload
+
+from torch import nn
 
 from fxquant.errors import DuplicateNameError, SpecError
 from fxquant.graph.query import function_name
@@ -129,6 +131,12 @@ def _add(pattern: Pattern) -> None:
                 hint=f"unregister_pattern({other.name!r}) first, if it should be replaced",
             )
     REGISTERED.add(pattern.name, pattern)
+
+
+def module_types(patterns: Iterable[Pattern]) -> tuple[type[nn.Module], ...]:
+    """Module types that patterns name: each of their calls must be one node."""
+    targets = {target for pattern in patterns for target in pattern.root.all_targets}
+    return tuple(target for target in targets if isinstance(target, type) and issubclass(target, nn.Module))
 
 
 def _from_tuple(target: Any) -> Op:

@@ -11,6 +11,7 @@ from fxquant.patterns.registry import (
     DEFAULT_PATTERNS,
     REGISTERED,
     known_patterns,
+    module_types,
     register_pattern,
     unregister_pattern,
 )
@@ -38,6 +39,11 @@ def handler(**methods):
 def test_the_names_of_the_default_patterns_are_unique():
     names = [pattern.name for pattern in DEFAULT_PATTERNS]
     assert len(set(names)) == len(names)
+
+
+def test_the_module_types_are_those_of_whole_trees():
+    tree = op(F.relu)(op(nn.Conv1d)(op("neg", MyConv)(tensor("x"))))
+    assert set(module_types([GLU, Pattern("deep", tree)])) == {nn.Conv1d, MyConv}  # GLU has a function's name
 
 
 def test_registered_patterns_come_first():
