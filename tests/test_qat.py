@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import OrderedDict
+from typing import Any
 
 import pytest
 import torch
@@ -258,15 +260,71 @@ def test_copies_train_and_convert(model, copied):
     assert not torch.equal(twin.conv1.weight, qat.conv1.weight)
 
 
-def test_a_checkpoint_resumes_to_the_bit(model):
-    qat = train(fxq.prepare_qat(model, batch()))
-    resumed = fxq.prepare_qat(Net().train(), batch())
-    resumed.load_state_dict(copy.deepcopy(qat.state_dict()))
-    for each in (qat, resumed):
-        torch.manual_seed(2)
-        train(each)
-    for (name, value), other in zip(qat.state_dict().items(), resumed.state_dict().values(), strict=True):
+@pytest.mark.parametrize("qconfig", [None, fxq.get_lsq_qconfig(4, 4)], ids=["fused", "learned"])
+def test_a_checkpoint_resumes_to_the_bit(tmp_path, qconfig):
+    """In the middle of a schedule, with an optimizer that has momentum, by a file."""
+    schedule = fxq.TrainingSchedule(disable_observers=2, freeze_bn_stats=3)
+
+    def start(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        torch.manual_seed(seed)
+        qat = fxq.prepare_qat(Net().train(), batch(), qconfig)
+        optimizer = torch.optim.SGD(qat.parameters(), 0.1, momentum=0.9)
+        return qat, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+    def run(qat: nn.Module, optimizer: torch.optim.Optimizer, rates: Any, epochs: range) -> nn.Module:
+        for epoch in epochs:
+            torch.manual_seed(epoch)
+            schedule.start_epoch(qat.train(), epoch)
+            if epoch == 2:
+                qat.apply(fxq.enable_param_learning)
+            for _ in range(2):
+                optimizer.zero_grad()
+                qat(batch()).square().mean().backward()
+                optimizer.step()
+            rates.step()
+        return qat
+
+    whole = run(*start(), range(6))
+    first = start()
+    run(*first, range(4))
+    torch.save([part.state_dict() for part in first], tmp_path / "checkpoint.pt")
+    resumed = start(seed=1)
+    for part, state in zip(resumed, torch.load(tmp_path / "checkpoint.pt"), strict=True):
+        part.load_state_dict(state)
+    run(*resumed, range(4, 6))
+    for (name, value), other in zip(whole.state_dict().items(), resumed[0].state_dict().values(), strict=True):
         assert torch.equal(value, other), name
+    assert type(resumed[0].bn1) is type(whole.bn1)
+
+
+def test_an_average_of_weights_is_kept_and_converted(model):
+    qat = fxq.prepare_qat(model, batch())
+    average = torch.optim.swa_utils.AveragedModel(
+        qat, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5), use_buffers=False
+    )
+    for _ in range(2):
+        before = average.module.conv1.weight.clone()
+        average.update_parameters(train(qat, 1))
+    expected = before + 0.5 * (qat.conv1.weight - before)
+    assert torch.allclose(average.module.conv1.weight, expected, atol=1e-6)  # of a float32 average
+    assert torch.equal(average.module.x_fake_quant.scale, qat.x_fake_quant.scale)
+    assert not torch.equal(average.module.conv1.weight, qat.conv1.weight)
+    assert fxq.convert(average.module.eval(), check=batch()).parity.breaches == ()
+
+
+def test_modes_keep_probabilities_and_constants():
+    model = nn.Sequential(
+        OrderedDict(conv=nn.Conv2d(3, 4, 3), bn=nn.BatchNorm2d(4, eps=0.02, momentum=0.3), drop=nn.Dropout(0.15))
+    )
+    qat = fxq.prepare_qat(model.train(), batch())
+    for mode in (False, True, False):
+        qat.train(mode)
+        assert (qat.bn.eps, qat.bn.momentum, qat.drop.p) == (0.02, 0.3, 0.15)
+        assert {qat.bn.training, qat.drop.training} == {mode}
+    seen = torch.randn(8, 3, 8, 8)
+    mean = qat.conv(seen).mean((0, 2, 3))
+    qat.train()(seen)
+    assert torch.allclose(qat.bn.running_mean, 0.3 * mean, atol=0.01)  # of a convolution of unrounded values
 
 
 def test_schedule_stops_observers_then_statistics(model):

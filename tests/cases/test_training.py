@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ SAME_TRAINING = 1e-4
 """Largest difference of weights after three steps: ``w * f / f`` is ``w`` to the last bits only."""
 SAME_LOSS = 0.05
 """Relative difference of a loss in bfloat16."""
+COMPILED_LOSS = 0.02
+"""Relative difference of mean losses where a compiler sums in another order: single roundings fall differently."""
 
 
 def conv_net() -> nn.Module:
@@ -154,22 +158,28 @@ class TestFrozenStatistics:
 class TestAutocastAndCompile:
     """Assertions on dtypes in fused operators; graphs that break, or give something else when compiled."""
 
-    def test_bfloat16(self):
+    @pytest.mark.parametrize("qconfig", [None, fxq.get_lsq_qconfig()], ids=["fused", "learned"])
+    @pytest.mark.parametrize("norms", [False, True], ids=["plain", "batch norms"])
+    def test_bfloat16(self, norms, qconfig):
         torch.manual_seed(0)
         model = conv_net()
-        torch.manual_seed(1)
-        x = torch.randn(4, 3, 8, 8)
+        if norms:
+            model = nn.Sequential(*model[:1], nn.BatchNorm2d(4), *model[1:], nn.BatchNorm1d(3))
+        x, target = torch.randn(16, 3, 8, 8), torch.randn(16, 3)
         losses = {}
         for enabled in (False, True):
-            qat = fxq.prepare_qat(model, x)
+            qat = fxq.prepare_qat(model.train(), x, qconfig)
+            qat(x)
+            qat.apply(fxq.enable_param_learning)
             with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                loss = qat(x).float().square().mean()
+                loss = (qat(x).float() - target).square().mean()
             loss.backward()
             losses[enabled] = loss.item()
-            scales = [value for name, value in qat.named_buffers() if name.endswith("scale")]
-            assert all(scale.dtype == torch.float32 for scale in scales)
-            assert all(torch.isfinite(parameter.grad).all() for parameter in qat.parameters())
-            assert all(parameter.grad.abs().sum() > 0 for parameter in qat.parameters())
+            grids = [*qat.named_buffers(), *qat.named_parameters()]
+            assert all(scale.dtype == torch.float32 for name, scale in grids if name.endswith("scale"))
+            trained = {name: parameter.grad for name, parameter in qat.named_parameters()}
+            assert all(torch.isfinite(gradient).all() for gradient in trained.values())
+            assert all(gradient.abs().sum() > 0 for name, gradient in trained.items() if "zero_point" not in name)
         assert abs(losses[True] - losses[False]) <= SAME_LOSS * losses[False]
 
     @pytest.mark.parametrize("qconfig", [None, fxq.get_default_qconfig_mapping()], ids=["fused", "observers"])
@@ -201,3 +211,96 @@ class TestAutocastAndCompile:
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
         state = twin.state_dict()
         assert all(torch.equal(value, state[name]) for name, value in eager.state_dict().items())
+
+    @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor compiles C++")
+    def test_inductor_learns_as_eager_does(self):
+        torch.manual_seed(0)
+        layers = nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4)
+        labels, pictures = torch.arange(16) % 4, torch.randn(4, 1, 6, 6)
+        batches = [pictures[labels] + torch.randn(16, 1, 6, 6) for _ in range(50)]
+        eager = fxq.prepare_qat(nn.Sequential(*layers).train(), batches[0])
+        twin = copy.deepcopy(eager)
+        means = []
+        for run, trained in ((eager, eager), (torch.compile(twin, fullgraph=True), twin)):
+            optimizer = torch.optim.SGD(trained.parameters(), 0.05)
+            losses = []
+            for x in batches:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(run(x), labels)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            means.append(sum(losses) / len(losses))
+            assert losses[-1] < losses[0] / 2
+        assert means[1] == pytest.approx(means[0], rel=COMPILED_LOSS)
+
+
+class TestDropoutByFlag:
+    """``F.dropout(x, training=self.training)``, traced with the flag of the moment, drops in evaluation too."""
+
+    def test_it_follows_the_mode(self):
+        class Dropped(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.l1, self.l2 = nn.Linear(16, 64), nn.Linear(64, 4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.l2(nn.functional.dropout(torch.relu(self.l1(x)) + 1, p=0.5, training=self.training))
+
+        torch.manual_seed(0)
+        model = Dropped().train()
+        x = torch.randn(32, 16)
+        qat = fxq.prepare_qat(model, x)
+        dropped = []
+        qat.l2.register_forward_pre_hook(lambda module, inputs: dropped.append((inputs[0] == 0).float().mean().item()))
+        qat(x)
+        qat.eval().apply(fxq.disable_observer)
+        assert torch.equal(qat(x), qat(x))
+        float_range = model.eval()(x).abs().max()
+        assert torch.allclose(qat(x), model(x), atol=0.05 * float_range.item())  # a percent or two of rounding
+        qat.train()(x)
+        assert 0.4 < dropped[0] < 0.6
+        assert dropped[1:4] == [0, 0, 0]
+        assert 0.4 < dropped[-1] < 0.6
+
+
+class TestLeavesTrainOn:
+    """A module kept whole loses its parameters, or is quantized inside all the same."""
+
+    def test_its_parameters_and_buffers_are_those_of_the_float_model(self):
+        class Router(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.lin = nn.Linear(4, 4)
+                self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+            def forward(self, x: Tensor) -> Tensor:
+                self.calls += 1
+                return torch.stack([self.lin(x[i]) if float(x[i].detach().sum()) > 0 else x[i] for i in range(len(x))])
+
+        torch.manual_seed(0)
+        model = nn.Sequential(OrderedDict(body=nn.Linear(6, 4), router=Router(), head=nn.Linear(4, 2))).train()
+        x = torch.randn(5, 6)
+        qat = fxq.prepare_qat(model, x, leaf_modules=("router",))
+        before = qat.router.calls.item()
+        qat(x).square().sum().backward()
+        names = {name for name in qat.state_dict() if name.startswith("router.")}
+        assert names == {"router.lin.weight", "router.lin.bias", "router.calls"}
+        assert qat.router.calls.item() == before + 1
+        assert type(qat.router.lin) is nn.Linear
+        assert qat.router.lin.weight.grad.abs().sum() > 0
+
+
+class TestEmptyBatch:
+    """Detectors with no boxes: ``min()`` of nothing raises, or the range becomes infinite."""
+
+    def test_it_trains_on_nothing_and_keeps_its_ranges(self):
+        torch.manual_seed(0)
+        qat = fxq.prepare_qat(nn.Sequential(nn.Linear(8, 4), nn.ReLU()).train(), torch.randn(3, 8))
+        qat(torch.randn(3, 8))
+        grids = {name: value.clone() for name, value in qat.state_dict().items() if "weight" not in name}
+        y = qat(torch.empty(0, 8))
+        assert y.shape == (0, 4)
+        y.sum().backward()
+        assert qat.get_submodule("0").weight.grad.abs().sum() == 0
+        assert all(torch.equal(value, qat.state_dict()[name]) for name, value in grids.items())
