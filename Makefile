@@ -12,10 +12,10 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint large bench real zoo clean
+.PHONY: help demo test lint large sanitize bench real zoo clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs; text here, picture in out/
 	@$(BIN)/python -m fxquant demo --output out
@@ -33,6 +33,18 @@ lint: $(READY) ## ruff (rules and format) and mypy
 
 large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
 	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py
+
+# A copy of the package whose libraries check themselves, before the installed one on the path. The runtimes come before all
+# else that is loaded. pytest must not hold stderr back: an error ends the process at once, and says there what it was.
+SANITIZED := build/sanitize
+RUNTIMES = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-c++} -print-file-name=$(name)))
+sanitize: $(READY) ## the kernel tests under AddressSanitizer and UBSan, with every instruction set (about 20 minutes)
+	@echo "== native kernels for AddressSanitizer and UBSan, in $(SANITIZED)"
+	@FXQUANT_SANITIZE=1 FXQUANT_CUDA=0 $(BIN)/python setup.py -q build --build-lib $(SANITIZED)
+	@echo "== pytest"
+	@FXQUANT_SANITIZE=1 PYTHONPATH=$(SANITIZED) LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 \
+	  UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 \
+	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels
 
 bench: $(READY) ## int8 against float and torch.ao, then the cost of calibration (about ten minutes); JSON in out/
 	@mkdir -p out
