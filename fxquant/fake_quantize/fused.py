@@ -63,8 +63,10 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
             return
         refuse_vmap(x)
         made: Any = self.activation_post_process
-        made.start(() if scheme.axis is None else (x.shape[scheme.axis],), x)
+        shape = () if scheme.axis is None else (x.shape[scheme.axis],)
         statistics = made._buffers  # attributes of modules are slow to read, and to write
+        if statistics["min_val"].shape != shape:
+            made.start(shape, x)
         running_min, running_max = statistics["min_val"], statistics["max_val"]
         low, high, scale, zero_point, nonfinite = moving_average_qparams(
             x,

@@ -55,11 +55,8 @@ def fake_quantize_per_tensor_affine(
         Jacob et al., arXiv:1712.05877, eq. 12; straight-through estimator: Bengio et al., arXiv:1308.3432. Signature:
         ``torch.fake_quantize_per_tensor_affine``, whose float32 results are equal to the bit.
     """
-    if isinstance(scale, Tensor):
-        return torch.ops.fxquant.fake_quantize_per_tensor_affine.tensor_qparams(
-            input, scale, zero_point, quant_min, quant_max
-        )
-    return torch.ops.fxquant.fake_quantize_per_tensor_affine.default(input, scale, zero_point, quant_min, quant_max)
+    call = _per_tensor_qparams if isinstance(scale, Tensor) else _per_tensor
+    return call(input, scale, zero_point, quant_min, quant_max)
 
 
 def fake_quantize_per_channel_affine(
@@ -91,9 +88,7 @@ def fake_quantize_per_channel_affine(
     """
     if zero_point.is_floating_point():
         return fake_quantize_float_qparams(CHANNEL_OP, input, scale, zero_point, axis, quant_min, quant_max)[0]
-    return torch.ops.fxquant.fake_quantize_per_channel_affine.default(
-        input, scale, zero_point, axis, quant_min, quant_max
-    )
+    return _per_channel(input, scale, zero_point, axis, quant_min, quant_max)
 
 
 def tensor_reference(input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> Tensor:
@@ -219,8 +214,8 @@ def _define_pair(
     references: tuple[Callable[..., Any], Callable[..., Any]],
     fake: Callable[..., Tensor],
     overload: str = "",
-) -> None:
-    """Define an operator and its twin with the mask, and their gradient."""
+) -> Callable[..., Tensor]:
+    """Define an operator and its twin with the mask, and their gradient; what to call in place of the operator."""
     suffix = f".{overload}" if overload else ""
     define(f"{name}{suffix}({arguments}) -> Tensor", reference=references[0], fake=fake, gradient=True)
     define(
@@ -231,8 +226,8 @@ def _define_pair(
     )
     plain = getattr(getattr(torch.ops.fxquant, name), overload or "default")
     twin = getattr(getattr(torch.ops.fxquant, f"{name}_cachemask"), overload or "default")
-    differentiate(plain, lambda *args: StraightThrough.apply(twin, *args)[0])
     differentiate(twin, lambda *args: StraightThrough.apply(twin, *args))
+    return differentiate(plain, lambda *args: _StraightThroughAlone.apply(twin, *args))
 
 
 class StraightThrough(Differentiable):
@@ -249,14 +244,40 @@ class StraightThrough(Differentiable):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-        (mask,) = ctx.saved_tensors
-        passed = None if grad is None else in_backward(_BACKWARD, grad, mask)
-        return None, passed, *[None] * (len(ctx.needs_input_grad) - 2)
+        return None, _masked(ctx, grad), *[None] * (len(ctx.needs_input_grad) - 2)
 
     @staticmethod
     def jvp(ctx: Any, _: None, tangent: Tensor | None, *__: Any) -> tuple[Tensor | None, None]:
-        (mask,) = ctx.saved_tensors
-        return None if tangent is None else _BACKWARD(tangent, mask), None
+        return _masked_tangent(ctx, tangent), None
+
+
+class _StraightThroughAlone(Differentiable):
+    """The same without the mask among its results, which costs less."""
+
+    @staticmethod
+    def forward(ctx: Any, twin: torch._ops.OpOverload, *args: Any) -> Tensor:
+        y, mask = below_autograd(twin, *args)
+        ctx.save_for_backward(mask)
+        ctx.save_for_forward(mask)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, _masked(ctx, grad), *[None] * (len(ctx.needs_input_grad) - 2)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, tangent: Tensor | None, *__: Any) -> Tensor | None:
+        return _masked_tangent(ctx, tangent)
+
+
+def _masked(ctx: Any, grad: Tensor | None) -> Tensor | None:
+    (mask,) = ctx.saved_tensors
+    return None if grad is None else in_backward(_BACKWARD, grad, mask)
+
+
+def _masked_tangent(ctx: Any, tangent: Tensor | None) -> Tensor | None:
+    (mask,) = ctx.saved_tensors
+    return None if tangent is None else _BACKWARD(tangent, mask)
 
 
 class _MaskedGradient(Differentiable):
@@ -279,20 +300,20 @@ class _MaskedGradient(Differentiable):
         return None if tangent is None else _BACKWARD(tangent, mask)
 
 
-_define_pair(
+_per_tensor = _define_pair(
     "fake_quantize_per_tensor_affine",
     "Tensor input, float scale, int zero_point, int quant_min, int quant_max",
     (tensor_reference, tensor_mask_reference),
     _tensor_fake,
 )
-_define_pair(
+_per_tensor_qparams = _define_pair(
     "fake_quantize_per_tensor_affine",
     "Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max",
     (tensor_qparams_reference, tensor_qparams_mask_reference),
     tensor_qparams_fake,
     overload="tensor_qparams",
 )
-_define_pair(
+_per_channel = _define_pair(
     "fake_quantize_per_channel_affine",
     "Tensor input, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max",
     (channel_reference, channel_mask_reference),

@@ -50,9 +50,7 @@ def fake_quantize_learnable_per_tensor_affine(
         Esser et al., "Learned Step Size Quantization", arXiv:1902.08153, eq. 3; zero point: Bhalgat et al., LSQ+,
         arXiv:2004.09576, eq. 6. Signature: ``torch._fake_quantize_learnable_per_tensor_affine``.
     """
-    return torch.ops.fxquant.fake_quantize_learnable_per_tensor_affine.default(
-        input, scale, zero_point, quant_min, quant_max, grad_factor
-    )
+    return _per_tensor(input, scale, zero_point, quant_min, quant_max, grad_factor)
 
 
 def fake_quantize_learnable_per_channel_affine(
@@ -77,9 +75,7 @@ def fake_quantize_learnable_per_channel_affine(
         quant_max: Largest step, an int32 >= 0.
         grad_factor: Times which the gradients of ``scale`` and ``zero_point`` are taken.
     """
-    return torch.ops.fxquant.fake_quantize_learnable_per_channel_affine.default(
-        input, scale, zero_point, axis, quant_min, quant_max, grad_factor
-    )
+    return _per_channel(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
 
 
 def fake_quantize_learnable_per_tensor_affine_backward(
@@ -127,7 +123,7 @@ _fake_quantize_learnable_per_channel_affine_backward = fake_quantize_learnable_p
 
 def whole(zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
     """The step that a real zero point stands for: the nearest one, ties to even, within the limits."""
-    return zero_point.detach().round().clamp(quant_min, quant_max)
+    return zero_point.detach().round().clamp_(quant_min, quant_max)
 
 
 def tensor_forward(
@@ -292,10 +288,13 @@ def _learn_channel(
     return _Learnable.apply(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
 
 
-def _define_forward(name: str, arguments: str, forward: Callable[..., Tensor], learn: Callable[..., Tensor]) -> None:
+def _define_forward(
+    name: str, arguments: str, forward: Callable[..., Tensor], learn: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """Define one of the two operators; what to call in its place."""
     compose(f"{name}({arguments}) -> Tensor", kernel=forward, fake=forward, gradient=True)
     operator = getattr(torch.ops.fxquant, name).default
-    differentiate(operator, learn, tensors=3)
+    return differentiate(operator, learn, tensors=3)
 
 
 define(
@@ -307,13 +306,13 @@ define(
 )
 _BACKWARD = torch.ops.fxquant.fake_quantize_learnable_backward.default
 refuse_derivative(_BACKWARD, tensors=4)
-_define_forward(
+_per_tensor = _define_forward(
     "fake_quantize_learnable_per_tensor_affine",
     "Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, float grad_factor",
     tensor_forward,
     _learn_tensor,
 )
-_define_forward(
+_per_channel = _define_forward(
     "fake_quantize_learnable_per_channel_affine",
     "Tensor input, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max, float grad_factor",
     channel_forward,

@@ -110,7 +110,7 @@ def _move(counts: Tensor, low: Tensor, high: Tensor, to: Tensor, to_low: Tensor,
     before, now = window_of(low, high, bins), window_of(to_low, to_high, bins)
     index = torch.arange(bins, device=counts.device) + before.first.unsqueeze(-1)
     # The shift of a negative index rounds down, which is how mirrored bins pair up.
-    index = (index >> (now.exponent - before.exponent).clamp(max=40).unsqueeze(-1)) - now.first.unsqueeze(-1)
+    index = (index >> (now.exponent - before.exponent).clamp(0, 40).unsqueeze(-1)) - now.first.unsqueeze(-1)
     to.scatter_add_(-1, index.clamp(0, bins - 1), counts)
 
 

@@ -74,20 +74,32 @@ def test_native_is_the_reference_per_channel(
     assert_same(result[1], mask)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [1, 2, 3, 63, 255, 256, 257, 1000])
-def test_any_number_of_channels_side_by_side(device: str, channels: int, assert_same: Callable[..., None]) -> None:
+def test_any_number_of_channels_side_by_side(
+    device: str, channels: int, dtype: torch.dtype, assert_same: Callable[..., None]
+) -> None:
     """Rows of few channels are strung together, to a row that need not divide the tensor."""
-    x = torch.randn(35, channels, device=device) * 10
+    x = (torch.randn(35, channels, device=device) * 10).to(dtype)
     arguments = (*qparams(channels, device), 1, -128, 127)
     assert_same(fake_quantize_per_channel_affine(x, *arguments), channel_reference(x, *arguments))
 
 
-def test_tasks_of_several_threads_meet_inside_rows(device: str, assert_same: Callable[..., None]) -> None:
-    x = torch.randn(7, 33, 37, 41, device=device) * 10
-    scale, zero_point = qparams(33, device)
-    for each in (x, x.contiguous(memory_format=torch.channels_last)):
-        arguments = (scale, zero_point, 1, -128, 127)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tasks_of_several_threads_meet_inside_rows(
+    device: str, dtype: torch.dtype, assert_same: Callable[..., None]
+) -> None:
+    x = (torch.randn(7, 33, 37, 41, device=device) * 10).to(dtype)
+    for each in (x, x.contiguous(memory_format=torch.channels_last), x.view(-1)[: 71 * 1027].view(71, 1027)):
+        arguments = (*qparams(each.shape[1], device), 1, -128, 127)
         assert_same(fake_quantize_per_channel_affine(each, *arguments), channel_reference(each, *arguments))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_scale_that_is_no_number_gives_none(device: str, dtype: torch.dtype) -> None:
+    """Whatever its bits: here all are set."""
+    x, scale = image(dtype, device), torch.tensor([-1], dtype=torch.int32, device=device).view(torch.float32)
+    assert fake_quantize_per_tensor_affine(x, scale, torch.tensor([0], device=device), -128, 127).isnan().all()
 
 
 def test_results_in_huge_pages() -> None:

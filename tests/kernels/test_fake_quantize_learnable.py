@@ -62,6 +62,17 @@ def test_native_is_the_reference(
     torch.testing.assert_close(dzero_point, expected[2], rtol=ONE_ROUNDING, atol=ONE_ROUNDING)
 
 
+def test_tasks_meet_inside_odd_rows(device: str) -> None:
+    """bfloat16 is taken in pairs, of which the first may be of any channel."""
+    generator = torch.Generator().manual_seed(0)
+    x, grad = ((torch.randn(71, 1027, generator=generator) * 3).bfloat16().to(device) for _ in range(2))
+    arguments = (grad, x, *grids(1027, device), 1, -8, 7, 0.5)
+    for found, expected in zip(
+        OPS.fake_quantize_learnable_backward(*arguments), backward_reference(*arguments), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=ONE_ROUNDING, atol=ONE_ROUNDING * len(x))
+
+
 def test_sums_do_not_depend_on_threads_or_instruction_sets(device: str) -> None:
     x = torch.randn(40, 64, 7, 9, generator=torch.Generator().manual_seed(0)).to(device)
     scale, zero_point = grids(64, device)

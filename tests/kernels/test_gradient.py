@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 
 from fxquant.errors import KernelError
 from fxquant.kernels import (
@@ -35,6 +37,28 @@ def test_any_of_the_first_arguments_may_want_a_gradient(wanting: tuple[int, ...]
     if wanting:
         y.sum().backward()
     assert [tensor.grad is not None for tensor in tensors] == [index in wanting for index in range(3)]
+
+
+class Watch(TorchFunctionMode):
+    """Notes what is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+def test_who_watches_operators_sees_them() -> None:
+    """Otherwise a call that wants a gradient does not go through the dispatcher."""
+    x, scale, zero_point = torch.ones(3, requires_grad=True), torch.ones(1), torch.zeros(1)
+    with Watch() as watch:
+        fake_quantize_per_tensor_affine(x, 0.1, 2, -8, 7)
+        fake_quantize_learnable_per_tensor_affine(x, scale, zero_point, -8, 7)
+    assert torch.ops.fxquant.fake_quantize_per_tensor_affine.default in watch.seen
+    assert torch.ops.fxquant.fake_quantize_learnable_per_tensor_affine.default in watch.seen
 
 
 def test_no_gradient_is_kept_where_none_is_wanted() -> None:

@@ -104,9 +104,15 @@ inline void check_channels_last(const char* op, bool channels_last, int64_t dim)
   }
 }
 
+inline bool same_shape(const Tensor& a, const Tensor& b) {
+  bool same = a.dim() == b.dim();
+  for (int64_t d = 0; same && d < a.dim(); ++d) same = a.size(d) == b.size(d);
+  return same;
+}
+
 inline void check_mask(const char* op, const Tensor& grad, const Tensor& mask) {
   if (mask.scalar_type() != ScalarType::Bool) fail_dtype(op, "mask", mask.scalar_type(), "bool");
-  if (shape_of(grad) != shape_of(mask)) {
+  if (!same_shape(grad, mask)) {
     fail(std::string(op) + ": mask has the wrong shape", shape_of(mask), shape_of(grad) + ", as grad");
   }
 }
@@ -116,7 +122,7 @@ inline void check_gradient(const char* op, const Tensor& grad, const Tensor& x) 
     fail(std::string(op) + ": grad has the wrong dtype", name_of(grad.scalar_type()),
          name_of(x.scalar_type()) + ", as input");
   }
-  if (shape_of(grad) != shape_of(x)) {
+  if (!same_shape(grad, x)) {
     fail(std::string(op) + ": grad has the wrong shape", shape_of(grad), shape_of(x) + ", as input");
   }
 }

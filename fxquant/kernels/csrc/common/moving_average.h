@@ -4,11 +4,12 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "../math/qparams.h"
 #include "checks.h"
+#include "memory_format.h"
 #include "numbers.h"
-#include "tensor.h"
 
 namespace fxquant {
 
@@ -18,7 +19,7 @@ struct MovingAverage {
     Tensor high;
     Tensor scale;
     Tensor zero_point;
-    Tensor nonfinite;  // int64 []
+    Tensor nonfinite;  // int64 [], not set
   };
 
   Float type;
@@ -42,13 +43,12 @@ struct MovingAverage {
   }
 
   Results results() const {
-    const int64_t one[] = {channels};
-    const auto sizes = torch::headeronly::IntHeaderOnlyArrayRef(one, 1);
-    return {torch::stable::new_empty(running_min, running_min.sizes(), ScalarType::Float),
-            torch::stable::new_empty(running_min, running_min.sizes(), ScalarType::Float),
-            torch::stable::new_empty(running_min, sizes, ScalarType::Float),
-            torch::stable::new_empty(running_min, sizes, ScalarType::Int),
-            torch::stable::new_zeros(running_min, {}, ScalarType::Long)};
+    const std::vector<int64_t> sizes = sizes_of(running_min);
+    return {empty_as(running_min, sizes, false, ScalarType::Float),
+            empty_as(running_min, sizes, false, ScalarType::Float),
+            empty_as(running_min, {channels}, false, ScalarType::Float),
+            empty_as(running_min, {channels}, false, ScalarType::Int),
+            empty_as(running_min, {}, false, ScalarType::Long)};
   }
 
  private:

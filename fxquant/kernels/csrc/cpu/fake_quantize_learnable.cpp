@@ -4,6 +4,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../common/memory_format.h"
 #include "loops/fake_quantize_learnable.h"
 #include "qparams.h"
 
@@ -30,7 +31,7 @@ int64_t period_of(int64_t channels, int64_t row) {
 // Sums of one row of channels; a row may be several times the channels of the grid.
 Tensor gradient_of(const Tensor& like, const std::vector<double>& sums, int64_t rows, int64_t row, int64_t channels,
                    const std::vector<float>* times, double factor) {
-  const Tensor result = torch::stable::new_empty(like, like.sizes(), ScalarType::Float);
+  const Tensor result = empty_as(like, sizes_of(like), false, ScalarType::Float);
   float* values = result.mutable_data_ptr<float>();
   for (int64_t c = 0; c < channels; ++c) {
     double sum = 0;
@@ -58,8 +59,15 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& grad_, const Tenso
   Layout layout = layout_of(x, axis);
   qparams.lengthen_rows(layout);
   const AnyGrids grids(type, qparams, quant_min, quant_max);
-  const LearnableBackwardArgs args{type,   grad.const_data_ptr(), x.const_data_ptr(), dx.mutable_data_ptr(),
-                                   layout, grids.floats.view(),   grids.doubles.view()};
+  const PairedArrays paired(type, layout, qparams, quant_min, quant_max);
+  const LearnableBackwardArgs args{type,
+                                   grad.const_data_ptr(),
+                                   x.const_data_ptr(),
+                                   dx.mutable_data_ptr(),
+                                   layout,
+                                   grids.floats.view(),
+                                   grids.doubles.view(),
+                                   paired.view()};
   const int64_t row = period_of(channels, static_cast<int64_t>(qparams.scale.size()));
   const int64_t numel = x.numel();
   const int64_t parts = parts_of(numel, row);

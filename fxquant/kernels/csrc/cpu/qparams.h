@@ -2,7 +2,9 @@
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -36,7 +38,7 @@ struct QParams {
   std::vector<int32_t> zero_point;
 
   QParams(double scale_, int64_t zero_point_)
-      : scale{static_cast<float>(scale_)}, zero_point{static_cast<int32_t>(zero_point_)} {}
+      : scale{real(scale_)}, zero_point{static_cast<int32_t>(zero_point_)} {}
 
   QParams(const char* op, const Tensor& scale_, const Tensor& zero_point_, int64_t channels) {
     check_count(op, "scale", scale_, channels);
@@ -46,31 +48,55 @@ struct QParams {
     scale.reserve(channels);
     zero_point.reserve(channels);
     visit_numbers(op, "scale", dense(scale_), [&](const auto* values) {
-      for (int64_t c = 0; c < channels; ++c) scale.push_back(static_cast<float>(values[c]));
+      for (int64_t c = 0; c < channels; ++c) scale.push_back(real(values[c]));
     });
     visit_numbers(op, "zero_point", dense(zero_point_), [&](const auto* values) {
       for (int64_t c = 0; c < channels; ++c) zero_point.push_back(integral(op, static_cast<double>(values[c])));
     });
   }
 
+  QParams every_second(size_t first) const {
+    QParams half;
+    half.scale.reserve(scale.size() / 2 + 1);
+    half.zero_point.reserve(scale.size() / 2 + 1);
+    for (size_t c = first; c < scale.size(); c += 2) {
+      half.scale.push_back(scale[c]);
+      half.zero_point.push_back(zero_point[c]);
+    }
+    return half;
+  }
+
   // Where channels lie side by side and are few, 2^n rows of them make one long one, for the sake of the loops.
   void lengthen_rows(Layout& layout) {
-    constexpr int64_t kRow = 256;
-    if (layout.inner != 1 || layout.channels == 1 || layout.channels >= kRow) return;
+    constexpr int64_t kLarge = 65536;
+    const int64_t enough = layout.numel() < kLarge ? 256 : 1024;
+    if (layout.inner != 1 || layout.channels == 1 || layout.channels >= enough) return;
     const int64_t channels = layout.channels;
     int64_t times = 1;
-    while (channels * times < kRow) times *= 2;
-    scale.reserve(channels * times);
-    zero_point.reserve(channels * times);
-    for (int64_t i = channels; i < channels * times; ++i) {
-      scale.push_back(scale[i - channels]);
-      zero_point.push_back(zero_point[i - channels]);
-    }
+    while (channels * times < enough) times *= 2;
+    repeat(scale, times);
+    repeat(zero_point, times);
     layout.outer = (layout.outer + times - 1) / times;  // the last row may be a part
     layout.channels = channels * times;
   }
 
  private:
+  QParams() = default;
+
+  template <typename Number>
+  static void repeat(std::vector<Number>& values, int64_t times) {
+    const size_t count = values.size();
+    values.resize(count * times);
+    for (size_t i = count; i < values.size(); i += count) std::copy_n(values.begin(), count, values.begin() + i);
+  }
+
+  // Loops rely on the bits of the one NaN.
+  template <typename Number>
+  static float real(Number value) {
+    const float x = static_cast<float>(value);
+    return x == x ? x : std::numeric_limits<float>::quiet_NaN();
+  }
+
   static void check_cpu(const char* op, const char* argument, const Tensor& values) {
     if (!values.is_cpu()) {
       fail(std::string(op) + ": " + argument + " lies on another device than the tensor", "no CPU tensor", "cpu");
@@ -102,11 +128,25 @@ struct GridArrays {
         zero_point(qparams.zero_point.begin(), qparams.zero_point.end()),
         low(within<Real>(quant_min, 1)),
         high(within<Real>(quant_max, -1)) {
-    inverse.reserve(scale.size());
-    for (const Real s : scale) inverse.push_back(Real{1} / s);
+    inverse.resize(scale.size());
+    for (size_t c = 0; c < scale.size(); ++c) inverse[c] = Real{1} / scale[c];
   }
 
   Grids<Real> view() const { return {scale.data(), inverse.data(), zero_point.data(), low, high}; }
+};
+
+// The arrays behind PairedGrids<float>, which only bfloat16 with channels side by side needs.
+struct PairedArrays {
+  GridArrays<float> even;
+  GridArrays<float> odd;
+
+  PairedArrays(Float type, const Layout& layout, const QParams& qparams, int64_t quant_min, int64_t quant_max) {
+    if (type != Float::kBFloat16 || layout.inner != 1 || layout.channels == 1) return;
+    even = GridArrays<float>(qparams.every_second(0), quant_min, quant_max);
+    odd = GridArrays<float>(qparams.every_second(1), quant_min, quant_max);
+  }
+
+  PairedGrids<float> view() const { return {even.view(), odd.view()}; }
 };
 
 // The grids in both precisions; only the one that x needs is filled.

@@ -45,7 +45,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cuda(
     double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle) {
   const MovingAverage call(x_, running_min, running_max, axis, averaging, eps, quant_min, quant_max, middle);
   const Tensor x = dense(x_);
-  const MovingAverage::Results results = call.results();
+  MovingAverage::Results results = call.results();
+  torch::stable::zero_(results.nonfinite);
   const Finish finish{call.running_min.const_data_ptr<float>(),     call.running_max.const_data_ptr<float>(),
                       call.choice,                                  results.low.mutable_data_ptr<float>(),
                       results.high.mutable_data_ptr<float>(),       results.scale.mutable_data_ptr<float>(),

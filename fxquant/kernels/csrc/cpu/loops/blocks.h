@@ -2,16 +2,11 @@
 #pragma once
 #include "../../math/half.h"
 #include "../../common/types.h"
+#include "vector.h"
 
 #define FXQ_RESTRICT __restrict__
 // For a function that is one loop: inlined, its pointers are no longer known to be restricted, and it may not vectorise.
 #define FXQ_ONE_LOOP __attribute__((noinline))
-// Before a loop whose arrays do not overlap, where they are too many for the compiler to compare.
-#if defined(__clang__)
-#define FXQ_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define FXQ_INDEPENDENT _Pragma("GCC ivdep")
-#endif
 
 namespace fxquant {
 

@@ -45,6 +45,16 @@ struct Grids {
   Grids from(int64_t c) const { return {scale + c, inverse + c, zero_point + c, low, high}; }
 };
 
+// Grids of channels side by side that are taken two at a time: even channels and odd ones apart, [channels / 2] each.
+template <typename Real>
+struct PairedGrids {
+  Grids<Real> even;
+  Grids<Real> odd;
+
+  Affine<Real> at(int64_t c) const { return (c % 2 ? odd : even).at(c / 2); }
+  Grids<Real> every_second_from(int64_t c) const { return (c % 2 ? odd : even).from(c / 2); }
+};
+
 // One grid for all, in the place of Grids.
 template <typename Real>
 struct OneGrid {

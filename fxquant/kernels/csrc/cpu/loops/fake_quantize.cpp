@@ -26,30 +26,32 @@ FXQ_ONE_LOOP void run_mask(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, boo
   }
 }
 
+// first and second: the grids of the first and of the second element of each pair.
 template <typename G>
-FXQ_ONE_LOOP void run_pairs(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t pairs, const G g) {
-  for (int64_t i = 0; i < 2 * pairs; i += 2) {
-    const Pair value = pair_of(word_at(x + i));
-    const Affine<float> a = g.at(i);
-    const Affine<float> b = g.at(i + 1);
+FXQ_ONE_LOOP void run_pairs(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t pairs, const G first,
+                            const G second) {
+  for (int64_t p = 0; p < pairs; ++p) {
+    const Pair value = pair_of(word_at(x + 2 * p));
+    const Affine<float> a = first.at(p);
+    const Affine<float> b = second.at(p);
     store_pair({from_grid(saturate(to_grid(value.first, a), a), a),
                 from_grid(saturate(to_grid(value.second, b), b), b)},
-               y + i);
+               y + 2 * p);
   }
 }
 
 template <typename G>
 FXQ_ONE_LOOP void run_pairs_mask(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, bool* FXQ_RESTRICT mask,
-                                 int64_t pairs, const G g) {
-  for (int64_t i = 0; i < 2 * pairs; i += 2) {
-    const Pair value = pair_of(word_at(x + i));
-    const Affine<float> a = g.at(i);
-    const Affine<float> b = g.at(i + 1);
-    const float first = to_grid(value.first, a);
-    const float second = to_grid(value.second, b);
-    const uint16_t both = static_cast<uint16_t>((inside(first, a) ? 1u : 0u) | (inside(second, b) ? 0x100u : 0u));
-    memcpy(mask + i, &both, sizeof both);
-    store_pair({from_grid(saturate(first, a), a), from_grid(saturate(second, b), b)}, y + i);
+                                 int64_t pairs, const G first, const G second) {
+  for (int64_t p = 0; p < pairs; ++p) {
+    const Pair value = pair_of(word_at(x + 2 * p));
+    const Affine<float> a = first.at(p);
+    const Affine<float> b = second.at(p);
+    const float lower = to_grid(value.first, a);
+    const float upper = to_grid(value.second, b);
+    const uint16_t both = static_cast<uint16_t>((inside(lower, a) ? 1u : 0u) | (inside(upper, b) ? 0x100u : 0u));
+    memcpy(mask + 2 * p, &both, sizeof both);
+    store_pair({from_grid(saturate(lower, a), a), from_grid(saturate(upper, b), b)}, y + 2 * p);
   }
 }
 
@@ -70,14 +72,30 @@ void elements(const Half* x, Half* y, bool* mask, int64_t count, const G& g) {
 }
 
 template <typename G>
-void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const G& g) {
-  mask ? run_pairs_mask(x, y, mask, count / 2, g) : run_pairs(x, y, count / 2, g);
+void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const G& first, const G& second,
+              const Affine<float>& of_last) {
+  mask ? run_pairs_mask(x, y, mask, count / 2, first, second) : run_pairs(x, y, count / 2, first, second);
   if (count % 2 != 0) {
     const int64_t last = count - 1;
     float real = to_float(x[last]);
-    elements(&real, &real, mask ? mask + last : nullptr, 1, g.from(last));
+    elements(&real, &real, mask ? mask + last : nullptr, 1, OneGrid<float>{of_last});
     from_float(real, y[last]);
   }
+}
+
+void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const OneGrid<float>& g) {
+  elements(x, y, mask, count, g, g, g.grid);
+}
+
+template <typename T, typename Real>
+void row(const FakeQuantizeArgs&, const Grids<Real>& grids, const T* x, T* y, bool* mask, int64_t count, int64_t c) {
+  elements(x, y, mask, count, grids.from(c));
+}
+
+void row(const FakeQuantizeArgs& args, const Grids<float>&, const BFloat16* x, BFloat16* y, bool* mask, int64_t count,
+         int64_t c) {
+  const PairedGrids<float>& g = args.paired;
+  elements(x, y, mask, count, g.every_second_from(c), g.every_second_from(c + 1), g.at(c + count - 1));
 }
 
 template <typename T, typename Real>
@@ -90,9 +108,7 @@ void walk(const FakeQuantizeArgs& args, const Grids<Real>& grids, int64_t begin,
       [&](int64_t i, int64_t n, int64_t c) {
         elements(x + i, y + i, mask ? mask + i : nullptr, n, OneGrid<Real>{grids.at(c)});
       },
-      [&](int64_t i, int64_t n, int64_t c) {
-        elements(x + i, y + i, mask ? mask + i : nullptr, n, grids.from(c));
-      });
+      [&](int64_t i, int64_t n, int64_t c) { row(args, grids, x + i, y + i, mask ? mask + i : nullptr, n, c); });
 }
 
 // Bits: a select of the incoming gradient, so that a clipped element gets 0 whatever comes in. Mask bytes are 0 or 1.

@@ -13,6 +13,7 @@ struct FakeQuantizeArgs {
   Layout layout;
   Grids<float> grids;          // for every type but double
   Grids<double> double_grids;  // for double
+  PairedGrids<float> paired;   // the same as grids, for bfloat16 with channels side by side
 };
 
 struct FakeQuantizeBackwardArgs {

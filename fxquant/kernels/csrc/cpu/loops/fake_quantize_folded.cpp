@@ -1,14 +1,11 @@
 #include "fake_quantize_folded.h"
 
 #include "../../math/folded.h"
+#include "sums.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
 namespace {
-
-// A sum runs in this many lanes, whatever the instruction set, so that all of them round alike.
-constexpr int64_t kLanes = 16;
-static_assert(kBlock % kLanes == 0, "blocks are whole rounds of the lanes");
 
 template <typename Real>
 void values(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, int64_t count, Real factor, const Affine<Real> a) {
@@ -23,20 +20,6 @@ void gradients(const Real* FXQ_RESTRICT x, const Real* FXQ_RESTRICT grad, Real* 
     dx[i] = each.passes ? grad[i] : Real{0};
     slopes[i] = grad[i] * each.slope;
   }
-}
-
-template <typename Real>
-void add_to_lanes(Real* slopes, int64_t count, double* FXQ_RESTRICT lanes) {
-  for (; count % kLanes != 0; ++count) slopes[count] = Real{0};
-  for (int64_t i = 0; i < count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += static_cast<double>(slopes[i + lane]);
-  }
-}
-
-double total(const double* lanes) {
-  double sum = 0;
-  for (int64_t lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
-  return sum;
 }
 
 // float and double as they are; 16-bit floats block by block.
@@ -59,11 +42,11 @@ void channel(const Short<type>* x, Short<type>* y, int64_t count, float factor, 
 template <typename Real>
 double channel_backward(const Real* x, const Real* grad, Real* dx, int64_t count, Real factor,
                         const Affine<Real>& a) {
-  double lanes[kLanes] = {};
+  double lanes[kSumLanes] = {};
   Real slopes[kBlock];
   for_each_block(count, [&](int64_t i, int64_t n) {
     gradients(x + i, grad + i, dx + i, slopes, n, factor, a);
-    add_to_lanes(slopes, n, lanes);
+    add_block_to_lanes(slopes, n, lanes);
   });
   return total(lanes);
 }
@@ -71,7 +54,7 @@ double channel_backward(const Real* x, const Real* grad, Real* dx, int64_t count
 template <Float type>
 double channel_backward(const Short<type>* x, const Short<type>* grad, Short<type>* dx, int64_t count, float factor,
                         const Affine<float>& a) {
-  double lanes[kLanes] = {};
+  double lanes[kSumLanes] = {};
   float real[kBlock];
   float real_grad[kBlock];
   float result[kBlock];
@@ -81,7 +64,7 @@ double channel_backward(const Short<type>* x, const Short<type>* grad, Short<typ
     widen(grad + i, real_grad, n);
     gradients(real, real_grad, result, slopes, n, factor, a);
     narrow(result, dx + i, n);
-    add_to_lanes(slopes, n, lanes);
+    add_block_to_lanes(slopes, n, lanes);
   });
   return total(lanes);
 }

@@ -6,8 +6,6 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-static_assert(kBlock % kSumLanes == 0, "blocks are whole rounds of the lanes");
-
 // Everything per element of one block; then it is summed, which does not vectorise in one loop with this.
 // G: Grids, or OneGrid for a stretch of one channel.
 template <typename Real, typename G>
@@ -36,42 +34,57 @@ void elements(const Short<type>* grad, const Short<type>* x, Short<type>* dx, fl
   narrow(result, dx, count);
 }
 
-// One grid alone: with arrays of them this does not vectorise.
+// first and second: the grids of the first and of the second element of each pair.
+template <typename G>
 FXQ_ONE_LOOP void pairs(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_RESTRICT x,
                         BFloat16* FXQ_RESTRICT dx, float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped,
-                        int64_t count, const Affine<float> a) {
+                        int64_t count, const G first, const G second) {
   FXQ_INDEPENDENT
-  for (int64_t i = 0; i < 2 * count; i += 2) {
-    const uint32_t word = word_at(grad + i);
+  for (int64_t p = 0; p < count; ++p) {
+    const uint32_t word = word_at(grad + 2 * p);
     const Pair incoming = pair_of(word);
-    const Pair value = pair_of(word_at(x + i));
-    const float first = to_grid(value.first, a);
-    const float second = to_grid(value.second, a);
-    const bool first_passes = inside(first, a);
-    const bool second_passes = inside(second, a);
-    scale[i] = incoming.first * slope_of_scale(value.first, first, a);
-    scale[i + 1] = incoming.second * slope_of_scale(value.second, second, a);
-    clipped[i] = first_passes ? 0.0f : incoming.first;
-    clipped[i + 1] = second_passes ? 0.0f : incoming.second;
-    store_word(word & ((first_passes ? 0xffffu : 0u) | (second_passes ? 0xffff0000u : 0u)), dx + i);
+    const Pair value = pair_of(word_at(x + 2 * p));
+    const Affine<float> a = first.at(p);
+    const Affine<float> b = second.at(p);
+    const float lower = to_grid(value.first, a);
+    const float upper = to_grid(value.second, b);
+    const bool lower_passes = inside(lower, a);
+    const bool upper_passes = inside(upper, b);
+    scale[2 * p] = incoming.first * slope_of_scale(value.first, lower, a);
+    scale[2 * p + 1] = incoming.second * slope_of_scale(value.second, upper, b);
+    clipped[2 * p] = lower_passes ? 0.0f : incoming.first;
+    clipped[2 * p + 1] = upper_passes ? 0.0f : incoming.second;
+    store_word(word & ((lower_passes ? 0xffffu : 0u) | (upper_passes ? 0xffff0000u : 0u)), dx + 2 * p);
+  }
+}
+
+template <typename G>
+void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scale, float* clipped, int64_t count,
+              const G first, const G second, const Affine<float>& of_last) {
+  pairs(grad, x, dx, scale, clipped, count / 2, first, second);
+  if (count % 2 != 0) {
+    const int64_t last = count - 1;
+    const OneGrid<float> g{of_last};
+    elements<Float::kBFloat16>(grad + last, x + last, dx + last, scale + last, clipped + last, 1, g);
   }
 }
 
 void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scale, float* clipped, int64_t count,
               const OneGrid<float> g) {
-  pairs(grad, x, dx, scale, clipped, count / 2, g.grid);
-  if (count % 2 != 0) {
-    const int64_t last = count - 1;
-    elements<Float::kBFloat16>(grad + last, x + last, dx + last, scale + last, clipped + last, 1, g);
-  }
+  elements(grad, x, dx, scale, clipped, count, g, g, g.grid);
 }
 
-// values: [count, stride], of which the first columns are summed.
-template <typename Real>
-void add_to_lanes(const Real* FXQ_RESTRICT values, int64_t count, int64_t stride, double* FXQ_RESTRICT lanes) {
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t lane = 0; lane < kSumLanes; ++lane) lanes[lane] += static_cast<double>(values[i * stride + lane]);
-  }
+// Of channels side by side, from c on.
+template <typename T, typename Real>
+void row(const LearnableBackwardArgs&, const Grids<Real>& grids, const T* grad, const T* x, T* dx, Real* scale,
+         Real* clipped, int64_t count, int64_t c) {
+  elements(grad, x, dx, scale, clipped, count, grids.from(c));
+}
+
+void row(const LearnableBackwardArgs& args, const Grids<float>&, const BFloat16* grad, const BFloat16* x, BFloat16* dx,
+         float* scale, float* clipped, int64_t count, int64_t c) {
+  const PairedGrids<float>& g = args.paired;
+  elements(grad, x, dx, scale, clipped, count, g.every_second_from(c), g.every_second_from(c + 1), g.at(c + count - 1));
 }
 
 template <typename Real>
@@ -93,17 +106,7 @@ void add_channels(const Real* values, int64_t count, int64_t first, int64_t peri
   }
 }
 
-// Halves onto each other: one after the other they would wait for 15 additions, which is felt where stretches are short.
-double total(const double* lanes) {
-  double sums[kSumLanes];
-  for (int64_t lane = 0; lane < kSumLanes; ++lane) sums[lane] = lanes[lane];
-  for (int64_t half = kSumLanes / 2; half > 0; half /= 2) {
-    for (int64_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-  }
-  return sums[0];
-}
-
-// Adds up values block by block; those beyond the last whole round of lanes are zeros.
+// Adds up values block by block.
 template <typename Real>
 struct BlockSums {
   double scale_lanes[kSumLanes] = {};
@@ -112,10 +115,8 @@ struct BlockSums {
   Real clipped[kBlock];
 
   void add(int64_t count) {
-    int64_t rounded = count;
-    for (; rounded % kSumLanes != 0; ++rounded) scale[rounded] = clipped[rounded] = Real{0};
-    add_to_lanes(scale, rounded / kSumLanes, kSumLanes, scale_lanes);
-    add_to_lanes(clipped, rounded / kSumLanes, kSumLanes, clipped_lanes);
+    add_block_to_lanes(scale, count, scale_lanes);
+    add_block_to_lanes(clipped, count, clipped_lanes);
   }
 
   void store(const LearnableSums& sums, int64_t channel) const {
@@ -136,12 +137,12 @@ void stretch(const T* grad, const T* x, T* dx, int64_t count, const Affine<Real>
 }
 
 template <typename T, typename Real>
-void channels(const T* grad, const T* x, T* dx, int64_t count, const Grids<Real>& g, const LearnableSums& sums,
-              int64_t channel) {
+void channels(const LearnableBackwardArgs& args, const Grids<Real>& grids, const T* grad, const T* x, T* dx,
+              int64_t count, const LearnableSums& sums, int64_t channel) {
   Real scale[kBlock];
   Real clipped[kBlock];
   for_each_block(count, [&](int64_t i, int64_t n) {
-    elements(grad + i, x + i, dx + i, scale, clipped, n, g.from(i));
+    row(args, grids, grad + i, x + i, dx + i, scale, clipped, n, channel + i);
     const int64_t first = (channel + i) % sums.period;
     add_channels(scale, n, first, sums.period, sums.scale);
     add_channels(clipped, n, first, sums.period, sums.clipped);
@@ -157,7 +158,7 @@ void walk(const LearnableBackwardArgs& args, const Grids<Real>& grids, const Lea
   for_each_channel(
       args.layout, begin, end,
       [&](int64_t i, int64_t n, int64_t c) { stretch(grad + i, x + i, dx + i, n, grids.at(c), sums, c); },
-      [&](int64_t i, int64_t n, int64_t c) { channels(grad + i, x + i, dx + i, n, grids.from(c), sums, c); });
+      [&](int64_t i, int64_t n, int64_t c) { channels(args, grids, grad + i, x + i, dx + i, n, sums, c); });
 }
 
 }  // namespace

@@ -1,12 +1,10 @@
 #pragma once
 #include "../isa.h"
 #include "channels.h"
+#include "sums.h"
 #include "../../common/types.h"
 
 namespace fxquant {
-
-// A sum runs in this many lanes, whatever the instruction set, so that all of them round alike.
-constexpr int64_t kSumLanes = 16;
 
 struct LearnableBackwardArgs {
   Float type;  // of grad, x and dx
@@ -16,6 +14,7 @@ struct LearnableBackwardArgs {
   Layout layout;
   Grids<float> grids;          // for every type but double
   Grids<double> double_grids;  // for double
+  PairedGrids<float> paired;   // the same as grids, for bfloat16 with channels side by side
 };
 
 // What a stretch of the tensor adds to the gradients of its grids, in float64: [period] each. Channels side by side may

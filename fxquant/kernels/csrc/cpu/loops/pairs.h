@@ -21,8 +21,14 @@ static inline Pair pair_of(uint32_t word) { return {float_of_bits(word << 16), f
 
 static inline void store_word(uint32_t word, BFloat16* y) { memcpy(y, &word, sizeof word); }
 
+// As rounded_to_bfloat16, in half as many instructions: of a number, an infinity, or the NaN of no other bits.
+static inline uint32_t rounded_number(float x) {
+  const uint32_t bits = bits_of_float(x);
+  return bits + ((bits & 0x10000u) != 0 ? 0x8000u : 0x7fffu);
+}
+
 static inline void store_pair(Pair pair, BFloat16* y) {
-  store_word((rounded_to_bfloat16(pair.first) >> 16) | (rounded_to_bfloat16(pair.second) & 0xffff0000u), y);
+  store_word((rounded_number(pair.first) >> 16) | (rounded_number(pair.second) & 0xffff0000u), y);
 }
 
 }  // namespace fxquant
