@@ -64,8 +64,11 @@ void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scal
   pairs(grad, x, dx, scale, clipped, count / 2, first, second);
   if (count % 2 != 0) {
     const int64_t last = count - 1;
-    const OneGrid<float> g{of_last};
-    elements<Float::kBFloat16>(grad + last, x + last, dx + last, scale + last, clipped + last, 1, g);
+    const float real_grad = to_float(grad[last]);
+    const float real_x = to_float(x[last]);
+    float result;
+    elements(&real_grad, &real_x, &result, scale + last, clipped + last, 1, OneGrid<float>{of_last});
+    from_float(result, dx[last]);
   }
 }
 
