@@ -46,6 +46,7 @@ def prepare_qat(
     value goes through a fake-quantize module as ``qconfig`` makes it (an observer gets a ``FakeQuantize`` around it).
     The weight before a batch norm is quantized as it will be when the batch norm is folded into it, and trained as it
     is: ``bn(conv(x, fake_quantize(w * f) / f))``, with ``f = gamma / sqrt(running_var + eps)``, 1 where below 1e-12.
+    Parameters that this graph does not hold, as those of heads that only training uses, are named in a warning.
 
     Args:
         model: The float model, in the mode in which training goes on; each module keeps its own.
@@ -91,6 +92,7 @@ def prepare_qat(
     modes = {name: module.training for name, module in model.named_modules()}
     for name, module in trainable.named_modules():
         module.training = modes.get(name, model.training)
+    _warn_of_left_out(model, trainable)
     return trainable
 
 
@@ -163,6 +165,25 @@ class TrainingSchedule:
             model.apply(disable_observer)
         if self.freeze_bn_stats is not None and epoch >= self.freeze_bn_stats:
             model.apply(freeze_bn_stats)
+
+
+def _warn_of_left_out(model: nn.Module, trainable: nn.Module) -> None:
+    """Name the parameters that trained before, and no longer do."""
+    kept = dict(trainable.named_parameters())
+    moved = [parameter for name, parameter in kept.items() if name not in dict(model.named_parameters())]
+    left_out = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+        and name not in kept
+        and not any(other.shape == parameter.shape and torch.equal(other, parameter) for other in moved)
+    ]
+    if left_out:
+        warn(
+            "parameters of the model are not in the graph of evaluation mode, and will not be trained",
+            got=listing(left_out),
+            hint="heads that only training runs are left out; remove_parametrizations keeps a weight",
+        )
 
 
 def _fake_quants(gm: GraphModule, homes: Mapping[TensorRef, str]) -> Iterator[tuple[TensorRef, Any]]:

@@ -189,6 +189,30 @@ def test_a_synchronized_batch_norm_is_trained_and_folded_as_a_batch_norm(model):
     assert torch.equal(*(fxq.convert(each)(x) for each in models))
 
 
+def test_parameters_that_will_not_be_trained_are_warned_of():
+    class WithHead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head, self.extra = nn.Linear(6, 6), nn.Linear(6, 3), nn.Linear(6, 3)
+            self.loose = nn.Parameter(torch.randn(6, 6))
+
+        def forward(self, x):
+            y = F.linear(F.relu(self.body(x)), self.loose)
+            return (self.head(y), self.extra(y)) if self.training else self.head(y)
+
+    with pytest.warns(FxQuantWarning, match="will not be trained") as caught:
+        fxq.prepare_qat(WithHead().train(), torch.randn(2, 6))
+    assert str(caught[0].message).splitlines() == [
+        "parameters of the model are not in the graph of evaluation mode, and will not be trained",
+        "  got:      extra.weight",
+        "            extra.bias",
+        "  hint:     heads that only training runs are left out; remove_parametrizations keeps a weight",
+    ]
+    normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))).train()
+    with pytest.warns(FxQuantWarning, match="0.parametrizations.weight.original0"):
+        fxq.prepare_qat(normed, torch.randn(2, 6))
+
+
 def test_observers_in_a_qconfig_get_a_fake_quantize_around_them(model):
     qat = fxq.prepare_qat(model, batch(), DEFAULT_QCONFIG)
     assert type(qat.x_fake_quant) is fxq.FakeQuantize
