@@ -26,9 +26,14 @@ def float_channels_last(model: nn.Module, batches: Sequence[Tensor]) -> Model:
     return lambda x: moved(x.contiguous(memory_format=torch.channels_last))
 
 
-def fxquant_int8(model: nn.Module, batches: Sequence[Tensor]) -> Model:
-    prepared = fxq.prepare(model, batches[0])
-    return fxq.convert(fxq.calibrate(prepared, batches, progress=False))
+def fxquant_int8(engine: str | None = None) -> Peer:
+    """fxquant's int8 model, run by one of its engines; None: by the default, programs."""
+
+    def build(model: nn.Module, batches: Sequence[Tensor]) -> Model:
+        prepared = fxq.prepare(model, batches[0])
+        return fxq.convert(fxq.calibrate(prepared, batches, progress=False), engine=engine)
+
+    return build
 
 
 def torch_ao(engine: str) -> Peer:
@@ -50,7 +55,8 @@ def torch_ao(engine: str) -> Peer:
 
 
 PEERS: dict[str, Peer] = {
-    "fxquant": fxquant_int8,
+    "fxquant": fxquant_int8(),
+    "fxquant graph": fxquant_int8("graph"),
     "fp32": float_eager,
     "fp32 channels_last": float_channels_last,
     "torch.ao x86": torch_ao("x86"),

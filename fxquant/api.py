@@ -77,7 +77,12 @@ def calibrate(
 
 
 def convert(
-    prepared: Quantizer | nn.Module, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False
+    prepared: Quantizer | nn.Module,
+    *,
+    to: str = "int8",
+    check: Any = None,
+    allow_uncalibrated: bool = False,
+    engine: str | None = None,
 ) -> GraphModule:
     """Make the quantized model. ``prepared`` is not changed, so it can be converted again.
 
@@ -90,6 +95,10 @@ def convert(
             the simulation agree. The table is printed, and is the result's ``parity``; a unit that breaks the contract
             is warned of by name.
         allow_uncalibrated: Make a shell without ranges, which raises when it is run, until a state dict is loaded.
+        engine: What runs an int8 model. ``"graph"``: the code of its graph, operator by operator. ``"program"``: the
+            same native loops in the same order, recorded when a shape of the inputs comes the second time, and then run
+            without Python and allocations between them; the bits are the same. None: programs, where the native library
+            was loaded. Under ``torch.compile``, ``torch.export`` and on other devices the graph runs in any case.
 
     Returns:
         A new ``torch.fx.GraphModule`` with the float model's signature, on its device. Its ``quant_plan`` says what was
@@ -101,11 +110,12 @@ def convert(
     Raises:
         InputError: ``prepared`` is neither.
         CalibrationError: a value was never observed, or a weight is not finite; the message names it.
-        UnknownNameError: ``to`` is none of the three.
+        UnknownNameError: ``to`` is none of the three, or ``engine`` none of the two.
+        KernelError: ``engine="program"``, and there is no native library.
     """
     if not isinstance(prepared, Quantizer):
         prepared = quantizer_of(prepared, allow_uncalibrated=allow_uncalibrated)
-    return prepared.convert(to=to, check=check, allow_uncalibrated=allow_uncalibrated)
+    return prepared.convert(to=to, check=check, allow_uncalibrated=allow_uncalibrated, engine=engine)
 
 
 def quantize(

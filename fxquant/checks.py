@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
 from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
+from fxquant.fake_quantize.base import observer_in
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.tracing import copy_of
@@ -26,7 +27,7 @@ from fxquant.report import Coverage
 LONGEST_LISTING = 20
 """Lines that a message lists before it says how many more there are."""
 
-RESERVED = ("observers", "parity", "preparation", "quant_plan", "snapshots", "weight_layers")
+RESERVED = ("_engine", "observers", "parity", "preparation", "quant_plan", "snapshots", "weight_layers")
 """Names that a converted model or a state dict needs for itself."""
 
 
@@ -152,3 +153,16 @@ def listing(lines: Sequence[str]) -> str:
     """Lines of a message, one below the other, the first twenty."""
     more = [f"and {len(lines) - LONGEST_LISTING} more"] if len(lines) > LONGEST_LISTING else []
     return "\n            ".join([*lines[:LONGEST_LISTING], *more])
+
+
+def warn_of_non_finite_values(observers: nn.ModuleDict) -> None:
+    """Warn of observers that met inf or NaN."""
+    counts = {name: getattr(observer_in(made), "nonfinite_count", 0) for name, made in observers.items()}
+    seen = {name: int(count) for name, count in counts.items()}
+    if lines := [f"{name}: {count} values" for name, count in seen.items() if count]:
+        warn(
+            "calibration met values that are inf or NaN; the grids were chosen from the others",
+            got=listing(lines),
+            hint="on a grid, infinity is its last step and NaN its first: set_module_name(name, None) keeps an "
+            "operator that needs them (a mask of -inf, say) in float",
+        )

@@ -24,10 +24,12 @@ from fxquant.checks import (
     distinct,
     in_eval,
     listing,
+    warn_of_non_finite_values,
     warn_of_unused_rules,
 )
+from fxquant.engine import attach_engine
 from fxquant.errors import CalibrationError, UnknownNameError, warn
-from fxquant.fake_quantize.base import disable_fake_quant, observer_in
+from fxquant.fake_quantize.base import disable_fake_quant
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import follow, nodes_by_name, qualified_name
@@ -179,7 +181,9 @@ class Quantizer:
         """The simulation in float; see :func:`convert`."""
         return self.convert(to="fake_quant")
 
-    def convert(self, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False) -> GraphModule:
+    def convert(
+        self, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False, engine: str | None = None
+    ) -> GraphModule:
         """A new module; see :func:`convert`."""
         if to not in CONVERT:
             raise UnknownNameError(
@@ -189,7 +193,7 @@ class Quantizer:
             check_operators(self.backend)
         gm = copy.deepcopy(self.graph_module)
         qparams = self._qparams(allow_uncalibrated)
-        self._warn_of_non_finite_values()
+        warn_of_non_finite_values(self.observers)
         declined = self._declined(gm, self.plan.with_observations(qparams))
         ctx = self.context(self.plan.with_observations(qparams, declined))
         manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
@@ -198,6 +202,7 @@ class Quantizer:
         follow(converted, self.graph_module)
         converted.quant_plan = ctx.plan
         converted.snapshots = self.snapshots + manager.snapshots
+        attach_engine(converted, engine, to)
         if check is not None:
             converted.parity = self._check(converted if to == "int8" else self.convert(), check)
         return converted
@@ -336,17 +341,6 @@ class Quantizer:
         if missing and not allow_uncalibrated:
             raise self._never_observed(missing)
         return found
-
-    def _warn_of_non_finite_values(self) -> None:
-        counts = {name: getattr(observer_in(made), "nonfinite_count", 0) for name, made in self.observers.items()}
-        seen = {name: int(count) for name, count in counts.items()}
-        if lines := [f"{name}: {count} values" for name, count in seen.items() if count]:
-            warn(
-                "calibration met values that are inf or NaN; the grids were chosen from the others",
-                got=listing(lines),
-                hint="on a grid, infinity is its last step and NaN its first: set_module_name(name, None) keeps an "
-                "operator that needs them (a mask of -inf, say) in float",
-            )
 
     def _never_observed(self, missing: list[TensorRef]) -> CalibrationError:
         nodes = nodes_by_name(self.graph_module)

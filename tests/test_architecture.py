@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kernels", "graph", "plan", "qconfig"),
     ("observers", "fake_quantize"),
     ("nn", "patterns"),
-    ("backends",),
+    ("backends", "engine"),
     ("passes",),
     ("calibration", "report", "parity", "noise", "algorithms", "checks", "undo"),
     ("quantizer", "qat", "learned_rounding", "api", "distributed", "export"),
@@ -316,7 +316,7 @@ def test_every_operator_has_native_sources_of_its_stem(place):
 
 
 def test_every_native_source_belongs_to_an_operator():
-    stems = {*definitions(), "isa"}  # isa.cpp: which instruction set runs
+    stems = {*definitions(), "isa", "copy", "program"}  # which instruction set runs; what bindings and programs share
     found = {path.stem for folder in ("cpu", "cuda") for path in (CSRC / folder).glob("*.c*")}
     assert found - stems == set()
 

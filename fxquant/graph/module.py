@@ -6,12 +6,14 @@ import copy
 import functools
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
 from fxquant.graph.methods import bound_to_traced
@@ -20,6 +22,10 @@ from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, REGU
 _KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, "stack_trace")
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
 
+
+ENGINE = "_engine"
+"""Attribute of a converted module: what runs its graph, in place of the generated code. It is called with the module,
+the generated ``forward``, positional and keyword arguments, and told to ``forget`` when the graph has changed."""
 
 USERS_CLASS = "_users_class"
 """Attribute of a traced module: the class of the model that it was made from, as a ``UsersClass``."""
@@ -73,12 +79,31 @@ class NamedGraphModule(GraphModule):
                 raise
         return bound_to_traced(found, self, name, kind)
 
+    def recompile(self) -> PythonCode:
+        """Generate the code of the graph; an engine, where there is one, runs it in its own way from then on."""
+        code = super().recompile()
+        if (engine := self.__dict__.get(ENGINE)) is not None:
+            engine.forget()
+            kind = type(self)
+            kind.forward = _by_engine(kind.forward)
+        return code
+
     def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
         state = copy.deepcopy(_state(self), memo)
         return _restore(type(self).__name__, state, copy.deepcopy(self.graph, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (type(self).__name__, _state(self), tuple(_record(node) for node in self.graph.nodes))
+
+
+def _by_engine(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def run(self: NamedGraphModule, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return forward(self, *args, **kwargs)
+        return self.__dict__[ENGINE](self, forward, args, kwargs)
+
+    return run
 
 
 def _state(gm: GraphModule) -> dict[str, Any]:

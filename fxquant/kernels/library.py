@@ -135,6 +135,11 @@ def native_status() -> NativeStatus:
     )
 
 
+def native_library() -> Any:
+    """The CPU library, for ctypes; None where it was not loaded."""
+    return _cpu.handle
+
+
 def available_isas() -> tuple[str, ...]:
     """Instruction sets that the CPU kernels can run with here; empty without the CPU library."""
     best = native_status().best_cpu_isa

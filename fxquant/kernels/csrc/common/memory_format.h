@@ -56,8 +56,8 @@ inline Tensor in_order(const Tensor& x, bool channels_last) {
   bool right = true;
   for (int64_t d = 0; d < x.dim(); ++d) right = right && (sizes[d] == 1 || x.stride(d) == strides[d]);
   if (right || x.numel() == 0) return x;
-  Tensor y = empty_as(x, sizes, channels_last);
-  torch::stable::copy_(y, x);
+  const Tensor y = empty_as(x, sizes, channels_last);
+  copy_elements(y, x);
   return y;
 }
 

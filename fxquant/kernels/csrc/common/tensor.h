@@ -42,6 +42,9 @@ inline bool is_dense(const Tensor& x) {
   return true;
 }
 
+// Copies the elements of a tensor to another one of equal sizes and dtype. Each library has its own: copy.cpp, copy.cu.
+void copy_elements(const Tensor& to, const Tensor& from);
+
 // x, or a dense copy of it in the same order of dimensions.
 inline Tensor dense(const Tensor& x) { return is_dense(x) ? x : torch::stable::clone(x); }
 

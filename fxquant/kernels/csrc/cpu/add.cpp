@@ -1,6 +1,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../common/elementwise.h"
+#include "launch.h"
 #include "loops/elementwise.h"
 
 namespace fxquant {
@@ -20,8 +21,8 @@ Tensor add_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const Tens
                              e.numbers.a_zero_point,
                              e.numbers.b_zero_point,
                              e.numbers.grid};
-  const auto loop = FXQ_LOOP(add_loop);
-  torch::stable::parallel_for(0, e.y.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, e.y.numel(), kGrain,
+         [](const ElementwiseArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(add_loop)(a, begin, end); });
   return e.y;
 }
 

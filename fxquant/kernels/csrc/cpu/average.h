@@ -1,6 +1,7 @@
 // Runs what common/average.h prepared.
 #pragma once
 #include "../common/average.h"
+#include "launch.h"
 #include "loops/average.h"
 #include "windows.h"
 
@@ -28,9 +29,8 @@ inline Tensor average_cpu(const Average& average) {
   const int64_t tasks = im.y.numel() / std::max<int64_t>(im.channels, 1) * blocks;
   if (tasks == 0) return im.y;
   const int64_t work = 1 + im.x.numel() / tasks;  // elements per task, on average, where windows do not overlap
-  const auto loop = FXQ_LOOP(average_loop);
-  torch::stable::parallel_for(0, tasks, std::max<int64_t>(kGrain / work, 1),
-                              [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, tasks, std::max<int64_t>(kGrain / work, 1),
+         [](const AverageArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(average_loop)(a, begin, end); });
   return im.y;
 }
 

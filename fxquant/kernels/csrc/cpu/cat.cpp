@@ -2,6 +2,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "launch.h"
 #include "loops/cat.h"
 
 namespace fxquant {
@@ -20,9 +21,10 @@ Tensor cat_cpu(const std::vector<Tensor>& tensors, const std::vector<double>& sc
     parts.push_back({cat.parts[i].const_data_ptr(), row, length, cat.scales[i], cat.zero_points[i], cat.copied[i]});
     row += length;
   }
-  const CatArgs args{parts.data(), row, cat.y.mutable_data_ptr(), cat.y.scalar_type() == ScalarType::Char, cat.grid};
-  const auto loop = FXQ_LOOP(cat_loop);
-  torch::stable::parallel_for(0, cat.y.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  const int64_t count = static_cast<int64_t>(parts.size());
+  const CatArgs args{parts.data(), count, row, cat.y.mutable_data_ptr(), cat.y.scalar_type() == ScalarType::Char, cat.grid};
+  launch(args, cat.y.numel(), kGrain,
+         [](const CatArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(cat_loop)(a, begin, end); });
   return cat.y;
 }
 

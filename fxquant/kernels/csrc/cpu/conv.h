@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "../common/conv.h"
+#include "launch.h"
 #include "loops/conv2d.h"
 
 namespace fxquant {
@@ -26,9 +27,8 @@ inline Tensor conv_cpu(const Conv& c) {
                       c.stored(),
                       c.real(),
                       c.grid};
-  const auto loop = FXQ_VNNI_LOOP(conv_loop);
-  torch::stable::parallel_for(0, args.tasks(), args.grain(),
-                              [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, args.tasks(), args.grain(),
+         [](const ConvArgs& a, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(conv_loop)(a, begin, end); });
   return c.y;
 }
 

@@ -1,5 +1,6 @@
 #include <torch/csrc/stable/library.h>
 
+#include "launch.h"
 #include "loops/dequantize.h"
 #include "qparams.h"
 
@@ -32,8 +33,8 @@ Tensor dequantize_cpu(const Tensor& q_, const Tensor& scale, const Tensor& zero_
                             layout,
                             qparams.scale.data(),
                             qparams.zero_point.data()};
-  const auto loop = FXQ_LOOP(dequantize_loop);
-  torch::stable::parallel_for(0, q.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, q.numel(), kGrain,
+         [](const DequantizeArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(dequantize_loop)(a, begin, end); });
   return y;
 }
 

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "launch.h"
 #include "loops/matmul.h"
 
 namespace fxquant {
@@ -40,8 +41,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
 
   const Distinct of_b(m.b.matrices);
   const int64_t panels = (m.columns + kPanel - 1) / kPanel;
-  const Tensor packed = bytes_for(a, of_b.count * panels * kPanel * padded);
-  const Tensor column_sums = torch::stable::new_empty(a, {of_b.count * panels * kPanel}, ScalarType::Int);
+  const Tensor packed = kept(bytes_for(a, of_b.count * panels * kPanel * padded));
+  const Tensor column_sums = kept(torch::stable::new_empty(a, {of_b.count * panels * kPanel}, ScalarType::Int));
   const PackArgs pack_b{m.b.data,
                         static_cast<uint8_t>(m.b.is_signed ? 0 : 0x80),
                         of_b.each,
@@ -53,9 +54,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                         -a_zero,
                         static_cast<uint8_t*>(packed.mutable_data_ptr()),
                         column_sums.mutable_data_ptr<int32_t>()};
-  const auto pack_panels = FXQ_VNNI_LOOP(pack_panels_loop);
-  torch::stable::parallel_for(0, of_b.count * panels, std::max<int64_t>(kWork / (kPanel * padded * kPack + 1), 1),
-                              [&](int64_t begin, int64_t end) { pack_panels(pack_b, begin, end); });
+  launch(pack_b, of_b.count * panels, std::max<int64_t>(kWork / (kPanel * padded * kPack + 1), 1),
+         [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(pack_panels_loop)(p, begin, end); });
 
   MatmulArgs args{m.rows,
                   m.depth,
@@ -74,7 +74,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   std::optional<Tensor> rows;
   if (m.a.is_signed || m.a.step != 1 || m.depth != padded) {
     const Distinct of_a(m.a.matrices);
-    rows = bytes_for(a, of_a.count * m.rows * padded);
+    rows = kept(bytes_for(a, of_a.count * m.rows * padded));
     const PackArgs pack_a{m.a.data,
                           static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0),
                           of_a.each,
@@ -86,9 +86,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                           0,
                           static_cast<uint8_t*>(rows->mutable_data_ptr()),
                           nullptr};
-    const auto pack_rows = FXQ_LOOP(pack_rows_loop);
-    torch::stable::parallel_for(0, of_a.count * m.rows, std::max<int64_t>(kWork / (padded * kPack + 1), 1),
-                                [&](int64_t begin, int64_t end) { pack_rows(pack_a, begin, end); });
+    launch(pack_a, of_a.count * m.rows, std::max<int64_t>(kWork / (padded * kPack + 1), 1),
+           [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_LOOP(pack_rows_loop)(p, begin, end); });
     args.a = pack_a.to;
     args.line = padded;
     args.a_matrices = of_a.which;
@@ -97,10 +96,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
 
   constexpr int64_t kEpilogue = 16;  // products that take as long as to requantize a sum
   const int64_t work = std::min(kBlockRows, m.rows) * std::min(kBlockPanels, panels) * kPanel * (padded + kEpilogue);
-  const auto loop = FXQ_VNNI_LOOP(matmul_loop);
-  torch::stable::parallel_for(0, m.batch * args.row_blocks() * args.column_blocks(),
-                              std::max<int64_t>(kWork / work, 1),
-                              [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, m.batch * args.row_blocks() * args.column_blocks(), std::max<int64_t>(kWork / work, 1),
+         [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(matmul_loop)(x, begin, end); });
   return m.y;
 }
 

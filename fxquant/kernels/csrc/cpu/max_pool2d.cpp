@@ -1,8 +1,7 @@
 #include <torch/csrc/stable/library.h>
 
-#include <memory>
-
 #include "../common/pool.h"
+#include "launch.h"
 #include "loops/max_pool2d.h"
 #include "windows.h"
 
@@ -20,12 +19,12 @@ Tensor max_pool2d_cpu(const Tensor& x, const std::vector<int64_t>& kernel_size, 
   const int64_t row = im.columns.size * im.channels;
   // Of a row of the output: rows of the input first, then columns of what is left. Bytes are compared 64 at a time.
   const int64_t work = row * im.rows.kernel + im.columns.outputs * im.channels * im.columns.kernel;
-  const auto loop = FXQ_LOOP(max_pool2d_loop);
-  torch::stable::parallel_for(0, im.planes * im.rows.outputs, std::max<int64_t>(4 * kGrain / work, 1),
-                              [&](int64_t begin, int64_t end) {
-                                const std::unique_ptr<uint8_t[]> scratch(new uint8_t[row]);
-                                loop(args, begin, end, scratch.get());
-                              });
+  launch(
+      args, im.planes * im.rows.outputs, std::max<int64_t>(4 * kGrain / work, 1),
+      [](const MaxPoolArgs& a, int64_t begin, int64_t end, void* scratch) {
+        FXQ_LOOP(max_pool2d_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+      },
+      row);
   return im.y;
 }
 

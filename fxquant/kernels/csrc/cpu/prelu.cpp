@@ -1,6 +1,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../common/prelu.h"
+#include "launch.h"
 #include "loops/elementwise.h"
 
 namespace fxquant {
@@ -19,8 +20,8 @@ Tensor prelu_cpu(const Tensor& x, double x_scale, int64_t x_zero_point, const Te
                              e.numbers.a_zero_point,
                              e.numbers.b_zero_point,
                              e.numbers.grid};
-  const auto loop = FXQ_LOOP(prelu_loop);
-  torch::stable::parallel_for(0, e.y.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, e.y.numel(), kGrain,
+         [](const ElementwiseArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(prelu_loop)(a, begin, end); });
   return e.y;
 }
 

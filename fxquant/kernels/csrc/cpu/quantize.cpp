@@ -1,5 +1,6 @@
 #include <torch/csrc/stable/library.h>
 
+#include "launch.h"
 #include "loops/quantize.h"
 #include "qparams.h"
 
@@ -17,8 +18,9 @@ Tensor quantize_image(const Tensor& x, QuantizeArgs args, bool per_channel, Scal
   const QuantizeImageArgs image{args, per_channel};
   const int64_t tasks = x.size(0) * ((args.layout.inner + kPixels - 1) / kPixels);
   const int64_t grain = kGrain / (kPixels * (x.size(1) + 1)) + 1;
-  const auto loop = FXQ_LOOP(quantize_image_loop);
-  torch::stable::parallel_for(0, tasks, grain, [&](int64_t begin, int64_t end) { loop(image, begin, end); });
+  launch(image, tasks, grain, [](const QuantizeImageArgs& a, int64_t begin, int64_t end, void*) {
+    FXQ_LOOP(quantize_image_loop)(a, begin, end);
+  });
   return q;
 }
 
@@ -42,8 +44,8 @@ Tensor quantize_cpu(const Tensor& x_, const Tensor& scale, const Tensor& zero_po
 
   const Tensor q = empty_like_dense(x, dtype);
   args.q = q.mutable_data_ptr();
-  const auto loop = FXQ_LOOP(quantize_loop);
-  torch::stable::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, x.numel(), kGrain,
+         [](const QuantizeArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(quantize_loop)(a, begin, end); });
   return q;
 }
 

@@ -1,6 +1,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../common/resample.h"
+#include "launch.h"
 #include "loops/resample2d.h"
 
 namespace fxquant {
@@ -44,12 +45,12 @@ Tensor resample2d_cpu(const Tensor& x, const Tensor& row_start, const Tensor& ro
                           r.grid};
   if (im.y.numel() == 0) return im.y;
   const int64_t work = im.channels * (im.columns.size * r.rows.taps + im.columns.outputs * r.columns.taps);
-  const auto loop = FXQ_LOOP(resample2d_loop);
-  torch::stable::parallel_for(0, im.planes * im.rows.outputs, std::max<int64_t>(kGrain / work, 1),
-                              [&](int64_t begin, int64_t end) {
-                                std::vector<float> row(im.columns.size * im.channels);
-                                loop(args, row.data(), begin, end);
-                              });
+  launch(
+      args, im.planes * im.rows.outputs, std::max<int64_t>(kGrain / work, 1),
+      [](const ResampleArgs& a, int64_t begin, int64_t end, void* row) {
+        FXQ_LOOP(resample2d_loop)(a, static_cast<float*>(row), begin, end);
+      },
+      im.columns.size * im.channels * static_cast<int64_t>(sizeof(float)));
   return im.y;
 }
 

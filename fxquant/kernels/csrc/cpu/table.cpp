@@ -1,6 +1,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include "../common/tensor.h"
+#include "launch.h"
 #include "loops/table.h"
 
 namespace fxquant {
@@ -14,8 +15,8 @@ Tensor table_cpu(const Tensor& x_, const Tensor& table) {
   const TableArgs args{static_cast<const uint8_t*>(x.const_data_ptr()),
                        static_cast<const uint8_t*>(entries.const_data_ptr()),
                        static_cast<uint8_t*>(y.mutable_data_ptr())};
-  const auto loop = FXQ_LOOP(table_loop);
-  torch::stable::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
+  launch(args, x.numel(), kGrain,
+         [](const TableArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(table_loop)(a, begin, end); });
   return y;
 }
 

@@ -22,6 +22,14 @@ struct AverageArgs {
   float x_scale;
   int32_t x_zero_point;
   OutputGrid grid;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.tensor(y);
+    visit.array(row_windows, rows.outputs);
+    visit.array(column_windows, columns.outputs);
+  }
 };
 
 }  // namespace fxquant

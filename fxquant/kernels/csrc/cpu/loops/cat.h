@@ -12,14 +12,26 @@ struct CatPart {
   float scale;
   int32_t zero_point;
   bool copied;  // it is on the result's grid
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+  }
 };
 
 struct CatArgs {
   const CatPart* parts;
+  int64_t count;  // of them
   int64_t row;  // length of a row of the result
   void* y;
   bool is_signed;
   OutputGrid grid;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.structs(parts, count);
+    visit.tensor(y);
+  }
 };
 
 }  // namespace fxquant

@@ -43,6 +43,13 @@ struct Grids {
 
   Affine<Real> at(int64_t c) const { return {scale[c], inverse[c], zero_point[c], low, high}; }
   Grids from(int64_t c) const { return {scale + c, inverse + c, zero_point + c, low, high}; }
+
+  template <typename Visitor>
+  void pointers(Visitor& visit, int64_t count) const {
+    visit.array(scale, count);
+    visit.array(inverse, count);
+    visit.array(zero_point, count);
+  }
 };
 
 // Grids of channels side by side that are taken two at a time: even channels and odd ones apart, [channels / 2] each.

@@ -26,6 +26,19 @@ struct ConvArgs {
   float* real;  // as y, not rounded
   OutputGrid grid;
 
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.array(outside, shape.depth);
+    visit.tensor(weight);
+    visit.tensor(start);
+    visit.tensor(scale);
+    visit.tensor(bias);
+    visit.tensor(residual);
+    visit.tensor(y);
+    visit.tensor(real);
+  }
+
   int64_t tasks() const { return strips() * blocks(); }
   // So many successive tasks take a few microseconds.
   int64_t grain() const {

@@ -13,6 +13,14 @@ struct DequantizeArgs {
   Layout layout;
   const float* scale;         // [channels]
   const int32_t* zero_point;  // [channels]
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(q);
+    visit.tensor(y);
+    visit.array(scale, layout.channels);
+    visit.array(zero_point, layout.channels);
+  }
 };
 
 }  // namespace fxquant

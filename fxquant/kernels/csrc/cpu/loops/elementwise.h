@@ -16,6 +16,14 @@ struct ElementwiseArgs {
   int32_t a_zero_point;
   int32_t b_zero_point;
   OutputGrid grid;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(a);
+    visit.tensor(b);
+    visit.tensor(y);
+    visit.array(shape, 1);
+  }
 };
 
 }  // namespace fxquant

@@ -23,6 +23,13 @@ struct PackArgs {
   uint8_t* to;       // a: [matrices][lines][padded], b: [matrices][panels][padded / 4][16][4]
   int32_t* columns;  // b: [matrices][panels][16]
 
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(from);
+    visit.tensor(to);
+    visit.tensor(columns);
+  }
+
   int64_t padded() const { return (depth + kQuad - 1) / kQuad * kQuad; }
   int64_t panels() const { return (lines + kPanel - 1) / kPanel; }
 };
@@ -40,6 +47,15 @@ struct MatmulArgs {
   OutputGrid grid;
   uint8_t* y;      // [batch, rows, columns], one of both
   float* y_float;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(a);
+    visit.tensor(b);
+    visit.tensor(column_sums);
+    visit.tensor(y);
+    visit.tensor(y_float);
+  }
 
   int64_t quads() const { return (depth + kQuad - 1) / kQuad; }
   int64_t panels() const { return (columns + kPanel - 1) / kPanel; }

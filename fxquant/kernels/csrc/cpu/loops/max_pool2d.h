@@ -13,6 +13,14 @@ struct MaxPoolArgs {
   PoolAxis columns;
   const Window* row_windows;     // [rows.outputs]
   const Window* column_windows;  // [columns.outputs]
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.tensor(y);
+    visit.array(row_windows, rows.outputs);
+    visit.array(column_windows, columns.outputs);
+  }
 };
 
 }  // namespace fxquant

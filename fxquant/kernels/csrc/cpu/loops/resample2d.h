@@ -22,6 +22,16 @@ struct ResampleArgs {
   float x_scale;
   int32_t x_zero_point;
   OutputGrid grid;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.tensor(y);
+    visit.tensor(row_start);
+    visit.tensor(row_weight);
+    visit.tensor(column_start);
+    visit.tensor(column_weight);
+  }
 };
 
 }  // namespace fxquant

@@ -7,6 +7,13 @@ struct TableArgs {
   const uint8_t* x;
   const uint8_t* table;  // [256]
   uint8_t* y;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.tensor(table);
+    visit.tensor(y);
+  }
 };
 
 }  // namespace fxquant

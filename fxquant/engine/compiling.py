@@ -1,0 +1,263 @@
+"""Makes a plan of a graph: runs it node by node, and records what can be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from fxquant.engine.generated import function_of
+from fxquant.engine.plan import Geometry, Plan, ProgramStep, PythonStep, Watched, geometry_of, needs_gradient
+from fxquant.errors import KernelError
+from fxquant.graph.query import module_of
+from fxquant.kernels.recording import Looking, NotRecordableError, Recording
+from fxquant.nn.base import QuantizedModule
+
+
+def compile_graph(gm: GraphModule, inputs: Sequence[Any]) -> tuple[Plan, Any]:
+    """A plan for inputs of these shapes, and the result for these.
+
+    Every node is run once. One that does nothing but launch native loops and look at tensors in another way becomes
+    part of a program; what stands between two such nodes stays Python.
+
+    Args:
+        gm: On the CPU; every unit was run before.
+        inputs: A value for each placeholder.
+    """
+    compiler = _Compiler(gm)
+    try:
+        result = compiler.run(inputs)
+    except BaseException:
+        compiler.abandon()
+        raise
+    return compiler.plan(), result
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Nodes that run after each other in one way."""
+
+    recording: Recording | None
+    """None: in Python."""
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Node] = field(default_factory=list)
+    """What they read of other stretches."""
+
+
+class _Compiler:
+    def __init__(self, gm: GraphModule) -> None:
+        self._gm = gm
+        self._values: dict[Node, Any] = {}
+        self._place: dict[Node, int] = {}
+        self._fixed: dict[Node, Any] = {}
+        """Nodes whose value follows from shapes -> that value."""
+        self._varying: set[Node] = set()
+        """Nodes whose value is no tensor and may be another one in the next call."""
+        self._steps: list[ProgramStep | _Stretch] = []
+        self._watched: dict[str, Watched] = {}
+        self._open: _Stretch | None = None
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        nodes = list(self._gm.graph.nodes)
+        given = [node for node in nodes if node.op == "placeholder"]
+        for node, value in zip(given, inputs, strict=True):
+            self._values[node] = value
+            self._at(node)
+        for node in nodes:  # first, so that they interrupt nothing
+            if node.op == "get_attr":
+                self._by_python(node)
+        for node in nodes:
+            if node.op in ("call_module", "call_function", "call_method"):
+                self._place_node(node)
+        output = nodes[-1]
+        self._by_python(output)
+        self._close()
+        return self._values[output]
+
+    def abandon(self) -> None:
+        """Record no more."""
+        if self._open is not None and self._open.recording is not None:
+            self._open.recording.drop()
+
+    def plan(self) -> Plan:
+        steps = tuple(self._python(step) if isinstance(step, _Stretch) else step for step in self._steps)
+        last_use = {place: index for index, step in enumerate(steps) for place in (*step.takes, *step.gives)}
+        result = self._at(next(node for node in self._gm.graph.nodes if node.op == "output"))
+        unused = tuple(
+            tuple(place for place, last in last_use.items() if last == index and place != result)
+            for index in range(len(steps))
+        )
+        return Plan(steps, len(self._place), unused, result, tuple(self._watched.values()))
+
+    def _at(self, node: Node) -> int:
+        return self._place.setdefault(node, len(self._place))
+
+    def _place_node(self, node: Node) -> None:
+        if node.op != "call_module" and not any(used in self._varying for used in node.all_input_nodes):
+            try:
+                with Looking():
+                    value = self._call(node)
+            except NotRecordableError:
+                pass
+            else:
+                if not _holds_tensors(value):  # a size, or what is computed of sizes
+                    self._values[node] = self._fixed[node] = tuple(value) if isinstance(value, torch.Size) else value
+                    return
+                if self._open is not None and self._open.recording is None:
+                    self._by_python(node)  # no program begins with a view
+                    return
+        if not self._by_program(node):
+            self._by_python(node)
+
+    def _by_program(self, node: Node) -> bool:
+        """Whether the node could be recorded."""
+        module = module_of(node)
+        if node.op == "call_module" and not isinstance(module, QuantizedModule):
+            return False
+        if any(used in self._varying for used in node.all_input_nodes):
+            return False
+        if self._open is None or self._open.recording is None:
+            self._close()
+            self._open = _Stretch(Recording())
+        stretch = self._open
+        assert stretch.recording is not None
+        read = (used for used in node.all_input_nodes if used not in self._fixed and used not in stretch.nodes)
+        for used in [used for used in read if used not in stretch.inputs]:
+            if type(value := self._values[used]) is not Tensor:
+                return self._not_recorded(stretch)
+            stretch.inputs.append(used)
+            stretch.recording.add_input(value)
+        try:
+            value = stretch.recording.attempt(lambda: _checked(self._call(node)))
+        except NotRecordableError:
+            return self._not_recorded(stretch)
+        self._values[node] = value
+        stretch.nodes.append(node)
+        if isinstance(module, QuantizedModule):
+            self._watch(str(node.target), module)
+        return True
+
+    def _not_recorded(self, stretch: _Stretch) -> bool:
+        if not stretch.nodes:
+            assert stretch.recording is not None
+            stretch.recording.drop()
+            self._open = None
+        return False
+
+    def _by_python(self, node: Node) -> None:
+        if self._open is not None and self._open.recording is not None:
+            self._close()
+        if self._open is None:
+            self._open = _Stretch(None)
+        value = self._call(node)
+        self._values[node] = value
+        if node.op != "get_attr" and not isinstance(value, Tensor) and not _holds_tensors(value):
+            self._varying.add(node)
+        self._open.nodes.append(node)
+
+    def _call(self, node: Node) -> Any:
+        def real(argument: Any) -> Any:
+            return map_arg(argument, lambda used: self._values[used])
+
+        args, kwargs = real(node.args), real(node.kwargs)
+        match node.op:
+            case "call_module":
+                return self._gm.get_submodule(str(node.target))(*args, **kwargs)
+            case "call_function":
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+            case "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            case "get_attr":
+                value: Any = self._gm
+                for name in str(node.target).split("."):
+                    value = getattr(value, name)
+                return value
+        return args[0]
+
+    def _close(self) -> None:
+        """Make a step of the stretch."""
+        stretch, self._open = self._open, None
+        if stretch is None or not stretch.nodes:
+            return
+        step = None if stretch.recording is None else self._program(stretch)
+        if step is not None:
+            self._steps.append(step)
+        elif self._steps and isinstance(before := self._steps[-1], _Stretch):
+            before.nodes += stretch.nodes
+        else:
+            self._steps.append(stretch)
+
+    def _python(self, stretch: _Stretch) -> PythonStep:
+        outside = (used for node in stretch.nodes for used in node.all_input_nodes if used not in stretch.nodes)
+        read = list(dict.fromkeys(used for used in outside if used not in self._fixed))
+        gives = self._read_elsewhere(stretch)
+        body = [node for node in stretch.nodes if node.op != "output"]
+        results = tuple(node.args[0] if node.op == "output" else node for node in gives)
+        return PythonStep(
+            tuple(self._at(node) for node in read),
+            tuple(self._at(node) for node in gives),
+            function_of(body, read, results, self._fixed),
+            tuple(self._geometry(node) for node in gives),
+            len(body),
+        )
+
+    def _read_elsewhere(self, stretch: _Stretch) -> list[Node]:
+        inside = set(stretch.nodes)
+        return [node for node in stretch.nodes if node.op == "output" or not inside.issuperset(node.users)]
+
+    def _program(self, stretch: _Stretch) -> ProgramStep | None:
+        recording, gives = stretch.recording, self._read_elsewhere(stretch)
+        assert recording is not None
+        results: list[Tensor] = []
+        places: list[tuple[int, ...] | int] = []
+        for node in gives:
+            value = self._values[node]
+            first = len(results)
+            results += value if isinstance(value, (tuple, list)) else [value]
+            places.append(first if isinstance(value, Tensor) else tuple(range(first, len(results))))
+        loops = recording.steps
+        if not loops:
+            recording.drop()
+            return None
+        try:
+            program = recording.finish(results)
+        except KernelError:
+            return None
+        return ProgramStep(
+            tuple(self._at(node) for node in stretch.inputs),
+            tuple(self._at(node) for node in gives),
+            program,
+            tuple(places),
+            len(stretch.nodes),
+            loops,
+        )
+
+    def _geometry(self, node: Node) -> Geometry | None:
+        value = self._values[node]
+        return geometry_of(value) if isinstance(value, Tensor) else None
+
+    def _watch(self, path: str, module: QuantizedModule) -> None:
+        parent, _, name = path.rpartition(".")
+        siblings: Any = self._gm.get_submodule(parent)._modules
+        self._watched[path] = Watched(siblings, name, module, module._derived)
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_holds_tensors(item) for item in value)
+    if isinstance(value, dict):
+        return any(_holds_tensors(item) for item in value.values())
+    return isinstance(value, Tensor)
+
+
+def _checked(value: Any) -> Any:
+    """A value that a program can give: tensors that autograd does not follow, or a tuple or list of them."""
+    tensors = value if type(value) in (tuple, list) else (value,)
+    if any(type(item) is not Tensor or needs_gradient(item) for item in tensors):
+        raise NotRecordableError("a value that no program can give")
+    return value

@@ -1,0 +1,131 @@
+// Records what the operators of a thread launch, to be run again without them: see program.h.
+#pragma once
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "../common/checks.h"
+
+namespace fxquant {
+
+// A stretch of memory, and what it is to a program.
+enum class Role : int64_t { kInput, kOutput, kTemporary, kConstant };
+
+struct Region {
+  const uint8_t* begin;
+  int64_t bytes;
+  Role role;
+  int64_t index;  // of an input or an output
+};
+
+// A pointer inside the image.
+struct Slot {
+  int64_t at;             // its own place in the image
+  const void* memory;     // where it points while recording; null: into the image
+  int64_t place;          // then there
+};
+
+struct Step {
+  void (*call)(void (*loop)(), const void* args, int64_t begin, int64_t end, void* scratch);
+  void (*loop)();
+  int64_t args;  // its place in the image
+  int64_t tasks;
+  int64_t grain;
+  int64_t scratch;
+};
+
+// The arguments of all steps and the arrays that they point to, one behind the other.
+struct Image {
+  static constexpr int64_t kAlignment = 64;
+
+  std::vector<uint8_t> bytes;
+  std::vector<Slot> slots;
+
+  template <typename T>
+  int64_t append(const T* from, int64_t count) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const int64_t place = static_cast<int64_t>(bytes.size());
+    const int64_t length = count * static_cast<int64_t>(sizeof(T));
+    bytes.resize(place + (length + kAlignment - 1) / kAlignment * kAlignment);
+    std::memcpy(bytes.data() + place, from, length);
+    return place;
+  }
+};
+
+// What the `pointers` of an argument struct is called with; it names each pointer of the struct once, as one of these.
+class Pointers {
+ public:
+  Pointers(Image& image, const void* base, int64_t place)
+      : image_(image), base_(static_cast<const uint8_t*>(base)), place_(place) {}
+
+  // To memory of a tensor.
+  template <typename T>
+  void tensor(T* const& field) {
+    if (field != nullptr) image_.slots.push_back({place_of(&field), field, 0});
+  }
+  // To an array of the binding, which is gone after the call; it holds no pointers.
+  template <typename T>
+  void array(const T* const& field, int64_t count) {
+    if (field != nullptr) image_.slots.push_back({place_of(&field), nullptr, image_.append(field, count)});
+  }
+  // To an array of structs with pointers to tensors.
+  template <typename T>
+  void structs(const T* const& field, int64_t count) {
+    const int64_t place = image_.append(field, count);
+    image_.slots.push_back({place_of(&field), nullptr, place});
+    for (int64_t i = 0; i < count; ++i) {
+      Pointers inner(image_, field + i, place + i * static_cast<int64_t>(sizeof(T)));
+      field[i].pointers(inner);
+    }
+  }
+
+ private:
+  int64_t place_of(const void* field) const { return place_ + (static_cast<const uint8_t*>(field) - base_); }
+
+  Image& image_;
+  const uint8_t* base_;
+  int64_t place_;
+};
+
+class Recorder {
+ public:
+  template <typename Args>
+  void add(const Args& args, int64_t tasks, int64_t grain, void (*loop)(const Args&, int64_t, int64_t, void*),
+           int64_t scratch) {
+    const int64_t place = image.append(&args, 1);
+    Pointers pointers(image, &args, place);
+    args.pointers(pointers);
+    steps.push_back({call<Args>, reinterpret_cast<void (*)()>(loop), place, tasks, grain, scratch});
+  }
+
+  // Nothing else is to be allocated where x lies until the recording ends.
+  void keep(const torch::stable::Tensor& x) { temporaries_.push_back(x); }
+
+  std::vector<Region> temporaries() const {
+    std::vector<Region> regions;
+    for (const torch::stable::Tensor& x : temporaries_) {
+      const int64_t bytes = x.numel() * x.element_size();
+      regions.push_back({static_cast<const uint8_t*>(x.const_data_ptr()), bytes, Role::kTemporary, 0});
+    }
+    return regions;
+  }
+
+  Image image;
+  std::vector<Step> steps;
+
+ private:
+  template <typename Args>
+  static void call(void (*loop)(), const void* args, int64_t begin, int64_t end, void* scratch) {
+    reinterpret_cast<void (*)(const Args&, int64_t, int64_t, void*)>(loop)(*static_cast<const Args*>(args), begin, end,
+                                                                           scratch);
+  }
+
+  std::vector<torch::stable::Tensor> temporaries_;
+};
+
+// That of this thread; null where nothing is recorded.
+Recorder* recorder();
+
+}  // namespace fxquant

@@ -1,0 +1,10 @@
+#include "../common/tensor.h"
+
+namespace fxquant {
+
+void copy_elements(const Tensor& to, const Tensor& from) {
+  Tensor target = to;
+  torch::stable::copy_(target, from);
+}
+
+}  // namespace fxquant

@@ -1,0 +1,291 @@
+"""Records native operators while they run, so that they become a :class:`~fxquant.kernels.program.Program`."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fxquant.kernels.program import CONSTANT, INPUT, OUTPUT, TEMPORARY, Buffer, Program, Region, View, library
+
+RECORDED = frozenset(
+    getattr(torch.ops.fxquant, name).default
+    for name in (
+        "adaptive_avg_pool2d",
+        "add",
+        "avg_pool2d",
+        "cat",
+        "conv2d",
+        "linear",
+        "matmul",
+        "max_pool2d",
+        "mean",
+        "mul",
+        "prelu",
+        "resample2d",
+        "table",
+    )
+)
+"""Operators whose bindings do nothing but check shapes and launch loops."""
+
+RECORDED_QUANTIZE = frozenset((torch.ops.fxquant.quantize.default, torch.ops.fxquant.dequantize.default))
+"""The same, of bindings that read their grids as well: these are constants of the program."""
+
+LARGEST_RECORDING = 1 << 29
+"""Bytes of all results of what is recorded. Each is kept until the end, and calls so large gain nothing by programs."""
+
+
+class NotRecordableError(Exception):
+    """An operator computes something that no program can hold."""
+
+
+class _Mode(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # it would import the compiler, which takes seconds; nothing is compiled in here
+
+
+class Looking(_Mode):
+    """Lets calls look at tensors, at sizes or through views, and refuses to compute.
+
+    Inside it operators that compute raise ``NotRecordableError``.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return _looked_at(self, func, args, kwargs or {})
+
+
+class Recording(_Mode):
+    """What a thread runs inside :meth:`attempt`, recorded until :meth:`finish` or :meth:`drop`.
+
+    Tensors that the operators read are inputs, where they were named so before, results of earlier operators, or
+    constants: packed weights, tables, scales.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._library = library()
+        self._library.fxquant_record_begin()
+        self._inputs: list[Tensor] = []
+        self._made: dict[int, Tensor] = {}
+        """Start of the memory of a result -> a tensor that keeps it."""
+        self._constants: dict[int, Tensor] = {}
+        self._bytes = 0
+
+    def add_input(self, x: Tensor) -> None:
+        """Name an input of the program, before it is read."""
+        self._inputs.append(x)
+
+    @property
+    def steps(self) -> int:
+        """Loops recorded so far."""
+        return self._library.fxquant_record_steps()
+
+    def attempt(self, call: Callable[[], Any]) -> Any:
+        """What ``call`` gives, recorded.
+
+        Raises:
+            NotRecordableError: it runs an operator that no program can hold; nothing of it was recorded then.
+        """
+        steps = self.steps
+        try:
+            with self:
+                return call()
+        except BaseException:
+            self._library.fxquant_record_forget(steps)
+            raise
+
+    def finish(self, results: Sequence[Tensor]) -> Program:
+        """The program that gives these results; nothing more is recorded.
+
+        Raises:
+            KernelError: what was recorded cannot be run again.
+        """
+        buffers, views, outputs = self._described(results)
+        regions = [
+            Region(x.data_ptr(), _extent(x) * x.element_size(), INPUT, index) for index, x in enumerate(self._inputs)
+        ]
+        for begin, tensor in self._made.items():
+            role, index = (OUTPUT, outputs[begin]) if begin in outputs else (TEMPORARY, 0)
+            regions.append(Region(begin, tensor.untyped_storage().nbytes(), role, index))
+        for begin, tensor in self._constants.items():
+            regions.append(Region(begin, tensor.untyped_storage().nbytes(), CONSTANT, 0))
+        return Program(regions, len(self._inputs), buffers, views, tuple(self._constants.values()))
+
+    def drop(self) -> None:
+        """Forget all."""
+        self._library.fxquant_record_drop()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in RECORDED:
+            self._read(_tensors(args))
+            return self._own(func(*args, **kwargs))
+        if func in RECORDED_QUANTIZE:
+            grid = (*args[1:3], *kwargs.values())
+            if any(self._is_input(x) or x.untyped_storage().data_ptr() in self._made for x in _tensors(grid)):
+                raise NotRecordableError("a grid that is computed in each call")
+            self._read(_tensors(args[:1]))
+            return self._own(func(*args, **kwargs))
+        if func in TRANSLATED:
+            return TRANSLATED[func](self, *args, **kwargs)
+        return _looked_at(self, func, args, kwargs)
+
+    def _own(self, result: Tensor) -> Tensor:
+        storage = result.untyped_storage()
+        if storage.nbytes():
+            self._made.setdefault(storage.data_ptr(), result)
+            self._bytes += storage.nbytes()
+        if self._bytes > LARGEST_RECORDING:
+            raise NotRecordableError("the results are too large to be kept")
+        return result
+
+    def _read(self, tensors: Iterator[Tensor]) -> None:
+        for tensor in tensors:
+            begin = tensor.untyped_storage().data_ptr()
+            if begin and begin not in self._made and begin not in self._constants and not self._is_input(tensor):
+                self._constants[begin] = tensor.detach()
+
+    def _is_input(self, tensor: Tensor) -> bool:
+        return any(tensor.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in self._inputs)
+
+    def copy(self, to: Tensor, source: Tensor) -> None:
+        """``to.copy_(source)`` as a step of the program; ``to`` is a result of this recording."""
+        if source.requires_grad and torch.is_grad_enabled():
+            raise NotRecordableError("a copy that autograd follows")
+        if to.element_size() > 8 or to.dtype != source.dtype or to.untyped_storage().data_ptr() not in self._made:
+            raise NotRecordableError("a copy to another dtype, or into a tensor that was there before")
+        self._read(iter((source,)))
+        source = source.expand(to.shape)
+        numbers = ctypes.c_int64 * to.dim()
+        self._library.fxquant_copy(
+            to.data_ptr(), source.data_ptr(), to.element_size(), to.dim(), numbers(*to.shape), numbers(*to.stride()),
+            numbers(*source.stride()),
+        )  # fmt: skip
+
+    def _described(self, results: Sequence[Tensor]) -> tuple[list[Buffer], list[View | Tensor], dict[int, int]]:
+        """Buffers, results, and which buffer takes the place of which memory."""
+        outputs: dict[int, int] = {}
+        buffers: list[Buffer] = []
+        views: list[View | Tensor] = []
+        for result in results:
+            begin = result.untyped_storage().data_ptr()
+            where = (tuple(result.shape), tuple(result.stride()))
+            if begin in self._made or not result.numel():
+                if begin not in outputs or not result.numel():
+                    bytes_ = result.untyped_storage().nbytes()
+                    whole = _extent(result) * result.element_size() == bytes_
+                    outputs[begin] = len(buffers)
+                    buffers.append(Buffer(*where, result.dtype) if whole else Buffer((bytes_,), (1,), torch.uint8))
+                made = buffers[outputs[begin]]
+                whole = (made.size, made.stride, made.dtype) == (*where, result.dtype)
+                views.append(View(False, outputs[begin], whole, *where, int(result.storage_offset()), result.dtype))
+            elif self._is_input(result):
+                index = next(i for i, x in enumerate(self._inputs) if x.untyped_storage().data_ptr() == begin)
+                base = self._inputs[index]
+                bytes_ = result.data_ptr() - base.data_ptr()
+                views.append(View(True, index, False, *where, bytes_ // result.element_size(), result.dtype))
+            else:
+                views.append(result)
+        return buffers, views, outputs
+
+
+def _looked_at(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The result of an operator that looks at a tensor in another way, or is made of such.
+
+    Raises:
+        NotRecordableError: it does more.
+    """
+    if func._can_decompose():  # under torch.inference_mode operators that are made of others come whole
+        with mode:
+            return func.decompose(*args, **kwargs)
+    returns = func._schema.returns
+    if not returns or any(each.alias_info is None or each.alias_info.is_write for each in returns):
+        raise NotRecordableError(str(func))
+    return func(*args, **kwargs)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
+
+
+def _extent(x: Tensor) -> int:
+    """Elements from the first to the last in memory."""
+    if not x.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _copied(recording: Recording, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    made = recording._own(torch.empty_like(x, memory_format=memory_format or torch.preserve_format))
+    recording.copy(made, x)
+    return made
+
+
+def _copied_into(recording: Recording, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    recording.copy(to, source)
+    return to
+
+
+def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
+    sides = [(0, 0)] * (x.dim() - len(widths) // 2) + list(zip(widths[::2], widths[1::2], strict=True))[::-1]
+    size = [length + before + after for length, (before, after) in zip(x.shape, sides, strict=True)]
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if last else torch.contiguous_format
+    made = recording._own(torch.empty(size, dtype=x.dtype, memory_format=order))
+    recording.copy(made, torch.full((), value, dtype=x.dtype))
+    inside, kept = made, x
+    for dim, (length, (before, after)) in enumerate(zip(x.shape, sides, strict=True)):
+        kept = kept.narrow(dim, max(-before, 0), length - max(-before, 0) - max(-after, 0))
+        inside = inside.narrow(dim, max(before, 0), kept.shape[dim])
+    recording.copy(inside, kept)
+    return made
+
+
+def _by_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def look_up(recording: Recording, x: Tensor, *args: Any) -> Tensor:
+        if x.dtype not in (torch.uint8, torch.int8):
+            raise NotRecordableError("an operator on numbers that are no bytes")
+        entries = function(torch.arange(256, dtype=torch.int32).to(torch.uint8).view(x.dtype), *args)
+        recording._read(iter((x, entries)))
+        return recording._own(torch.ops.fxquant.table.default(x, entries))
+
+    return look_up
+
+
+def _made_empty(func: Any) -> Callable[..., Tensor]:
+    return lambda recording, *args, **kwargs: recording._own(func(*args, **kwargs))
+
+
+_aten = torch.ops.aten
+TRANSLATED: Mapping[Any, Callable[..., Any]] = {
+    _aten.clone.default: _copied,
+    _aten.copy_.default: _copied_into,
+    _aten.constant_pad_nd.default: _padded,
+    _aten._unsafe_view.default: lambda recording, x, size: x.view(size),
+    _aten.bitwise_xor.Scalar: _by_table(torch.bitwise_xor),
+    _aten.bitwise_not.default: _by_table(torch.bitwise_not),
+    **{
+        func: _made_empty(func)
+        for func in (
+            _aten.empty.memory_format,
+            _aten.empty_strided.default,
+            _aten.empty_like.default,
+            _aten.new_empty.default,
+            _aten.new_empty_strided.default,
+        )
+    },
+}
+"""Operators of torch -> how they are recorded: they move bytes, or look one up for each."""

@@ -1,0 +1,85 @@
+"""Programs: run by several threads, refused where memory is not what it seems."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from fxquant import kernels
+from fxquant.errors import KernelError
+from fxquant.kernels.library import available_isas
+from fxquant.kernels.program import Buffer, Program, View
+from fxquant.kernels.recording import Recording
+
+pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
+
+TABLE = torch.arange(255, -1, -1).to(torch.uint8)
+
+
+def chain(x):
+    """Some loops, too large for one task, one of them with memory of its own."""
+    y = kernels.table(x, TABLE)
+    y = kernels.add(y, 0.1, 0, x, 0.2, 3, 0.3, 5, 0, 255)
+    return kernels.max_pool2d(y, [3], [1], [1], [1], False)
+
+
+def image(seed: int):
+    torch.manual_seed(seed)
+    return torch.randint(0, 256, (2, 64, 40, 40), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+
+
+def program_of(x) -> Program:
+    recording = Recording()
+    recording.add_input(x)
+    return recording.finish([recording.attempt(lambda: chain(x))])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_bits_do_not_depend_on_threads(threads):
+    before = torch.get_num_threads()
+    program, x = program_of(image(0)), image(1)
+    wanted = chain(x)
+    try:
+        torch.set_num_threads(threads)
+        assert torch.equal(program([x])[0], wanted)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_several_threads_may_run_one_program():
+    program = program_of(image(0))
+    inputs = [image(seed) for seed in range(8)]
+    wanted = [chain(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: program([inputs[i % 8]])[0], range(40)))
+    assert all(torch.equal(found[i], wanted[i % 8]) for i in range(40))
+
+
+def test_inputs_that_share_memory_make_no_program():
+    x = image(0)
+    recording = Recording()
+    recording.add_input(x)
+    recording.add_input(x[:, :3])
+    result = recording.attempt(lambda: kernels.table(x, TABLE))
+    with pytest.raises(KernelError, match=r"what was recorded makes no program\n  got: +tensors share memory"):
+        recording.finish([result])
+
+
+def test_a_tensor_that_appears_from_nowhere_makes_no_program():
+    recording = Recording()
+    x = image(0)[0, 0]
+    recording.add_input(x)
+    strided = image(1)[0, :, :, ::2]  # which the binding itself copies
+    result = recording.attempt(lambda: kernels.table(strided, TABLE))
+    with pytest.raises(KernelError, match="an operator reads a tensor that it made by a copy"):
+        recording.finish([result])
+
+
+def test_a_view_is_made_of_an_input_or_of_a_buffer():
+    x = torch.arange(12, dtype=torch.uint8).reshape(3, 4)
+    buffer = Buffer((2, 2), (1, 2), torch.int8).make()
+    assert (buffer.shape, buffer.stride(), buffer.dtype) == ((2, 2), (1, 2), torch.int8)
+    assert View(False, 0, True).of([x], [buffer]) is buffer
+    assert torch.equal(View(True, 0, False, (2,), (4,), 1, torch.uint8).of([x], []), torch.tensor([1, 5]))

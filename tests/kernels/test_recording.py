@@ -1,0 +1,235 @@
+"""What is recorded gives on other inputs what the operators give on them, on every instruction set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fxquant import kernels
+from fxquant.kernels.conv2d import NativeConv
+from fxquant.kernels.conv_reference import ConvGeometry
+from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.library import available_isas, use_isa
+from fxquant.kernels.linear import NativeLinear
+from fxquant.kernels.recording import RECORDED, RECORDED_QUANTIZE, Looking, NotRecordableError, Recording
+from fxquant.nn.moves import interpolate
+from fxquant.nn.resample import taps_of
+
+pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
+
+GRID = (0.1, 7)
+OTHER = (0.2, 9)
+OUTPUT = (0.17, 3, 0, 255)
+SLOPES = torch.linspace(-1, 1, 6)[:, None, None]
+ONE_GRID = (torch.tensor([0.05]), torch.tensor([100], dtype=torch.int32))
+GRIDS = (torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1, 2, 3]))
+TABLE = torch.arange(255, -1, -1).to(torch.uint8)
+TAPS = (*taps_of(6, 9, None, "bilinear", False, None, False, torch.device("cpu")),
+        *taps_of(5, 3, None, "bilinear", False, None, False, torch.device("cpu")))  # fmt: skip
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.uint8, channels_last: bool = True) -> Tensor:
+    x = torch.randint(0, 256, shape, dtype=torch.int32).to(torch.uint8).view(dtype)
+    return x.contiguous(memory_format=torch.channels_last) if channels_last and x.dim() == 4 else x
+
+
+def epilogue(channels: int, dtype: torch.dtype = torch.uint8) -> Epilogue:
+    return Epilogue(
+        x_scale=0.02, weight_scale=torch.rand(channels) / 10 + 0.01, bias=torch.randn(channels), y_scale=0.3,
+        y_zero_point=5, quant_min=0, quant_max=255, dtype=dtype, residual_scale=0.2, residual_zero_point=9,
+    )  # fmt: skip
+
+
+def a_conv(*, groups: int = 1, dtype: torch.dtype = torch.uint8, **geometry: Any) -> NativeConv:
+    conv = nn.Conv2d(6, 6, 3, padding=1, groups=groups, **geometry)
+    weight = torch.randint(-128, 128, conv.weight.shape).to(torch.int8)
+    return NativeConv(weight, torch.uint8, 7, ConvGeometry.of(conv), epilogue(6, dtype))
+
+
+CONV, DEPTHWISE, REAL_CONV = a_conv(), a_conv(groups=6, stride=2), a_conv(dtype=torch.float32)
+LINEAR = NativeLinear(torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.uint8, 7, epilogue(5))
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = {
+    "conv2d": (CONV, (lambda: draw(2, 6, 5, 6),)),
+    "conv2d with a residual": (lambda x, r: CONV(x, r), (lambda: draw(2, 6, 5, 6),) * 2),
+    "conv2d to real numbers": (REAL_CONV, (lambda: draw(1, 6, 5, 6),)),
+    "conv2d of an image that is copied": (CONV, (lambda: draw(2, 6, 5, 6, channels_last=False),)),
+    "conv2d of some channels": (lambda x: CONV(x.chunk(2, 1)[1]), (lambda: draw(2, 12, 5, 6),)),
+    "depthwise conv2d": (DEPTHWISE, (lambda: draw(3, 6, 5, 7),)),
+    "linear": (LINEAR, (lambda: draw(3, 4, 6),)),
+    "matmul": (
+        lambda a, b: kernels.matmul(a, *GRID, b, 0.2, 9, *OUTPUT, torch.uint8),
+        (lambda: draw(2, 3, 5, 7, channels_last=False), lambda: draw(3, 7, 4)),
+    ),
+    "matmul of int8": (
+        lambda a, b: kernels.matmul(a, 0.1, -3, b.mT, 0.2, 9, *OUTPUT, torch.uint8),
+        (lambda: draw(5, 8, dtype=torch.int8), lambda: draw(4, 8, dtype=torch.int8)),
+    ),
+    "add": (lambda a, b: kernels.add(a, *GRID, b, *OTHER, *OUTPUT), (lambda: draw(2, 6, 5), lambda: draw(2, 1, 1))),
+    "mul": (lambda a, b: kernels.mul(a, *GRID, b, *OTHER, *OUTPUT), (lambda: draw(2, 6, 5, 5),) * 2),
+    "prelu": (
+        lambda x: kernels.prelu(x, *GRID, SLOPES, *OUTPUT),
+        (lambda: draw(2, 6, 5, 5),),
+    ),
+    "table": (lambda x: kernels.table(x, TABLE), (lambda: draw(2, 6, 5, 5),)),
+    "cat": (
+        lambda a, b: kernels.cat([a, b, a], [0.1, 0.17, 0.1], [7, 3, 7], 1, *OUTPUT),
+        (lambda: draw(2, 3, 5, 5), lambda: draw(2, 4, 5, 5)),
+    ),
+    "max_pool2d": (lambda x: kernels.max_pool2d(x, [3], [2], [1], [1], False), (lambda: draw(2, 6, 7, 7),)),
+    "avg_pool2d": (
+        lambda x: kernels.avg_pool2d(x, (3, 3), (2, 2), (1, 1), False, True, None, *GRID, *OUTPUT),
+        (lambda: draw(2, 6, 7, 7),),
+    ),
+    "adaptive_avg_pool2d": (
+        lambda x: kernels.adaptive_avg_pool2d(x, [3, 2], *GRID, *OUTPUT), (lambda: draw(2, 6, 7, 7),)
+    ),
+    "mean": (lambda x: kernels.mean(x, [2, 3], False, *GRID, *OUTPUT), (lambda: draw(2, 6, 7, 7),)),
+    "resample2d": (lambda x: kernels.resample2d(x, *TAPS, *GRID, *OUTPUT), (lambda: draw(2, 3, 6, 5),)),
+    "quantize": (
+        lambda x: kernels.quantize(x, *ONE_GRID, 0, 255, torch.uint8), (lambda: torch.randn(3, 70),)
+    ),
+    "quantize to channels_last": (
+        lambda x: kernels.quantize(x, *ONE_GRID, 0, 255, torch.uint8, channels_last=True),
+        (lambda: torch.randn(2, 3, 20, 20),),
+    ),
+    "quantize along an axis": (
+        lambda x: kernels.quantize(x, *GRIDS, 0, 255, torch.uint8, 1),
+        (lambda: torch.randn(5, 3, dtype=torch.float64),),
+    ),
+    "dequantize": (lambda q: kernels.dequantize(q, *ONE_GRID), (lambda: draw(3, 70),)),
+    "a channel shuffle": (
+        lambda x: x.reshape(2, 2, 3, 5, 5).transpose(1, 2).reshape(2, 6, 5, 5), (lambda: draw(2, 6, 5, 5),)
+    ),
+    "padding": (lambda x: F.pad(x, (1, -1, 0, 2), value=7), (lambda: draw(2, 3, 4, 5),)),
+    "the other byte": (lambda x: ~(x.view(torch.uint8) ^ 128).view(torch.int8), (lambda: draw(4, 5),)),
+    "writing between": (lambda x: written(x), (lambda: draw(2, 3),)),
+}  # fmt: skip
+
+
+def written(x: Tensor) -> Tensor:
+    whole = torch.empty(2, 6, dtype=torch.uint8)
+    whole[:, ::2] = x
+    whole[:, 1::2] = kernels.table(x, TABLE)
+    return whole
+
+
+@pytest.fixture
+def recording() -> Iterator[Recording]:
+    made = Recording()
+    yield made
+    made.drop()
+
+
+@pytest.mark.parametrize("grad_mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("case", CASES)
+def test_a_program_gives_on_other_inputs_what_the_operators_give(case, grad_mode):
+    call, makers = CASES[case]
+    torch.manual_seed(1)
+    with grad_mode():
+        first, others = [make() for make in makers], [[make() for make in makers] for _ in range(3)]
+        wanted = [call(*inputs) for inputs in others]
+        recording = Recording()
+        for x in first:
+            recording.add_input(x)
+        given = recording.attempt(lambda: call(*first))
+        program = recording.finish([given])
+        assert torch.equal(given, call(*first))
+        for isa in available_isas():
+            with use_isa(isa):
+                for inputs, result in zip(others, wanted, strict=True):
+                    (again,) = program(inputs)
+                    assert torch.equal(again, result), isa
+                    assert again.stride() == result.stride()
+
+
+def test_every_recorded_operator_is_tested():
+    found = {case.split()[-1] if case.startswith("depthwise") else case.split()[0] for case in CASES}
+    assert {op._schema.name.removeprefix("fxquant::") for op in RECORDED | RECORDED_QUANTIZE} <= found
+
+
+def test_results_may_be_views_of_inputs_of_each_other_and_constants(recording):
+    x, constant = draw(2, 6), torch.arange(4)
+    recording.add_input(x)
+    y = recording.attempt(lambda: kernels.table(x, TABLE))
+    results = recording.attempt(lambda: (x[:, 1:4], y, y[1:], y.view(torch.int8)[:, ::2], constant[1:], x))
+    program = recording.finish(results)
+    other = draw(2, 6)
+    wanted = kernels.table(other, TABLE)
+    part, whole, row, columns, fixed, same = program([other])
+    assert torch.equal(part, other[:, 1:4])
+    assert torch.equal(whole, wanted)
+    assert torch.equal(row, wanted[1:])
+    assert torch.equal(columns, wanted.view(torch.int8)[:, ::2])
+    assert torch.equal(fixed, constant[1:])
+    assert same.data_ptr() == other.data_ptr() == part.data_ptr() - 1
+    assert row.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+def test_each_run_gives_tensors_of_its_own(recording):
+    x = draw(2, 6)
+    recording.add_input(x)
+    program = recording.finish([recording.attempt(lambda: kernels.table(x, TABLE))])
+    first, second = program([x])[0], program([x])[0]
+    assert first.data_ptr() != second.data_ptr()
+
+
+def test_what_lies_between_shares_its_place(recording):
+    x = draw(100_000)
+    recording.add_input(x)
+
+    def chain() -> Tensor:
+        y = x
+        for _ in range(20):
+            y = kernels.table(y, TABLE)
+        return y
+
+    program = recording.finish([recording.attempt(chain)])
+    assert x.numel() < program.arena_bytes < 3 * x.numel()
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x + 1,
+        lambda x: kernels.table(x, TABLE).sum(),
+        lambda x: int(x[0, 0]),
+        lambda x: x.fill_(3),
+        lambda x: torch.zeros(3).copy_(x[0, :3]),
+        lambda x: ~x.float(),
+        lambda x: interpolate(x[None, None], (4, 12)),
+        lambda x: kernels.quantize(torch.zeros(3), x.view(torch.float32)[0, 0], 0, 0, 255, torch.uint8),
+    ],
+)
+def test_what_is_no_native_loop_is_refused_and_forgotten(recording, compute):
+    x = draw(2, 8)
+    x.view(torch.float32).fill_(0.5)
+    recording.add_input(x)
+    recording.attempt(lambda: kernels.table(x, TABLE))
+    with pytest.raises((NotRecordableError, RuntimeError)):
+        recording.attempt(lambda: compute(x))
+    assert recording.steps == 1
+
+
+def test_an_error_of_an_operator_reaches_the_caller(recording):
+    x = draw(2, 8)
+    recording.add_input(x)
+    with pytest.raises(RuntimeError, match="fxquant::table: table has the wrong shape"):
+        recording.attempt(lambda: kernels.table(x, TABLE[:10]))
+    assert recording.steps == 0
+
+
+def test_looking_lets_through_what_computes_nothing():
+    x = draw(2, 6)
+    with Looking():
+        assert x.size(1) == 6
+        assert x.reshape(3, 4).transpose(0, 1).shape == (4, 3)
+        with pytest.raises(NotRecordableError):
+            x.reshape(3, 4).t().reshape(12)
+        with pytest.raises(NotRecordableError):
+            x.max()
