@@ -96,8 +96,9 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
       const int64_t to = from + kStripRows < s.out_width ? from + kStripRows : s.out_width;
       window.image = line / s.out_height;
       window.out_row = line % s.out_height;
-      window.panel = first;
-      window.run<kVectors, kSigned>(from, to - from, last - first);
+      const int64_t panel = block * kBlockPanels;
+      window.panel = panel;
+      window.run<kVectors, kSigned>(from, to - from, panels - panel < kBlockPanels ? panels - panel : kBlockPanels);
       continue;
     }
     if (number != found) strip.find(number * kStripRows);

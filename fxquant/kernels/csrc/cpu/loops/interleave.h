@@ -30,31 +30,68 @@ inline void interleave(const uint8_t* const* from, uint8_t flip, uint8_t* to) {
 #endif
 }
 
+#if defined(__AVX512BW__)
+inline void interleave_four(const uint8_t* const* from, __m512i flips, uint8_t* to) {
+  const auto row = [&](int k) { return _mm512_xor_si512(_mm512_loadu_si512(from[k]), flips); };
+  const __m512i low01 = _mm512_unpacklo_epi8(row(0), row(1)), high01 = _mm512_unpackhi_epi8(row(0), row(1));
+  const __m512i low23 = _mm512_unpacklo_epi8(row(2), row(3)), high23 = _mm512_unpackhi_epi8(row(2), row(3));
+  // Quarters of all four panels each, which are brought together.
+  const __m512i first = _mm512_unpacklo_epi16(low01, low23), second = _mm512_unpackhi_epi16(low01, low23);
+  const __m512i third = _mm512_unpacklo_epi16(high01, high23), last = _mm512_unpackhi_epi16(high01, high23);
+  const __m512i lower0 = _mm512_shuffle_i32x4(first, second, 0x44), upper0 = _mm512_shuffle_i32x4(first, second, 0xee);
+  const __m512i lower1 = _mm512_shuffle_i32x4(third, last, 0x44), upper1 = _mm512_shuffle_i32x4(third, last, 0xee);
+  _mm512_storeu_si512(to, _mm512_shuffle_i32x4(lower0, lower1, 0x88));
+  _mm512_storeu_si512(to + 64, _mm512_shuffle_i32x4(lower0, lower1, 0xdd));
+  _mm512_storeu_si512(to + 128, _mm512_shuffle_i32x4(upper0, upper1, 0x88));
+  _mm512_storeu_si512(to + 192, _mm512_shuffle_i32x4(upper0, upper1, 0xdd));
+}
+
+inline __m512i both(__m256i low, __m256i high) { return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1); }
+
+inline void interleave_two(const uint8_t* const* from, __m256i flips, uint8_t* to) {
+  const auto row = [&](int k) {
+    return _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from[k])), flips);
+  };
+  const __m256i low01 = _mm256_unpacklo_epi8(row(0), row(1)), high01 = _mm256_unpackhi_epi8(row(0), row(1));
+  const __m256i low23 = _mm256_unpacklo_epi8(row(2), row(3)), high23 = _mm256_unpackhi_epi8(row(2), row(3));
+  const __m512i lower = both(_mm256_unpacklo_epi16(low01, low23), _mm256_unpackhi_epi16(low01, low23));
+  const __m512i upper = both(_mm256_unpacklo_epi16(high01, high23), _mm256_unpackhi_epi16(high01, high23));
+  _mm512_storeu_si512(to, _mm512_shuffle_i32x4(lower, upper, 0x88));
+  _mm512_storeu_si512(to + 64, _mm512_shuffle_i32x4(lower, upper, 0xdd));
+}
+
+// One store for what one load is going to read.
+inline void interleave_one(const uint8_t* const* from, __m128i flips, uint8_t* to) {
+  const auto row = [&](int k) {
+    return _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from[k])), flips);
+  };
+  const __m128i low01 = _mm_unpacklo_epi8(row(0), row(1)), high01 = _mm_unpackhi_epi8(row(0), row(1));
+  const __m128i low23 = _mm_unpacklo_epi8(row(2), row(3)), high23 = _mm_unpackhi_epi8(row(2), row(3));
+  const __m256i lower = _mm256_set_m128i(_mm_unpackhi_epi16(low01, low23), _mm_unpacklo_epi16(low01, low23));
+  const __m256i upper = _mm256_set_m128i(_mm_unpackhi_epi16(high01, high23), _mm_unpacklo_epi16(high01, high23));
+  _mm512_storeu_si512(to, both(lower, upper));
+}
+#endif
+
 // V times 16 bytes of each row to V times 64.
 template <int V>
 inline void interleave_panels(const uint8_t* const* from, uint8_t flip, uint8_t* to) {
 #if defined(__AVX512BW__)
-  if constexpr (V == 4) {
-    const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip));
-    const auto row = [&](int k) { return _mm512_xor_si512(_mm512_loadu_si512(from[k]), flips); };
-    const __m512i low01 = _mm512_unpacklo_epi8(row(0), row(1)), high01 = _mm512_unpackhi_epi8(row(0), row(1));
-    const __m512i low23 = _mm512_unpacklo_epi8(row(2), row(3)), high23 = _mm512_unpackhi_epi8(row(2), row(3));
-    // Quarters of panels 0 to 3 each, which are brought together.
-    const __m512i first = _mm512_unpacklo_epi16(low01, low23), second = _mm512_unpackhi_epi16(low01, low23);
-    const __m512i third = _mm512_unpacklo_epi16(high01, high23), last = _mm512_unpackhi_epi16(high01, high23);
-    const __m512i lower0 = _mm512_shuffle_i32x4(first, second, 0x44), upper0 = _mm512_shuffle_i32x4(first, second, 0xee);
-    const __m512i lower1 = _mm512_shuffle_i32x4(third, last, 0x44), upper1 = _mm512_shuffle_i32x4(third, last, 0xee);
-    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(lower0, lower1, 0x88));
-    _mm512_storeu_si512(to + 64, _mm512_shuffle_i32x4(lower0, lower1, 0xdd));
-    _mm512_storeu_si512(to + 128, _mm512_shuffle_i32x4(upper0, upper1, 0x88));
-    _mm512_storeu_si512(to + 192, _mm512_shuffle_i32x4(upper0, upper1, 0xdd));
-    return;
+  const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip));
+  if constexpr (V == 4) interleave_four(from, flips, to);
+  if constexpr (V == 2 || V == 3) interleave_two(from, _mm512_castsi512_si256(flips), to);
+  if constexpr (V == 1 || V == 3) {
+    constexpr int kDone = V - 1;
+    const uint8_t* const rows[4] = {from[0] + 16 * kDone, from[1] + 16 * kDone, from[2] + 16 * kDone,
+                                    from[3] + 16 * kDone};
+    interleave_one(rows, _mm512_castsi512_si128(flips), to + 64 * kDone);
   }
-#endif
+#else
   for (int v = 0; v < V; ++v) {
     const uint8_t* const rows[4] = {from[0] + 16 * v, from[1] + 16 * v, from[2] + 16 * v, from[3] + 16 * v};
     interleave(rows, flip, to + 64 * v);
   }
+#endif
 }
 
 }  // namespace
