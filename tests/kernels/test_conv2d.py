@@ -135,6 +135,8 @@ CASES = {
     ),
     "depthwise, few channels": Case(depthwise=True, channels=3, kernel=(3, 3), dilation=(2, 1), padding=(2, 2)),
     "depthwise, one tap": Case(depthwise=True, channels=19),
+    "depthwise, two rows at once": Case(depthwise=True, channels=70, kernel=(3, 3), padding=(1, 1), size=(7, 9)),
+    "depthwise, two rows of two": Case(depthwise=True, channels=20, kernel=(2, 2), x_dtype=torch.int8, size=(6, 5)),
     "depthwise, dilated": Case(depthwise=True, channels=70, kernel=(3, 2), dilation=(2, 3), padding=(2, 3)),
     "depthwise, far apart": Case(depthwise=True, channels=20, kernel=(2, 2), stride=(3, 5), size=(9, 70), batch=1),
     "depthwise, long rows": Case(depthwise=True, channels=80, kernel=(5, 5), padding=(2, 2), size=(6, 53), batch=1),

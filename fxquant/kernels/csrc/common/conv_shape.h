@@ -2,6 +2,10 @@
 #pragma once
 #include <cstdint>
 
+// For methods that loops of several instruction sets call: out of line, the sets would share one set's version. And for
+// what handles arrays that shall never lie in memory.
+#define FXQ_INLINE __attribute__((always_inline)) inline
+
 namespace fxquant {
 
 constexpr int64_t kPanel = 16;     // output channels that lie together in a packed weight
@@ -18,20 +22,20 @@ struct ConvShape {
   int64_t dilation_height, dilation_width;
   int64_t groups;
 
-  int64_t taps() const { return kernel_height * kernel_width; }
-  int64_t rows() const { return batch * out_height * out_width; }
-  bool empty() const { return rows() == 0 || channels == 0; }
+  FXQ_INLINE int64_t taps() const { return kernel_height * kernel_width; }
+  FXQ_INLINE int64_t rows() const { return batch * out_height * out_width; }
+  FXQ_INLINE bool empty() const { return rows() == 0 || channels == 0; }
   // Whether each channel of the result is made of the same channel of the input.
-  bool depthwise() const { return groups > 1 && groups == depth && groups == channels; }
-  bool has_few() const { return taps() > 1 && depth < kFewDepth && groups == 1; }
+  FXQ_INLINE bool depthwise() const { return groups > 1 && groups == depth && groups == channels; }
+  FXQ_INLINE bool has_few() const { return taps() > 1 && depth < kFewDepth && groups == 1; }
   // Whether pixel i of the result is made of pixel i of the input alone.
-  bool is_product() const {
+  FXQ_INLINE bool is_product() const {
     return taps() == 1 && stride_height == 1 && stride_width == 1 && out_height == height && out_width == width &&
            top == 0 && left == 0;
   }
 
   // Of the packed weight: [bundles * panels][pieces][quads][kPanel][kQuad], as kernels/packing.py says.
-  int64_t bundled() const {  // groups of a bundle
+  FXQ_INLINE int64_t bundled() const {  // groups of a bundle
     if (groups == 1) return 1;
     const int64_t most = kPanel * groups / channels;
     for (int64_t count = most < groups ? most : groups; count > 1; --count) {
@@ -39,20 +43,20 @@ struct ConvShape {
     }
     return 1;
   }
-  int64_t bundles() const { return depthwise() ? 1 : groups / bundled(); }
-  int64_t bundle_channels() const { return channels / bundles(); }
-  int64_t bundle_depth() const { return depth / bundles(); }
-  int64_t panels() const { return (bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
-  int64_t pieces() const { return depthwise() ? kernel_width : has_few() ? kernel_height : taps(); }
-  int64_t piece() const {  // bytes
+  FXQ_INLINE int64_t bundles() const { return depthwise() ? 1 : groups / bundled(); }
+  FXQ_INLINE int64_t bundle_channels() const { return channels / bundles(); }
+  FXQ_INLINE int64_t bundle_depth() const { return depth / bundles(); }
+  FXQ_INLINE int64_t panels() const { return (bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
+  FXQ_INLINE int64_t pieces() const { return depthwise() ? kernel_width : has_few() ? kernel_height : taps(); }
+  FXQ_INLINE int64_t piece() const {  // bytes
     return depthwise() ? kernel_height : has_few() ? kernel_width * depth : bundle_depth();
   }
-  int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
-  int64_t panel() const { return pieces() * quads() * kPanel * kQuad; }  // bytes
+  FXQ_INLINE int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
+  FXQ_INLINE int64_t panel() const { return pieces() * quads() * kPanel * kQuad; }  // bytes
 };
 
 // Of a linear layer.
-inline ConvShape product_shape(int64_t rows, int64_t depth, int64_t channels) {
+FXQ_INLINE ConvShape product_shape(int64_t rows, int64_t depth, int64_t channels) {
   return {1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, 1};
 }
 

@@ -73,7 +73,7 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
   const ConvShape& s = a.shape;
   const bool depthwise = s.depthwise();
   const int64_t strips = a.strips(), blocks = a.blocks(), bundle_blocks = a.bundle_blocks(), segments = a.segments();
-  const int64_t most = a.column();
+  const int64_t most = a.column(), image_strips = a.image_strips();
   const int64_t panels = s.panels(), bundle_channels = s.bundle_channels(), bundle_depth = s.bundle_depth();
   const Epilogue epilogue(a);
   Strip strip(a);
@@ -91,11 +91,12 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
     const int64_t first = block % bundle_blocks * panels / bundle_blocks;
     const int64_t last = (block % bundle_blocks + 1) * panels / bundle_blocks;
     if (depthwise) {
-      const int64_t line = number / segments;
+      const int64_t line = number % image_strips / segments * a.strip_lines();
       const int64_t from = number % segments * kStripRows;
       const int64_t to = from + kStripRows < s.out_width ? from + kStripRows : s.out_width;
-      window.image = line / s.out_height;
-      window.out_row = line % s.out_height;
+      window.image = number / image_strips;
+      window.out_row = line;
+      window.out_rows = s.out_height - line < a.strip_lines() ? s.out_height - line : a.strip_lines();
       const int64_t panel = block * kBlockPanels;
       window.panel = panel;
       window.run<kVectors, kSigned>(from, to - from, panels - panel < kBlockPanels ? panels - panel : kBlockPanels);

@@ -39,9 +39,9 @@ struct ConvArgs {
     visit.tensor(real);
   }
 
-  int64_t tasks() const { return strips() * blocks(); }
+  FXQ_INLINE int64_t tasks() const { return strips() * blocks(); }
   // So many successive tasks take a few microseconds.
-  int64_t grain() const {
+  FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // products
     constexpr int64_t kEpilogue = 48;   // products that take as long as to requantize a sum
     const int64_t sums = shape.rows() * shape.bundles() * shape.panels() * kPanel;
@@ -50,15 +50,19 @@ struct ConvArgs {
     return work < kWork ? kWork / (work + 1) : 1;
   }
 
-  // A strip of a depthwise convolution lies in one row of an image.
-  int64_t segments() const { return (shape.out_width + kStripRows - 1) / kStripRows; }
-  int64_t strips() const {
-    return shape.depthwise() ? shape.batch * shape.out_height * segments() : (shape.rows() + kStripRows - 1) / kStripRows;
+  // A strip of a depthwise convolution lies in one row of an image, or in two that are made of four rows of x.
+  FXQ_INLINE int64_t strip_lines() const {
+    return shape.kernel_height < kQuad && shape.stride_height == 1 && shape.dilation_height == 1 ? 2 : 1;
   }
-  int64_t bundle_blocks() const { return (shape.panels() + kBlockPanels - 1) / kBlockPanels; }
-  int64_t blocks() const { return shape.bundles() * bundle_blocks(); }
+  FXQ_INLINE int64_t image_strips() const { return (shape.out_height + strip_lines() - 1) / strip_lines() * segments(); }
+  FXQ_INLINE int64_t segments() const { return (shape.out_width + kStripRows - 1) / kStripRows; }
+  FXQ_INLINE int64_t strips() const {
+    return shape.depthwise() ? shape.batch * image_strips() : (shape.rows() + kStripRows - 1) / kStripRows;
+  }
+  FXQ_INLINE int64_t bundle_blocks() const { return (shape.panels() + kBlockPanels - 1) / kBlockPanels; }
+  FXQ_INLINE int64_t blocks() const { return shape.bundles() * bundle_blocks(); }
   // The order of tasks: so many successive strips of a block, then those of the next block, then the next strips.
-  int64_t column() const {
+  FXQ_INLINE int64_t column() const {
     constexpr int64_t kNear = 256 << 10;  // bytes that stay in the second cache
     const int64_t weight = shape.bundles() * shape.panels() * shape.panel();
     // Few rows share all weights: let each thread keep to its channels. Many rows: to its rows.

@@ -11,13 +11,13 @@ namespace {
 constexpr int64_t kLineBytes = kPanel * kQuad;
 constexpr int64_t kMostLines = 512;  // 32 KB
 
-// Some outputs of a row of an image, for some panels.
+// Some outputs of a row of an image, or of two, for some panels.
 struct Depthwise {
   const ConvArgs& a;
   const Epilogue& epilogue;
   const int64_t quads = a.shape.quads();
   const int64_t taps = a.shape.kernel_width;
-  int64_t image = 0, out_row = 0, panel = 0, panels = 1;
+  int64_t image = 0, out_row = 0, out_rows = 1, panel = 0, panels = 1;
   bool shares = false;  // Whether neighbours share columns.
   // Columns from one output to the next and from one tap to the next, in the lines of the window below.
   int64_t output_step = 0, tap_step = 0;
@@ -64,7 +64,7 @@ struct Depthwise {
     const int64_t top = out_row * s.stride_height - s.top;
     for (int64_t i = 0; i < quads * kQuad; ++i) {
       const int64_t h = top + i * s.dilation_height;
-      const bool inside = i < s.kernel_height && h >= 0 && h < s.height;
+      const bool inside = i < s.kernel_height + out_rows - 1 && h >= 0 && h < s.height;
       rows[i] = (inside ? a.x + (image * s.height + h) * s.width * s.depth : a.outside) + panel * kPanel;
       steps[i] = inside ? s.depth : 0;
     }
@@ -92,8 +92,9 @@ struct Depthwise {
     }
   }
 
-  // R outputs from `output` of the window on, which is `row` of the result.
-  template <int R, int V>
+  // R outputs from `output` of the window on, which is `row` of the result. Of the second of two rows of an image the
+  // weights are moved by one byte of their quads.
+  template <int R, int V, bool kSecond>
   void tile(int64_t output, int64_t row) const {
     const int64_t left = a.shape.channels - panel * kPanel;
     const int8_t* w = a.weight + panel * a.shape.panel();
@@ -106,17 +107,17 @@ struct Depthwise {
       const uint8_t* x = lines + (output * output_step + j * tap_step) * column;
       for (int64_t q = 0; q < quads; ++q, x += V * kLineBytes, w += kLineBytes) {
         Weights weights[V];
-        load_panels<V>(weights, w, a.shape.panel());
+        load_panels<V, kSecond>(weights, w, a.shape.panel());
         add_lines<R, V>(sums, x, output_step * column, weights);
       }
     }
     store_rows<R, V>(Epilogue(epilogue), sums, row, panel * kPanel, left);
   }
 
-  template <int R, int V>
+  template <int R, int V, bool kSecond>
   void tiles(int64_t output, int64_t count, int64_t row) const {
-    for (; output + R <= count; output += R) tile<R, V>(output, row + output);
-    if constexpr (R > 1) tiles<R / 2, V>(output, count, row);
+    for (; output + R <= count; output += R) tile<R, V, kSecond>(output, row + output);
+    if constexpr (R > 1) tiles<R / 2, V, kSecond>(output, count, row);
   }
 
   // `count` outputs from `first` on, of `wanted` panels.
@@ -131,7 +132,8 @@ struct Depthwise {
         const int64_t some = most(count - done);
         fill<V, kSigned>(first + done, some);
         const int64_t row = (image * a.shape.out_height + out_row) * a.shape.out_width + first + done;
-        tiles<rows_of_tile<V>(), V>(0, some, row);
+        tiles<rows_of_tile<V>(), V, false>(0, some, row);
+        if (out_rows > 1) tiles<rows_of_tile<V>(), V, true>(0, some, row + a.shape.out_width);
         done += some;
       }
     }

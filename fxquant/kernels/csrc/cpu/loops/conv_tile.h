@@ -32,11 +32,11 @@ FXQ_INLINE void load_starts(Sums* starts, const int32_t* from, int64_t left) {
   if constexpr (v + 1 < V) load_starts<V, v + 1>(starts, from, left);
 }
 
-// Of V panels that lie `panel` bytes apart.
-template <int V, int v = 0>
+// Of V panels that lie `panel` bytes apart; moved by one byte of their quads, if kMoved.
+template <int V, bool kMoved = false, int v = 0>
 FXQ_INLINE void load_panels(Weights* weights, const int8_t* w, int64_t panel) {
-  weights[v] = load_weights(w + v * panel);
-  if constexpr (v + 1 < V) load_panels<V, v + 1>(weights, w, panel);
+  weights[v] = kMoved ? load_moved_weights(w + v * panel) : load_weights(w + v * panel);
+  if constexpr (v + 1 < V) load_panels<V, kMoved, v + 1>(weights, w, panel);
 }
 
 template <int V, int v = 0>

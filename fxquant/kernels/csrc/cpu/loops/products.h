@@ -2,7 +2,7 @@
 // set: where a CPU has no such instruction, bytes are widened to 16 bits, of which two products fit an int32. No torch.
 //
 //   Pixel: four bytes of the input, for all 16 output channels.  Line: four bytes for each output channel.
-//   Weights: as many bytes as a line.  Sums: one int32 for each output channel.
+//   Weights: as many bytes as a line; load_moved_weights: 0 and the first three of each four.  Sums: one int32 for each output channel.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -60,6 +60,7 @@ inline Pixel load_pixel(const uint8_t* x) {
   return kSigned ? _mm512_xor_si512(bytes, _mm512_set1_epi32(static_cast<int32_t>(kSigns))) : bytes;
 }
 inline Weights load_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
+inline Weights load_moved_weights(const int8_t* w) { return _mm512_slli_epi32(_mm512_loadu_si512(w), 8); }
 inline void add_products(Sums& to, const Pixel& x, const Weights& w) { to.sums = _mm512_dpbusd_epi32(to.sums, x, w); }
 inline __m512i total(const Sums& of) { return of.sums; }
 
@@ -99,6 +100,11 @@ inline Pixel load_pixel(const uint8_t* x) {
 inline Weights load_weights(const int8_t* w) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w))),
           _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32)))};
+}
+inline Weights load_moved_weights(const int8_t* w) {
+  const __m256i* halves = reinterpret_cast<const __m256i*>(w);
+  return {_mm512_cvtepi8_epi16(_mm256_slli_epi32(_mm256_loadu_si256(halves), 8)),
+          _mm512_cvtepi8_epi16(_mm256_slli_epi32(_mm256_loadu_si256(halves + 1), 8))};
 }
 inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x, w.low));
@@ -155,6 +161,14 @@ inline Weights load_weights(const int8_t* w) {
   return {{_mm256_cvtepi8_epi16(_mm_loadu_si128(four)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 1)),
            _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 2)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 3))}};
 }
+inline Weights load_moved_weights(const int8_t* w) {
+  Weights weights;
+  for (int i = 0; i < 4; ++i) {
+    const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w) + i);
+    weights.of[i] = _mm256_cvtepi8_epi16(_mm_slli_epi32(four, 8));
+  }
+  return weights;
+}
 inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x, w.of[i]));
 }
@@ -179,7 +193,9 @@ struct Pixel {
   int16_t of[4];
 };
 using Line = const uint8_t*;
-using Weights = const int8_t*;
+struct Weights {
+  int8_t of[64];
+};
 
 inline Sums started(const int32_t* at, int64_t count) {
   Sums sums;
@@ -189,8 +205,8 @@ inline Sums started(const int32_t* at, int64_t count) {
 inline Line load_line(const uint8_t* x) { return x; }
 inline void add_products(Sums& to, const Line& x, const Weights& w) {
   for (int c = 0; c < 16; ++c) {
-    to.of[c] += x[4 * c] * w[4 * c] + x[4 * c + 1] * w[4 * c + 1] + x[4 * c + 2] * w[4 * c + 2] +
-                x[4 * c + 3] * w[4 * c + 3];
+    const int8_t* four = w.of + 4 * c;
+    to.of[c] += x[4 * c] * four[0] + x[4 * c + 1] * four[1] + x[4 * c + 2] * four[2] + x[4 * c + 3] * four[3];
   }
 }
 
@@ -200,10 +216,20 @@ inline Pixel load_pixel(const uint8_t* x) {
   const auto at = [x](int i) { return static_cast<int16_t>(x[i] ^ kFlip); };
   return {{at(0), at(1), at(2), at(3)}};
 }
-inline Weights load_weights(const int8_t* w) { return w; }
+inline Weights load_weights(const int8_t* w) {
+  Weights weights;
+  std::memcpy(weights.of, w, sizeof(weights.of));
+  return weights;
+}
+inline Weights load_moved_weights(const int8_t* w) {
+  Weights weights;
+  for (int i = 0; i < 64; ++i) weights.of[i] = static_cast<int8_t>(i % 4 == 0 ? 0 : w[i - 1]);
+  return weights;
+}
 inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
   for (int c = 0; c < 16; ++c) {
-    to.of[c] += x.of[0] * w[4 * c] + x.of[1] * w[4 * c + 1] + x.of[2] * w[4 * c + 2] + x.of[3] * w[4 * c + 3];
+    const int8_t* four = w.of + 4 * c;
+    to.of[c] += x.of[0] * four[0] + x.of[1] * four[1] + x.of[2] * four[2] + x.of[3] * four[3];
   }
 }
 inline void total(const Sums& of, int32_t* sums) { std::memcpy(sums, of.of, sizeof(of.of)); }
