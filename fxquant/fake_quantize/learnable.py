@@ -15,6 +15,7 @@ from fxquant.observers.base import ObserverBase
 from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE, middle
+from fxquant.observers.range_observer import RangeObserver
 from fxquant.spec import QParams
 
 
@@ -113,6 +114,8 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         axis = self.scheme.axis
         if self.channel_len is None and axis is not None:
             self._expand(x.shape[axis])
+        if isinstance(self.activation_post_process, RangeObserver):
+            self.activation_post_process.make_room(x)
 
     def _expand(self, channels: int) -> None:
         self.channel_len = channels

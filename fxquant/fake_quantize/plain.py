@@ -17,7 +17,6 @@ from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.range_observer import FIRST_BATCH, RangeObserver
-from fxquant.observers.ranges import value_range
 from fxquant.spec import QParams, QScheme
 
 
@@ -161,8 +160,7 @@ class FakeQuantize(FakeQuantizeBase):
     def make_room(self, x: Tensor) -> None:
         observer = self.activation_post_process
         if isinstance(observer, RangeObserver):
-            shape = tuple(value_range(x.detach(), self.scheme)[0].shape)
-            observer.start(shape, x)
+            shape = observer.make_room(x)
             self.set_grid(*(torch.full(shape or (1,), value, device=self.scale.device) for value in (1.0, 0)))
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:

@@ -65,6 +65,12 @@ class RangeObserver(ObserverBase):
         if isinstance(nonfinite, Tensor) or nonfinite:
             self.nonfinite_count.add_(nonfinite)
 
+    def make_room(self, x: Tensor) -> tuple[int, ...]:
+        """Give the statistics the shape that ``x`` will ask for, and return it, without observing anything."""
+        shape = tuple(value_range(x.detach(), self.scheme)[0].shape)
+        self.start(shape, x)
+        return shape
+
     def start(self, shape: tuple[int, ...], x: Tensor) -> None:
         """Make room for ranges of a shape at the first batch; at later ones, check that ``x`` still has it."""
         min_val = self.min_val

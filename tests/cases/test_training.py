@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import shutil
+import subprocess
+import sys
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -304,3 +307,62 @@ class TestEmptyBatch:
         y.sum().backward()
         assert qat.get_submodule("0").weight.grad.abs().sum() == 0
         assert all(torch.equal(value, qat.state_dict()[name]) for name, value in grids.items())
+
+
+class TestSavedWhileTraining:
+    """Sizes of a fresh model's buffers that differ from those of a trained one, models that cannot be pickled."""
+
+    @staticmethod
+    def trained(qconfig):
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)
+        model = nn.Sequential(*layers).train()
+        batches = list(torch.randn(2, 4, 3, 8, 8))
+        qat = fxq.prepare_qat(model, batches[0], fxq.QConfigMapping().set_global(qconfig))
+        fresh = copy.deepcopy(qat)
+        optimizer = torch.optim.SGD(qat.parameters(), 0.01)
+        for x in batches:
+            optimizer.zero_grad()
+            qat(x).square().sum().backward()
+            optimizer.step()
+        return qat, fresh, batches[0]
+
+    @pytest.mark.parametrize(
+        "qconfig", [fxq.get_default_qat_qconfig(), fxq.get_lsq_qconfig(4, 4)], ids=["plain", "lsq"]
+    )
+    def test_a_state_goes_into_a_fresh_model(self, qconfig):
+        qat, fresh, x = self.trained(qconfig)
+        state = copy.deepcopy(qat.state_dict())
+        # loaders that compare shapes first leave out, silently, what does not fit
+        assert {name: value.shape for name, value in fresh.state_dict().items()} == {
+            name: value.shape for name, value in state.items()
+        }
+        fresh.load_state_dict(state, strict=True)
+        assert all(torch.equal(value, fresh.state_dict()[name]) for name, value in state.items())
+        qat.eval()
+        fresh.eval()
+        assert torch.equal(fresh(x), qat(x))
+        assert torch.equal(fxq.convert(fresh)(x), fxq.convert(qat)(x))
+
+    def test_a_model_goes_to_a_fresh_process_and_trains_on(self, tmp_path):
+        qat, _, x = self.trained(fxq.get_lsq_qconfig(4, 4))
+        qat.apply(fxq.enable_param_learning)
+        torch.save((qat, x), tmp_path / "model")
+        code = (
+            "import sys, torch\n"
+            "model, x = torch.load(sys.argv[1], weights_only=False)\n"
+            "y = model(x)\n"
+            "y.square().sum().backward()\n"
+            "gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}\n"
+            "torch.save((y.detach(), gradients), sys.argv[2])\n"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path / "model"), str(tmp_path / "after")]
+        subprocess.run(command, check=True, cwd=Path(fxq.__file__).parents[1])
+        y, gradients = torch.load(tmp_path / "after", weights_only=True)
+        qat.zero_grad()
+        ours = qat(x)
+        ours.square().sum().backward()
+        assert torch.equal(y, ours)
+        learning = {name: p.grad for name, p in qat.named_parameters() if p.requires_grad}
+        assert all(torch.equal(gradients.pop(name), gradient) for name, gradient in learning.items())
+        assert not gradients
