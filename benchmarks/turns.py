@@ -48,7 +48,8 @@ class Contestant:
         """The answer; None if it failed, and then ``failure`` says how."""
         self._signal("SIGCONT")
         try:
-            self.pipe.send(question)
+            with suppress(OSError):  # it has ended: there is no answer then
+                self.pipe.send(question)
             return self.answer()
         finally:
             self._signal("SIGSTOP")
@@ -56,7 +57,7 @@ class Contestant:
     def answer(self) -> Any:
         try:
             right, value = self.pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             right, value = False, "the process ended"
         if not right:
             self.failure = value
@@ -114,7 +115,8 @@ def compete(
         for size in inputs:
             for _ in range(rounds):
                 for contestant in running:
-                    _take_turn(contestant, size)
+                    if not contestant.failure:
+                        _take_turn(contestant, size)
     return contestants, outputs
 
 

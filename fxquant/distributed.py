@@ -23,7 +23,7 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
     Extremes become the widest, moving averages are averaged, histograms and means are added up; the order of the
     processes does not matter, and what was seen before an earlier call counts once. Grids that are still measured are
     chosen anew; those that stay as they are, learned ones too, become those of the first process, and so do all
-    switches. Without a process group it does nothing.
+    switches. Without a process group, and in a process outside of ``group``, it does nothing.
 
     Call it where each process calibrated on its own part of the data; in training, before grids are frozen, learned,
     saved or converted. Between these calls ``DistributedDataParallel`` hands on those of the first process, with its
@@ -43,6 +43,8 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
         >>> synchronize_observers(model)
     """
     if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if distributed.get_rank(group) < 0:
         return
     modules = dict(_measuring(model.measured() if isinstance(model, Quantizer) else model))
     own = {name: {key: value.cpu() for key, value in each.state_dict().items()} for name, each in modules.items()}

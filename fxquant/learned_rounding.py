@@ -73,7 +73,7 @@ def adaround(
 
     Raises:
         InputError: an argument or a batch is of the wrong kind, or the checkpoint is of another run.
-        CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch.
+        CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch, or empty ones alone.
         PlanError: there is no weight to learn.
 
     Source:
@@ -93,6 +93,8 @@ def adaround(
         raise UnknownNameError(
             "unknown choice of grids", got=repr(grids), expected=", ".join(GRIDS), hint=did_you_mean(str(grids), GRIDS)
         )
+    if not isinstance(seed, int):
+        raise InputError("seed is no whole number", got=repr(seed), expected="an int")
     learning = Learning(
         iterations=iterations,
         rows=rows,

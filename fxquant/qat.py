@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.checks import check_model, listing
@@ -169,14 +169,12 @@ class TrainingSchedule:
 
 def _warn_of_left_out(model: nn.Module, trainable: nn.Module) -> None:
     """Name the parameters that trained before, and no longer do."""
-    kept = dict(trainable.named_parameters())
-    moved = [parameter for name, parameter in kept.items() if name not in dict(model.named_parameters())]
+    before, kept = dict(model.named_parameters()), dict(trainable.named_parameters())
+    moved = [parameter for name, parameter in kept.items() if name not in before]
     left_out = [
         name
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-        and name not in kept
-        and not any(other.shape == parameter.shape and torch.equal(other, parameter) for other in moved)
+        for name, parameter in before.items()
+        if parameter.requires_grad and name not in kept and not any(_holds(parameter, other) for other in moved)
     ]
     if left_out:
         warn(
@@ -184,6 +182,12 @@ def _warn_of_left_out(model: nn.Module, trainable: nn.Module) -> None:
             got=listing(left_out),
             hint="heads that only training runs are left out; remove_parametrizations keeps a weight",
         )
+
+
+def _holds(parameter: Tensor, other: Tensor) -> bool:
+    """Whether ``other`` is the whole parameter, or a third of it: an attention has three layers in one."""
+    parts = (parameter, *parameter.chunk(3)) if parameter.dim() else (parameter,)
+    return any(part.shape == other.shape and torch.equal(part, other) for part in parts)
 
 
 def _fake_quants(gm: GraphModule, homes: Mapping[TensorRef, str]) -> Iterator[tuple[TensorRef, Any]]:

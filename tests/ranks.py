@@ -55,6 +55,14 @@ def calibrated(rank: int) -> dict[str, Any]:
     return {"state": prepared.state_dict(), "y": fxq.convert(prepared)(batch(0, 9))}
 
 
+def outside(rank: int) -> dict[str, Any]:
+    """Observers of which the second process is in no group."""
+    made = fxq.MinMaxObserver()
+    made(torch.tensor([0.0, 1.0 + rank]))
+    fxq.synchronize_observers(made, distributed.new_group([0]))
+    return {"max_val": made.max_val}
+
+
 def trained(rank: int) -> dict[str, Any]:
     """Three steps; the first process alone turns observers off before the third."""
     model = DistributedDataParallel(fxq.prepare_qat(float_model(), batch(0, 0)))
@@ -97,6 +105,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     meeting = f"file://{folder}/meeting"
     distributed.init_process_group("gloo", meeting, timedelta(minutes=5), rank=own, world_size=WORLD)
-    done = {story.__name__: story(own) for story in (bare, calibrated, trained, learned)}
+    done = {story.__name__: story(own) for story in (bare, outside, calibrated, trained, learned)}
     torch.save(done, folder / f"{own}.pt")
     distributed.destroy_process_group()

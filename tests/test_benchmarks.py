@@ -7,7 +7,9 @@ import json
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,6 +61,17 @@ def test_a_peer_that_fails_costs_its_column(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell a process's memory")
+def test_a_contestant_that_ended_has_no_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    turns = importlib.import_module("turns")
+    ours, theirs = Pipe()
+    theirs.close()
+    contestant = turns.Contestant("gone", SimpleNamespace(), ours)
+    for _ in range(2):
+        assert contestant.ask("turn", 1) is None
+    assert contestant.failure == "the process ended"
+
+
 def test_memory(benchmark: Run) -> None:
     text, results = benchmark("memory.py", "--model", "squeezenet1_1", "--threads", "1")
     assert set(results["results"]) == {"float", "int8"}

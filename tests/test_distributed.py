@@ -59,6 +59,10 @@ def test_observers_end_with_what_all_have_seen(results):
     assert_same(results[0]["bare"]["histogram"][0], whole.state_dict())
 
 
+def test_a_process_outside_of_the_group_keeps_its_own(results):
+    assert [result["outside"]["max_val"].item() for result in results] == [1, 2]
+
+
 def test_parts_of_the_data_calibrate_as_the_whole_of_it(results):
     whole = fxq.prepare(ranks.float_model().eval(), ranks.batch(0, 0))
     for rank in range(ranks.WORLD):

@@ -171,6 +171,11 @@ def test_nothing_else_is_touched() -> None:
     assert all(layer.weight_fake_quant.V.grad is None for layer in result.weight_layers.values())
 
 
+@pytest.mark.parametrize("seed", [-1, 2**64 - 1])
+def test_any_whole_number_is_a_seed(seed: int) -> None:
+    assert states_equal(learned(Shared, seed=seed), learned(Shared, seed=seed))
+
+
 def test_the_seed_decides() -> None:
     assert states_equal(learned(seed=3), learned(seed=3))
     assert not states_equal(learned(seed=3), learned(seed=4))
@@ -282,6 +287,10 @@ def test_what_is_asked_for_must_make_sense() -> None:
         fxq.adaround(start, data(Shared), iterations=0)
     with pytest.raises(InputError, match=r"memory is no number of bytes"):
         fxq.adaround(start, data(Shared), memory=-1)
+    with pytest.raises(InputError, match=r"seed is no whole number[\s\S]*got: +0.5"):
+        fxq.adaround(start, data(Shared), seed=0.5)  # type: ignore[arg-type]
+    with pytest.raises(CalibrationError, match="there is nothing to learn from: all batches are empty"):
+        fxq.adaround(start, [rows()[:0]], progress=False)
     with pytest.raises(InputError, match="data must be an iterable of batches"):
         fxq.adaround(start, rows())
     with pytest.raises(CalibrationError, match="there is no calibration data"):

@@ -213,6 +213,21 @@ def test_parameters_that_will_not_be_trained_are_warned_of():
         fxq.prepare_qat(normed, torch.randn(2, 6))
 
 
+def test_an_attention_is_trained_in_parts_and_not_warned_of():
+    class SelfAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x)[0]
+
+    qat = fxq.prepare_qat(SelfAttention().train(), torch.randn(2, 3, 8))  # warnings are errors here
+    trained = {name.split(".")[1] for name, _ in qat.named_parameters() if name.startswith("attention.")}
+    assert len(trained) == 4
+    assert "in_proj_weight" not in trained
+
+
 def test_observers_in_a_qconfig_get_a_fake_quantize_around_them(model):
     qat = fxq.prepare_qat(model, batch(), DEFAULT_QCONFIG)
     assert type(qat.x_fake_quant) is fxq.FakeQuantize

@@ -18,6 +18,7 @@ from fxquant.algorithms.memory import Memory
 from fxquant.algorithms.reconstruct import Learning, learn
 from fxquant.algorithms.rounding_layers import Left, layer_node
 from fxquant.algorithms.samples import RowSamples, Samples, UnitNodes, WholeSamples
+from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegersFakeQuantize
 from fxquant.graph.query import nodes_by_name
@@ -131,6 +132,8 @@ class Reconstructor:
         targets = [exact.advance(batch, place.stop) for batch in range(len(self.inputs))]
         for batch in range(len(self.inputs)):
             quantized.advance(batch, place.start)
+        if not any(target.numel() for target in targets):
+            raise CalibrationError("there is nothing to learn from: all batches are empty", at=unit.root)
         generator = Generator().manual_seed(_mixed(self.seed, index))
         samples = self._samples(unit, quantized, targets, generator)
         weight = self._unit_nodes(unit).module.weight.detach()
@@ -155,7 +158,7 @@ class Reconstructor:
 
 def _mixed(seed: int, index: int) -> int:
     """A seed for each unit, so that what it draws does not depend on whether those before it were learned here."""
-    return seed * 1_000_003 + index
+    return (seed * 1_000_003 + index) % (1 << 63)
 
 
 def only_modules(layers: Mapping[str, nn.Module]) -> nn.ModuleDict:

@@ -44,12 +44,14 @@ class Learning:
         bounds = {"iterations": 1, "rows": 1, "learning_rate": 0, "regularization": 0, "warmup": 0}
         for name, least in bounds.items():
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not least <= value < math.inf:
-                raise InputError(f"{name} is out of range", got=repr(value), expected=f"a number from {least} on")
+            whole = name in ("iterations", "rows")
+            if not isinstance(value, int if whole else (int, float)) or not least <= value < math.inf:
+                kind = "a whole number" if whole else "a number"
+                raise InputError(f"{name} is out of range", got=repr(value), expected=f"{kind} from {least} on")
         if self.warmup > 1:
             raise InputError("warmup is out of range", got=self.warmup, expected="a part of the steps, 0 to 1")
-        if len(self.beta) != 2 or not self.beta[0] >= self.beta[1] > 0:
-            raise InputError("beta does not fall", got=self.beta, expected="(first, last), first >= last > 0")
+        if not _falls(self.beta):
+            raise InputError("beta does not fall", got=repr(self.beta), expected="(first, last), first >= last > 0")
 
     def exponent(self, step: int) -> float | None:
         """Of the regulariser at a step: it falls from the first to the last; None before that."""
@@ -62,6 +64,13 @@ class Learning:
 
     def __str__(self) -> str:
         return ", ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self))
+
+
+def _falls(beta: object) -> bool:
+    match beta:
+        case (int() | float() as first, int() | float() as last):
+            return math.inf > first >= last > 0
+    return False
 
 
 def learn(

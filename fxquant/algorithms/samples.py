@@ -230,7 +230,8 @@ class WholeSamples(Samples):
         values, target = drawn
         self._weight.weight = weight.to(self._layer.weight.dtype)
         y = self._nodes.run(values, self._layer)
-        return (y - target).square().sum() * (self._channels / max(target.numel(), 1))
+        error = (y - target).to(torch.promote_types(target.dtype, torch.float32))  # float16 holds no such sum
+        return error.square().sum() * (self._channels / max(target.numel(), 1))
 
     def all(self) -> Iterator[tuple[tuple[dict[Node, Any], Tensor], int]]:
         for batch, target in enumerate(self._targets):

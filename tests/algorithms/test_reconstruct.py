@@ -90,7 +90,12 @@ def test_the_exponent_falls_after_the_warmup() -> None:
         ({"regularization": -1}, "regularization is out of range"),
         ({"warmup": 1.5}, "warmup is out of range"),
         ({"warmup": "long"}, "warmup is out of range"),
+        ({"iterations": 1.5}, "iterations is out of range"),
+        ({"rows": 64.0}, "rows is out of range"),
         ({"beta": (2, 20)}, "beta does not fall"),
+        ({"beta": (math.inf, 2)}, "beta does not fall"),
+        ({"beta": 20}, "beta does not fall"),
+        ({"beta": ("20", "2")}, "beta does not fall"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

@@ -133,3 +133,16 @@ def test_whole_values_are_drawn_by_items() -> None:
         for rows, items in ((1, 1), (3 * 36, 3), (10_000, 8)):
             values, target = found.draw(rows, Generator().manual_seed(0))
             assert [len(target), *(len(value) for value in values.values())] == [items] * 3
+
+
+def test_errors_of_half_precision_are_summed_in_float32() -> None:
+    layer = nn.ConvTranspose2d(4, 6, 2, bias=False)
+    error = 100.0  # of each of 288 outputs: the sum of their squares is no float16
+    with Memory(1 << 30) as memory:
+        nodes, lane, _ = unit(layer, (2, 4, 3, 3), memory=memory)
+        layer.half()
+        nodes.module.half()
+        lane._values[0] = {node: value.half() for node, value in lane.values(0).items()}
+        y = nodes.run(lane.values(0), nodes.module).detach()
+        found = WholeSamples(nodes, lane, [y + error])
+        assert found.mean_loss(nodes.module.weight.detach()) == pytest.approx(6 * error**2, rel=1e-2)
