@@ -21,9 +21,10 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
     """Give every process of a group the same observers, grids and switches, of what all of them have seen.
 
     Extremes become the widest, moving averages are averaged, histograms and means are added up; the order of the
-    processes does not matter, and what was seen before an earlier call counts once. Grids that are still measured are
-    chosen anew; those that stay as they are, learned ones too, become those of the first process, and so do all
-    switches. Without a process group, and in a process outside of ``group``, it does nothing.
+    processes does not matter, and what was seen before an earlier call counts once, unless it was loaded since: a
+    state counts once for each process that loaded it. Grids that are still measured are chosen anew; those that stay as
+    they are, learned ones too, become those of the first process, and so do all switches. Without a process group, and
+    in a process outside of ``group``, it does nothing.
 
     Call it where each process calibrated on its own part of the data; in training, before grids are frozen, learned,
     saved or converted. Between these calls ``DistributedDataParallel`` hands on those of the first process, with its
