@@ -189,6 +189,10 @@ def test_cuda_sources_compile_and_register_every_operator(tmp_path: Path) -> Non
             assert torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"), name
 
 
+WITHOUT_KERNELS = {"cuda-copy"}
+"""CUDA sources that only call the framework."""
+
+
 @needs_cxx
 @needs_nvcc
 def test_cuda_kernels_keep_everything_in_registers() -> None:
@@ -197,7 +201,7 @@ def test_cuda_kernels_keep_everything_in_registers() -> None:
     for step, path in zip(steps, builder.compile_all(steps), strict=True):
         log = path.with_suffix(".log").read_text()
         for arch in ("sm_80", "sm_90"):
-            assert f"' for '{arch}'" in log, step.stem
+            assert (f"' for '{arch}'" in log) == (step.stem not in WITHOUT_KERNELS), step.stem
         found = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
         assert len(found) == log.count("Compiling entry function"), step.stem
         assert not [each for each in found if each[1:] != ("0", "0")], f"{step.stem}: {log}"
