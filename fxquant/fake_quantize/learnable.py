@@ -111,11 +111,14 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         return fake_quantize_learnable_per_tensor_affine(x, *grid, *limits, factor)
 
     def make_room(self, x: Tensor) -> None:
+        self._make_room_for_grid(x)
+        if isinstance(self.activation_post_process, RangeObserver):
+            self.activation_post_process.make_room(x)
+
+    def _make_room_for_grid(self, x: Tensor) -> None:
         axis = self.scheme.axis
         if self.channel_len is None and axis is not None:
             self._expand(x.shape[axis])
-        if isinstance(self.activation_post_process, RangeObserver):
-            self.activation_post_process.make_room(x)
 
     def _expand(self, channels: int) -> None:
         self.channel_len = channels
@@ -127,7 +130,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
     @torch.no_grad()
     def _estimate(self, x: Tensor) -> None:
         """Measure a batch, and let the observer choose the grid."""
-        self.make_room(x)
+        self._make_room_for_grid(x)
         self.activation_post_process(x)
         self.choose_grid()
 
