@@ -46,7 +46,7 @@ sanitize: $(READY) ## the kernel tests under AddressSanitizer and UBSan, with ev
 	  UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 \
 	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels
 
-bench: $(READY) ## int8 against float and torch.ao, then the cost of calibration (about ten minutes); JSON in out/
+bench: $(READY) ## int8 against float, torch.ao and what other runtimes are installed (an hour and more), then the cost of calibration; JSON in out/
 	@mkdir -p out
 	@$(BIN)/python benchmarks/int8.py --json out/int8.json
 	@$(BIN)/python benchmarks/calibration.py --json out/calibration.json

@@ -74,7 +74,7 @@ def cpu(name: str, features: tuple[str, ...]) -> Finding:
 def onednn(status: OnednnStatus) -> Finding:
     what = "oneDNN int8 operators"
     if status.usable:
-        return Finding(what, "ok", "exact here; they run the layers that they are quicker at")
+        return Finding(what, "ok", "exact here; they run 3-D convolutions, and large layers where there is AMX")
     return Finding(what, "slow", f"not used: {status.reason}", "other int8 kernels run in their place")
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from fxquant.engine.generated import function_of
 from fxquant.engine.plan import Geometry, Plan, ProgramStep, PythonStep, Watched, geometry_of, needs_gradient
@@ -248,11 +249,7 @@ class _Compiler:
 
 
 def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(_holds_tensors(item) for item in value)
-    if isinstance(value, dict):
-        return any(_holds_tensors(item) for item in value.values())
-    return isinstance(value, Tensor)
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
 
 
 def _checked(value: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 Generated = Callable[..., Any]
 
@@ -28,22 +29,8 @@ def function_of(nodes: Iterable[Node], inputs: Sequence[Node], results: Any, fix
         copies[node] = graph.placeholder(f"input_{index}")
     for node in nodes:
         copies[node] = graph.node_copy(node, lambda used: copies[used])
-    graph.output(_mapped(results, copies))
+    graph.output(map_arg(results, lambda used: copies[used]))
     code = graph.python_code("self")
     names = dict(code.globals)
     exec(compile(code.src, "<part of a converted graph>", "exec"), names)
     return names["forward"]
-
-
-def _mapped(value: Any, copies: Mapping[Node, Any]) -> Any:
-    if isinstance(value, Node):
-        return copies[value]
-    if isinstance(value, dict):
-        return {key: _mapped(item, copies) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*(_mapped(item, copies) for item in (value.start, value.stop, value.step)))
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(item, copies) for item in value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_mapped(item, copies) for item in value)
-    return value
