@@ -2,7 +2,9 @@
 
 Every contestant has a process of its own, and they take turns of a tenth of a second; who has no turn is stopped. Turns
 that other processes disturb are repeated; medians count. Networks have random weights and batch-norm statistics taken
-from photographs, so that SQNR against float means something.
+from photographs, so that SQNR against float means something. It is given twice: on photographs of the calibration, where
+only rounding makes noise, and on new ones, whose values the grids may have to clip: a random network answers to contrast
+as a trained one does not, and who leaves half of each grid unused, as ``reduce_range`` does, clips less there.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ def main() -> None:
                 Path(options.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
             print(f"{name}, {threads} threads: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     print(tabulate([time_row(row) for row in rows], headers="keys", floatfmt=".2f"), end="\n\n")
-    quality = {row["model"]: {"dB": row["model"]} | row["sqnr"] for row in rows}
+    quality = {
+        (row["model"], seen): {"dB": row["model"], "photographs": seen} | values
+        for row in rows
+        for seen, values in row["sqnr"].items()
+    }
     print(tabulate(list(quality.values()), headers="keys", floatfmt=".1f"), end="\n\n")
     print(tabulate(summary(rows), headers="keys", floatfmt=".2f"))
 
@@ -65,10 +71,18 @@ def measure(name: str, threads: int, options: argparse.Namespace) -> list[dict]:
         size: images[:1].expand(size, -1, -1, -1).contiguous() if size > len(images) else images[:size].contiguous()
         for size in options.batch
     }
-    contestants, outputs = compete(options.peers, model, calibration, inputs, images, options.rounds)
+    judged = {"of the calibration": calibration[0], "new": images}
+    sizes = [len(group) for group in judged.values()]
+    contestants, outputs = compete(
+        options.peers, model, calibration, inputs, torch.cat(list(judged.values())), options.rounds
+    )
     with torch.no_grad():
-        logits = model(images)
-    quality = {peer: sqnr(logits, y) for peer, y in outputs.items() if not peer.startswith(FLOAT)}
+        logits = [model(group) for group in judged.values()]
+    answers = {peer: y.split(sizes) for peer, y in outputs.items() if not peer.startswith(FLOAT)}
+    quality = {
+        seen: {peer: sqnr(exact, parts[index]) for peer, parts in answers.items()}
+        for index, (seen, exact) in enumerate(zip(judged, logits, strict=True))
+    }
     return [
         {
             "model": name,

@@ -41,7 +41,9 @@ def test_int8(benchmark: Run) -> None:
     (row,) = results["rows"]
     assert set(row["ms"]) == peers
     assert all(ms > 0 for ms in row["ms"].values())
-    assert set(row["sqnr"]) == {peer for peer in peers if not peer.startswith("fp32")}
+    assert set(row["sqnr"]) == {"of the calibration", "new"}
+    for quality in row["sqnr"].values():
+        assert set(quality) == {peer for peer in peers if not peer.startswith("fp32")}
     assert row["failures"] == {}
     assert {"cpu", "torch", "threads", "openvino"} <= set(results["machine"])
     assert "fxquant is faster than" in text
