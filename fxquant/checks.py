@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
+from fxquant.coverage import Coverage
 from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
 from fxquant.fake_quantize.base import observer_in
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
@@ -22,7 +23,6 @@ from fxquant.passes.configure import unused_rules
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
 from fxquant.qconfig import QConfig, QConfigMapping, UnusedRule
-from fxquant.report import Coverage
 
 LONGEST_LISTING = 20
 """Lines that a message lists before it says how many more there are."""

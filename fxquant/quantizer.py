@@ -27,6 +27,7 @@ from fxquant.checks import (
     warn_of_non_finite_values,
     warn_of_unused_rules,
 )
+from fxquant.coverage import Coverage, coverage
 from fxquant.engine import attach_engine
 from fxquant.errors import CalibrationError, UnknownNameError, warn
 from fxquant.fake_quantize.base import disable_fake_quant
@@ -50,7 +51,6 @@ from fxquant.patterns.registry import known_patterns, module_types
 from fxquant.plan import QuantPlan, Rejection
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
-from fxquant.report import Coverage, coverage
 from fxquant.settings import read_settings
 from fxquant.spec import Fixed, Handled, Means, Observed, QParams, SharedWith, TensorRef
 from fxquant.undo import RunState

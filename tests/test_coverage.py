@@ -30,7 +30,7 @@ def test_rows():
         ("b", "b", "linear", "int8", 3 * 8 * 2),
     ]
     assert [row.reason for row in coverage] == ["", EXPONENTIALS, ""]
-    assert all("test_report.py:" in row.line for row in coverage)
+    assert all("test_coverage.py:" in row.line for row in coverage)
     assert len(coverage) == 3
     assert coverage.int8_macs == 1.0
 
