@@ -1,17 +1,21 @@
-"""The order in which the int8 convolutions read a weight: 16 output channels by 4 input channels lie together."""
+"""The order in which the int8 convolutions read a weight: 64 output channels by 4 input channels lie together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 PANEL = 16
-"""Output channels that lie together: the 32 bit lanes of the widest register."""
+"""Output channels of a register: its 32 bit lanes, where it is widest."""
+
+BLOCK = 4
+"""Panels that lie together at most: as many as a kernel multiplies at once."""
 
 QUAD = 4
 """Input channels that lie together: the bytes of a lane."""
@@ -27,6 +31,11 @@ class PackedOrder:
     A window is read in pieces: stretches of bytes that are multiplied by as many weights. A piece is a tap; a row of
     taps, of few input channels; a column of taps, of a depthwise convolution. Groups of less than 16 output channels
     are bundled and become one product: weights between different groups of a bundle are zero.
+
+    The panels of a bundle are divided evenly into blocks, in which they take turns: 4 bytes for each channel of the
+    first panel, of the second, and so on, then the next 4 bytes. So a block is one stretch of memory, read once from
+    its begin to its end, and a matrix of [bytes / 4, channels, 4] as the instructions for tiles want it. A depthwise
+    convolution has blocks of one panel.
     """
 
     bundles: int
@@ -35,13 +44,15 @@ class PackedOrder:
     pieces: int
     quads: int
     """Of a piece."""
+    together: int = BLOCK
+    """Panels of a block at most."""
 
     @classmethod
     def of(cls, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> PackedOrder:
         """For a convolution from ``depth`` to ``channels``, both in all groups together."""
         rows, columns = (1, math.prod(kernel_size)) if len(kernel_size) < 2 else tuple(kernel_size)
         if is_depthwise(channels, depth, groups):
-            return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / QUAD))
+            return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / QUAD), 1)
         bundles = groups // bundled(channels, groups)
         panels = math.ceil(channels // bundles / PANEL)
         if groups == 1 and depth < FEW and rows * columns > 1:
@@ -51,7 +62,14 @@ class PackedOrder:
     @property
     def shape(self) -> list[int]:
         """Of the packed weight."""
-        return [self.bundles * self.panels, self.pieces * self.quads, PANEL, QUAD]
+        return [self.bundles * self.panels * self.pieces * self.quads, PANEL, QUAD]
+
+    @property
+    def blocks(self) -> list[slice]:
+        """Which panels of a bundle lie together."""
+        count = max(1, math.ceil(self.panels / self.together))
+        ends = [i * self.panels // count for i in range(count + 1)]
+        return [slice(first, last) for first, last in pairwise(ends)]
 
 
 def is_depthwise(channels: int, depth: int, groups: int) -> bool:
@@ -73,14 +91,16 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
         groups: Of the convolution.
 
     Returns:
-        int8 [panels, pieces * quads, 16, 4] as :class:`PackedOrder` says, contiguous, zero where there is no channel.
+        int8 [bundles * panels * pieces * quads, 16, 4] as :class:`PackedOrder` says, contiguous, zero where there is no
+        channel.
     """
     channels, depth, *kernel_size = weight.shape
     order = PackedOrder.of(channels, depth * groups, kernel_size, groups)
     pieces = _in_pieces(weight, order, groups)  # [bundle, channel, piece, byte]
     padded = F.pad(pieces, (0, -pieces.shape[3] % QUAD, 0, 0, 0, -pieces.shape[1] % PANEL))
-    split = padded.reshape(order.bundles * order.panels, PANEL, order.pieces, order.quads, QUAD)
-    return split.permute(0, 2, 3, 1, 4).reshape(order.shape).contiguous()
+    split = padded.reshape(order.bundles, order.panels, PANEL, order.pieces * order.quads, QUAD)
+    blocks = [split[:, panels].permute(0, 3, 1, 2, 4).flatten(1, 2) for panels in order.blocks]
+    return torch.cat(blocks, 1).reshape(order.shape)
 
 
 def unpack_weight(packed: Tensor, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> Tensor:
@@ -89,8 +109,14 @@ def unpack_weight(packed: Tensor, channels: int, depth: int, kernel_size: Sequen
     where = torch.arange(channels * depth * math.prod(kernel_size), device=packed.device)
     shape = (channels, depth, *kernel_size)
     pieces = _in_pieces(where.reshape(shape) + 1, order, groups)  # each place's number; 0 where nothing lies
-    padded = packed.reshape(len(packed), order.pieces, order.quads, PANEL, QUAD).permute(0, 3, 1, 2, 4)
-    padded = padded.reshape(order.bundles, order.panels * PANEL, order.pieces, order.quads * QUAD)
+    length = order.pieces * order.quads
+    lines = packed.reshape(order.bundles, order.panels, length * PANEL * QUAD)
+    blocks = [
+        lines[:, panels].reshape(order.bundles, length, panels.stop - panels.start, PANEL, QUAD)
+        for panels in order.blocks
+    ]
+    split = torch.cat([block.permute(0, 2, 3, 1, 4) for block in blocks], 1)
+    padded = split.reshape(order.bundles, order.panels * PANEL, order.pieces, order.quads * QUAD)
     bytes_of = padded[:, : pieces.shape[1], :, : pieces.shape[3]]
     weight = torch.empty(len(where) + 1, dtype=torch.int8, device=packed.device)
     weight[pieces.flatten()] = bytes_of.flatten()

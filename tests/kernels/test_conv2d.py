@@ -343,7 +343,7 @@ ERROR_CASES = [
         {"weight": torch.zeros((1, 2, 16, 4), dtype=torch.int8)},
         "weight has the wrong shape",
         "[1, 2, 16, 4]",
-        "[1, 1, 16, 4], as pack_weight gives it",
+        "[1, 16, 4], as pack_weight gives it",
     ),
     ({"start": torch.zeros(2)}, "start has the wrong dtype", "torch.float32", "int32"),
     ({"start": torch.zeros(3, dtype=torch.int32)}, "start has the wrong shape", "[3]", "[2]"),

@@ -160,8 +160,8 @@ def arguments(**changes: Any) -> dict[str, Any]:
         (
             {"x": torch.zeros((3, 5), dtype=torch.int8)},
             "weight has the wrong shape",
-            "[1, 1, 16, 4]",
-            "[1, 2, 16, 4], as pack_weight gives it",
+            "[1, 16, 4]",
+            "[2, 16, 4], as pack_weight gives it",
         ),
         (
             {"residual": torch.zeros((3, 4), dtype=torch.int8)},

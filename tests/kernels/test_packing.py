@@ -34,24 +34,35 @@ def test_where_an_element_lies() -> None:
     w = weight(35, 18, 2, 3)
     packed = pack_weight(w)  # 18 channels are 5 quads
 
-    assert packed.shape == (3, 2 * 3 * 5, 16, 4)
-    assert packed[2, (1 * 3 + 2) * 5 + 4, 1, 1] == w[33, 17, 1, 2]
+    assert packed.shape == (3 * 2 * 3 * 5, 16, 4)
+    assert packed.reshape(2 * 3 * 5, 3, 16, 4)[(1 * 3 + 2) * 5 + 4, 2, 1, 1] == w[33, 17, 1, 2]
+
+
+def test_panels_are_divided_evenly_into_blocks() -> None:
+    w = weight(9 * 16, 20)
+    packed = pack_weight(w)  # 5 quads; blocks of 3, 3 and 3 panels
+
+    assert PackedOrder.of(9 * 16, 20, ()).blocks == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    assert PackedOrder.of(10 * 16, 20, ()).blocks == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    block = packed.reshape(3, 5, 48, 4)[1]
+    assert torch.equal(block.transpose(0, 1).reshape(48, 20), w[48:96])
 
 
 def test_where_an_element_of_few_channels_lies() -> None:
     w = weight(20, 3, 2, 3)
     packed = pack_weight(w)  # the 9 bytes of a row of taps are 3 quads
 
-    assert packed.shape == (2, 2 * 3, 16, 4)
+    assert packed.shape == (2 * 2 * 3, 16, 4)
     at = 1 * 3 + 2  # in the second row
-    assert packed[1, 3 + at // 4, 3, at % 4] == w[19, 2, 1, 1]
+    assert packed.reshape(2 * 3, 2, 16, 4)[3 + at // 4, 1, 3, at % 4] == w[19, 2, 1, 1]
 
 
 def test_columns_of_a_depthwise_window_lie_in_quads() -> None:
     w = weight(21, 1, 5, 2)
     packed = pack_weight(w, 21)
 
-    assert packed.shape == (2, 2 * 2, 16, 4)
+    assert packed.shape == (2 * 2 * 2, 16, 4)
+    packed = packed.reshape(2, 2 * 2, 16, 4)
     assert torch.equal(packed[1, :2, 4].flatten()[:5], w[20, 0, :, 0])
     assert torch.equal(packed[1, 2:, 4].flatten()[:5], w[20, 0, :, 1])
 
@@ -60,7 +71,8 @@ def test_small_groups_share_a_panel() -> None:
     w = weight(64, 6, 3, 3)
     packed = pack_weight(w, 16)  # 4 groups of 6 channels, 24 bytes of a tap
 
-    assert packed.shape == (4, 9 * 6, 16, 4)
+    assert packed.shape == (4 * 9 * 6, 16, 4)
+    packed = packed.reshape(4, 9 * 6, 16, 4)
     tap = packed[2, 5 * 6 : 6 * 6, 7].flatten()  # of the second group of its bundle
     assert torch.equal(tap[6:12], w[39, :, 1, 2])
     assert not tap[:6].any()
@@ -71,9 +83,10 @@ def test_large_groups_have_panels_of_their_own() -> None:
     w = weight(40, 5, 1, 1)
     packed = pack_weight(w, 2)
 
-    assert packed.shape == (4, 2, 16, 4)
-    assert torch.equal(packed[3, :, 2].flatten()[:5], w[38, :, 0, 0])
-    assert not packed[3, :, 4:].any()
+    assert packed.shape == (2 * 2 * 2, 16, 4)
+    packed = packed.reshape(2, 2, 2, 16, 4)  # [group, quad, panel]
+    assert torch.equal(packed[1, :, 1, 2].flatten()[:5], w[38, :, 0, 0])
+    assert not packed[1, :, 1, 4:].any()
 
 
 def test_start_values_take_the_zero_point_off() -> None:

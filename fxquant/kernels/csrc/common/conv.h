@@ -61,7 +61,7 @@ inline void check_vector(const ConvCall& c, const char* argument, const Tensor& 
 inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector<int64_t>& sizes, bool channels_last) {
   const std::string op = c.op;
   if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(c.op, "weight", c.weight.scalar_type(), "int8");
-  const std::vector<int64_t> packed{shape.bundles() * shape.panels(), shape.pieces() * shape.quads(), kPanel, kQuad};
+  const std::vector<int64_t> packed{shape.bundles() * shape.panels() * shape.pieces() * shape.quads(), kPanel, kQuad};
   if (sizes_of(c.weight) != packed) {
     fail(op + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
   }

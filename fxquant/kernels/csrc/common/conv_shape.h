@@ -8,7 +8,8 @@
 
 namespace fxquant {
 
-constexpr int64_t kPanel = 16;     // output channels that lie together in a packed weight
+constexpr int64_t kPanel = 16;     // output channels of a register
+constexpr int64_t kBlockPanels = 4;  // that lie together in a packed weight, at most
 constexpr int64_t kQuad = 4;       // bytes of the input that are multiplied together
 constexpr int64_t kMaxTaps = 256;  // elements of a kernel's window
 constexpr int64_t kFewDepth = 16;  // input channels below which a row of taps is read as if it were one pixel
@@ -34,7 +35,8 @@ struct ConvShape {
            top == 0 && left == 0;
   }
 
-  // Of the packed weight: [bundles * panels][pieces][quads][kPanel][kQuad], as kernels/packing.py says.
+  // Of the packed weight: [bundles][blocks][pieces][quads][panels of the block][kPanel][kQuad], as kernels/packing.py
+  // says; a block is one panel of a depthwise convolution.
   FXQ_INLINE int64_t bundled() const {  // groups of a bundle
     if (groups == 1) return 1;
     const int64_t most = kPanel * groups / channels;
@@ -47,6 +49,8 @@ struct ConvShape {
   FXQ_INLINE int64_t bundle_channels() const { return channels / bundles(); }
   FXQ_INLINE int64_t bundle_depth() const { return depth / bundles(); }
   FXQ_INLINE int64_t panels() const { return (bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
+  FXQ_INLINE int64_t blocks() const { return (panels() + kBlockPanels - 1) / kBlockPanels; }  // of a bundle
+  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
   FXQ_INLINE int64_t pieces() const { return depthwise() ? kernel_width : has_few() ? kernel_height : taps(); }
   FXQ_INLINE int64_t piece() const {  // bytes
     return depthwise() ? kernel_height : has_few() ? kernel_width * depth : bundle_depth();

@@ -95,7 +95,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   }
 
   constexpr int64_t kEpilogue = 16;  // products that take as long as to requantize a sum
-  const int64_t work = std::min(kBlockRows, m.rows) * std::min(kBlockPanels, panels) * kPanel * (padded + kEpilogue);
+  const int64_t work = std::min(kBlockRows, m.rows) * std::min(kTaskPanels, panels) * kPanel * (padded + kEpilogue);
   launch(args, m.batch * args.row_blocks() * args.column_blocks(), std::max<int64_t>(kWork / work, 1),
          [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(matmul_loop)(x, begin, end); });
   return m.y;

@@ -9,8 +9,8 @@ struct ConvKernel {
   ConvShape s;
   // In the order of the packed weight:
   bool depthwise;
-  int64_t bundle_channels, bundle_depth, bundle_panels;
-  int64_t panel;                 // bytes
+  int64_t bundle_channels, bundle_depth, bundle_panels, bundle_blocks;
+  int64_t panel;                  // bytes
   int64_t row_step, column_step;  // of taps, in bytes that one output channel is multiplied by
   const uint8_t* x;
   uint8_t x_flip;  // int8 as uint8, 128 higher
@@ -36,7 +36,12 @@ struct ConvKernel {
     const int64_t top = row / s.out_width % s.out_height * s.stride_height - s.top;
     const int64_t group = c / (s.channels / s.groups), depth = s.depth / s.groups;
     const int64_t bundle = c / bundle_channels, place = c % bundle_channels;
-    const int8_t* w = weight + (bundle * bundle_panels + place / kPanel) * panel + place % kPanel * kQuad;
+    const int64_t of_bundle = place / kPanel;
+    const int64_t block = ((of_bundle + 1) * bundle_blocks - 1) / bundle_panels;
+    const int64_t first_panel = block * bundle_panels / bundle_blocks;
+    const int64_t width = (block + 1) * bundle_panels / bundle_blocks - first_panel;  // panels of the block
+    const int8_t* w = weight + (bundle * bundle_panels + first_panel) * panel +
+                      ((of_bundle - first_panel) * kPanel + place % kPanel) * kQuad;
     const int64_t first = depthwise ? 0 : group * depth - bundle * bundle_depth;
     int32_t sum = start[c];
     for (int64_t row_of_taps = 0; row_of_taps < s.kernel_height; ++row_of_taps) {
@@ -48,7 +53,7 @@ struct ConvKernel {
         for (int64_t k = 0; k < depth; ++k) {
           const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
           const int64_t at = first + row_of_taps * row_step + column * column_step + k;
-          sum += value * w[at / kQuad * kPanel * kQuad + at % kQuad];
+          sum += value * w[at / kQuad * width * kPanel * kQuad + at % kQuad];
         }
       }
     }
@@ -72,8 +77,8 @@ inline Tensor conv_cuda(const Conv& c) {
   const int64_t row_step = s.depthwise() ? 1 : s.has_few() ? piece : s.kernel_width * piece;
   const int64_t column_step = s.has_few() ? s.depth : piece;
   for_each(c.x, c.y.numel(),
-           ConvKernel{s, s.depthwise(), s.bundle_channels(), s.bundle_depth(), s.panels(), s.panel(), row_step,
-                      column_step, bytes(c.x),
+           ConvKernel{s, s.depthwise(), s.bundle_channels(), s.bundle_depth(), s.panels(),
+                      s.depthwise() ? s.panels() : s.blocks(), s.panel(), row_step, column_step, bytes(c.x),
                       static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
                       static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
                       c.start.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),

@@ -13,7 +13,7 @@ struct Block {
   const ConvArgs& a;
   const Epilogue& epilogue;
   int64_t count = a.shape.pieces();
-  int64_t panel = a.shape.panel();
+  int64_t width = 0;  // panels of it
   int64_t rest = a.shape.has_few() ? 0 : a.shape.piece() % kQuad;  // what is gathered may be read further
   int64_t whole = a.shape.quads() - (rest != 0);                   // quads
   int64_t shift = 0;                                               // from a pixel's first channel to the bundle's
@@ -25,6 +25,7 @@ struct Block {
   template <int R, int V, bool kSigned>
   void tile(const uint8_t* const* pieces, int64_t row) const {
     const int8_t* w = weight;
+    const int64_t step = width * kPanel * kQuad;
     Sums starts[V];
     load_starts<V>(starts, a.start + channel, left);
     Sums sums[R][V];
@@ -34,14 +35,14 @@ struct Block {
       FXQ_UNROLL
       for (int r = 0; r < R; ++r) x[r] = pieces[r] + shift;
       Weights weights[V];
-      for (int64_t k = 0; k < whole; ++k, w += kPanel * kQuad) {
-        load_panels<V>(weights, w, panel);
+      for (int64_t k = 0; k < whole; ++k, w += step) {
+        load_panels<V>(weights, w, kPanel * kQuad);
         add_pixels<R, V, kSigned>(sums, x, k * kQuad, weights);
       }
       if (rest != 0) {  // x may end here
-        load_panels<V>(weights, w, panel);
+        load_panels<V>(weights, w, kPanel * kQuad);
         add_rests<R, V, kSigned>(sums, x, whole * kQuad, rest, weights);
-        w += kPanel * kQuad;
+        w += step;
       }
     }
     store_rows<R, V>(Epilogue(epilogue), sums, row, channel, left);
@@ -59,7 +60,7 @@ struct Block {
   // As many panels, V at a time, then less.
   template <int V, bool kSigned>
   void run(const Strip& strip, int64_t panels) {
-    for (; panels >= V; panels -= V, weight += V * panel, channel += V * kPanel, left -= V * kPanel) {
+    for (; panels >= V; panels -= V, weight += V * kPanel * kQuad, channel += V * kPanel, left -= V * kPanel) {
       tiles<rows_of_tile<V>(), V, kSigned>(strip, 0);
     }
     if constexpr (V > 1) {
@@ -72,7 +73,7 @@ template <bool kSigned>
 void walk(const ConvArgs& a, int64_t begin, int64_t end) {
   const ConvShape& s = a.shape;
   const bool depthwise = s.depthwise();
-  const int64_t strips = a.strips(), blocks = a.blocks(), bundle_blocks = a.bundle_blocks(), segments = a.segments();
+  const int64_t strips = a.strips(), blocks = a.blocks(), bundle_blocks = s.blocks(), segments = a.segments();
   const int64_t most = a.column(), image_strips = a.image_strips();
   const int64_t panels = s.panels(), bundle_channels = s.bundle_channels(), bundle_depth = s.bundle_depth();
   const Epilogue epilogue(a);
@@ -88,8 +89,8 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
     const int64_t block = inside / height;
     const int64_t number = column * most + inside % height;
     const int64_t bundle = block / bundle_blocks;
-    const int64_t first = block % bundle_blocks * panels / bundle_blocks;
-    const int64_t last = (block % bundle_blocks + 1) * panels / bundle_blocks;
+    const int64_t first = s.first_panel(block % bundle_blocks);
+    const int64_t last = s.first_panel(block % bundle_blocks + 1);
     if (depthwise) {
       const int64_t line = number % image_strips / segments * a.strip_lines();
       const int64_t from = number % segments * kStripRows;
@@ -105,6 +106,7 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
     if (number != found) strip.find(number * kStripRows);
     found = number;
     tiles.weight = a.weight + (bundle * panels + first) * s.panel();
+    tiles.width = last - first;
     tiles.shift = bundle * bundle_depth;
     tiles.channel = bundle * bundle_channels + first * kPanel;
     tiles.left = bundle_channels - first * kPanel;

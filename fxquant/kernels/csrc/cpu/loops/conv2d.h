@@ -5,8 +5,7 @@
 
 namespace fxquant {
 
-constexpr int64_t kStripRows = 24;   // pixels of the result that a task has at most
-constexpr int64_t kBlockPanels = 4;  // 16 channels each, as well
+constexpr int64_t kStripRows = 24;  // pixels of the result that a task has at most
 
 // All that a convolution reads and writes. No more memory is needed, but 256 KB of the stack.
 struct ConvArgs {
@@ -59,8 +58,7 @@ struct ConvArgs {
   FXQ_INLINE int64_t strips() const {
     return shape.depthwise() ? shape.batch * image_strips() : (shape.rows() + kStripRows - 1) / kStripRows;
   }
-  FXQ_INLINE int64_t bundle_blocks() const { return (shape.panels() + kBlockPanels - 1) / kBlockPanels; }
-  FXQ_INLINE int64_t blocks() const { return shape.bundles() * bundle_blocks(); }
+  FXQ_INLINE int64_t blocks() const { return shape.bundles() * shape.blocks(); }
   // The order of tasks: so many successive strips of a block, then those of the next block, then the next strips.
   FXQ_INLINE int64_t column() const {
     constexpr int64_t kNear = 256 << 10;  // bytes that stay in the second cache

@@ -264,8 +264,8 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
       row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
     }
     const int64_t before = place_of(a.b_matrices, batch) * panels;
-    const int64_t begin_panel = i % column_blocks * kBlockPanels;
-    const int64_t end_panel = begin_panel + kBlockPanels < panels ? begin_panel + kBlockPanels : panels;
+    const int64_t begin_panel = i % column_blocks * kTaskPanels;
+    const int64_t end_panel = begin_panel + kTaskPanels < panels ? begin_panel + kTaskPanels : panels;
     for (int64_t p = begin_panel; p < end_panel; p += kVectors) {
       for (int64_t r = 0; r < count; r += kRows) {
         const Place place{rows + r,

@@ -6,8 +6,8 @@
 
 namespace fxquant {
 
-constexpr int64_t kBlockRows = 48;    // of a task
-constexpr int64_t kBlockPanels = 16;  // of a task at most
+constexpr int64_t kBlockRows = 48;   // of a task
+constexpr int64_t kTaskPanels = 16;  // of a task at most
 
 // Matrices of bytes, to be put in the order in which they are multiplied.
 struct PackArgs {
@@ -60,7 +60,7 @@ struct MatmulArgs {
   int64_t quads() const { return (depth + kQuad - 1) / kQuad; }
   int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
   int64_t row_blocks() const { return (rows + kBlockRows - 1) / kBlockRows; }
-  int64_t column_blocks() const { return (panels() + kBlockPanels - 1) / kBlockPanels; }
+  int64_t column_blocks() const { return (panels() + kTaskPanels - 1) / kTaskPanels; }
 };
 
 }  // namespace fxquant
