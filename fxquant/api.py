@@ -83,6 +83,7 @@ def convert(
     check: Any = None,
     allow_uncalibrated: bool = False,
     engine: str | None = None,
+    tune: Any = None,
 ) -> GraphModule:
     """Make the quantized model. ``prepared`` is not changed, so it can be converted again.
 
@@ -99,6 +100,10 @@ def convert(
             same native loops in the same order, recorded when a shape of the inputs comes the second time, and then run
             without Python and allocations between them; the bits are the same. None: programs, where the native library
             was loaded. Under ``torch.compile``, ``torch.export`` and on other devices the graph runs in any case.
+        tune: A batch, of the size that the model is going to run on, on which every unit is measured on this machine
+            with the number of threads that is set: in int8 and in float. What is faster in float, borders counted,
+            stays float. The table is printed, and is the result's ``tuning``; its ``coverage`` gives the reasons. The
+            model as a whole is measured, too: if float is the fastest, all of it stays float.
 
     Returns:
         A new ``torch.fx.GraphModule`` with the float model's signature, on its device. Its ``quant_plan`` says what was
@@ -108,14 +113,14 @@ def convert(
         ``MethodError``. Threads may call it at once.
 
     Raises:
-        InputError: ``prepared`` is neither.
+        InputError: ``prepared`` is neither; or ``tune`` is given for another form, a shell, or does not fit the model.
         CalibrationError: a value was never observed, or a weight is not finite; the message names it.
         UnknownNameError: ``to`` is none of the three, or ``engine`` none of the two.
         KernelError: ``engine="program"``, and there is no native library.
     """
     if not isinstance(prepared, Quantizer):
         prepared = quantizer_of(prepared, allow_uncalibrated=allow_uncalibrated)
-    return prepared.convert(to=to, check=check, allow_uncalibrated=allow_uncalibrated, engine=engine)
+    return prepared.convert(to=to, check=check, allow_uncalibrated=allow_uncalibrated, engine=engine, tune=tune)
 
 
 def quantize(

@@ -12,10 +12,10 @@ from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
 from fxquant.coverage import Coverage
-from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
+from fxquant.errors import CalibrationError, DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
 from fxquant.fake_quantize.base import observer_in
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
-from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.graph.query import module_of, nodes_by_name, qualified_name
 from fxquant.graph.tracing import copy_of
 from fxquant.nn.weight import all_finite
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -23,11 +23,12 @@ from fxquant.passes.configure import unused_rules
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
 from fxquant.qconfig import QConfig, QConfigMapping, UnusedRule
+from fxquant.spec import TensorRef
 
 LONGEST_LISTING = 20
 """Lines that a message lists before it says how many more there are."""
 
-RESERVED = ("_engine", "observers", "parity", "preparation", "quant_plan", "snapshots", "weight_layers")
+RESERVED = ("_engine", "observers", "parity", "preparation", "quant_plan", "snapshots", "tuning", "weight_layers")
 """Names that a converted model or a state dict needs for itself."""
 
 
@@ -153,6 +154,24 @@ def listing(lines: Sequence[str]) -> str:
     """Lines of a message, one below the other, the first twenty."""
     more = [f"and {len(lines) - LONGEST_LISTING} more"] if len(lines) > LONGEST_LISTING else []
     return "\n            ".join([*lines[:LONGEST_LISTING], *more])
+
+
+def never_observed(missing: Sequence[TensorRef], gm: GraphModule, plan: QuantPlan) -> CalibrationError:
+    """The error to raise where values have no range: each with the units that make and read it."""
+    nodes = nodes_by_name(gm)
+    uses: dict[TensorRef, list[str]] = {ref: [] for ref in missing}
+    for unit in plan.units:
+        where = qualified_name(nodes[unit.nodes[0]]) or unit.root
+        for role, ref in unit.roles.items():
+            if ref in uses:
+                uses[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
+    lines = [f"{ref.name} ({', '.join(dict.fromkeys(names))})" for ref, names in uses.items()]
+    return CalibrationError(
+        f"{len(missing)} values have no range: no calibration batch held a finite number for them",
+        got=listing(lines),
+        hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
+        "convert(..., allow_uncalibrated=True) makes a shell to load a state dict into",
+    )
 
 
 def warn_of_non_finite_values(observers: nn.ModuleDict) -> None:

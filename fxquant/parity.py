@@ -132,7 +132,7 @@ def measure_parity(
     nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
     present = [(unit, nodes[unit.root]) for unit in plan.units if unit.root in nodes]
     measured = [(unit, node, module_of(node)) for unit, node in present]
-    if not present:
+    if plan.units and not present:
         raise InputError(
             "no unit of the plan is found in the int8 model",
             got=f"{len(plan.units)} units planned, none of them a node of the graph",

@@ -23,7 +23,7 @@ from fxquant.checks import (
     checked_input_observer,
     distinct,
     in_eval,
-    listing,
+    never_observed,
     warn_of_non_finite_values,
     warn_of_unused_rules,
 )
@@ -33,16 +33,16 @@ from fxquant.errors import CalibrationError, UnknownNameError, warn
 from fxquant.fake_quantize.base import disable_fake_quant
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind
-from fxquant.graph.query import follow, nodes_by_name, qualified_name
+from fxquant.graph.query import follow, nodes_by_name
 from fxquant.graph.tracing import trace
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.observers.defaults import get_default_qconfig_mapping
-from fxquant.parity import Parity, measure_parity
+from fxquant.parity import Parity, measure_parity, plan_of
 from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.instruments import instruments_for
-from fxquant.passes.lower_units import HandlerView
+from fxquant.passes.lower_units import declined_by_handlers
 from fxquant.passes.manager import PassManager, Snapshot
 from fxquant.passes.pipelines import CONVERT, PREPARE
 from fxquant.passes.take_integers import layers_of_own_integers
@@ -53,6 +53,7 @@ from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
 from fxquant.settings import read_settings
 from fxquant.spec import Fixed, Handled, Means, Observed, QParams, SharedWith, TensorRef
+from fxquant.tuning.tune import check_tunable, tuned
 from fxquant.undo import RunState
 
 
@@ -182,7 +183,13 @@ class Quantizer:
         return self.convert(to="fake_quant")
 
     def convert(
-        self, *, to: str = "int8", check: Any = None, allow_uncalibrated: bool = False, engine: str | None = None
+        self,
+        *,
+        to: str = "int8",
+        check: Any = None,
+        allow_uncalibrated: bool = False,
+        engine: str | None = None,
+        tune: Any = None,
     ) -> GraphModule:
         """A new module; see :func:`convert`."""
         if to not in CONVERT:
@@ -191,25 +198,44 @@ class Quantizer:
             )
         if to == "int8":
             check_operators(self.backend)
-        gm = copy.deepcopy(self.graph_module)
+        if tune is not None:
+            check_tunable(to, allow_uncalibrated)
         qparams = self._qparams(allow_uncalibrated)
         warn_of_non_finite_values(self.observers)
-        declined = self._declined(gm, self.plan.with_observations(qparams))
-        ctx = self.context(self.plan.with_observations(qparams, declined))
+        declined = declined_by_handlers(self.graph_module, self.plan.with_observations(qparams), self.handlers)
+
+        def make(in_float: Sequence[Rejection] = ()) -> Any:
+            return self._form(to, engine, self.plan.with_observations(qparams, (*declined, *in_float)))
+
+        if tune is None:
+            converted = make()
+        else:
+            batch = inputs_of(tune, self.example_args, "the batch to tune on")
+            plan = self.plan.with_observations(qparams, declined)
+            converted, tuning = tuned(self.graph_module, plan, make, *batch)
+            converted.tuning = tuning
+            print(tuning)
+        if check is not None:
+            converted.parity = self._check(converted if to == "int8" else self.convert(), check, qparams)
+        return converted
+
+    def _form(self, to: str, engine: str | None, plan: QuantPlan) -> GraphModule:
+        """A new module, by this plan."""
+        ctx = self.context(plan)
         manager = PassManager(CONVERT[to], instruments_for(read_settings()), first=len(self.snapshots))
-        converted: Any = manager.run(gm, ctx)
+        converted: Any = manager.run(copy.deepcopy(self.graph_module), ctx)
         converted.eval()  # the modules that passes made, too
         follow(converted, self.graph_module)
         converted.quant_plan = ctx.plan
         converted.snapshots = self.snapshots + manager.snapshots
         attach_engine(converted, engine, to)
-        if check is not None:
-            converted.parity = self._check(converted if to == "int8" else self.convert(), check)
         return converted
 
-    def _check(self, int8: GraphModule, batch: Any) -> Parity:
+    def _check(self, int8: GraphModule, batch: Any, qparams: Mapping[TensorRef, QParams]) -> Parity:
         args, kwargs = inputs_of(batch, self.example_args, "the batch to check parity on")
-        found = measure_parity(int8, self.convert(to="fake_quant"), args, kwargs)
+        refused = plan_of(int8).rejections[len(self.plan.rejections) :]
+        simulated = self._form("fake_quant", None, self.plan.with_observations(qparams, refused))
+        found = measure_parity(int8, simulated, args, kwargs)
         print(found)
         for row in found.breaches:
             warn(row.breach, at=row.unit, got=row)
@@ -339,41 +365,8 @@ class Quantizer:
                     unknown = torch.full((1,), float("nan"), dtype=torch.float32)
                     found[ref] = QParams(observer.scheme, unknown, torch.zeros(1, dtype=torch.int32))
         if missing and not allow_uncalibrated:
-            raise self._never_observed(missing)
+            raise never_observed(missing, self.graph_module, self.plan)
         return found
-
-    def _never_observed(self, missing: list[TensorRef]) -> CalibrationError:
-        nodes = nodes_by_name(self.graph_module)
-        uses: dict[TensorRef, list[str]] = {ref: [] for ref in missing}
-        for unit in self.plan.units:
-            where = qualified_name(nodes[unit.nodes[0]]) or unit.root
-            for role, ref in unit.roles.items():
-                if ref in uses:
-                    uses[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
-        lines = [f"{ref.name} ({', '.join(dict.fromkeys(names))})" for ref, names in uses.items()]
-        return CalibrationError(
-            f"{len(missing)} values have no range: no calibration batch held a finite number for them",
-            got=listing(lines),
-            hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
-            "convert(..., allow_uncalibrated=True) makes a shell to load a state dict into",
-        )
-
-    def _declined(self, gm: GraphModule, plan: QuantPlan) -> list[Rejection]:
-        """The units whose handler answers NotImplemented, found out on a copy so that every form knows of it."""
-        if not self.handlers:
-            return []
-        scratch = copy.deepcopy(gm)
-        nodes, view = nodes_by_name(scratch), HandlerView(scratch, plan)
-        refused = []
-        for unit in plan.units:
-            handler = self.handlers.get(unit.root)
-            if handler is None:
-                continue
-            with scratch.graph.inserting_before(nodes[unit.root]):
-                answer = handler.quantize(view, nodes[unit.root], lambda arg: arg)
-            if answer is NotImplemented:
-                refused.append(Rejection(unit.root, unit.pattern, "its handler declined (NotImplemented)"))
-        return refused
 
 
 def _as_tuple(items: Any) -> tuple[Any, ...]:

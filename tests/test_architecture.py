@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nn", "patterns"),
     ("backends", "engine"),
     ("passes",),
-    ("calibration", "coverage", "parity", "noise", "algorithms", "checks", "undo"),
+    ("calibration", "coverage", "parity", "noise", "algorithms", "checks", "tuning", "undo"),
     ("quantizer", "qat", "learned_rounding", "api", "distributed", "export"),
     ("__main__", "cli", "demo", "samples"),
 )

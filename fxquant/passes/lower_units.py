@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +20,7 @@ from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.activation import CLAMPS, clamp_of
 from fxquant.patterns.pattern import Build, Pattern, UnitView
-from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.plan import QuantPlan, QuantUnit, Rejection
 from fxquant.spec import Dynamic, QParams, TensorRef
 
 
@@ -52,6 +54,30 @@ class HandlerView:
     def add_module(self, name: str, module: nn.Module) -> str:
         """Put a module into the converted model; the answer is the target to call it by."""
         return add_module(self.root, name, module)
+
+
+def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str, Any]) -> list[Rejection]:
+    """The units whose handler answers NotImplemented, found out on a copy so that every form knows of it.
+
+    Args:
+        gm: The float graph.
+        plan: With the grids of all values.
+        handlers: By the roots of their units.
+    """
+    if not handlers:
+        return []
+    scratch = copy.deepcopy(gm)
+    nodes, view = nodes_by_name(scratch), HandlerView(scratch, plan)
+    refused = []
+    for unit in plan.units:
+        handler = handlers.get(unit.root)
+        if handler is None:
+            continue
+        with scratch.graph.inserting_before(nodes[unit.root]):
+            answer = handler.quantize(view, nodes[unit.root], lambda arg: arg)
+        if answer is NotImplemented:
+            refused.append(Rejection(unit.root, unit.pattern, "its handler declined (NotImplemented)"))
+    return refused
 
 
 @dataclass(slots=True)
