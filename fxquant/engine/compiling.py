@@ -14,29 +14,36 @@ from torch.utils import _pytree as pytree
 
 from fxquant.engine.generated import function_of
 from fxquant.engine.plan import Geometry, Plan, ProgramStep, PythonStep, Watched, geometry_of, needs_gradient
+from fxquant.engine.settling import Settled
 from fxquant.errors import KernelError
 from fxquant.graph.query import module_of
 from fxquant.kernels.recording import Looking, NotRecordableError, Recording
 from fxquant.nn.base import QuantizedModule
 
 
-def compile_graph(gm: GraphModule, inputs: Sequence[Any]) -> tuple[Plan, Any]:
+def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True) -> tuple[Plan | None, Any]:
     """A plan for inputs of these shapes, and the result for these.
 
     Every node is run once. One that does nothing but launch native loops and look at tensors in another way becomes
-    part of a program; what stands between two such nodes stays Python.
+    part of a program; one that depends on nothing but shapes and parameters is settled: its value is kept; what is left
+    between programs stays Python.
 
     Args:
         gm: On the CPU; every unit was run before.
         inputs: A value for each placeholder.
+        settle: Whether values may be kept.
+
+    Returns:
+        The plan; None if a value was kept that the graph changes later, or hands out: it needs one that keeps none.
     """
-    compiler = _Compiler(gm)
+    settled = Settled(enabled=settle)
+    compiler = _Compiler(gm, settled)
     try:
         result = compiler.run(inputs)
     except BaseException:
         compiler.abandon()
         raise
-    return compiler.plan(), result
+    return compiler.plan() if settled.holds(result) else None, result
 
 
 @dataclass(slots=True)
@@ -51,8 +58,9 @@ class _Stretch:
 
 
 class _Compiler:
-    def __init__(self, gm: GraphModule) -> None:
+    def __init__(self, gm: GraphModule, settled: Settled) -> None:
         self._gm = gm
+        self._settled = settled
         self._values: dict[Node, Any] = {}
         self._place: dict[Node, int] = {}
         self._fixed: dict[Node, Any] = {}
@@ -70,7 +78,7 @@ class _Compiler:
             self._values[node] = value
             self._at(node)
         for node in nodes:  # first, so that they interrupt nothing
-            if node.op == "get_attr":
+            if node.op == "get_attr" and not self._is_constant(node):
                 self._by_python(node)
         for node in nodes:
             if node.op in ("call_module", "call_function", "call_method"):
@@ -93,12 +101,31 @@ class _Compiler:
             tuple(place for place, last in last_use.items() if last == index and place != result)
             for index in range(len(steps))
         )
-        return Plan(steps, len(self._place), unused, result, tuple(self._watched.values()))
+        kept = self._settled.values
+        settled = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
+        return Plan(steps, len(self._place), unused, result, (*self._watched.values(), *self._settled.watched), settled)
 
     def _at(self, node: Node) -> int:
         return self._place.setdefault(node, len(self._place))
 
+    def _is_constant(self, node: Node) -> bool:
+        """Whether a node's value is kept from here on."""
+        if node.op == "get_attr":
+            path, _, name = str(node.target).rpartition(".")
+            owner = self._gm.get_submodule(path)
+            settled = self._settled.add_attribute(node, owner, name, self._call(node))
+        else:
+            settled = self._settled.attempt(node, self._fixed.__contains__, lambda: self._call(node))
+        if not settled:
+            return False
+        self._values[node] = value = self._settled.values[node]
+        if not _holds_tensors(value):
+            self._fixed[node] = value
+        return True
+
     def _place_node(self, node: Node) -> None:
+        if self._is_constant(node):
+            return
         if node.op != "call_module" and not any(used in self._varying for used in node.all_input_nodes):
             try:
                 with Looking():
@@ -127,7 +154,12 @@ class _Compiler:
             self._open = _Stretch(Recording())
         stretch = self._open
         assert stretch.recording is not None
-        read = (used for used in node.all_input_nodes if used not in self._fixed and used not in stretch.nodes)
+        kept = self._settled.values
+        read = (
+            used
+            for used in node.all_input_nodes
+            if used not in self._fixed and used not in kept and used not in stretch.nodes
+        )
         for used in [used for used in read if used not in stretch.inputs]:
             if type(value := self._values[used]) is not Tensor:
                 return self._not_recorded(stretch)
@@ -138,6 +170,7 @@ class _Compiler:
         except NotRecordableError:
             return self._not_recorded(stretch)
         self._values[node] = value
+        self._settled.note_read(node)
         stretch.nodes.append(node)
         if isinstance(module, QuantizedModule):
             self._watch(str(node.target), module)
@@ -155,6 +188,7 @@ class _Compiler:
             self._close()
         if self._open is None:
             self._open = _Stretch(None)
+        self._settled.note_read(node)
         value = self._call(node)
         self._values[node] = value
         if node.op != "get_attr" and not isinstance(value, Tensor) and not _holds_tensors(value):

@@ -95,6 +95,20 @@ class Watched:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WatchedTensor:
+    """A parameter or buffer that steps read, or of which constants were computed."""
+
+    owner: nn.Module
+    name: str
+    tensor: Tensor
+    version: int
+
+    def is_as_before(self) -> bool:
+        """Whether it is the same tensor, with the same values."""
+        return getattr(self.owner, self.name, None) is self.tensor and self.tensor._version == self.version
+
+
 @dataclass(slots=True)
 class Plan:
     """Runs a graph step by step."""
@@ -104,7 +118,9 @@ class Plan:
     unused: tuple[tuple[int, ...], ...]
     """After each step: the places whose values nobody reads any more."""
     result: int
-    watched: tuple[Watched, ...]
+    watched: tuple[Watched | WatchedTensor, ...]
+    settled: tuple[tuple[int, Any], ...] = ()
+    """Places whose values are the same in each call, and these."""
     holds: bool = True
     """Whether shapes always were as when it was made."""
     used: int = 0
@@ -117,6 +133,8 @@ class Plan:
     def run(self, module: nn.Module, inputs: Sequence[Any]) -> Any:
         """The graph's result."""
         values: list[Any] = [*inputs, *[None] * (self.places - len(inputs))]
+        for place, value in self.settled:
+            values[place] = value
         for step, unused in zip(self.steps, self.unused, strict=True):
             results = step.run(module, [values[place] for place in step.takes])
             for place, value in zip(step.gives, results, strict=True):

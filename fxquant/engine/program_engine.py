@@ -45,7 +45,8 @@ class ProgramEngine:
 
     def __init__(self) -> None:
         self._plans: dict[Hashable, Plan] = {}
-        self._seen: dict[Hashable, None] = {}
+        self._seen: dict[Hashable, bool] = {}
+        """Shapes that came -> whether what follows from them and from parameters is the same in each call."""
         self._lock = threading.Lock()
         self._clock = itertools.count(1)
 
@@ -89,10 +90,13 @@ class ProgramEngine:
             if len(self._seen) >= SEEN:
                 self._seen = {}
             result = forward(gm, *args)
-            self._seen[key] = None
+            self._seen.setdefault(key, True)
             return result
         try:
-            plan, result = compile_graph(gm, args)
+            plan, result = compile_graph(gm, args, settle=self._seen[key])
+            if plan is None:  # the next call makes one that keeps less
+                self._seen[key] = False
+                return result
             plans = {**self._plans, key: plan}
             if len(plans) > PLANS:
                 del plans[min(plans, key=lambda each: plans[each].used)]

@@ -61,6 +61,20 @@ class Looking(_Mode):
         return _looked_at(self, func, args, kwargs or {})
 
 
+class Settling(_Mode):
+    """Lets calls compute what is the same each time, and refuses random numbers.
+
+    Inside it operators that draw raise ``NotRecordableError``.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise NotRecordableError(str(func))
+        return func(*args, **(kwargs or {}))
+
+
 class Recording(_Mode):
     """What a thread runs inside :meth:`attempt`, recorded until :meth:`finish` or :meth:`drop`.
 
@@ -254,6 +268,25 @@ def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float
     return made
 
 
+def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    if not dims:
+        raise NotRecordableError("a roll of all elements in a row")
+    pieces = [(x, made := recording._own(torch.empty_like(x, memory_format=torch.contiguous_format)))]
+    for shift, dim in zip(shifts, dims, strict=True):
+        length = x.shape[dim]
+        shift = shift % length if length else 0
+        parts = ((0, length - shift, shift), (length - shift, shift, 0))  # from where, how many, to where
+        pieces = [
+            (source.narrow(dim, start, count), to.narrow(dim, end, count))
+            for source, to in pieces
+            for start, count, end in parts
+            if count
+        ]
+    for source, to in pieces:
+        recording.copy(to, source)
+    return made
+
+
 def _by_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def look_up(recording: Recording, x: Tensor, *args: Any) -> Tensor:
         if x.dtype not in (torch.uint8, torch.int8):
@@ -274,6 +307,7 @@ TRANSLATED: Mapping[Any, Callable[..., Any]] = {
     _aten.clone.default: _copied,
     _aten.copy_.default: _copied_into,
     _aten.constant_pad_nd.default: _padded,
+    _aten.roll.default: _rolled,
     _aten._unsafe_view.default: lambda recording, x, size: x.view(size),
     _aten.bitwise_xor.Scalar: _by_table(torch.bitwise_xor),
     _aten.bitwise_not.default: _by_table(torch.bitwise_not),
