@@ -1,6 +1,8 @@
 """fxquant quantizes PyTorch models by rewriting their torch.fx graphs: calibrated int8, and its exact simulation."""
 
 from fxquant import fake_quantize, kernels, nn
+from fxquant.analysis.compare import compare
+from fxquant.analysis.comparison import Comparison, LayerComparison
 from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
@@ -75,6 +77,7 @@ __all__ = [
     "AdaRoundFakeQuantize",
     "Backend",
     "Clamp",
+    "Comparison",
     "EntropyObserver",
     "FakeQuantize",
     "FakeQuantizeBase",
@@ -84,6 +87,7 @@ __all__ = [
     "FxQuantError",
     "FxQuantWarning",
     "HistogramObserver",
+    "LayerComparison",
     "LearnableFakeQuantize",
     "Lower",
     "LoweringRule",
@@ -111,6 +115,7 @@ __all__ = [
     "UnitView",
     "adaround",
     "calibrate",
+    "compare",
     "convert",
     "default_dynamic_qconfig",
     "disable_fake_quant",

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends", "engine"),
     ("passes",),
     ("calibration", "coverage", "parity", "noise", "algorithms", "checks", "tuning", "undo"),
-    ("quantizer", "qat", "learned_rounding", "api", "distributed", "export"),
+    ("quantizer", "qat", "learned_rounding", "api", "distributed", "export", "analysis"),
     ("__main__", "cli", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
@@ -97,6 +97,15 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/observe_weights.py",
         "passes/pipelines.py",
         "passes/rounding.py",
+    ),
+    # What a comparison finds, and what it says of it, is the answer of all of these.
+    "analysis/test_compare.py": (
+        "analysis/counterpart.py",
+        "analysis/facts.py",
+        "analysis/places.py",
+        "analysis/stepping.py",
+        "analysis/suspects.py",
+        "analysis/weights.py",
     ),
     # Into training and back is one way.
     "test_qat.py": ("passes/insert_training_fake_quant.py", "passes/take_fake_quant_out.py"),

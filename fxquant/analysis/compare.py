@@ -1,0 +1,209 @@
+"""Compares a quantized model with its float model, layer by layer: each alone, and with all that came before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from fxquant.analysis.comparison import Comparison, LayerComparison, Unmatched, sorted_by_harm
+from fxquant.analysis.counterpart import check_float_model, float_graph, is_trainable
+from fxquant.analysis.deviation import DeviationSums
+from fxquant.analysis.inputs import batches_of
+from fxquant.analysis.places import Place, Places, places_of
+from fxquant.analysis.stepping import Stepper, ValuesOnDemand
+from fxquant.analysis.suspects import cause_of, fault_of
+from fxquant.errors import InputError
+from fxquant.graph.inputs import bind
+from fxquant.graph.shapes import unchanged_state
+from fxquant.parity import plan_of
+from fxquant.qat import quantizer_of
+from fxquant.quantizer import Quantizer
+
+
+def compare(
+    float_model: nn.Module | Quantizer,
+    quantized_model: nn.Module,
+    data: Iterable[Any],
+    *,
+    num_batches: int | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Find the layer that spoils a quantized model: each layer alone, and with all that came before it.
+
+    Both models run side by side, a node at a time. Of every layer sums are kept, not values: memory does not grow with
+    the number of batches, and holds about what one batch needs in each model.
+
+    Args:
+        float_model: The model that was quantized; or what :func:`prepare` gave of it; or the model of
+            :func:`prepare_qat`, which is then run without its roundings.
+        quantized_model: What :func:`convert` gave, in any form, from :func:`prepare` or :func:`prepare_qat`, also if it
+            was pickled and loaded since; or the model of :func:`prepare_qat` itself, as it would be converted.
+        data: Yields batches, as for :func:`calibrate`.
+        num_batches: Stop after so many.
+        progress: Show a progress bar.
+
+    Returns:
+        A table of the layers, the most harmful first. A layer that differs from the float model by more than rounding
+        explains (other weights, a scale that its readers do not know) comes before all others, and is told so.
+        An interrupt gives what was measured until then.
+
+    Raises:
+        InputError: a model is of the wrong kind, no layer of one is found in the other (the message says which, and
+            why), or a batch does not run.
+        CalibrationError: ``data`` holds no batch.
+
+    Example:
+        >>> import torch, fxquant
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+        >>> data = [torch.randn(16, 8)]
+        >>> int8 = fxquant.quantize(model, data, progress=False)
+        >>> found = compare(model, int8, data, progress=False)
+        >>> [(row.name, row.isolated.sqnr > 30) for row in found.worst(1)]
+        [('2', True)]
+    """
+    check_float_model(float_model)
+    quantized = _quantized(quantized_model)
+    example, batches = batches_of(data, quantized, num_batches=num_batches, progress=progress, what="compare")
+    floats = float_graph(float_model, quantized, *example)
+    places = places_of(quantized, plan_of(quantized), floats)
+    if not places.by_node:
+        raise InputError(
+            "no layer of the quantized model is found in the float model",
+            got="\n            ".join(f"{each.unit}: {each.reason}" for each in places.unmatched[:10]) or "no unit",
+            expected="the model that was quantized",
+            hint="compare(prepared, …) takes the graph that prepare made, in place of the float model",
+        )
+    run = _Run(floats, quantized, places)
+    with torch.no_grad(), unchanged_state(floats), unchanged_state(quantized):
+        try:
+            for args, kwargs in batches:
+                run.add(args, kwargs)
+        except KeyboardInterrupt:
+            if not run.batches:
+                raise
+    return run.result()
+
+
+def _quantized(model: object) -> GraphModule:
+    if isinstance(model, Quantizer):
+        raise InputError(
+            "compare takes a quantized model second",
+            got="what prepare gave",
+            expected="what convert gave",
+            hint="convert(prepared), or convert(prepared, to='fake_quant')",
+        )
+    if isinstance(model, nn.Module) and is_trainable(model):
+        return quantizer_of(model).convert(to="fake_quant")
+    plan_of(model)  # type: ignore[arg-type]  # raises where it is nothing of the kind
+    assert isinstance(model, GraphModule)  # only these have a plan
+    return model
+
+
+class _Run:
+    """Three runs side by side: the float model; the quantized one; and the quantized one on the float model's values.
+
+    In the third, every value is replaced by that of the float model, rounded as the layers that read it expect, as
+    soon as it has been measured: so nothing accumulates.
+    """
+
+    def __init__(self, floats: GraphModule, quantized: GraphModule, places: Places) -> None:
+        self._floats, self._quantized, self._places = floats, quantized, places
+        self._alone = {place: DeviationSums() for place in places.by_node.values()}
+        self._here = {place: DeviationSums() for place in places.by_node.values()}
+        self._output = DeviationSums()
+        self._other: dict[Place, str] = {}
+        """Places that turned out to hold values of another kind in the two models -> how."""
+        self.batches = 0
+
+    def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Measure one batch."""
+        floats, places = self._floats, self._places
+        demand: Counter[Node] = Counter()
+        for place in places.by_node.values():
+            demand.update(place.reads)
+        demand.update(places.replaced.values())
+        exact = ValuesOnDemand(floats, bind(floats, args, kwargs, "this batch"), demand)
+        bound = bind(self._quantized, args, kwargs, "this batch")
+        here, alone = Stepper(self._quantized, bound), Stepper(self._quantized, bound)
+        for node in self._quantized.graph.nodes:
+            value, isolated = here.step(node), alone.step(node)
+            if (known := places.by_node.get(node)) is not None:
+                alone.env[node] = self._measure(known, value, isolated, exact)
+            elif (source := places.replaced.get(node)) is not None:
+                alone.env[node] = _in_place_of(isolated, exact.look(source))
+                exact.done_with(source)
+            here.free_after(node)
+            alone.free_after(node)
+            if node.op == "output":
+                expected = exact.look(next(n for n in floats.graph.nodes if n.op == "output"))
+                for want, got in zip(*(_tensors(v) for v in (expected, value)), strict=False):
+                    if want.shape == got.shape:
+                        self._output.add(want, got, -1)
+        self.batches += 1
+
+    def _measure(self, place: Place, value: Any, isolated: Any, exact: ValuesOnDemand) -> Any:
+        """Add up one layer, and answer with what stands for the float model's value in its place."""
+        expected = exact.look(place.source)
+        result = place.real(value)
+        alike = _are_alike(expected, result)
+        replaced = place.stored_form(expected, isolated) if alike or not isinstance(expected, Tensor) else isolated
+        if alike and place not in self._other:
+            given = place.given(exact.look)
+            axis = place.channel_axis(expected)
+            self._here[place].add(expected, result, axis)
+            self._alone[place].add(given, place.real(isolated), axis)
+            place.facts.look(given, place.grid)
+        elif isinstance(expected, Tensor) and isinstance(result, Tensor):
+            self._other[place] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"
+        for node in place.reads:
+            exact.done_with(node)
+        return replaced
+
+    def result(self) -> Comparison:
+        """What was measured so far."""
+        rows = []
+        for index, (node, place) in enumerate(self._places.by_node.items()):
+            alone, here = self._alone[place], self._here[place]
+            if place in self._other or not len(here.signal) or (place.only_moves and not float(alone.noise.sum())):
+                continue
+            weight = None if place.weights is None else place.weights.deviation()
+            isolated = alone.result()
+            rows.append(
+                LayerComparison(
+                    unit=place.name,
+                    name=place.title,
+                    module=place.module,
+                    pattern=place.pattern,
+                    line=place.line,
+                    place=index,
+                    isolated=isolated,
+                    accumulated=here.result(),
+                    weight=weight,
+                    fault=fault_of(place, node),
+                    cause=cause_of(place, isolated, weight, alone),
+                    overrun=alone.total_lost,
+                )
+            )
+        other = tuple(Unmatched(place.name, reason) for place, reason in self._other.items())
+        return Comparison(sorted_by_harm(rows), self._output.result(), self.batches, self._places.unmatched + other)
+
+
+def _are_alike(expected: Any, result: Any) -> bool:
+    return isinstance(expected, Tensor) and isinstance(result, Tensor) and expected.shape == result.shape
+
+
+def _in_place_of(value: Any, expected: Any) -> Any:
+    """The float model's value, where it is of the same kind as the quantized model's."""
+    if not _are_alike(expected, value) or value.dtype != expected.dtype:
+        return value
+    return expected
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]

@@ -1,0 +1,72 @@
+"""Batches for a model that is there already: as many leading elements of each as the model takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import chain, islice
+from typing import Any
+
+from torch.fx import GraphModule, Node
+from tqdm import tqdm
+
+from fxquant.calibration import check_iterable, inputs_of
+from fxquant.errors import CalibrationError, InputError
+from fxquant.graph.guards import require_value
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword inputs."""
+
+
+def batches_of(
+    data: Iterable[Any], model: GraphModule, *, num_batches: int | None = None, progress: bool, what: str
+) -> tuple[Call, Iterator[Call]]:
+    """The first batch, and all of them, the first too, with a progress bar.
+
+    Args:
+        data: As for ``calibrate``.
+        model: Its placeholders say how many elements of a batch are inputs.
+        num_batches: Stop after so many.
+        progress: Whether to show the bar.
+        what: Its name.
+
+    Raises:
+        InputError: ``data`` is no iterable of batches, or a batch is of another kind than the first.
+        CalibrationError: there is no batch.
+    """
+    check_iterable(data)
+    if num_batches is not None and num_batches < 0:
+        raise InputError("num_batches is negative", got=num_batches, expected="a number of batches, or None for all")
+    items = islice(data, num_batches)
+    first = next(items, None)
+    if first is None:
+        raise CalibrationError(f"there is no data to {what} on", got="no batch", expected="at least one batch")
+    example = () if isinstance(first, Mapping) else _items(first)[: taken(model)]
+    total = len(data) if isinstance(data, Sized) else None
+    if num_batches is not None:
+        total = num_batches if total is None else min(num_batches, total)
+
+    def calls() -> Iterator[Call]:
+        bar = tqdm(chain([first], items), desc=what, total=total, unit="batch", disable=not progress)
+        for index, item in enumerate(bar):
+            yield inputs_of(item, example, f"batch {index}")
+
+    return inputs_of(first, example, "batch 0"), calls()
+
+
+def taken(model: GraphModule) -> int:
+    """How many positional inputs a model takes: an argument with a default counts where the graph reads it."""
+    inputs = [node for node in model.graph.nodes if node.op == "placeholder"]
+    if any(str(node.target).startswith("*") for node in inputs):
+        return sys.maxsize
+    needed = [place for place, node in enumerate(inputs, 1) if not node.args or any(map(_reads, node.users))]
+    return max(needed, default=1)
+
+
+def _reads(user: Node) -> bool:
+    """Whether a node computes with what it is given, and does not only see to it that it is the default."""
+    return user.target is not require_value
+
+
+def _items(batch: Any) -> Sequence[Any]:
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)

@@ -1,0 +1,275 @@
+"""Where a quantized graph can be compared with the float graph: at its units, and where it puts values on grids."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from fxquant.analysis.comparison import Unmatched
+from fxquant.analysis.counterpart import FloatUnit, float_unit
+from fxquant.analysis.facts import ResultFacts
+from fxquant.analysis.weights import Weights, weights_of
+from fxquant.errors import user_line
+from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.query import VALUE, WEIGHT, module_of, module_path, nodes_by_name, tensors_of
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.quantize import Dequantize, Quantize
+from fxquant.noise import integers, real
+from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.spec import QParams, SharedWith, TensorRef
+
+CALLS = ("call_module", "call_function", "call_method")
+IMAGE_RANK = 4
+
+Rounding = Callable[[Any], Any]
+
+
+@dataclass(eq=False)
+class Place:
+    """A unit, or a value on a grid that no unit makes, in the quantized graph."""
+
+    name: str
+    """Of the float graph's node whose value it is."""
+    node: Node
+    """Of the quantized graph."""
+    source: Node
+    """Of the float graph."""
+    pattern: str
+    unit: QuantUnit | None
+    floats: FloatUnit | None
+    grid: QParams | None
+    """What the result lies on, as its readers expect; None where it is real numbers."""
+    stores_integers: bool
+    chain: tuple[nn.Module, ...] = ()
+    """Modules through which readers get the value, where they round it."""
+    roundings: Mapping[Node, Rounding] = field(default_factory=dict)
+    """Inputs of ``floats`` that are rounded before they are read."""
+    only_moves: bool = False
+    """Shares the grid of its input: rounds nothing."""
+    planned: Mapping[str, QParams] = field(default_factory=dict)
+    """Role of the unit -> the grid that its tensor has by the plan, as far as that is known."""
+    facts: ResultFacts = field(default_factory=ResultFacts)
+
+    @property
+    def layer(self) -> Node:
+        """The node of the float graph that a reader looks for: the one with the weight, else the first."""
+        if self.floats is None:
+            return self.source
+        return self.floats.layer or self.floats.members[0]
+
+    @property
+    def module(self) -> str:
+        """Path of the user's module, or of a weight."""
+        return "" if self.unit is None else str(self.layer.meta.get(WEIGHT) or module_path(self.layer)[0])
+
+    @property
+    def title(self) -> str:
+        """The path where it is that of a layer; else also which value in it."""
+        is_layer = module_path(self.layer)[1] is not None or WEIGHT in self.layer.meta
+        return self.module if self.module and is_layer else f"{self.module} ({self.name})" if self.module else self.name
+
+    @property
+    def line(self) -> str:
+        return user_line(self.layer)
+
+    @property
+    def reads(self) -> tuple[Node, ...]:
+        """What is asked of the float run."""
+        return (self.source, *(() if self.floats is None else self.floats.inputs))
+
+    def given(self, look: Callable[[Node], Any]) -> Any:
+        """What float makes of the inputs that the unit reads: of the float model's values, rounded."""
+        if self.floats is None:
+            return look(self.source)
+        return self.floats.run({n: self.roundings.get(n, _same)(look(n)) for n in self.floats.inputs})
+
+    def real(self, value: Any) -> Any:
+        """The real numbers that readers get of a value of the quantized graph."""
+        if self.stores_integers:
+            return pytree.tree_map_only(Tensor, lambda q: real(q, self.grid), value)
+        return self._rounded(value)
+
+    def rounded(self, value: Any) -> Any:
+        """What readers get of a value of the float model."""
+        if self.stores_integers and self.grid is not None:
+            return on_grid(value, self.grid)
+        own: Any = module_of(self.node)
+        return own(value) if isinstance(own, StaticFakeQuantize) else self._rounded(value)
+
+    def stored_form(self, expected: Any, value: Any) -> Any:
+        """What takes the place of ``value`` in the quantized graph where the float model's value is to be read."""
+        if isinstance(module_of(self.node), StaticFakeQuantize):
+            return value
+        if self.stores_integers and self.grid is not None:
+            grid = self.grid
+            return pytree.tree_map_only(Tensor, lambda x: integers(x, grid), expected)
+        return expected
+
+    def _rounded(self, value: Any) -> Any:
+        for module in self.chain:
+            value = pytree.tree_map_only(Tensor, module, value)
+        return value
+
+    def channel_axis(self, value: Tensor) -> int:
+        """Dimension of the value that counts channels."""
+        axis = None if self.floats is None else self.floats.channel_axis
+        if axis is None:
+            axis = 1 - value.dim() if value.dim() >= IMAGE_RANK else -1
+        return axis if -value.dim() <= axis else -1
+
+    @property
+    def layers(self) -> tuple[nn.Module, ...]:
+        """The modules that the unit calls in the quantized graph."""
+        graph = nodes_by_name(self.node.graph.owning_module)  # type: ignore[arg-type]
+        names = () if self.unit is None else self.unit.nodes
+        called = (module_of(graph[name]) for name in names if name in graph)
+        return tuple(module for module in called if module is not None)
+
+    @functools.cached_property
+    def weights(self) -> Weights | None:
+        """The unit's weight in both models; None where there is none, or where the two are stored in other forms."""
+        if self.unit is None or self.floats is None or "weight" not in self.unit.roles:
+            return None
+        layer = self.floats.layer_as_run()
+        pairs = (weights_of(layer, module) for module in self.layers)
+        return None if layer is None else next((pair for pair in pairs if pair is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where two graphs can be compared."""
+
+    by_node: Mapping[Node, Place]
+    """Node of the quantized graph -> the place; in the order of the graph."""
+    replaced: Mapping[Node, Node]
+    """Other nodes of the quantized graph -> the node of the float graph with the same value."""
+    unmatched: tuple[Unmatched, ...]
+
+
+def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> Places:
+    """Match the units and the rounded values of a quantized graph with the float graph."""
+    there, exact = nodes_by_name(quantized), nodes_by_name(floats)
+    grids = _Grids(plan, quantized)
+    found: dict[Node, Place] = {}
+    unmatched = []
+    for unit in plan.units:
+        if unit.root not in there:
+            continue  # it computed nothing: dropout, say
+        nodes = float_unit(unit, plan, floats, quantized)
+        if isinstance(nodes, str):
+            unmatched.append(Unmatched(unit.root, nodes))
+            continue
+        node = there[unit.root]
+        place = Place(
+            unit.root,
+            node,
+            exact[unit.root],
+            unit.pattern,
+            unit,
+            nodes,
+            grids.of(unit.roles.get("y")),
+            _is_stored(node),
+        )
+        place.planned = {
+            role: plan.qparams[ref]
+            for role, ref in unit.roles.items()
+            if ref in plan.qparams and not bool(torch.isnan(plan.qparams[ref].scale).any())
+        }
+        place.chain = () if place.stores_integers else _chain(node)
+        place.only_moves = "y" in unit.roles and isinstance(plan.policies.get(unit.roles["y"]), SharedWith)
+        found[node] = place
+    made = {unit.root for unit in plan.units if "y" in unit.roles}
+    for node in there.values():
+        if isinstance(module_of(node), (StaticFakeQuantize, Quantize)):
+            name = node.all_input_nodes[0].name
+            if name in made or name not in exact or _is_stored(node.all_input_nodes[0]):
+                continue
+            ref = TensorRef(name)
+            found[node] = Place(name, node, exact[name], "quantize", None, None, grids.of(ref), _is_stored(node))
+    rounding = {place.name: place for place in found.values() if place.unit is None or "y" in place.unit.roles}
+    for place in found.values():
+        if place.unit is not None and place.floats is not None:
+            place.roundings = _roundings(place.unit, place.floats, rounding, grids)
+    order = {node: index for index, node in enumerate(there.values())}
+    inside = {name for unit in plan.units for name in unit.nodes}
+    replaced = {
+        node: exact[name]
+        for name, node in there.items()
+        if node not in found and name not in inside and node.op in CALLS and name in exact
+    }
+    return Places(dict(sorted(found.items(), key=lambda item: order[item[0]])), replaced, tuple(unmatched))
+
+
+def _roundings(unit: QuantUnit, nodes: FloatUnit, places: Mapping[str, Place], grids: _Grids) -> dict[Node, Rounding]:
+    names = {unit.roles[role].name for role in unit.inputs}
+    found: dict[Node, Rounding] = {}
+    for node in nodes.inputs:
+        if node.name not in names:
+            continue
+        place, grid = places.get(node.name), grids.of(TensorRef(node.name))
+        if place is not None:
+            found[node] = place.rounded
+        elif grid is not None:
+            found[node] = functools.partial(on_grid, grid=grid)
+    return found
+
+
+def on_grid(value: Any, grid: QParams) -> Any:
+    """Tensors, in any structure, rounded to a grid."""
+    return pytree.tree_map_only(Tensor, lambda x: real(integers(x, grid), grid).to(x.dtype), value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_stored(node: Node) -> bool:
+    """Whether the value of a node of a quantized graph is stored integers."""
+    if isinstance(module_of(node), Quantize):
+        return True
+    if node.meta.get(VALUE) is None:  # a tuple, as a move of integers gives it
+        return node.op in CALLS and any(map(_is_stored, node.all_input_nodes))
+    return any(not info.dtype.is_floating_point for info in tensors_of(node))
+
+
+def _chain(node: Node) -> tuple[nn.Module, ...]:
+    """The modules that round a value for all its readers, in a graph of floats."""
+    for user in node.users:
+        module = module_of(user)
+        if isinstance(module, StaticFakeQuantize):
+            return (module,)
+        if isinstance(module, Quantize) and str(user.target).endswith(f"{node.name}_quantize"):
+            back = next((m for u in user.users if isinstance(m := module_of(u), Dequantize)), None)
+            return () if back is None else (module, back)
+    return ()
+
+
+class _Grids:
+    """The grid of each value: as planned; of a model that was loaded into a shell, as its modules have it."""
+
+    def __init__(self, plan: QuantPlan, quantized: GraphModule) -> None:
+        self._plan, self._nodes = plan, nodes_by_name(quantized)
+
+    def of(self, ref: TensorRef | None) -> QParams | None:
+        planned = None if ref is None else self._plan.qparams.get(ref)
+        if ref is None or planned is None or not bool(torch.isnan(planned.scale).any()):
+            return planned
+        owner = self._plan.grid_owner(ref)
+        module = self._module(owner.name)
+        return None if module is None else module.scaled(self._plan.grid_factor(ref))
+
+    def _module(self, name: str) -> QParams | None:
+        for at in (f"{name}_quantize", f"{name}_fake_quant", name):
+            module = module_of(self._nodes[at]) if at in self._nodes else None
+            if isinstance(module, StaticFakeQuantize):
+                return module.qparams()
+            if isinstance(module, QuantizedModule) and "y" in module._schemes:
+                return module.grid("y")
+        return None

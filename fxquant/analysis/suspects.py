@@ -1,0 +1,192 @@
+"""What spoils a layer, in words: faults that rounding does not explain, then the usual suspects, as tables of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from fxquant.analysis.deviation import Deviation, DeviationSums
+from fxquant.analysis.facts import ends
+from fxquant.analysis.places import Place
+from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.query import module_of
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight
+from fxquant.spec import QParams
+
+SAME_SCALE = 1e-3
+"""Relative: scales that differ by less are taken as one."""
+HALF = 0.5
+"""Of the noise: from here on one source is to blame."""
+OUTLIER = 20.0
+"""Times the median of the channels' peaks: a channel that reaches so far leaves the others few steps."""
+NEAR = 3.0
+"""dB: a weight that is so near to the whole makes half of the noise."""
+FEW_BITS = 6
+"""Up to so many, the width of the grid is what to look at first."""
+
+
+def fault_of(place: Place, node: Node) -> str:
+    """What rounding does not explain; empty where it may explain all."""
+    return next((found for rule in (_other_grid, _other_weight) if (found := rule(place, node))), "")
+
+
+def _other_grid(place: Place, node: Node) -> str:
+    """Grids in the modules that are not those of the plan, which the neighbours keep to."""
+    for role, used, expected in _grids_used(place, node):
+        if bool((~torch.isclose(used.scale.cpu(), expected.scale.cpu(), rtol=SAME_SCALE, atol=0.0)).any()):
+            ratio = float((used.scale / expected.scale).flatten()[0])
+            return (
+                f"the scale of {role} is {ratio:.4g} times what was planned ({float(expected.scale.flatten()[0]):.4g})"
+            )
+        if not torch.equal(used.zero_point.cpu().float(), expected.zero_point.cpu().float()):
+            return f"the zero point of {role} is not what was planned"
+    return ""
+
+
+def _grids_used(place: Place, node: Node) -> list[tuple[str, QParams, QParams]]:
+    """Role in words, the grid in the module, and the one that was planned."""
+    found: list[tuple[str, QParams | None, QParams | None]] = []
+    for module in place.chain:
+        if isinstance(module, StaticFakeQuantize):
+            found.append(("its result", module.qparams(), place.grid))
+        elif isinstance(module, QuantizedModule):
+            found += [("its result", module.grid(role), place.grid) for role in module._schemes]
+    own = module_of(node)
+    if isinstance(own, StaticFakeQuantize):
+        found.append(("its result", own.qparams(), place.grid))
+    elif isinstance(own, QuantizedModule):
+        for role in own._schemes:
+            expected = place.planned.get(role) if role != "y" else place.grid
+            words = {"y": "its result", "weight": "its weight"}.get(role, f"its input {role}")
+            found.append((words, own.grid(role), expected))
+    for member in place.layers:
+        if isinstance(member, FakeQuantizedWeight) and isinstance(member.weight_fake_quant, StaticFakeQuantize):
+            found.append(("its weight", member.weight_fake_quant.qparams(), place.planned.get("weight")))
+        elif isinstance(member, DequantizedWeight):
+            used = QParams(member.weight_scheme, member.weight_scale, member.weight_zero_point)
+            found.append(("its weight", used, place.planned.get("weight")))
+    return [
+        (role, used, expected)
+        for role, used, expected in found
+        if used is not None
+        and expected is not None
+        and used.scale.shape == expected.scale.shape
+        and used.scheme.signed == expected.scheme.signed  # a byte may be stored 128 steps further
+    ]
+
+
+def _other_weight(place: Place, node: Node) -> str:
+    weights = place.weights
+    share = 0.0 if weights is None else weights.changed()
+    if not share:
+        return ""
+    assert weights is not None  # so it has a share
+    largest = float((weights.given - weights.exact).abs().max())
+    return (
+        f"its weight is not that of the float model, rounded: {_percent(share)} of the values are over a step away, "
+        f"by up to {largest:.3g}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is known of one layer."""
+
+    place: Place
+    isolated: Deviation
+    weight: Deviation | None
+    sums: DeviationSums
+
+    @property
+    def blames_weight(self) -> bool:
+        """Whether rounding the weight alone would make most of the noise."""
+        if self.weight is None:
+            return False
+        near = self.weight.sqnr <= self.isolated.sqnr + NEAR and not self.spares_the_whole
+        return near or self.weight.lost >= HALF * self.isolated.lost
+
+    @property
+    def spares_the_whole(self) -> bool:
+        """Whether it is the average channel that is lost, beside few that make up most of the signal."""
+        return self.sums.total_lost < HALF * self.isolated.lost
+
+
+def cause_of(place: Place, isolated: Deviation, weight: Deviation | None, sums: DeviationSums) -> str:
+    """What makes most of the noise of a layer."""
+    case = _Case(place, isolated, weight, sums)
+    return next(found for rule in _CAUSES if (found := rule(case)))
+
+
+def _no_noise(case: _Case) -> str:
+    return "" if float(case.sums.noise.sum()) else "it makes no noise"
+
+
+def _clipped(case: _Case) -> str:
+    facts, grid = case.place.facts, case.place.grid
+    if grid is None or case.spares_the_whole or facts.clipping_noise < HALF * float(case.sums.noise.sum()):
+        return ""
+    low, high = ends(grid)
+    return (
+        f"its result is clipped: {_percent(facts.share)} of the values lie beyond its grid of {low:.4g} to {high:.4g}; "
+        "calibrate on data like this, or with an observer that keeps the whole range"
+    )
+
+
+def _few_bits(case: _Case) -> str:
+    weights, grid = case.place.weights, case.place.grid
+    if case.blames_weight and weights is not None and weights.grid is not None:
+        if weights.grid.scheme.bits <= FEW_BITS:
+            return f"its weight has {weights.grid.scheme.bits} bits"
+    elif grid is not None and grid.scheme.bits <= FEW_BITS:
+        return f"its result has {grid.scheme.bits} bits"
+    return ""
+
+
+def _outlier_in_weight(case: _Case) -> str:
+    weights = case.place.weights
+    if not case.blames_weight or weights is None or weights.grid is None or weights.grid.scale.numel() != 1:
+        return ""
+    outlier = _outlier(weights.peaks)
+    return outlier and f"{outlier} in its weight: the others share few steps of one scale; use a scale per channel"
+
+
+def _outlier_in_result(case: _Case) -> str:
+    grid = case.place.grid
+    if case.blames_weight or grid is None:
+        return ""
+    outlier = _outlier(case.sums.peak)
+    return outlier and f"{outlier} in its result: the others share few steps of one scale"
+
+
+def _outlier(peaks: Tensor) -> str:
+    if len(peaks) < 2:  # nothing to stand out from
+        return ""
+    median, (largest, channel) = float(peaks.median()), (x.item() for x in peaks.max(0))
+    if largest <= OUTLIER * median or not median:
+        return ""
+    return f"channel {channel} reaches {largest:.4g}, {largest / median:.3g} times the median channel"
+
+
+def _rounding(case: _Case) -> str:
+    return f"rounding of its {'weight' if case.blames_weight else 'result'}"
+
+
+_CAUSES: tuple[Callable[[_Case], Any], ...] = (
+    _no_noise,
+    _clipped,
+    _few_bits,
+    _outlier_in_weight,
+    _outlier_in_result,
+    _rounding,
+)
+"""From the surest to the most general; the first that answers counts."""
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share >= 0.001 else f"{100 * share:.1g} %"

@@ -1,0 +1,89 @@
+"""The weight of a unit in the float model and in the quantized one, and by what they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.analysis.deviation import Deviation, DeviationSums
+from fxquant.fake_quantize.grid import fake_quantize, from_integers
+from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.macs import TRANSPOSED
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.conv_transpose import QuantizedConvTranspose, plain_convolution
+from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight
+from fxquant.spec import QParams
+
+ROUNDING = 1.01
+"""Steps. A weight is rounded down or up, by less than one step; float32 makes it a little more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """Both weights, in one shape."""
+
+    exact: Tensor
+    """The float model's, float [*shape]."""
+    given: Tensor
+    """What the quantized unit multiplies with, float [*shape]."""
+    axis: int
+    """Dimension that counts output channels."""
+    grid: QParams | None
+    """The grid of the second; None where it is not known."""
+
+    def deviation(self) -> Deviation:
+        """How far the second lies from the first."""
+        sums = DeviationSums()
+        sums.add(self.exact, self.given, self.axis)
+        return sums.result()
+
+    @property
+    def peaks(self) -> Tensor:
+        """Largest value of each output channel of the float model, without its sign."""
+        return self.exact.abs().movedim(self.axis, 0).flatten(1).amax(1)
+
+    def changed(self) -> float:
+        """Share of values that rounding does not explain: over a step from where the float weight is on the grid."""
+        if self.grid is None or self.grid.scheme.float_qparams:
+            return 0.0
+        grid = self.grid
+        expected = fake_quantize(self.exact.float(), grid.scale, grid.zero_point, grid.scheme)
+        steps = (self.given - expected).abs() / _step_sizes(expected, grid)
+        return float((~(steps <= ROUNDING)).double().mean())
+
+
+def _step_sizes(like: Tensor, grid: QParams) -> Tensor:
+    """The scale of every value of a weight: by what one step of its integer moves it."""
+    zero = torch.zeros_like(like, dtype=torch.int32)
+    low, high = (from_integers(q, grid.scale, grid.zero_point, grid.scheme) for q in (zero, zero + 1))
+    return high - low
+
+
+def weights_of(layer: Any, module: nn.Module) -> Weights | None:
+    """The weights of a float layer and of the module that took its place; None where these cannot be compared."""
+    axis = int(isinstance(layer, TRANSPOSED))
+    if isinstance(module, QuantizedConvTranspose):
+        layer, axis = plain_convolution(layer), 0
+    exact: Any = getattr(layer, "weight", None)
+    found = _given(module)
+    if exact is None or found is None or found[0].shape != exact.shape:
+        return None
+    return Weights(exact.detach(), found[0].detach(), axis, found[1])
+
+
+def _given(module: Any) -> tuple[Tensor, QParams | None] | None:
+    """What a module multiplies with, and the grid that this is on."""
+    if isinstance(module, FakeQuantizedWeight):
+        rounding: Any = module.weight_fake_quant
+        grid = rounding.qparams() if isinstance(rounding, StaticFakeQuantize) else None
+        return rounding(module.weight), grid
+    if isinstance(module, DequantizedWeight):
+        grid = QParams(module.weight_scheme, module.weight_scale, module.weight_zero_point)
+        return module.effective_weight(module.weight), grid
+    if isinstance(module, QuantizedModule) and "weight" in module._schemes and isinstance(module.weight, Tensor):
+        grid = module.grid("weight")
+        return from_integers(module.weight, grid.scale, grid.zero_point, grid.scheme), grid
+    return None
