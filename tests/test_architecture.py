@@ -44,14 +44,14 @@ ROOT_LAYER = 8
 RUNTIME_DEPENDENCIES = {"torch", "tabulate", "tqdm"}
 
 EXTRAS = {
-    "torchvision": ("cli/inspect.py", "demo/", "samples/"),
+    "torchvision": ("cli/models.py", "demo/", "samples/"),
     "PIL": ("demo/", "samples/"),
     "matplotlib": ("demo/",),
 }
 """What only the demonstration needs, and where it may be imported: nothing of this is reached by ``import fxquant``."""
 
 LAZY_IMPORTS = {
-    ("cli/inspect.py", "torchvision"): "an extra: inspecting a model of the user's own needs no torchvision",
+    ("cli/models.py", "torchvision"): "an extra: a model of the user's own needs no torchvision",
     ("cli/demo.py", "fxquant.demo.story"): "leads to the extras: the other commands run without them",
 }
 """(file, module) -> why this import stands inside a function."""
