@@ -3,6 +3,8 @@
 from fxquant import fake_quantize, kernels, nn
 from fxquant.analysis.compare import compare
 from fxquant.analysis.comparison import Comparison, LayerComparison
+from fxquant.analysis.sensitivity import sensitivity
+from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
 from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
@@ -110,8 +112,10 @@ __all__ = [
     "Quantizer",
     "Reject",
     "Rejection",
+    "Sensitivity",
     "TensorRef",
     "TrainingSchedule",
+    "UnitCost",
     "UnitView",
     "adaround",
     "calibrate",
@@ -143,6 +147,7 @@ __all__ = [
     "register_backend",
     "register_pattern",
     "scale_parameters",
+    "sensitivity",
     "synchronize_observers",
     "tensor",
     "tensors",

@@ -38,7 +38,7 @@ class Lane:
         self, run: BoundInterpreter, order: Sequence[Node], inputs: Sequence[Mapping[str, Any]], memory: Memory
     ) -> None:
         self._run, self._order, self._memory = run, order, memory
-        self._dead = _dead_after(order)
+        self._dead = dead_after(order)
         self._reached = [0] * len(inputs)
         self._values = [
             {node: bound[str(node.target).lstrip("*")] for node in order if node.op == "placeholder"}
@@ -101,7 +101,7 @@ def order_by_units(gm: GraphModule, units: Sequence[QuantUnit]) -> tuple[list[No
     return order[: places[-1][1].stop if places else 0], places
 
 
-def _dead_after(order: Sequence[Node]) -> list[list[Node]]:
+def dead_after(order: Sequence[Node]) -> list[list[Node]]:
     """For each place, the nodes whose value nobody reads behind it."""
     place = {node: index for index, node in enumerate(order)}
     dead: list[list[Node]] = [[] for _ in order]

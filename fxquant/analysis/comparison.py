@@ -6,11 +6,11 @@ import html
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from tabulate import tabulate
 
 from fxquant.analysis.deviation import Deviation
+from fxquant.analysis.naming import short_line, shortened
 
 WIDTH = 100
 """No line of the table is wider."""
@@ -148,13 +148,3 @@ def _cells(row: LayerComparison) -> tuple[str, ...]:
 
 def _db(value: float) -> str:
     return f"{value:.1f}"
-
-
-def short_line(line: str) -> str:
-    """``file.py:12`` of ``path/to/file.py:12``."""
-    return PurePath(line).name
-
-
-def shortened(text: str, width: int) -> str:
-    """The end of a text that is too long: the end of a path says more than its start."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -15,10 +15,11 @@ from torch.utils import _pytree as pytree
 from fxquant.analysis.comparison import Unmatched
 from fxquant.analysis.counterpart import FloatUnit, float_unit
 from fxquant.analysis.facts import ResultFacts
+from fxquant.analysis.naming import path_of, title_of
 from fxquant.analysis.weights import Weights, weights_of
 from fxquant.errors import user_line
 from fxquant.fake_quantize.static import StaticFakeQuantize
-from fxquant.graph.query import VALUE, WEIGHT, module_of, module_path, nodes_by_name, tensors_of
+from fxquant.graph.query import VALUE, module_of, nodes_by_name, tensors_of
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.noise import integers, real
@@ -67,13 +68,12 @@ class Place:
     @property
     def module(self) -> str:
         """Path of the user's module, or of a weight."""
-        return "" if self.unit is None else str(self.layer.meta.get(WEIGHT) or module_path(self.layer)[0])
+        return "" if self.unit is None else path_of(self.layer)
 
     @property
     def title(self) -> str:
-        """The path where it is that of a layer; else also which value in it."""
-        is_layer = module_path(self.layer)[1] is not None or WEIGHT in self.layer.meta
-        return self.module if self.module and is_layer else f"{self.module} ({self.name})" if self.module else self.name
+        """What to call it."""
+        return self.name if self.unit is None else title_of(self.layer, self.name)
 
     @property
     def line(self) -> str:

@@ -42,7 +42,7 @@ class Decision:
 
 def decide(gm: GraphModule, config: QConfigMapping) -> Mapping[Node, Decision]:
     """The decision for every call of the graph."""
-    return {node: _decision(node, names, config) for node, names in _names_of_calls(gm).items()}
+    return {node: _decision(node, names, config) for node, names in names_of_calls(gm).items()}
 
 
 def _decision(node: Node, names: Names, config: QConfigMapping) -> Decision:
@@ -80,7 +80,7 @@ def own_targets(ctx: PassContext) -> set[Any]:
 
 def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:
     """The rules that match nothing in the model, each with the nearest thing that exists."""
-    calls = _names_of_calls(gm).values()
+    calls = names_of_calls(gm).values()
     modules = dict(gm.named_modules())
     types = {object_type for _, object_types, *_ in calls for object_type in object_types}
     return config.unused_rules(
@@ -90,7 +90,8 @@ def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, .
     )
 
 
-def _names_of_calls(gm: GraphModule) -> dict[Node, Names]:
+def names_of_calls(gm: GraphModule) -> dict[Node, Names]:
+    """By what names rules may mean each call of a graph."""
     seen: Counter[tuple[str, ObjectType]] = Counter()
     named: dict[Node, Names] = {}
     for node in gm.graph.nodes:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fxquant.analysis.comparison import WIDTH, Comparison, LayerComparison, Unmatched, shortened, sorted_by_harm
+from fxquant.analysis.comparison import WIDTH, Comparison, LayerComparison, Unmatched, sorted_by_harm
 from fxquant.analysis.deviation import Deviation
 
 
@@ -67,8 +67,3 @@ def test_many_rows_are_cut_in_print_and_whole_in_html() -> None:
 
 def test_html_is_escaped() -> None:
     assert "<b>" not in Comparison((row("<b>", 0.5),), QUIET, 1)._repr_html_()
-
-
-def test_the_end_of_a_path_says_most() -> None:
-    assert shortened("layer1.0.conv1", 8) == "…0.conv1"
-    assert shortened("conv1", 8) == "conv1"

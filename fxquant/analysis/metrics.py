@@ -1,0 +1,84 @@
+"""What quality is: signal to noise of the model's output, or a function of the user's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fxquant.analysis.deviation import decibels
+
+Metric = Callable[[Any, Any], Any]
+
+
+class Score(Protocol):
+    """Takes one batch after the other, and answers with the metric over all of them."""
+
+    batches: int
+
+    def add(self, output: Any, expected: Any) -> None:
+        """Count one batch."""
+
+    @property
+    def value(self) -> float:
+        """The metric."""
+
+    def cost(self, ideal: float) -> float:
+        """How much worse it is than the float model's, whose metric is ``ideal``."""
+
+
+@dataclass(slots=True)
+class SignalToNoise:
+    """Of all tensors of floats in the output together, in dB."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    batches: int = 0
+
+    def add(self, output: Any, expected: Any) -> None:
+        for got, want in zip(_floats(output), _floats(expected), strict=True):
+            exact = want.double()
+            self.signal += float(exact.square().sum())
+            self.noise += float((exact - got.double()).square().sum().nan_to_num(nan=math.inf))
+        self.batches += 1
+
+    @property
+    def value(self) -> float:
+        return decibels(self.signal, self.noise)
+
+    def cost(self, ideal: float) -> float:
+        if self.noise == 0:
+            return 0.0
+        return self.noise / self.signal if self.signal > 0 else math.inf
+
+
+@dataclass(slots=True)
+class Average:
+    """The mean of a function of the user's over batches, each weighted with its size."""
+
+    metric: Metric
+    higher_is_better: bool
+    total: float = 0.0
+    weight: int = 0
+    batches: int = 0
+
+    def add(self, output: Any, expected: Any) -> None:
+        size = next((len(x) for x in pytree.tree_leaves(output) if isinstance(x, Tensor) and x.dim()), 1)
+        self.total += float(self.metric(output, expected)) * size
+        self.weight += size
+        self.batches += 1
+
+    @property
+    def value(self) -> float:
+        return self.total / self.weight if self.weight else math.nan
+
+    def cost(self, ideal: float) -> float:
+        return ideal - self.value if self.higher_is_better else self.value - ideal
+
+
+def _floats(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()]

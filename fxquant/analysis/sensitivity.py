@@ -1,0 +1,216 @@
+"""Measures what each unit costs when it alone is quantized, on the model's output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import Any, Literal
+
+import torch
+from torch.fx import GraphModule
+from tqdm import tqdm
+
+from fxquant.analysis.alone import UnitsAlone
+from fxquant.analysis.keeping import addresses
+from fxquant.analysis.naming import title_of
+from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
+from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
+from fxquant.calibration import check_iterable, inputs_of
+from fxquant.errors import CalibrationError, InputError, UnknownNameError, user_line
+from fxquant.graph.inputs import bind, describe_value
+from fxquant.graph.query import nodes_by_name
+from fxquant.graph.shapes import unchanged_state
+from fxquant.parity import plan_of
+from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.qat import quantizer_of
+from fxquant.quantizer import Quantizer
+from fxquant.registry import did_you_mean
+from fxquant.spec import SharedWith
+
+AGAINST = ("float", "target")
+"""What a metric of the user's compares the output with."""
+
+
+def sensitivity(
+    prepared: Quantizer | GraphModule,
+    data: Iterable[Any],
+    *,
+    metric: Metric | None = None,
+    against: Literal["float", "target"] = "float",
+    higher_is_better: bool = True,
+    num_batches: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Sensitivity:
+    """Find out what each unit costs alone: for each, the model runs with that unit quantized and all others in float.
+
+    A unit alone has its inputs, its weight and its result rounded. The float model runs once for each batch, and the
+    run with a unit quantized goes on from where this unit is: it costs what lies behind the unit, half a run on
+    average. Memory holds what two runs need at one point of the graph; nothing is kept for other units or batches.
+
+    Args:
+        prepared: What :func:`prepare` gave, calibrated; or the model of :func:`prepare_qat`.
+        data: Yields batches, as for :func:`calibrate`. It is read once.
+        metric: ``metric(output, expected)``, a number for each batch, averaged by the size of batches. None: signal to
+            noise of the output against that of the float model, in dB.
+        against: What ``expected`` is: ``"float"``, the output of the float model; ``"target"``, what a batch holds
+            behind the inputs, a label say (a tuple, if that is several things).
+        higher_is_better: Of the user's metric.
+        num_batches: Stop after so many.
+        seed: Of what the model draws at random: the same numbers in every run. Random states outside are left alone.
+        progress: Show a progress bar over batches and units.
+
+    Returns:
+        A table, the most expensive unit first; ``mapping(k)`` of it is a configuration that spares the worst k. Units
+        that only move values round nothing, and have no row. An interrupt gives what was measured until then.
+
+    Raises:
+        InputError: an argument or a batch is of the wrong kind.
+        UnknownNameError: ``against`` is neither.
+        CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch.
+
+    Example:
+        >>> import torch, fxquant
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
+        >>> data = [torch.randn(16, 8)]
+        >>> prepared = fxquant.calibrate(fxquant.prepare(model, data[0]), data, progress=False)
+        >>> found = sensitivity(prepared, data, progress=False)
+        >>> mixed = fxquant.prepare(model, data[0], found.mapping(1))
+    """
+    prepared = _quantizer(prepared)
+    if against not in AGAINST:
+        hint = did_you_mean(str(against), AGAINST)
+        raise UnknownNameError(
+            "unknown thing to compare with", got=repr(against), expected=", ".join(AGAINST), hint=hint
+        )
+    if metric is not None and not callable(metric):
+        raise InputError("metric is no function", got=describe_value(metric), expected="metric(output, expected)")
+    if metric is None and against == "target":
+        raise InputError(
+            "the default metric compares with the float model", got="against='target'", hint="give a metric"
+        )
+    check_iterable(data)
+    simulated = prepared.convert(to="fake_quant")
+    run = _Run(prepared, simulated, _scorer(metric, higher_is_better), seed)
+    total = len(data) * run.steps if isinstance(data, Sized) else None
+    if num_batches is not None:
+        total = num_batches * run.steps if total is None else min(total, num_batches * run.steps)
+    devices = sorted({t.device.index or 0 for t in simulated.parameters() if t.is_cuda})
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices),
+        unchanged_state(simulated),
+        tqdm(total=total, desc="sensitivity", unit="run", disable=not progress) as bar,
+    ):
+        try:
+            for index, batch in enumerate(data):
+                if index == num_batches:
+                    break
+                what = f"batch {index}"
+                inputs = inputs_of(batch, prepared.example_args, what)
+                target = _target(batch, len(prepared.example_args), what) if against == "target" else None
+                run.add(*inputs, target, against == "target", bar)
+        except KeyboardInterrupt:
+            if not run.started:
+                raise
+    if not run.started:
+        raise CalibrationError("there is no data to measure on", got="no batch", expected="at least one batch")
+    name = getattr(metric, "__name__", "")
+    return run.result("SQNR dB" if metric is None else name if name.isidentifier() else "metric")
+
+
+def _quantizer(prepared: Any) -> Quantizer:
+    if isinstance(prepared, Quantizer):
+        return prepared
+    if isinstance(getattr(prepared, "preparation", None), Quantizer):
+        return quantizer_of(prepared)
+    raise InputError(
+        "sensitivity takes what prepare gave",
+        got=type(prepared).__name__,
+        expected="a Quantizer, or the GraphModule of prepare_qat",
+    )
+
+
+def _scorer(metric: Metric | None, higher_is_better: bool) -> Callable[[], Score]:
+    return SignalToNoise if metric is None else lambda: Average(metric, higher_is_better)
+
+
+def _target(batch: Any, inputs: int, what: str) -> Any:
+    rest = () if isinstance(batch, Mapping) or not isinstance(batch, (tuple, list)) else tuple(batch[inputs:])
+    if not rest:
+        raise InputError(
+            f"{what} holds no target",
+            got=describe_value(batch),
+            expected=f"{inputs} inputs, and the target behind them",
+        )
+    return rest[0] if len(rest) == 1 else rest
+
+
+class _Run:
+    """Scores of each unit, of the float model, and of all units together."""
+
+    def __init__(self, prepared: Quantizer, simulated: GraphModule, scorer: Callable[[], Score], seed: int) -> None:
+        self._prepared, self._simulated = prepared, simulated
+        plan = plan_of(simulated)
+        self._units = tuple(unit for unit in plan.units if not _only_moves(unit, plan))
+        self._alone = UnitsAlone(simulated, self._units, seed)
+        self._scores = {unit.root: scorer() for unit in self._units}
+        self._float, self._together = scorer(), scorer()
+
+    @property
+    def steps(self) -> int:
+        """Of the progress bar, for each batch."""
+        return len(self._units) + 2
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was measured."""
+        return self._float.batches > 0
+
+    def add(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, against_target: bool, bar: Any
+    ) -> None:
+        """Measure one batch."""
+        bound = bind(self._simulated, args, kwargs, "this batch")
+        reference = self._alone.float_output(bound)
+        expected = target if against_target else reference
+        self._float.add(reference, expected)
+        bar.update()
+        self._together.add(self._alone.all_quantized(bound), expected)
+        bar.update()
+        for unit, output in self._alone.run(bound):
+            self._scores[unit.root].add(output, expected)
+            bar.set_postfix_str(unit.root)
+            bar.update()
+
+    def result(self, metric: str) -> Sensitivity:
+        """What was measured so far."""
+        nodes = nodes_by_name(self._prepared.graph_module)
+        planned = {unit.root: unit for unit in self._prepared.plan.units}  # batch norms not yet folded in
+        ideal = self._float.value
+        rows, missing = [], []
+        for unit in self._units:
+            score, layer = self._scores[unit.root], nodes[planned[unit.root].nodes[0]]
+            name = title_of(layer, unit.root)
+            if score.batches:
+                cost = score.cost(ideal)
+                rows.append(UnitCost(unit.root, name, unit.pattern, user_line(layer), score.value, cost, score.batches))
+            else:
+                missing.append(name)
+        rows.sort(key=lambda row: -row.cost)
+        config = self._prepared.config
+        return Sensitivity(
+            rows=tuple(rows),
+            metric=metric,
+            float_value=ideal,
+            quantized_value=self._together.value,
+            batches=self._float.batches,
+            missing=tuple(missing),
+            config=config,
+            addresses=addresses(self._prepared.graph_module, self._prepared.plan.units, config),
+        )
+
+
+def _only_moves(unit: QuantUnit, plan: QuantPlan) -> bool:
+    """Whether a unit rounds nothing: it shares the grid of its input."""
+    policy = plan.policies.get(unit.roles["y"]) if "y" in unit.roles else None
+    return isinstance(policy, SharedWith) and not policy.observed and "weight" not in unit.roles

@@ -1,0 +1,122 @@
+"""What ``sensitivity`` found out, as rows, as a table, and as a configuration that spares the worst units."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+from fxquant.analysis.keeping import Address, keeping
+from fxquant.analysis.naming import short_line, shortened
+from fxquant.errors import InputError
+from fxquant.qconfig import QConfigMapping
+
+SHOWN = 20
+"""Rows that are printed; all of them are in ``rows``."""
+_NAME, _PATTERN, _LINE = 34, 18, 22
+ALIGNMENT = ("left", "left", "right", "right", "left")
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCost:
+    """What one unit costs alone: it is quantized, and all others are float."""
+
+    unit: str
+    """Name of the node that is its root."""
+    name: str
+    """What to call it in a message: the path of a layer; of any other value also which one it is."""
+    pattern: str
+    line: str
+    """``path:line`` of the user's code."""
+    value: float
+    """The metric with this unit alone quantized; by default, the signal to noise of the model's output in dB."""
+    cost: float
+    """How much worse than the float model that is: of the default metric, noise over signal, which adds up over units;
+    of the user's, the difference."""
+    batches: int
+    """Over how many batches: fewer than those of others where the measurement was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What each unit costs alone. Print it, read ``rows``, or ask for a ``mapping`` that spares the worst."""
+
+    rows: tuple[UnitCost, ...]
+    """The most expensive first."""
+    metric: str
+    """Its name."""
+    float_value: float
+    """The metric of the float model."""
+    quantized_value: float
+    """The metric with all units quantized; NaN if that was interrupted."""
+    batches: int
+    missing: tuple[str, ...]
+    """Names of units that were not reached before an interrupt."""
+    config: QConfigMapping
+    """The configuration that was measured."""
+    addresses: dict[str, tuple[Address, ...]]
+    """Root of a unit -> by what rules its operators are meant."""
+
+    def __iter__(self) -> Iterator[UnitCost]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def worst(self, count: int = 3) -> tuple[UnitCost, ...]:
+        """The most expensive units."""
+        return self.rows[:count]
+
+    def mapping(self, count: int, to: str = "float") -> QConfigMapping:
+        """The configuration that was measured, with rules that keep the most expensive units from 8 bits.
+
+        Args:
+            count: How many units.
+            to: ``"float"``; or ``"int16"``: grids of 16 bits, where the back end has them (``backend="reference"``
+                simulates them); where it has not, the units stay float, and ``print(prepared)`` says so.
+
+        Returns:
+            A new mapping for ``prepare``. A unit of several operators has a rule for each.
+
+        Raises:
+            InputError: ``count`` is no number of units.
+            UnknownNameError: ``to`` is neither.
+        """
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= len(self):
+            raise InputError("count is no number of units", got=repr(count), expected=f"0 to {len(self)}")
+        return keeping(self.config, [self.addresses[row.unit] for row in self.worst(count)], to)
+
+    def __str__(self) -> str:
+        table = tabulate(
+            map(_cells, self.rows[:SHOWN]), headers=self._head(), disable_numparse=True, colalign=ALIGNMENT
+        )
+        more = [f"and {len(self) - SHOWN} more, each of which costs no more than these"] * (len(self) > SHOWN)
+        return "\n".join([table, *more, *self._summary()])
+
+    def _head(self) -> tuple[str, ...]:
+        return "unit", "pattern", self.metric, "cost", "line"
+
+    def _summary(self) -> list[str]:
+        lines = [
+            f"{self.metric} over {self.batches} batch{'' if self.batches == 1 else 'es'}: float {self.float_value:.4g}, "
+            f"all {len(self) + len(self.missing)} units quantized {self.quantized_value:.4g}; each row: that unit alone."
+        ]
+        if self.missing:
+            lines.append(f"interrupted: {len(self.missing)} units were not measured")
+        return lines
+
+    def _repr_html_(self) -> str:
+        table = tabulate(map(_cells, self.rows), headers=self._head(), tablefmt="html", disable_numparse=True)
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._summary())
+
+
+def _cells(row: UnitCost) -> tuple[str, ...]:
+    return (
+        shortened(row.name, _NAME),
+        shortened(row.pattern, _PATTERN),
+        f"{row.value:.4g}",
+        f"{row.cost:.3g}",
+        shortened(short_line(row.line), _LINE),
+    )
