@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ def addresses(gm: GraphModule, units: Iterable[QuantUnit], config: QConfigMappin
     calls = Counter(path for node, (path, *_) in names.items() if _is_called(node))
 
     def address(node: Node) -> Address:
-        path, types, uses, weight = names[node]
+        path, _, uses, weight = names[node]
         ordered = decisions[node].rule.kind == "module_name_object_type_order"
         if not ordered and _is_called(node) and calls[path] == 1:
             return Address(path, None)
@@ -67,7 +67,7 @@ def addresses(gm: GraphModule, units: Iterable[QuantUnit], config: QConfigMappin
 def _is_called(node: Node) -> bool:
     """Whether the user called a module here."""
     called = node.meta.get(CALLED)
-    return node.op == "call_module" or (called is not None and called[1] is not None)
+    return node.op == "call_module" if called is None else called[1] is not None
 
 
 def keeping(config: QConfigMapping, kept: Iterable[tuple[Address, ...]], to: str) -> QConfigMapping:
@@ -96,4 +96,4 @@ INT16 = QConfig(
     activation=MinMaxObserver.with_args(dtype=torch.int16, qscheme="per_tensor_affine"),
     weight=PerChannelMinMaxObserver.with_args(ch_axis=0, dtype=torch.int16, qscheme="per_channel_symmetric"),
 )
-"""Grids of 16 bits: activations affine, weights symmetric per output channel; on so many steps nothing need be cut off."""
+"""Grids of 16 bits: activations affine, weights symmetric per output channel; nothing need be cut off."""

@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from fxquant.analysis.alone import UnitsAlone
 from fxquant.analysis.keeping import addresses
-from fxquant.analysis.naming import title_of
 from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
+from fxquant.analysis.naming import title_of
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
 from fxquant.calibration import check_iterable, inputs_of
 from fxquant.errors import CalibrationError, InputError, UnknownNameError, user_line

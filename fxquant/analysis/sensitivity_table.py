@@ -100,8 +100,8 @@ class Sensitivity:
 
     def _summary(self) -> list[str]:
         lines = [
-            f"{self.metric} over {self.batches} batch{'' if self.batches == 1 else 'es'}: float {self.float_value:.4g}, "
-            f"all {len(self) + len(self.missing)} units quantized {self.quantized_value:.4g}; each row: that unit alone."
+            f"{self.metric} over {self.batches} batch{'' if self.batches == 1 else 'es'}: float {self.float_value:.4g},"
+            f" all {len(self) + len(self.missing)} units {self.quantized_value:.4g}; each row: that unit alone."
         ]
         if self.missing:
             lines.append(f"interrupted: {len(self.missing)} units were not measured")

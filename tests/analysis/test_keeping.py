@@ -43,14 +43,12 @@ def test_every_unit_can_be_kept_and_no_other_operator_is_meant(prepared: fxq.Qua
         mapping = keeping(prepared.config, [found[unit.root]], "float")
         decisions = decide(prepared.graph_module, mapping)
         left = {node.name for node, decision in decisions.items() if decision.qconfig is None}
-        shared = {name for name in unit.nodes if name.startswith("relu")}
-        assert set(unit.nodes) <= left
-        assert {name for name in left if not name.startswith("relu")} == set(unit.nodes) - shared
+        assert left == set(unit.nodes)
 
 
 def test_a_unit_that_is_kept_is_no_unit_and_its_parts_are_none(prepared: fxq.Quantizer) -> None:
     found = addresses(prepared.graph_module, prepared.plan.units, prepared.config)
-    for root in ("relu", "relu_1", "add", "attn_q_proj"):
+    for root in ("act", "act_1", "add", "attn_q_proj"):
         mapping = keeping(prepared.config, [found[root]], "float")
         again = fxq.prepare(Net().eval(), torch.randn(2, 4, 5), mapping)
         nodes = next(unit.nodes for unit in prepared.plan.units if unit.root == root)
@@ -71,21 +69,14 @@ def test_a_rule_of_the_strongest_kind_is_replaced() -> None:
 
 def test_sixteen_bits_where_the_back_end_has_them(prepared: fxq.Quantizer) -> None:
     found = addresses(prepared.graph_module, prepared.plan.units, prepared.config)
-    mapping = keeping(prepared.config, [found["relu_1"]], "int16")
+    mapping = keeping(prepared.config, [found["act_1"]], "int16")
     x = torch.randn(2, 4, 5)
     simulated = fxq.convert(
         fxq.calibrate(fxq.prepare(Net().eval(), x, mapping, backend="reference"), [x], progress=False), to="fake_quant"
     )
     grids = simulated.quant_plan.qparams
-    wide = {
-        ref.name: grids[ref].scheme.bits
-        for unit in simulated.quant_plan.units
-        if unit.root == "relu_1"
-        for ref in unit.roles.values()
-        if ref in grids
-    }
-    assert wide["relu_1"] == 16
-    assert wide["kernel.weight@linear"] == 16
+    unit = next(unit for unit in simulated.quant_plan.units if unit.root == "act_1")
+    assert [grids[unit.roles[role]].scheme.bits for role in ("y", "weight")] == [16, 16]
     on_cpu = fxq.prepare(Net().eval(), x, mapping)
     assert "16 bit activations do not fit a byte" in " ".join(str(on_cpu).split())
 

@@ -26,7 +26,7 @@ def test_the_table_names_the_most_expensive_first_and_fits_a_terminal() -> None:
     assert lines[2].split()[1:4] == ["conv_bn_add_act", "20", "0.5"]
     assert lines[2].endswith("model.py:7")
     assert lines[-3] == "and 5 more, each of which costs no more than these"
-    assert lines[-2].startswith("SQNR dB over 2 batches: float inf, all 26 units quantized 17.5;")
+    assert lines[-2].startswith("SQNR dB over 2 batches: float inf, all 26 units 17.5;")
     assert lines[-1] == "interrupted: 1 units were not measured"
     assert max(map(len, lines)) <= WIDTH
     assert found(25)._repr_html_().count("<tr>") == 26
