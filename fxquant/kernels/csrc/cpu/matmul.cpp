@@ -72,7 +72,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                   m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
                   m.is_float ? m.y.mutable_data_ptr<float>() : nullptr};
   std::optional<Tensor> rows;
-  if (m.a.is_signed || m.a.step != 1 || m.depth != padded) {
+  if (m.a.is_signed || m.a.step != 1) {
     const Distinct of_a(m.a.matrices);
     rows = kept(bytes_for(a, of_a.count * m.rows * padded));
     const PackArgs pack_a{m.a.data,

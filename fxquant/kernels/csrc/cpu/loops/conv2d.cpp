@@ -61,7 +61,7 @@ struct Block {
   template <int V, bool kSigned>
   void run(const Strip& strip, int64_t panels) {
     for (; panels >= V; panels -= V, weight += V * kPanel * kQuad, channel += V * kPanel, left -= V * kPanel) {
-      tiles<rows_of_tile<V>(), V, kSigned>(strip, 0);
+      tiles<rows_of_tile(V), V, kSigned>(strip, 0);
     }
     if constexpr (V > 1) {
       if (panels > 0) run<V - 1, kSigned>(strip, panels);

@@ -132,8 +132,8 @@ struct Depthwise {
         const int64_t some = most(count - done);
         fill<V, kSigned>(first + done, some);
         const int64_t row = (image * a.shape.out_height + out_row) * a.shape.out_width + first + done;
-        tiles<rows_of_tile<V>(), V, false>(0, some, row);
-        if (out_rows > 1) tiles<rows_of_tile<V>(), V, true>(0, some, row + a.shape.out_width);
+        tiles<rows_of_tile(V), V, false>(0, some, row);
+        if (out_rows > 1) tiles<rows_of_tile(V), V, true>(0, some, row + a.shape.out_width);
         done += some;
       }
     }

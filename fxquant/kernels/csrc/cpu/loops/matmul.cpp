@@ -2,7 +2,7 @@
 
 #include "blocks.h"
 #include "interleave.h"
-#include "products.h"
+#include "tile.h"
 #include "vector.h"
 
 namespace fxquant {
@@ -107,9 +107,18 @@ void sum_columns(const PackArgs& a, const uint8_t* panel, int32_t* columns) {
 }
 
 uint32_t sum_of(const uint8_t* row, int64_t count) {
+#if defined(__AVX512BW__)
+  __m512i sums = _mm512_setzero_si512();
+  for (int64_t k = 0; k < count; k += 64) {
+    const __mmask64 mask = count - k >= 64 ? ~__mmask64{0} : (__mmask64{1} << (count - k)) - 1;
+    sums = _mm512_add_epi64(sums, _mm512_sad_epu8(_mm512_maskz_loadu_epi8(mask, row + k), _mm512_setzero_si512()));
+  }
+  return static_cast<uint32_t>(_mm512_reduce_add_epi64(sums));
+#else
   uint32_t sum = 0;
   for (int64_t k = 0; k < count; ++k) sum += row[k];
   return sum;
+#endif
 }
 
 #if defined(__AVX512BW__)
@@ -126,10 +135,9 @@ struct Epilogue {
   explicit Epilogue(const MatmulArgs& args) : a(args) {}
 
   // What requantize() of math/requantize.h does; max and min give their second operand for NaN, as its clamps do.
-  void store(const Sums& sums, int32_t row, const int32_t* columns, int64_t at, int64_t left) const {
+  FXQ_INLINE void store(const Sums& sums, int32_t row, int64_t at, int64_t left) const {
     const __mmask16 mask = static_cast<__mmask16>(left >= kPanel ? 0xffff : (1 << left) - 1);
-    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(total(sums), _mm512_loadu_si512(columns)),
-                                         _mm512_set1_epi32(row));
+    const __m512i sum = _mm512_add_epi32(total(sums), _mm512_set1_epi32(row));
     const __m512 real = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
     if (a.y_float != nullptr) {
       _mm512_mask_storeu_ps(a.y_float + at, mask, real);
@@ -146,13 +154,12 @@ struct Epilogue {
 
   explicit Epilogue(const MatmulArgs& args) : a(args) {}
 
-  void store(const Sums& of, int32_t row, const int32_t* columns, int64_t at, int64_t left) const {
+  void store(const Sums& of, int32_t row, int64_t at, int64_t left) const {
     int32_t sums[kPanel];
     total(of, sums);
     float real[kPanel];
     for (int64_t c = 0; c < kPanel; ++c) {
-      // Modulo 2^32: only the sum of all parts is known to fit.
-      const uint32_t sum = static_cast<uint32_t>(sums[c]) + static_cast<uint32_t>(columns[c]) + static_cast<uint32_t>(row);
+      const uint32_t sum = static_cast<uint32_t>(sums[c]) + static_cast<uint32_t>(row);  // modulo 2^32: the whole fits
       real[c] = static_cast<float>(static_cast<int32_t>(sum)) * a.scale;
     }
     const int64_t count = left < kPanel ? left : kPanel;
@@ -170,7 +177,7 @@ struct Epilogue {
 
 // Where a tile takes its operands from, and where it goes.
 struct Place {
-  const uint8_t* const* rows;
+  const uint8_t* const* rows;  // and kBlockRows after each: less than four bytes of it, and zeros
   const int32_t* row_sums;
   const int8_t* panel;
   const int32_t* columns;
@@ -178,47 +185,59 @@ struct Place {
   int64_t left;  // columns of y from there on
 };
 
+template <int V, int v = 0>
+FXQ_INLINE void store_row(const Epilogue& epilogue, const Sums* sums, int32_t row, int64_t at, int64_t left) {
+  epilogue.store(sums[v], row, at + v * kPanel, left - v * kPanel);
+  if constexpr (v + 1 < V) store_row<V, v + 1>(epilogue, sums, row, at, left);
+}
+
+template <int R, int V, int r = 0>
+FXQ_INLINE void store_rows(const Epilogue& epilogue, const Sums (*sums)[V], const Place& place) {
+  store_row<V>(epilogue, sums[r], place.row_sums[r], place.at + r * epilogue.a.columns, place.left);
+  if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, sums, place);
+}
+
 // R rows and V times 16 columns.
 template <int R, int V>
 void tile(const MatmulArgs& a, const Place& place) {
-  const int64_t quads = a.quads();
-  const int64_t panel = quads * kQuads;
+  const int64_t panel = a.quads() * kQuads;
+  Sums starts[V];
+  load_starts<V>(starts, place.columns, V * kPanel);
   Sums sums[R][V];
+  start_rows<R, V>(sums, starts);
   const int8_t* w = place.panel;
-  for (int64_t k = 0; k < quads; ++k, w += kQuads) {
+  const int64_t whole = a.depth / kQuad;
+  for (int part = 0; part < 2; ++part) {  // rows, then what is left of them
+    const uint8_t* x[R];
+    FXQ_UNROLL
+    for (int r = 0; r < R; ++r) x[r] = place.rows[part * kBlockRows + r];
+    const int64_t quads = part == 0 ? whole : a.quads() - whole;
     Weights weights[V];
-    FXQ_UNROLL
-    for (int v = 0; v < V; ++v) weights[v] = load_weights(w + v * panel);
-    FXQ_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Pixel pixel = load_pixel<false>(place.rows[r] + k * kQuad);
-      FXQ_UNROLL
-      for (int v = 0; v < V; ++v) add_products(sums[r][v], pixel, weights[v]);
+    for (int64_t k = 0; k < quads; ++k, w += kQuads) {
+      load_panels<V>(weights, w, panel);
+      add_pixels<R, V, false>(sums, x, k * kQuad, weights);
     }
   }
-  const Epilogue epilogue(a);
-  FXQ_UNROLL
-  for (int r = 0; r < R; ++r) {
-    FXQ_UNROLL
-    for (int v = 0; v < V; ++v) {
-      epilogue.store(sums[r][v], place.row_sums[r], place.columns + v * kPanel,
-                     place.at + r * a.columns + v * kPanel, place.left - v * kPanel);
-    }
-  }
+  store_rows<R, V>(Epilogue(a), sums, place);
 }
 
 using Tile = void (*)(const MatmulArgs&, const Place&);
 
-// The tile of R rows or fewer, and of V vectors or fewer.
 template <int R, int V>
-Tile find_tile(int64_t rows, int64_t vectors) {
+Tile find_rows(int64_t rows) {
   if constexpr (R > 1) {
-    if (rows < R) return find_tile<R - 1, V>(rows, vectors);
-  }
-  if constexpr (V > 1) {
-    if (vectors < V) return find_tile<R, V - 1>(rows, vectors);
+    if (rows < R) return find_rows<R - 1, V>(rows);
   }
   return tile<R, V>;
+}
+
+// The tile of V vectors or fewer, and of as many rows as their sums fit into registers, or fewer.
+template <int V>
+Tile find_tile(int64_t rows, int64_t vectors) {
+  if constexpr (V > 1) {
+    if (vectors < V) return find_tile<V - 1>(rows, vectors);
+  }
+  return find_rows<rows_of_tile(V), V>(rows);
 }
 
 }  // namespace
@@ -250,16 +269,21 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
   const int64_t panel = a.quads() * kQuads;
   const int64_t row_blocks = a.row_blocks();
   const int64_t column_blocks = a.column_blocks();
-  const uint8_t* rows[kBlockRows];
+  const int64_t block_rows = a.block_rows();
+  const int64_t whole = a.depth / kQuad * kQuad;
+  const uint8_t* rows[2 * kBlockRows];
+  uint8_t rests[kBlockRows][kQuad] = {};
   int32_t row_sums[kBlockRows];
   for (int64_t i = begin; i < end; ++i) {
     const int64_t block = i / column_blocks;
     const int64_t batch = block / row_blocks;
-    const int64_t first = block % row_blocks * kBlockRows;
-    const int64_t count = a.rows - first < kBlockRows ? a.rows - first : kBlockRows;
+    const int64_t first = block % row_blocks * block_rows;
+    const int64_t count = a.rows - first < block_rows ? a.rows - first : block_rows;
     const uint8_t* row = a.a + place_of(a.a_matrices, batch) + first * a.line;
     for (int64_t r = 0; r < count; ++r, row += a.line) {
       rows[r] = row;
+      rows[kBlockRows + r] = rests[r];
+      for (int64_t k = whole; k < a.depth; ++k) rests[r][k - whole] = row[k];
       const uint32_t sum = a.row_factor == 0 ? 0 : sum_of(row, a.depth);
       row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
     }
@@ -267,14 +291,16 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
     const int64_t begin_panel = i % column_blocks * kTaskPanels;
     const int64_t end_panel = begin_panel + kTaskPanels < panels ? begin_panel + kTaskPanels : panels;
     for (int64_t p = begin_panel; p < end_panel; p += kVectors) {
-      for (int64_t r = 0; r < count; r += kRows) {
+      const int64_t vectors = end_panel - p;
+      const int64_t step = rows_of_tile(vectors < kVectors ? vectors : kVectors);
+      for (int64_t r = 0; r < count; r += step) {
         const Place place{rows + r,
                           row_sums + r,
                           a.b + (before + p) * panel,
                           a.column_sums + (before + p) * kPanel,
                           (batch * a.rows + first + r) * a.columns + p * kPanel,
                           a.columns - p * kPanel};
-        find_tile<kRows, kVectors>(count - r, end_panel - p)(a, place);
+        find_tile<kVectors>(count - r, vectors)(a, place);
       }
     }
   }

@@ -6,7 +6,7 @@
 
 namespace fxquant {
 
-constexpr int64_t kBlockRows = 48;   // of a task
+constexpr int64_t kBlockRows = 60;   // of a task at most
 constexpr int64_t kTaskPanels = 16;  // of a task at most
 
 // Matrices of bytes, to be put in the order in which they are multiplied.
@@ -36,7 +36,7 @@ struct PackArgs {
 
 struct MatmulArgs {
   int64_t rows, depth, columns;
-  const uint8_t* a;  // unsigned bytes, K innermost; it may be read up to the next multiple of 4
+  const uint8_t* a;  // unsigned bytes, K innermost
   int64_t line;      // stride of its rows
   Batches a_matrices;
   const int8_t* b;            // packed
@@ -59,7 +59,12 @@ struct MatmulArgs {
 
   int64_t quads() const { return (depth + kQuad - 1) / kQuad; }
   int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
-  int64_t row_blocks() const { return (rows + kBlockRows - 1) / kBlockRows; }
+  // Rows of a task: blocks of about the same size.
+  int64_t block_rows() const {
+    const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+    return blocks == 0 ? 1 : (rows + blocks - 1) / blocks;
+  }
+  int64_t row_blocks() const { return (rows + block_rows() - 1) / block_rows(); }
   int64_t column_blocks() const { return (panels() + kTaskPanels - 1) / kTaskPanels; }
 };
 

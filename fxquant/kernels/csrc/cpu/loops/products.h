@@ -235,11 +235,12 @@ inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
 inline void total(const Sums& of, int32_t* sums) { std::memcpy(sums, of.of, sizeof(of.of)); }
 #endif
 
-// The first `count` of four bytes, and zeros.
+// The first `count` of four bytes, at least one, and zeros. Without a loop, which a compiler takes for a call of memcpy:
+// around a call no sums stay in registers.
 template <bool kSigned>
 inline Pixel load_some(const uint8_t* x, int64_t count) {
-  uint8_t quad[4] = {};
-  for (int64_t k = 0; k < count; ++k) quad[k] = x[k];
+  const uint8_t quad[4] = {x[0], count > 1 ? x[1] : uint8_t{0}, count > 2 ? x[2] : uint8_t{0},
+                           count > 3 ? x[3] : uint8_t{0}};
   return load_pixel<kSigned>(quad);
 }
 
