@@ -111,15 +111,21 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
         x_scale=0.02, weight_scale=scale, bias=torch.zeros(layer.channels),
         y_scale=0.02, y_zero_point=120, quant_min=0, quant_max=255, dtype=torch.uint8,
     )  # fmt: skip
-    before = (weight, torch.uint8, X_ZERO_POINT)
+    x_grid = (torch.uint8, X_ZERO_POINT)
     if isinstance(module, nn.Linear):
         x = torch.randint(0, 256, (batch, layer.depth), dtype=torch.uint8)
-        makers = {"native": lambda: NativeLinear(*before, epilogue), "onednn": lambda: OnednnLinear(*before, epilogue)}
+        makers = {
+            "native": lambda: NativeLinear(weight, *x_grid, epilogue),
+            "onednn": lambda: OnednnLinear(lambda: weight, *x_grid, epilogue),
+        }
     else:
         x = torch.randint(0, 256, (batch, layer.depth, layer.size, layer.columns), dtype=torch.uint8)
         x = x.contiguous(memory_format=torch.channels_last)
         where = (ConvGeometry.of(module), epilogue)
-        makers = {"native": lambda: NativeConv(*before, *where), "onednn": lambda: OnednnConv(*before, *where)}
+        makers = {
+            "native": lambda: NativeConv(weight, *x_grid, *where),
+            "onednn": lambda: OnednnConv(lambda: weight, *x_grid, *where),
+        }
     if not onednn_status().usable:
         del makers["onednn"]
     runs = {name: make() for name, make in makers.items()}

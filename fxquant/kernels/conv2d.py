@@ -14,7 +14,7 @@ from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.conv_reference import ConvGeometry, pad
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import define
-from fxquant.kernels.packing import PackedOrder, pack_weight, start_values, unpack_weight
+from fxquant.kernels.packing import PackedOrder, PackedWeight, start_values, unpack_weight
 
 OP = "fxquant::conv2d"
 
@@ -289,9 +289,12 @@ class NativeConv:
         self._channels = len(weight)
         (top, left), (bottom, right) = self._geometry.before, self._geometry.after
         padding = [0] * 4 if self._pad_first else [top, bottom, left, right]
+        packed = PackedWeight.of(weight, geometry.groups)
+        self.unpacked = packed.unpacked
+        """Gives the weight again."""
         self._before = (
             x_zero_point,
-            *packed_arguments(weight, x_dtype, x_zero_point, epilogue, geometry.groups),
+            *packed_arguments(packed, weight, x_dtype, x_zero_point, epilogue),
             list(self._geometry.kernel_size),
             list(self._geometry.stride),
             padding,
@@ -313,12 +316,12 @@ class NativeConv:
 
 
 def packed_arguments(
-    weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue, groups: int = 1
+    packed: PackedWeight, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weight, start, scale and bias, as the operators take them."""
     scale = (epilogue.weight_scale * float32(epilogue.x_scale)).expand(len(weight)).contiguous()
     bias = torch.zeros_like(scale) if epilogue.bias is None else epilogue.bias  # of no bias, 0 makes the same integers
-    return pack_weight(weight, groups), start_values(weight, x_dtype, x_zero_point), scale, bias
+    return packed.values, start_values(weight, x_dtype, x_zero_point), scale, bias
 
 
 def output_arguments(epilogue: Epilogue) -> tuple[float | int | torch.dtype, ...]:

@@ -18,7 +18,7 @@ from fxquant.kernels.conv2d import (
 )
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import define
-from fxquant.kernels.packing import PackedOrder, pack_weight, start_values, unpack_weight
+from fxquant.kernels.packing import PackedOrder, PackedWeight, start_values, unpack_weight
 
 OP = "fxquant::linear"
 
@@ -141,9 +141,12 @@ class NativeLinear:
     """
 
     def __init__(self, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue) -> None:
+        packed = PackedWeight.of(weight)
+        self.unpacked = packed.unpacked
+        """Gives the weight again."""
         self._arguments = (
             x_zero_point,
-            *packed_arguments(weight, x_dtype, x_zero_point, epilogue),
+            *packed_arguments(packed, weight, x_dtype, x_zero_point, epilogue),
             None,
             *output_arguments(epilogue),
         )
@@ -164,7 +167,10 @@ class DynamicLinear:
     """
 
     def __init__(self, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, x_dtype: torch.dtype) -> None:
-        self._weight = pack_weight(weight)
+        packed = PackedWeight.of(weight)
+        self.unpacked = packed.unpacked
+        """Gives the weight again."""
+        self._weight = packed.values
         self._scale = weight_scale.expand(len(weight))
         self._start = start_values(weight, torch.uint8, 1)
         self._bias = torch.zeros_like(self._scale) if bias is None else bias

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +19,9 @@ BLOCK = 4
 
 QUAD = 4
 """Input channels that lie together: the bytes of a lane."""
+
+SUMMED_AT_ONCE = 1 << 16
+"""Elements of a weight that are summed in one step, so that it takes little memory beside the weight."""
 
 FEW = 16
 """Input channels below which a row of a window's taps is read as if it were one pixel."""
@@ -97,30 +100,41 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
     channels, depth, *kernel_size = weight.shape
     order = PackedOrder.of(channels, depth * groups, kernel_size, groups)
     pieces = _in_pieces(weight, order, groups)  # [bundle, channel, piece, byte]
-    padded = F.pad(pieces, (0, -pieces.shape[3] % QUAD, 0, 0, 0, -pieces.shape[1] % PANEL))
-    split = padded.reshape(order.bundles, order.panels, PANEL, order.pieces * order.quads, QUAD)
-    blocks = [split[:, panels].permute(0, 3, 1, 2, 4).flatten(1, 2) for panels in order.blocks]
-    return torch.cat(blocks, 1).reshape(order.shape)
+    widths = (0, -pieces.shape[3] % QUAD, 0, 0, 0, -pieces.shape[1] % PANEL)
+    padded = F.pad(pieces, widths) if any(widths) else pieces  # by nothing it would be a copy, too
+    split = padded.reshape(order.bundles, order.panels, PANEL, order.pieces, order.quads, QUAD)
+    packed = weight.new_empty(order.shape)
+    for panels, block in _blocks(packed, order):
+        block.copy_(split[:, panels].permute(0, 3, 4, 1, 2, 5))
+    return packed
 
 
 def unpack_weight(packed: Tensor, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> Tensor:
-    """What :func:`pack_weight` was given: int8 [channels, depth, *kernel_size]; ``depth`` is that of a group."""
+    """What :func:`pack_weight` was given, in new memory: int8 [channels, depth, *kernel_size]; ``depth`` of a group."""
     order = PackedOrder.of(channels, depth * groups, kernel_size, groups)
-    where = torch.arange(channels * depth * math.prod(kernel_size), device=packed.device)
-    shape = (channels, depth, *kernel_size)
-    pieces = _in_pieces(where.reshape(shape) + 1, order, groups)  # each place's number; 0 where nothing lies
-    length = order.pieces * order.quads
-    lines = packed.reshape(order.bundles, order.panels, length * PANEL * QUAD)
-    blocks = [
-        lines[:, panels].reshape(order.bundles, length, panels.stop - panels.start, PANEL, QUAD)
-        for panels in order.blocks
-    ]
-    split = torch.cat([block.permute(0, 2, 3, 1, 4) for block in blocks], 1)
-    padded = split.reshape(order.bundles, order.panels * PANEL, order.pieces, order.quads * QUAD)
-    bytes_of = padded[:, : pieces.shape[1], :, : pieces.shape[3]]
-    weight = torch.empty(len(where) + 1, dtype=torch.int8, device=packed.device)
-    weight[pieces.flatten()] = bytes_of.flatten()
-    return weight[1:].reshape(shape)
+    taps, each = math.prod(kernel_size), channels // groups
+    split = packed.new_empty((order.bundles, order.panels, PANEL, order.pieces, order.quads, QUAD))
+    for panels, block in _blocks(packed, order):
+        split[:, panels].permute(0, 3, 4, 1, 2, 5).copy_(block)
+    pieces = split.view(order.bundles, order.panels * PANEL, order.pieces, order.quads * QUAD)
+    if is_depthwise(channels, depth * groups, groups):
+        ordered = pieces[0, :channels, :, : taps // order.pieces].transpose(1, 2)
+    else:
+        together = groups // order.bundles
+        bytes_of = pieces[:, : together * each, :, : together * depth * taps // order.pieces]
+        of_group = bytes_of.reshape(order.bundles, together, each, taps, together, depth).diagonal(dim1=1, dim2=4)
+        ordered = of_group.permute(0, 4, 1, 3, 2)  # [bundle, group, channel, depth, tap]
+    weight = packed.new_empty((channels, depth, *kernel_size))
+    weight.view(ordered.shape).copy_(ordered)
+    return weight
+
+
+def _blocks(packed: Tensor, order: PackedOrder) -> Iterator[tuple[slice, Tensor]]:
+    """Which panels lie together, and these: views [bundles, pieces, quads, panels, 16, 4]."""
+    lines = packed.view(order.bundles, order.panels, order.pieces * order.quads * PANEL * QUAD)
+    for panels in order.blocks:
+        count = panels.stop - panels.start
+        yield panels, lines[:, panels].view(order.bundles, order.pieces, order.quads, count, PANEL, QUAD)
 
 
 def _in_pieces(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
@@ -141,7 +155,31 @@ def _in_pieces(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
     return bundle.reshape(order.bundles, channels // order.bundles, rows * columns, together * depth)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A weight in packed order, and what is needed to undo that."""
+
+    values: Tensor
+    """As :func:`pack_weight` gives it."""
+    shape: torch.Size
+    """Of the weight."""
+    groups: int = 1
+
+    @classmethod
+    def of(cls, weight: Tensor, groups: int = 1) -> PackedWeight:
+        """Pack a weight: int8 [C_out, C_in / groups, *kernel_size]."""
+        return cls(pack_weight(weight, groups), weight.shape, groups)
+
+    def unpacked(self) -> Tensor:
+        """The weight as it was, in memory of its own."""
+        channels, depth, *kernel_size = self.shape
+        with torch.inference_mode(False), torch.no_grad():  # it may become the buffer of a module, which is written to
+            return unpack_weight(self.values, channels, depth, kernel_size, self.groups)
+
+
 def start_values(weight: Tensor, x_dtype: torch.dtype, x_zero_point: int) -> Tensor:
     """``-z * sum(weight[c])``, int32 [C_out], with the zero point ``z`` of ``x`` as a uint8 (an int8 moved by 128)."""
     zero_point = x_zero_point + (128 if x_dtype == torch.int8 else 0)
-    return (weight.flatten(1).sum(1, dtype=torch.int64) * -zero_point).to(torch.int32)
+    rows = weight.flatten(1)
+    several = rows.split(max(1, SUMMED_AT_ONCE // max(1, rows.shape[1])))  # a sum makes a copy in its own dtype first
+    return torch.cat([part.sum(1, dtype=torch.int64) for part in several]).mul_(-zero_point).to(torch.int32)

@@ -14,7 +14,7 @@ from fxquant.errors import CalibrationError, InputError
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import Clamp, QParams, QScheme
 
-_DERIVING = threading.RLock()
+DERIVING = threading.RLock()
 """One lock for all modules: it is taken once per module, and a lock kept on the module could not be pickled."""
 
 
@@ -112,10 +112,10 @@ class QuantizedModule(nn.Module):
             CalibrationError: a grid has no scale yet (NaN); the message names the unit and the operand.
         """
         if self._derived is None:
-            with _DERIVING:
+            with DERIVING:
                 if self._derived is None:
                     self._check_calibrated()
-                    with torch.no_grad():
+                    with torch.inference_mode(False), torch.no_grad():  # it outlives this call
                         self._derived = self.derive()
         return self._derived
 

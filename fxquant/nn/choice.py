@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,32 +16,38 @@ from fxquant.kernels.conv2d import MOST_TAPS
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.library import SETTINGS, native_status
 from fxquant.kernels.onednn import onednn_status
+from fxquant.nn.weighted import unpacking
 
 AMX_PRODUCTS = 40_000_000
 """Products per call from which the oneDNN operator wins on a CPU with AMX: with tiles it multiplies about twice as fast
 as our kernels with VNNI, after the 45 to 70 us that a call takes before it computes."""
 
 
-def native_refusal(weight: Tensor, weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
-    """Why fxquant's own operator cannot run a layer; empty if it can. No geometry: a linear layer."""
-    status = native_status()
-    if weight.device.type not in status.devices:
-        return status.reason or f"no native kernels for {weight.device.type}"
+def native_refusal(weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
+    """Why fxquant's own operator cannot run a layer; empty if it can.
+
+    Args:
+        weight_zero_point: Of the layer, on the device where it runs.
+        geometry: None: a linear layer.
+    """
+    status, device = native_status(), weight_zero_point.device.type
+    if device not in status.devices:
+        return status.reason or f"no native kernels for {device}"
     if bool(weight_zero_point.any()):
         return "the int8 operators take no zero point of the weight"
     if geometry is None:
         return ""
     if geometry.spatial == 3:
         return "the native operator has at most two spatial dimensions"
-    if weight[0, 0].numel() > MOST_TAPS:
+    if math.prod(geometry.kernel_size) > MOST_TAPS:
         return f"the native operator takes windows of at most {MOST_TAPS} elements"
     return ""
 
 
-def onednn_refusal(weight: Tensor, weight_zero_point: Tensor) -> str:
-    """Why the framework's oneDNN operator cannot run a layer; empty if it can."""
-    if weight.device.type != "cpu":
-        return f"the oneDNN operators run on the CPU, not on {weight.device.type}"
+def onednn_refusal(weight_zero_point: Tensor) -> str:
+    """Why the framework's oneDNN operator cannot run a layer with this zero point; empty if it can."""
+    if weight_zero_point.device.type != "cpu":
+        return f"the oneDNN operators run on the CPU, not on {weight_zero_point.device.type}"
     if not onednn_status().usable:
         return onednn_status().reason
     if bool(weight_zero_point.any()):
@@ -86,3 +93,8 @@ class BySize:
 
     def __call__(self, x: Tensor, *more: Any, **named: Any) -> Tensor:
         return (self.small if x.numel() < self.limit else self.large)(x, *more, **named)
+
+    @property
+    def unpacked(self) -> Callable[[], Tensor] | None:
+        """What gives the weight again, as ``nn.weighted`` says."""
+        return unpacking(self.small)

@@ -13,13 +13,14 @@ from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.onednn import OnednnConv
-from fxquant.nn.base import QuantizedModule, counted
+from fxquant.nn.base import counted
 from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
+from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Clamp, QParams
 
 
-class QuantizedConv(QuantizedModule):
+class QuantizedConv(WeightedModule):
     """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator; or the same unrounded.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` computes it so. What that does not take
@@ -44,7 +45,6 @@ class QuantizedConv(QuantizedModule):
         LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
     """
 
-    weight: Tensor
     bias: Tensor | None
     weight_scale: Tensor
     weight_zero_point: Tensor
@@ -61,7 +61,7 @@ class QuantizedConv(QuantizedModule):
     ) -> None:
         super().__init__()
         integers, weight_grid = integer_weight(conv.weight, weight)
-        self.register_buffer("weight", integers)
+        self.add_weight(integers)
         self.register_buffer("bias", float_bias(conv.bias))
         self.add_grid("x", byte_grid("the input", x))
         self.add_grid("weight", weight_grid)
@@ -79,7 +79,7 @@ class QuantizedConv(QuantizedModule):
 
     def reference(self, *inputs: Tensor) -> Tensor:
         self._check_calibrated()
-        return self._run(self._by_reference(self.weight, self.geometry), *inputs)
+        return self._run(self._by_reference(self.plain_weight(), self.geometry), *inputs)
 
     def _run(self, convolve: Callable[..., Tensor], x: Tensor, residual: Tensor | None = None) -> Tensor:
         if x.dtype != self.x_dtype or (residual is not None) != self.has_residual:
@@ -95,28 +95,27 @@ class QuantizedConv(QuantizedModule):
     def kernel(self) -> str:
         """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
         onednn = self._onednn_refusal()
-        if not native_refusal(self.weight, self.weight_zero_point, self.geometry):
+        if not native_refusal(self.weight_zero_point, self.geometry):
             return "native, onednn if large" if has_amx() and not onednn else "native"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
-        return self.convolution(self.weight, self.geometry)
+        return self.convolution(self.plain_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
         """What runs a convolution with this unit's grids and bias: the fastest of what can."""
-        arguments = (weight, self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())
-        onednn = None
-        if not self._onednn_refusal():
-            onednn = OnednnConv(*arguments, self.grid("residual").scheme.dtype if self.has_residual else None)
-        if refusal := native_refusal(weight, self.weight_zero_point, geometry):
-            if onednn is None:
-                check_reference_may_run(self.unit or type(self).__name__, refusal, self._onednn_refusal())
-            return onednn or self._by_reference(weight, geometry)
-        native = NativeConv(*arguments)
-        if onednn is None or not has_amx():
+        arguments = (self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())
+        residual_dtype = self.grid("residual").scheme.dtype if self.has_residual else None
+        if refusal := native_refusal(self.weight_zero_point, geometry):
+            if unusable := self._onednn_refusal():
+                check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
+                return self._by_reference(weight, geometry)
+            return OnednnConv(lambda: weight, *arguments, residual_dtype)
+        native = NativeConv(weight, *arguments)
+        if not has_amx() or self._onednn_refusal():
             return native
         products = weight[:, 0].numel() / geometry.groups / math.prod(geometry.stride)  # of an element of x
-        return BySize(native, onednn, AMX_PRODUCTS / products)
+        return BySize(native, OnednnConv(native.unpacked, *arguments, residual_dtype), AMX_PRODUCTS / products)
 
     def _by_reference(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
         return partial(
@@ -141,7 +140,7 @@ class QuantizedConv(QuantizedModule):
         )
 
     def _onednn_refusal(self) -> str:
-        reason = onednn_refusal(self.weight, self.weight_zero_point)
+        reason = onednn_refusal(self.weight_zero_point)
         if not reason and self.has_residual and self.geometry.spatial == 3 and self.float_result is None:
             return "the oneDNN operator adds no residual to a three-dimensional convolution"
         return reason
@@ -168,7 +167,7 @@ class QuantizedConv(QuantizedModule):
 
     def extra_repr(self) -> str:
         geometry = self.geometry
-        parts = [f"{self.weight.shape[1] * geometry.groups}, {self.weight.shape[0]}"]
+        parts = [f"{self.weight_shape[1] * geometry.groups}, {self.weight_shape[0]}"]
         parts += [f"kernel_size={geometry.kernel_size}", f"stride={geometry.stride}"]
         if any(geometry.before) or any(geometry.after):
             even = geometry.before == geometry.after

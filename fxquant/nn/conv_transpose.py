@@ -58,8 +58,9 @@ class QuantizedConvTranspose(QuantizedConv):
         self.after = tuple(before + more for before, more in sides)
 
     def derive(self) -> Callable[..., Tensor]:
-        absent = self.weight_zero_point.to(torch.int8).expand(len(self.weight))
-        return Phases(self.axes, self.weight, absent, self.geometry.groups, self.convolution)
+        weight = self.plain_weight()
+        absent = self.weight_zero_point.to(torch.int8).expand(len(weight))
+        return Phases(self.axes, weight, absent, self.geometry.groups, self.convolution)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         x, *rest = inputs

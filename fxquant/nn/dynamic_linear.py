@@ -14,16 +14,17 @@ from fxquant.kernels.linear import DynamicLinear
 from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import DynamicOnednnLinear
 from fxquant.kernels.quantize import reference as quantize_reference
-from fxquant.nn.base import QuantizedModule, check_features
+from fxquant.nn.base import check_features
 from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import float_bias, integer_weight
+from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Dynamic, QParams
 
 Product = Callable[[Tensor, float, int], Tensor]
 """Of stored integers, and of the scale and zero point they are on; real numbers, float32."""
 
 
-class QuantizedDynamicLinear(QuantizedModule):
+class QuantizedDynamicLinear(WeightedModule):
     """``x @ weight.T + bias``, multiplied in integers; nothing is measured beforehand.
 
     Each call takes the smallest and the largest value of its input, quantizes the input to the grid between them, and
@@ -41,7 +42,6 @@ class QuantizedDynamicLinear(QuantizedModule):
         LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
     """
 
-    weight: Tensor
     bias: Tensor | None
     weight_scale: Tensor
     weight_zero_point: Tensor
@@ -49,7 +49,7 @@ class QuantizedDynamicLinear(QuantizedModule):
     def __init__(self, linear: nn.Linear, *, x: Dynamic, weight: QParams) -> None:
         super().__init__()
         integers, weight_grid = integer_weight(linear.weight, weight)
-        self.register_buffer("weight", integers)
+        self.add_weight(integers)
         self.register_buffer("bias", float_bias(linear.bias))
         self.add_grid("weight", weight_grid)
         self.add_result(None)
@@ -59,7 +59,7 @@ class QuantizedDynamicLinear(QuantizedModule):
     def forward(self, input: Tensor) -> Tensor:
         check_features(self, input, self.in_features)
         if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
-            sums = self.weight_scale.new_zeros((*input.shape[:-1], len(self.weight)))
+            sums = self.weight_scale.new_zeros((*input.shape[:-1], self.weight_shape[0]))
             return self.finished(sums if self.bias is None else sums + self.bias)
         scheme, grid = self.x.scheme, qparams_of(input, self.x)
         q = quantize(input, grid.scale, grid.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
@@ -78,29 +78,28 @@ class QuantizedDynamicLinear(QuantizedModule):
 
     def kernel(self) -> str:
         """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
-        onednn = onednn_refusal(self.weight, self.weight_zero_point)
-        if not native_refusal(self.weight, self.weight_zero_point):
+        onednn = onednn_refusal(self.weight_zero_point)
+        if not native_refusal(self.weight_zero_point):
             return "native, onednn if large" if has_amx() and not onednn else "native"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Product:
-        arguments = (self.weight, self.weight_scale, self.bias, self.x.scheme.dtype)
-        unusable = onednn_refusal(self.weight, self.weight_zero_point)
-        onednn = None if unusable else DynamicOnednnLinear(*arguments)
-        if refusal := native_refusal(self.weight, self.weight_zero_point):
-            if onednn is None:
+        weight, arguments = self.plain_weight(), (self.weight_scale, self.bias, self.x.scheme.dtype)
+        if refusal := native_refusal(self.weight_zero_point):
+            if unusable := onednn_refusal(self.weight_zero_point):
                 check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
-            return onednn or self._by_reference
-        native = DynamicLinear(*arguments)
-        if onednn is None or not has_amx():
+                return self._by_reference
+            return DynamicOnednnLinear(lambda: weight, *arguments)
+        native = DynamicLinear(weight, *arguments)
+        if not has_amx() or onednn_refusal(self.weight_zero_point):
             return native
-        return BySize(native, onednn, AMX_PRODUCTS / len(self.weight))
+        return BySize(native, DynamicOnednnLinear(native.unpacked, *arguments), AMX_PRODUCTS / len(weight))
 
     def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
         epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)
-        return linear_reference(q, zero_point, self.weight, self.weight_zero_point, epilogue)
+        return linear_reference(q, zero_point, self.plain_weight(), self.weight_zero_point, epilogue)
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
-        features = f"{self.weight.shape[1]}, {self.weight.shape[0]}"
+        features = f"{self.weight_shape[1]}, {self.weight_shape[0]}"
         return f"{features}{bias}\nx: {self.x.scheme} per call, {super().extra_repr()}"

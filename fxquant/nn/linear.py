@@ -12,13 +12,14 @@ from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import OnednnLinear
-from fxquant.nn.base import QuantizedModule, check_features
+from fxquant.nn.base import check_features
 from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
+from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Clamp, QParams
 
 
-class QuantizedLinear(QuantizedModule):
+class QuantizedLinear(WeightedModule):
     """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator; or the same unrounded.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so. Large calls on a CPU
@@ -39,7 +40,6 @@ class QuantizedLinear(QuantizedModule):
         LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
     """
 
-    weight: Tensor
     bias: Tensor | None
     weight_scale: Tensor
     weight_zero_point: Tensor
@@ -49,7 +49,7 @@ class QuantizedLinear(QuantizedModule):
     ) -> None:
         super().__init__()
         integers, weight_grid = integer_weight(linear.weight, weight)
-        self.register_buffer("weight", integers)
+        self.add_weight(integers)
         self.register_buffer("bias", float_bias(linear.bias))
         self.add_grid("x", byte_grid("the input", x))
         self.add_grid("weight", weight_grid)
@@ -70,33 +70,32 @@ class QuantizedLinear(QuantizedModule):
             raise self._wrong_input(x)
         check_features(self, x, self.in_features)
         self._check_calibrated()
-        return self.finished(self._by_reference()(x), self.activation)
+        return self.finished(self._by_reference(self.plain_weight())(x), self.activation)
 
     def kernel(self) -> str:
         """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
-        onednn = onednn_refusal(self.weight, self.weight_zero_point)
-        if not native_refusal(self.weight, self.weight_zero_point):
+        onednn = onednn_refusal(self.weight_zero_point)
+        if not native_refusal(self.weight_zero_point):
             return "native, onednn if large" if has_amx() and not onednn else "native"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
-        arguments = (self.weight, self.x_dtype, self.scalars("x")[1], self.epilogue())
-        unusable = onednn_refusal(self.weight, self.weight_zero_point)
-        onednn = None if unusable else OnednnLinear(*arguments)
-        if refusal := native_refusal(self.weight, self.weight_zero_point):
-            if onednn is None:
+        weight, arguments = self.plain_weight(), (self.x_dtype, self.scalars("x")[1], self.epilogue())
+        if refusal := native_refusal(self.weight_zero_point):
+            if unusable := onednn_refusal(self.weight_zero_point):
                 check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
-            return onednn or self._by_reference()
-        native = NativeLinear(*arguments)
-        if onednn is None or not has_amx():
+                return self._by_reference(weight)
+            return OnednnLinear(lambda: weight, *arguments)
+        native = NativeLinear(weight, *arguments)
+        if not has_amx() or onednn_refusal(self.weight_zero_point):
             return native
-        return BySize(native, onednn, AMX_PRODUCTS / len(self.weight))
+        return BySize(native, OnednnLinear(native.unpacked, *arguments), AMX_PRODUCTS / len(weight))
 
-    def _by_reference(self) -> Callable[..., Tensor]:
+    def _by_reference(self, weight: Tensor) -> Callable[..., Tensor]:
         return partial(
             linear_reference,
             x_zero_point=self.scalars("x")[1],
-            weight=self.weight,
+            weight=weight,
             weight_zero_point=self.weight_zero_point,
             epilogue=self.epilogue(),
         )
@@ -119,7 +118,7 @@ class QuantizedLinear(QuantizedModule):
         )
 
     def extra_repr(self) -> str:
-        parts = [f"{self.weight.shape[1]}, {self.weight.shape[0]}"]
+        parts = [f"{self.weight_shape[1]}, {self.weight_shape[0]}"]
         if self.bias is None:
             parts.append("bias=False")
         if self.activation is not None:

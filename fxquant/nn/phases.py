@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels.conv_reference import ConvGeometry
+from fxquant.nn.weighted import unpacking
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Phases:
     ) -> None:
         self.axes = axes
         self.parts: list[tuple[tuple[AxisPhase, ...], Callable[..., Tensor]]] = []
+        self._whole = (weight.shape, weight.dtype, weight.device)
         for phase in itertools.product(*(axis.phases() for axis in axes)):
             taps: Any = (slice(None), slice(None), *(along.taps or slice(0, 1) for along in phase))
             part = weight[taps]
@@ -107,6 +109,21 @@ class Phases:
                 padding_mode="zeros",
             )
             self.parts.append((phase, convolution(part.contiguous(), geometry)))
+
+    @property
+    def unpacked(self) -> Callable[[], Tensor] | None:
+        """What gives the weight again, as ``nn.weighted`` says."""
+        of_parts = [(phase, unpacking(convolve)) for phase, convolve in self.parts]
+        return None if any(unpack is None for _, unpack in of_parts) else self._put_together
+
+    def _put_together(self) -> Tensor:
+        shape, dtype, device = self._whole
+        with torch.inference_mode(False):
+            weight = torch.empty(shape, dtype=dtype, device=device)
+            for phase, convolve in self.parts:
+                if all(along.taps is not None for along in phase):
+                    weight[(..., *(along.taps for along in phase))] = convolve.unpacked()
+        return weight
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """The transposed convolution of ``x`` [N, C_in, *spatial]: [N, C_out, *out]. There is no residual."""

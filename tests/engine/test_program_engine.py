@@ -178,9 +178,9 @@ def test_copies_run_by_programs_of_their_own(models, duplicate):
 def test_a_pickle_holds_no_plans(models):
     model, _ = models
     before, after = io.BytesIO(), io.BytesIO()
-    pickle.dump(model, before)
+    torch.save(model, before)
     run_twice(model, image())
-    pickle.dump(model, after)
+    torch.save(model, after)
     assert before.getvalue() == after.getvalue()
 
 

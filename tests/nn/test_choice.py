@@ -37,30 +37,30 @@ LOADED = replace(native_status(), devices=("cpu",), reason="")
 )
 def test_geometry_that_the_native_operator_takes(monkeypatch: pytest.MonkeyPatch, conv: nn.Conv2d, reason: str) -> None:
     monkeypatch.setattr(choice, "native_status", lambda: LOADED)
-    assert native_refusal(conv.weight, ZERO, ConvGeometry.of(conv)) == reason
+    assert native_refusal(ZERO, ConvGeometry.of(conv)) == reason
 
 
 def test_neither_takes_a_zero_point_of_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "native_status", lambda: LOADED)
     monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(True, ""))
-    weight, one = torch.ones(2, 3, dtype=torch.int8), torch.ones(1, dtype=torch.int32)
+    one = torch.ones(1, dtype=torch.int32)
 
-    assert native_refusal(weight, ZERO) == onednn_refusal(weight, ZERO) == ""
-    assert native_refusal(weight, one) == "the int8 operators take no zero point of the weight"
-    assert onednn_refusal(weight, one) == "the oneDNN operators take no zero point of the weight"
+    assert native_refusal(ZERO) == onednn_refusal(ZERO) == ""
+    assert native_refusal(one) == "the int8 operators take no zero point of the weight"
+    assert onednn_refusal(one) == "the oneDNN operators take no zero point of the weight"
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "native_status", lambda: LOADED)
-    weight = torch.empty(2, 3, dtype=torch.int8, device="meta")
+    elsewhere = ZERO.to("meta")
 
-    assert native_refusal(weight, ZERO) == "no native kernels for meta"
-    assert onednn_refusal(weight, ZERO) == "the oneDNN operators run on the CPU, not on meta"
+    assert native_refusal(elsewhere) == "no native kernels for meta"
+    assert onednn_refusal(elsewhere) == "the oneDNN operators run on the CPU, not on meta"
 
 
 def test_without_a_native_library_its_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "native_status", lambda: replace(LOADED, devices=(), reason="not built"))
-    assert native_refusal(torch.ones(2, 3), ZERO) == "not built"
+    assert native_refusal(ZERO) == "not built"
 
 
 def test_by_size_asks_the_first_input() -> None:

@@ -1,0 +1,90 @@
+"""Base of the modules that multiply by an integer weight: they keep it in one order, its own or that of a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.nn.base import DERIVING, QuantizedModule
+
+
+class WeightedModule(QuantizedModule):
+    """A module with an int8 weight.
+
+    The weight is a buffer until the first call. Where a kernel packs it, only the packed order is kept from then on, and
+    the module has no such buffer: the weight would lie in memory twice. State dicts, copies and pickles hold it in its
+    own order all the same, and so does the attribute ``weight``: reading it brings the buffer back, for as long as
+    nothing is derived anew. What is written into it counts after :meth:`forget`, as for any buffer. What is written
+    into the tensor of a state dict does not reach the module.
+    """
+
+    weight_shape: torch.Size
+    """Of the weight, in its own order."""
+
+    def add_weight(self, integers: Tensor) -> None:
+        """Keep a weight."""
+        self.weight_shape = integers.shape
+        self._buffers["weight"] = integers  # register_buffer would find the property below
+
+    @property
+    def weight(self) -> Tensor:
+        """int8, as the float layer has it."""
+        with DERIVING:
+            plain = self._buffers["weight"] = self.plain_weight()
+        return plain
+
+    def plain_weight(self) -> Tensor:
+        """The weight in its own order, which the module need not keep."""
+        with DERIVING:
+            plain = self._buffers["weight"]
+            return unpacking(self._derived)() if plain is None else plain
+
+    def derived(self) -> Any:
+        """As for any module; then the weight is kept in packed order, if there is one."""
+        with DERIVING:
+            found = super().derived()
+            if not torch.compiler.is_compiling() and unpacking(found) is not None:
+                self._buffers["weight"] = None
+        return found
+
+    def forget(self) -> None:
+        """Drop what was derived, but not the weight."""
+        with DERIVING:
+            self._buffers["weight"] = self.plain_weight()
+            super().forget()
+
+    @contextmanager
+    def _with_plain_weight(self) -> Iterator[None]:
+        """For a while the buffer is there."""
+        with DERIVING:
+            kept = self._buffers["weight"]
+            self._buffers["weight"] = self.plain_weight()
+            try:
+                yield
+            finally:
+                self._buffers["weight"] = kept
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WeightedModule:
+        self.forget()
+        super()._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.forget()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        with self._with_plain_weight():
+            super()._save_to_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_buffers": {**self._buffers, "weight": self.plain_weight()}}
+
+
+def unpacking(run: Any) -> Callable[[], Tensor] | None:
+    """What gives back the weight that a kernel was made of, in its own order; None where it does not hold it."""
+    return getattr(run, "unpacked", None)
