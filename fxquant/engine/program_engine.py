@@ -16,7 +16,7 @@ from fxquant.engine.plan import Plan, ShapesChangedError, geometry_of
 from fxquant.errors import InputError, KernelError, UnknownNameError
 from fxquant.graph.module import ENGINE
 from fxquant.kernels.library import native_status
-from fxquant.kernels.program import library
+from fxquant.kernels.program import give_memory_back, library
 from fxquant.registry import did_you_mean
 
 ENGINES = ("graph", "program")
@@ -102,6 +102,7 @@ class ProgramEngine:
                 del plans[min(plans, key=lambda each: plans[each].used)]
             plan.used = next(self._clock)
             self._plans = plans
+            give_memory_back()
             return result
         finally:
             self._lock.release()

@@ -165,7 +165,9 @@ class DynamicOnednnLinear:
     def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
         """``x`` stored [..., in_features], not empty, on that grid, to float32 [..., out_features]."""
         weight, _ = self._packed()
-        return self._linear(flip_sign(x) if self._moved else x, x_scale, x_zero_point + self._moved, weight, *self._after)
+        return self._linear(
+            flip_sign(x) if self._moved else x, x_scale, x_zero_point + self._moved, weight, *self._after
+        )
 
 
 class _PackedMatrix:

@@ -122,6 +122,11 @@ class Program:
         return self._library.fxquant_program_arena(self._handle)
 
 
+def give_memory_back() -> None:
+    """Leave to the system what was freed, which the C library would keep for later."""
+    library().fxquant_trim()
+
+
 def library() -> Any:
     """The native CPU library, with the types of its functions known; None where it was not loaded."""
     loaded = native_library()
@@ -134,6 +139,7 @@ def library() -> Any:
             ("record_forget", None, (number,)),
             ("failure", ctypes.c_char_p, ()),
             ("copy", None, (pointer, pointer, number, number, numbers, numbers, numbers)),
+            ("trim", None, ()),
             ("program_free", None, (pointer,)),
             ("program_arena", number, (pointer,)),
             ("program_run", ctypes.c_bool, (pointer, pointer, pointer)),

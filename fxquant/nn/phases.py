@@ -113,16 +113,18 @@ class Phases:
     @property
     def unpacked(self) -> Callable[[], Tensor] | None:
         """What gives the weight again, as ``nn.weighted`` says."""
-        of_parts = [(phase, unpacking(convolve)) for phase, convolve in self.parts]
-        return None if any(unpack is None for _, unpack in of_parts) else self._put_together
+        whole = all(unpacking(convolve) is not None for _, convolve in self.parts)
+        return self._put_together if whole else None
 
     def _put_together(self) -> Tensor:
         shape, dtype, device = self._whole
         with torch.inference_mode(False):
             weight = torch.empty(shape, dtype=dtype, device=device)
             for phase, convolve in self.parts:
-                if all(along.taps is not None for along in phase):
-                    weight[(..., *(along.taps for along in phase))] = convolve.unpacked()
+                unpack = unpacking(convolve)
+                if unpack is not None and all(along.taps is not None for along in phase):
+                    taps: Any = (..., *(along.taps for along in phase))
+                    weight[taps] = unpack()
         return weight
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

@@ -15,9 +15,9 @@ from fxquant.nn.base import DERIVING, QuantizedModule
 class WeightedModule(QuantizedModule):
     """A module with an int8 weight.
 
-    The weight is a buffer until the first call. Where a kernel packs it, only the packed order is kept from then on, and
-    the module has no such buffer: the weight would lie in memory twice. State dicts, copies and pickles hold it in its
-    own order all the same, and so does the attribute ``weight``: reading it brings the buffer back, for as long as
+    The weight is a buffer until the first call. Where a kernel packs it, only the packed order is kept from then on,
+    and the module has no such buffer: the weight would lie in memory twice. State dicts, copies and pickles hold it in
+    its own order all the same, and so does the attribute ``weight``: reading it brings the buffer back, for as long as
     nothing is derived anew. What is written into it counts after :meth:`forget`, as for any buffer. What is written
     into the tensor of a state dict does not reach the module.
     """
@@ -28,45 +28,58 @@ class WeightedModule(QuantizedModule):
     def add_weight(self, integers: Tensor) -> None:
         """Keep a weight."""
         self.weight_shape = integers.shape
-        self._buffers["weight"] = integers  # register_buffer would find the property below
+        self._keep(integers)
 
     @property
     def weight(self) -> Tensor:
         """int8, as the float layer has it."""
         with DERIVING:
-            plain = self._buffers["weight"] = self.plain_weight()
+            plain = self.plain_weight()
+            self._keep(plain)
         return plain
+
+    @weight.setter
+    def weight(self, integers: Tensor) -> None:
+        self._keep(integers)
 
     def plain_weight(self) -> Tensor:
         """The weight in its own order, which the module need not keep."""
         with DERIVING:
-            plain = self._buffers["weight"]
-            return unpacking(self._derived)() if plain is None else plain
+            if (plain := self._buffers.get("weight")) is not None:
+                return plain
+            unpack = unpacking(self._derived)
+            assert unpack is not None
+            return unpack()
 
     def derived(self) -> Any:
         """As for any module; then the weight is kept in packed order, if there is one."""
         with DERIVING:
             found = super().derived()
             if not torch.compiler.is_compiling() and unpacking(found) is not None:
-                self._buffers["weight"] = None
+                self._keep(None)
         return found
 
     def forget(self) -> None:
         """Drop what was derived, but not the weight."""
         with DERIVING:
-            self._buffers["weight"] = self.plain_weight()
+            self._keep(self.plain_weight())
             super().forget()
+
+    def _keep(self, plain: Tensor | None) -> None:
+        """Have this buffer, before all others, or none."""
+        others = {name: buffer for name, buffer in self._buffers.items() if name != "weight"}
+        self.__dict__["_buffers"] = others if plain is None else {"weight": plain, **others}  # at once, for all threads
 
     @contextmanager
     def _with_plain_weight(self) -> Iterator[None]:
         """For a while the buffer is there."""
         with DERIVING:
-            kept = self._buffers["weight"]
-            self._buffers["weight"] = self.plain_weight()
+            kept = self._buffers.get("weight")
+            self._keep(self.plain_weight())
             try:
                 yield
             finally:
-                self._buffers["weight"] = kept
+                self._keep(kept)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WeightedModule:
         self.forget()
@@ -82,7 +95,7 @@ class WeightedModule(QuantizedModule):
             super()._save_to_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_buffers": {**self._buffers, "weight": self.plain_weight()}}
+        return {**super().__getstate__(), "_buffers": {"weight": self.plain_weight(), **self._buffers}}
 
 
 def unpacking(run: Any) -> Callable[[], Tensor] | None:

@@ -9,6 +9,9 @@
 #include <new>
 #include <string>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #if defined(__linux__)
 #include <sched.h>
 #include <sys/mman.h>
@@ -304,6 +307,14 @@ FXQ_EXPORT void* fxquant_record_end(const fxquant::Region* regions, int64_t coun
 FXQ_EXPORT const char* fxquant_failure() { return fxquant::failure.c_str(); }
 
 FXQ_EXPORT void fxquant_record_drop() { fxquant::recording.reset(); }
+
+// Gives memory that was freed back to the system. The allocator keeps it where small blocks lie behind it, and what
+// packing weights and recording need for a while is as much as a model.
+FXQ_EXPORT void fxquant_trim() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
 
 FXQ_EXPORT void fxquant_program_free(void* program) { delete static_cast<fxquant::Program*>(program); }
 
