@@ -68,6 +68,7 @@ from fxquant.plan import QuantPlan, QuantUnit, Rejection
 from fxquant.qat import TrainingSchedule, prepare_qat, scale_parameters
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer import Quantizer
+from fxquant.reporting.report import report
 from fxquant.spec import Clamp, QParams, QScheme, TensorRef
 
 __version__ = "0.1.0"
@@ -146,6 +147,7 @@ __all__ = [
     "quantize",
     "register_backend",
     "register_pattern",
+    "report",
     "scale_parameters",
     "sensitivity",
     "synchronize_observers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,6 +70,12 @@ class Coverage:
         return tuple(row for row in self.rows if row.fate == "float")
 
     def __str__(self) -> str:
+        return self._as_text("simple") + f"\n{self._in_words()}"
+
+    def _repr_html_(self) -> str:
+        return self._as_text("html") + f"<p>{html.escape(self._in_words())}</p>"
+
+    def _as_text(self, form: str) -> str:
         total = sum(row.macs for row in self.rows) or 1
         alike: dict[tuple[str, str, str], list[CoverageRow]] = defaultdict(list)
         for row in sorted(self.rows, key=lambda row: _FATES.index(row.fate)):
@@ -79,12 +86,16 @@ class Coverage:
             for (becomes, operator, reason), rows in alike.items()
         ]
         head = ("unit", "count", "MACs", "becomes", "where, and why not")
+        align = ("left", "right", "right", "left", "left")
+        return tabulate(table, headers=head, tablefmt=form, disable_numparse=True, colalign=align)
+
+    def _in_words(self) -> str:
+        total = sum(row.macs for row in self.rows) or 1
         done, stored = (sum(row.fate == fate for row in self.rows) for fate in ("int8", "weight"))
         weights = f"{stored} keep their weight in integers, " if stored else ""
         return (
-            tabulate(table, headers=head, disable_numparse=True, colalign=("left", "right", "right", "left", "left"))
-            + f"\n{done} units become int8, {weights}{len(self.float_rows)} operators stay float;"
-            + f" {100 * self.int8_macs:.2f} % of {total / 1e6:,.1f} M multiply-accumulates become int8."
+            f"{done} units become int8, {weights}{len(self.float_rows)} operators stay float;"
+            f" {100 * self.int8_macs:.2f} % of {total / 1e6:,.1f} M multiply-accumulates become int8."
         )
 
 

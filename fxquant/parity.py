@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -93,6 +94,15 @@ class Parity:
         return tuple(sorted(self.rows, key=lambda row: row.noise.isolated)[:count])
 
     def __str__(self) -> str:
+        return f"{self._as_text('simple')}\n{LEGEND}\n{self._in_words()}"
+
+    def _repr_html_(self) -> str:
+        return self._as_text("html") + f"<p>{html.escape(LEGEND)}<br>{self._in_words()}</p>"
+
+    def _in_words(self) -> str:
+        return f"{len(self.rows)} units measured, {len(self.breaches)} break the contract."
+
+    def _as_text(self, form: str) -> str:
         worst = self.worst()
         table = [
             (
@@ -111,8 +121,7 @@ class Parity:
             )
             for row in self.rows
         ]
-        text = tabulate(table, headers=HEAD, disable_numparse=True, colalign=ALIGNMENT)
-        return f"{text}\n{LEGEND}\n{len(self.rows)} units measured, {len(self.breaches)} break the contract."
+        return tabulate(table, headers=HEAD, tablefmt=form, disable_numparse=True, colalign=ALIGNMENT)
 
 
 def measure_parity(

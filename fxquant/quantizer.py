@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -226,7 +227,7 @@ class Quantizer:
         converted: Any = manager.run(copy.deepcopy(self.graph_module), ctx)
         converted.eval()  # the modules that passes made, too
         follow(converted, self.graph_module)
-        converted.quant_plan = ctx.plan
+        converted.quant_plan, converted.quant_coverage = ctx.plan, coverage(self.graph_module, plan)
         converted.snapshots = self.snapshots + manager.snapshots
         attach_engine(converted, engine, to)
         return converted
@@ -244,6 +245,10 @@ class Quantizer:
     def coverage(self) -> Coverage:
         """What becomes int8, what stays float, and why."""
         return coverage(self.graph_module, self.plan)
+
+    def _repr_html_(self) -> str:
+        title = f"{type(self.graph_module).__name__} for backend {self.backend.name!r}"
+        return f"<b>{html.escape(title)}</b>{self.coverage()._repr_html_()}"
 
     def __str__(self) -> str:
         return f"{type(self.graph_module).__name__} for backend {self.backend.name!r}\n{self.coverage()}"

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends", "engine"),
     ("passes",),
     ("calibration", "coverage", "parity", "noise", "algorithms", "checks", "tuning", "undo"),
-    ("quantizer", "qat", "learned_rounding", "api", "distributed", "export", "analysis"),
+    ("quantizer", "qat", "learned_rounding", "api", "distributed", "export", "reporting", "analysis"),
     ("__main__", "cli", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""

@@ -66,3 +66,13 @@ def test_what_stays_float_for_the_same_reason_shares_a_line():
 def test_printing_a_quantizer_prints_its_coverage():
     quantizer = prepared()
     assert str(quantizer) == f"Net for backend 'cpu'\n{quantizer.coverage()}"
+
+
+def test_notebooks_show_a_table_whatever_the_names():
+    net = nn.Sequential()
+    net.add_module("<b>", nn.Linear(4, 4))
+    shown = fxq.prepare(net.eval(), torch.rand(3, 4)).coverage()._repr_html_()
+    assert shown.count("<tr>") == 2
+    assert "&lt;b&gt;" in shown
+    assert "<b>" not in shown
+    assert "100.00 % of" in shown

@@ -47,6 +47,9 @@ def test_every_unit_keeps_the_contract(prepared, capsys):
     assert int8.parity.breaches == ()
     assert capsys.readouterr().out == f"{int8.parity}\n"
     assert str(int8.parity).endswith("9 units measured, 0 break the contract.")
+    shown = int8.parity._repr_html_()
+    assert shown.count("<tr>") == 10
+    assert "9 units measured, 0 break the contract." in shown
 
 
 class Normed(nn.Module):

@@ -92,3 +92,9 @@ def test_every_variable_and_command_is_documented() -> None:
     assert len(read - {"FXQUANT_"}) == len(Settings.__dataclass_fields__)
     for command in COMMANDS:
         assert f"python -m fxquant {command.name}" in README or f"make {command.name}" in README
+
+
+def test_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block("python", "The report"), "README.md", "exec"), {})
+    assert (tmp_path / "out" / "report.html").stat().st_size > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ from torch.fx import GraphModule
 
 from fxquant.graph.printer import diff
 from fxquant.passes.base import PassContext
+
+_COLOURS = {"- ": "#c45500", "+ ": "#0072b2"}
+"""In notebooks: told apart by the colour-blind, and legible on white and on black."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,13 @@ class Snapshot:
     def diff(self) -> str:
         """The lines that changed, at most 100 columns wide: ``- `` before, ``+ `` after."""
         return diff(self.before, self.after)
+
+    def _repr_html_(self) -> str:
+        lines = [
+            f'<span style="color: {_COLOURS.get(line[:2], "inherit")}">{html.escape(line)}</span>'
+            for line in (self.diff() or "  (nothing)").splitlines()
+        ]
+        return f"<b>{html.escape(self.title())}</b><pre>" + "\n".join(lines) + "</pre>"
 
     @property
     def counts(self) -> tuple[int, int]:

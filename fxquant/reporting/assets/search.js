@@ -1,0 +1,58 @@
+// The search of the head: every word must be found somewhere in what is known of a node.
+
+const MOST_FOUND = 60;
+
+function setUpSearch() {
+  const query = document.getElementById("query");
+  const list = document.getElementById("found");
+  const nodes = new Map(DATA.drawings.toReversed().flatMap((drawing) => drawing.nodes.map((node) => [node.name, node])));
+  const entries = [...nodes.values()].map((node) => ({ node, text: searchable(node) }));
+  const hide = () => (list.hidden = true);
+  const find = () => {
+    const words = query.value.toLowerCase().split(/\s+/).filter(Boolean);
+    list.hidden = !words.length;
+    if (!words.length) return;
+    const hits = entries.filter((entry) => words.every((word) => entry.text.includes(word)));
+    const items = hits.slice(0, MOST_FOUND).map(({ node }) => foundItem(node, hide));
+    const count = el("p", { className: "remark" }, hits.length === 1 ? "1 node" : `${shown(hits.length)} nodes`);
+    list.replaceChildren(count, ...items);
+  };
+  query.addEventListener("input", find);
+  query.addEventListener("focus", find);
+  query.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") list.querySelector("button")?.click();
+    if (event.key === "ArrowDown") list.querySelector("button")?.focus();
+  });
+  document.addEventListener("pointerdown", (event) => document.getElementById("search").contains(event.target) || hide());
+  document.addEventListener("keydown", (event) => {
+    const typing = /^(input|select|textarea)$/i.test(document.activeElement?.tagName ?? "");
+    if (event.key === "/" && !typing) {
+      event.preventDefault();
+      query.focus();
+    }
+    if (event.key === "Escape") {
+      if (!list.hidden) hide();
+      else go({ node: "" });
+    }
+  });
+}
+
+function searchable(node) {
+  const unit = DATA.units[node.unit]?.pattern;
+  const fate = FATES.get(node.fate).label;
+  return [node.name, node.module, node.op, node.call, unit, fate, node.reason, node.line, node.value].join(" ").toLowerCase();
+}
+
+function foundItem(node, hide) {
+  const open = () => {
+    hide();
+    go({ node: node.name });
+  };
+  return el(
+    "button",
+    { type: "button", role: "option", className: "hit", onclick: open },
+    badge(node.fate),
+    el("span", {}, node.module || node.name),
+    el("small", {}, `${node.name} · ${node.op}`),
+  );
+}

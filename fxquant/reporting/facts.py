@@ -1,0 +1,87 @@
+"""All that a report shows, as data that JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from fxquant.observers.histogram import HistogramObserver
+from fxquant.plan import QuantUnit
+from fxquant.reporting.drawings import FATES, drawings
+from fxquant.reporting.measurements import tables
+from fxquant.reporting.passes import passes
+from fxquant.reporting.subject import Subject
+from fxquant.reporting.tensors import tensor_facts
+from fxquant.reporting.watching import watch
+from fxquant.spec import Means
+
+
+def facts(subject: Subject, data: Iterable[Any] | None = None, results: Iterable[Any] = ()) -> dict[str, Any]:
+    """Gather everything, and run ``data`` where it is given.
+
+    Returns:
+        ``summary``: rows of label, value and remark. ``fates``: name, label and meaning of what can become of a node.
+        ``drawings``, ``passes``, ``tables``: see the modules of these names. ``units``: root -> pattern, nodes and
+        ``roles``, the tensors of each. ``tensors``: see ``tensor_facts``.
+    """
+    kept = [getattr(subject.converted, name, None) for name in ("parity", "tuning")]
+    measured = [each for each in kept if each is not None]
+    seen: Mapping[str, HistogramObserver] = {}
+    if data is not None:
+        parity, seen = watch(subject, data)
+        measured = [parity] if parity is not None else []
+    given = [*measured, *results]
+    return {
+        "title": subject.name,
+        "made": f"made by fxquant with torch {torch.__version__}",
+        "summary": _summary(subject, given),
+        "note": subject.note,
+        "fates": [dict(zip(("name", "label", "help"), fate, strict=True)) for fate in FATES],
+        "drawings": drawings(subject),
+        "passes": passes(subject.snapshots),
+        "units": {unit.root: _unit(unit, subject) for unit in subject.planned.units},
+        "tensors": tensor_facts(subject, seen),
+        "tables": tables(subject.coverage, given),
+    }
+
+
+def _unit(unit: QuantUnit, subject: Subject) -> dict[str, Any]:
+    grids = {role: ref.name for role, ref in unit.roles.items() if not _is_mean(ref, subject)}
+    return {"pattern": unit.pattern, "nodes": list(unit.nodes), "roles": grids}
+
+
+def _is_mean(ref: Any, subject: Subject) -> bool:
+    return ref.kind == "mean" or isinstance(subject.plan.policies.get(ref), Means)
+
+
+def _summary(subject: Subject, results: Iterable[Any]) -> list[tuple[str, str, str]]:
+    """Label, value, remark."""
+    coverage = subject.coverage
+    lost = [row for row in coverage.float_rows if not row.excused]
+    rows: list[tuple[str, str, str]] = [
+        ("state", subject.kind, {"planned": "not calibrated yet"}.get(subject.kind, ""))
+    ]
+    if len(coverage):
+        total = sum(row.macs for row in coverage)
+        rows += [
+            ("int8", f"{100 * coverage.int8_macs:.2f} %", f"of {total / 1e6:,.1f} M multiply-accumulates"),
+            ("units", str(sum(row.fate != "float" for row in coverage)), "that compute on, or store, integers"),
+            ("float", str(len(coverage.float_rows)), f"operators, {len(lost)} of them at a cost"),
+        ]
+    for result in results:
+        if (breaches := getattr(result, "breaches", None)) is not None:
+            rows.append(("parity", f"{len(breaches)} breaches", f"in {len(result.rows)} units"))
+    if subject.converted is not None and (size := _size(subject)):
+        rows.append(("size", size, "of parameters and buffers, float → quantized"))
+    return rows
+
+
+def _size(subject: Subject) -> str:
+    sizes = [
+        sum(tensor.numel() * tensor.element_size() for tensor in {id(t): t for t in gm.state_dict().values()}.values())
+        for gm in (subject.float_graph, subject.converted)
+        if gm is not None
+    ]
+    return " → ".join(f"{size / 1e6:,.1f} MB" for size in sizes)

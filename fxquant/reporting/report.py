@@ -1,0 +1,59 @@
+"""``fxquant.report``: one HTML file with everything that is known of a model on its way to int8."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fxquant.quantizer import Quantizer
+from fxquant.reporting.facts import facts
+from fxquant.reporting.page import write
+from fxquant.reporting.subject import subject_of
+
+
+def report(
+    model: Quantizer | nn.Module,
+    path: str | os.PathLike[str],
+    data: Iterable[Any] | None = None,
+    *,
+    results: Iterable[Any] = (),
+) -> Path:
+    """Write an HTML file that shows what was decided, measured and changed. It needs a browser, and no network.
+
+    It holds the graph, coloured by what becomes of each node or by what was measured there; ranges, histograms and
+    grids of values and weights; the graph before and after each pass, side by side; all tables; and a search.
+
+    Args:
+        model: What :func:`prepare` gave: the file shows most once it is calibrated, since it is then converted too. Or
+            what :func:`prepare_qat` gave; or what :func:`convert` gave, which has neither histograms nor the float
+            graph. It is not changed.
+        path: The file. What stands there is overwritten; missing folders are made.
+        data: Yields batches, as for :func:`calibrate`: the parity of int8 and simulation, and their noise, are
+            measured on the first one, and values whose observers keep no histogram are looked at in the first eight.
+            Not for a converted model.
+        results: Tables to show beside: what other functions of fxquant measured per unit, as
+            ``convert(prepared, check=batch).parity``.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        InputError: ``model`` is none of these, ``data`` does not fit, or one of ``results`` is no table of units.
+        CalibrationError: ``data`` holds no batch.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from fxquant.api import calibrate, prepare
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+        >>> batches = [torch.randn(8, 4)]
+        >>> prepared = calibrate(prepare(model, batches[0]), batches, progress=False)
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> report(prepared, f"{folder.name}/report.html", batches).name
+        'report.html'
+        >>> folder.cleanup()
+    """
+    return write(facts(subject_of(model), data, results), Path(path))

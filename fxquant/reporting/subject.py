@@ -1,0 +1,119 @@
+"""What a report is about: whatever of a model there is to look at, found out from what the user gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.coverage import Coverage
+from fxquant.errors import CalibrationError, InputError
+from fxquant.fake_quantize.base import observer_in
+from fxquant.passes.snapshot import Snapshot
+from fxquant.plan import QuantPlan
+from fxquant.qat import quantizer_of
+from fxquant.quantizer import Quantizer
+
+Kind = Literal["planned", "calibrated", "converted"]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model on its way to int8, as far as it has come."""
+
+    name: str
+    """Of the model's class."""
+    kind: Kind
+    planned: QuantPlan
+    """As ``prepare`` decided; of a converted model, as it was carried out."""
+    plan: QuantPlan
+    """With the grids, where there are any: its units may have lost nodes that were folded away."""
+    coverage: Coverage
+    snapshots: tuple[Snapshot, ...]
+    float_graph: GraphModule | None = None
+    """The normalized float graph; a converted model has none any more."""
+    converted: GraphModule | None = None
+    """The quantized model: as it was given, or made to see what becomes of it."""
+    simulated: GraphModule | None = None
+    """Its simulation, where there is a Quantizer to make it."""
+    quantizer: Quantizer | None = None
+    observers: Mapping[str, Any] = field(default_factory=dict)
+    """Name of a value -> the observer that measured it."""
+    note: str = ""
+    """What is missing, and why."""
+
+
+def subject_of(model: Quantizer | nn.Module) -> Subject:
+    """Look at what ``prepare``, ``prepare_qat`` or ``convert`` gave. It is not changed.
+
+    A calibrated Quantizer is converted on the way, so that the passes of ``convert`` can be shown too.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if isinstance(model, Quantizer):
+        return _of_quantizer(model)
+    plan = getattr(model, "quant_plan", None)
+    if isinstance(model, GraphModule) and isinstance(plan, QuantPlan):
+        if isinstance(getattr(model, "preparation", None), Quantizer):
+            return _of_training(model)
+        seen: Any = model
+        coverage = getattr(seen, "quant_coverage", Coverage(()))
+        return Subject(type(model).__name__, "converted", plan, plan, coverage, seen.snapshots, converted=model)
+    raise InputError(
+        "report takes what prepare, prepare_qat or convert gave",
+        got=type(model).__name__,
+        expected="a Quantizer, or the GraphModule of prepare_qat or convert",
+        hint="fxquant.report(fxquant.prepare(model, example_inputs), path) reports on a float model",
+    )
+
+
+def _of_training(model: GraphModule) -> Subject:
+    try:
+        return _of_quantizer(quantizer_of(model))
+    except CalibrationError as error:
+        return _planned(quantizer_of(model, allow_uncalibrated=True), str(error))
+
+
+def _of_quantizer(quantizer: Quantizer) -> Subject:
+    try:
+        simulated: Any = quantizer.convert(to="fake_quant")
+        converted: Any = quantizer.convert(to="int8") if quantizer.backend.has_operators else simulated
+    except CalibrationError as error:
+        return _planned(quantizer, str(error))
+    return Subject(
+        type(quantizer.graph_module).__name__,
+        "calibrated",
+        quantizer.plan,
+        converted.quant_plan,
+        converted.quant_coverage,
+        converted.snapshots,
+        quantizer.graph_module,
+        converted,
+        simulated,
+        quantizer,
+        _observers(quantizer),
+    )
+
+
+def _planned(quantizer: Quantizer, note: str) -> Subject:
+    plan, gm = quantizer.plan, quantizer.graph_module
+    return Subject(
+        type(gm).__name__,
+        "planned",
+        plan,
+        plan,
+        quantizer.coverage(),
+        quantizer.snapshots,
+        gm,
+        quantizer=quantizer,
+        observers=_observers(quantizer),
+        note=note,
+    )
+
+
+def _observers(quantizer: Quantizer) -> dict[str, Any]:
+    return {name: observer_in(module) for name, module in quantizer.observers.named_children()}

@@ -1,0 +1,95 @@
+"""A small model with everything that a report can show, and a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+
+X = torch.linspace(-2, 2, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+
+
+class Net(nn.Module):
+    """A residual block, an operator that stays float, and one that the configuration leaves in float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.bn = nn.BatchNorm2d(8)
+        self.side = nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 4)
+        self.kept = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.bn(self.conv(x)))
+        x = torch.relu(self.side(x) + x)
+        return self.kept(torch.log_softmax(self.head(x.mean((2, 3))), 1))
+
+
+def mapping() -> fxq.QConfigMapping:
+    return fxq.get_default_qconfig_mapping().set_module_name("kept", None)
+
+
+@pytest.fixture(scope="session")
+def planned() -> fxq.Quantizer:
+    return fxq.prepare(Net().eval(), X, mapping())
+
+
+@pytest.fixture(scope="session")
+def calibrated() -> fxq.Quantizer:
+    return fxq.calibrate(fxq.prepare(Net().eval(), X, mapping()), [X, 2 * X], progress=False)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+    "--virtual-time-budget=20000",  # of the page's clock: it ends when the page has nothing more to do
+)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., str]:
+    """Opens a page in a headless browser, lets a script act on it, and returns the document as it then is.
+
+    Without the scripts that it holds.
+
+    The script is the body of a function ``act``; what it throws, and what the page throws, fails the test.
+    """
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH: apt-get install chromium")
+
+    def run(page: Path, address: str = "", script: str = "", *, width: int = 1280, height: int = 900) -> str:
+        copy = tmp_path / "opened.html"
+        watch = (
+            "addEventListener('error', (e) => document.body.dataset.error = e.message);"
+            "addEventListener('securitypolicyviolation', (e) => document.body.dataset.error = e.blockedURI);"
+        )
+        act = f"<script>addEventListener('load', () => setTimeout(() => {{ {script} }}, 50));</script>"
+        text = page.read_text(encoding="utf-8").replace("<body>", f"<body><script>{watch}</script>", 1)
+        copy.write_text(text.replace("</body>", f"{act}</body>"), encoding="utf-8")
+        command = [
+            CHROMIUM,
+            *FLAGS,
+            f"--window-size={width},{height}",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--dump-dom",
+            f"{copy.as_uri()}#{address}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert 'data-ready="true"' in done.stdout, done.stdout[-2000:]
+        failed = re.search(r'data-error="([^"]*)"', done.stdout)
+        assert failed is None, failed and failed[1]
+        return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
+
+    return run
