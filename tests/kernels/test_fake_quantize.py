@@ -95,6 +95,17 @@ def test_tasks_of_several_threads_meet_inside_rows(
         assert_same(fake_quantize_per_channel_affine(each, *arguments), channel_reference(each, *arguments))
 
 
+def test_every_float16_there_is(device: str) -> None:
+    """And results of every kind: subnormal ones, ties of the last bit, overflow. Instructions for float16 differ in NaN."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device).view(torch.float16)
+    for scale in (2.0**-24, 0.4e-7, 3.3e-6, 0.1, 31.7, float("nan")):
+        y, mask = tensor_mask_reference(x, scale, 3, -32768, 32767)
+        result = OPS.fake_quantize_per_tensor_affine_cachemask.default(x, scale, 3, -32768, 32767)
+        assert torch.equal(result[0].view(torch.int16)[~y.isnan()], y.view(torch.int16)[~y.isnan()])
+        assert torch.equal(result[0].isnan(), y.isnan())
+        assert torch.equal(result[1], mask)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_scale_that_is_no_number_gives_none(device: str, dtype: torch.dtype) -> None:
     """Whatever its bits: here all are set."""

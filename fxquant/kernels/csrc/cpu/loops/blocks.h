@@ -2,6 +2,7 @@
 #pragma once
 #include "../../math/half.h"
 #include "../../common/types.h"
+#include "halves.h"
 #include "vector.h"
 
 #define FXQ_RESTRICT __restrict__

@@ -1,6 +1,7 @@
 #include "fake_quantize.h"
 
 #include "pairs.h"
+#include "rows.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
@@ -28,9 +29,13 @@ FXQ_ONE_LOOP void run_mask(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, boo
 
 // first and second: the grids of the first and of the second element of each pair.
 template <typename G>
-FXQ_ONE_LOOP void run_pairs(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t pairs, const G first,
-                            const G second) {
-  for (int64_t p = 0; p < pairs; ++p) {
+struct Pairs {
+  const BFloat16* x;
+  BFloat16* y;
+  G first;
+  G second;
+
+  void operator()(int64_t p) const {
     const Pair value = pair_of(word_at(x + 2 * p));
     const Affine<float> a = first.at(p);
     const Affine<float> b = second.at(p);
@@ -38,12 +43,17 @@ FXQ_ONE_LOOP void run_pairs(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRI
                 from_grid(saturate(to_grid(value.second, b), b), b)},
                y + 2 * p);
   }
-}
+};
 
 template <typename G>
-FXQ_ONE_LOOP void run_pairs_mask(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, bool* FXQ_RESTRICT mask,
-                                 int64_t pairs, const G first, const G second) {
-  for (int64_t p = 0; p < pairs; ++p) {
+struct MaskedPairs {
+  const BFloat16* x;
+  BFloat16* y;
+  bool* mask;
+  G first;
+  G second;
+
+  void operator()(int64_t p) const {
     const Pair value = pair_of(word_at(x + 2 * p));
     const Affine<float> a = first.at(p);
     const Affine<float> b = second.at(p);
@@ -53,6 +63,17 @@ FXQ_ONE_LOOP void run_pairs_mask(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_R
     memcpy(mask + 2 * p, &both, sizeof both);
     store_pair({from_grid(saturate(lower, a), a), from_grid(saturate(upper, b), b)}, y + 2 * p);
   }
+};
+
+template <typename G>
+FXQ_ONE_LOOP void run_pairs(const BFloat16* x, BFloat16* y, int64_t pairs, const G first, const G second) {
+  for_each_in_row(pairs, Pairs<G>{x, y, first, second});
+}
+
+template <typename G>
+FXQ_ONE_LOOP void run_pairs_mask(const BFloat16* x, BFloat16* y, bool* mask, int64_t pairs, const G first,
+                                 const G second) {
+  for_each_in_row(pairs, MaskedPairs<G>{x, y, mask, first, second});
 }
 
 template <typename Real, typename G>

@@ -43,10 +43,10 @@ template <typename Real>
 double channel_backward(const Real* x, const Real* grad, Real* dx, int64_t count, Real factor,
                         const Affine<Real>& a) {
   double lanes[kSumLanes] = {};
-  Real slopes[kBlock];
+  Real slopes[kBlock + kSumLanes];
   for_each_block(count, [&](int64_t i, int64_t n) {
     gradients(x + i, grad + i, dx + i, slopes, n, factor, a);
-    add_block_to_lanes(slopes, n, lanes);
+    add_to_lanes(slopes, fill_last_round(slopes, n), kSumLanes, lanes);
   });
   return total(lanes);
 }
@@ -58,13 +58,13 @@ double channel_backward(const Short<type>* x, const Short<type>* grad, Short<typ
   float real[kBlock];
   float real_grad[kBlock];
   float result[kBlock];
-  float slopes[kBlock];
+  float slopes[kBlock + kSumLanes];
   for_each_block(count, [&](int64_t i, int64_t n) {
     widen(x + i, real, n);
     widen(grad + i, real_grad, n);
     gradients(real, real_grad, result, slopes, n, factor, a);
     narrow(result, dx + i, n);
-    add_block_to_lanes(slopes, n, lanes);
+    add_to_lanes(slopes, fill_last_round(slopes, n), kSumLanes, lanes);
   });
   return total(lanes);
 }

@@ -1,6 +1,7 @@
 #include "fake_quantize_learnable.h"
 
 #include "pairs.h"
+#include "rows.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
@@ -34,13 +35,32 @@ void elements(const Short<type>* grad, const Short<type>* x, Short<type>* dx, fl
   narrow(result, dx, count);
 }
 
+// Where the summands of a pair go: both kinds of places for kBlock elements.
+constexpr int64_t kApart = kBlock / 2 + kSumLanes;
+static_assert(kApart % kSumLanes == 0, "whole rounds of the lanes");
+
+struct SideBySide {  // in the order of the elements
+  static constexpr int64_t first(int64_t p) { return 2 * p; }
+  static constexpr int64_t second(int64_t p) { return 2 * p + 1; }
+};
+
+struct Apart {  // all first ones, then all second ones, which needs no shuffling: for one grid, where any order will do
+  static constexpr int64_t first(int64_t p) { return p; }
+  static constexpr int64_t second(int64_t p) { return kApart + p; }
+};
+
 // first and second: the grids of the first and of the second element of each pair.
-template <typename G>
-FXQ_ONE_LOOP void pairs(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_RESTRICT x,
-                        BFloat16* FXQ_RESTRICT dx, float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped,
-                        int64_t count, const G first, const G second) {
-  FXQ_INDEPENDENT
-  for (int64_t p = 0; p < count; ++p) {
+template <typename Places, typename G>
+struct Pairs {
+  const BFloat16* grad;
+  const BFloat16* x;
+  BFloat16* dx;
+  float* scale;
+  float* clipped;
+  G first;
+  G second;
+
+  void operator()(int64_t p) const {
     const uint32_t word = word_at(grad + 2 * p);
     const Pair incoming = pair_of(word);
     const Pair value = pair_of(word_at(x + 2 * p));
@@ -50,31 +70,33 @@ FXQ_ONE_LOOP void pairs(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_R
     const float upper = to_grid(value.second, b);
     const bool lower_passes = inside(lower, a);
     const bool upper_passes = inside(upper, b);
-    scale[2 * p] = incoming.first * slope_of_scale(value.first, lower, a);
-    scale[2 * p + 1] = incoming.second * slope_of_scale(value.second, upper, b);
-    clipped[2 * p] = lower_passes ? 0.0f : incoming.first;
-    clipped[2 * p + 1] = upper_passes ? 0.0f : incoming.second;
+    scale[Places::first(p)] = incoming.first * slope_of_scale(value.first, lower, a);
+    scale[Places::second(p)] = incoming.second * slope_of_scale(value.second, upper, b);
+    clipped[Places::first(p)] = lower_passes ? 0.0f : incoming.first;
+    clipped[Places::second(p)] = upper_passes ? 0.0f : incoming.second;
     store_word(word & ((lower_passes ? 0xffffu : 0u) | (upper_passes ? 0xffff0000u : 0u)), dx + 2 * p);
   }
+};
+
+template <typename Places, typename G>
+FXQ_ONE_LOOP void run_pairs(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scale, float* clipped,
+                            int64_t pairs, const G first, const G second) {
+  for_each_in_row(pairs, Pairs<Places, G>{grad, x, dx, scale, clipped, first, second});
 }
 
-template <typename G>
+template <typename Places, typename G>
 void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scale, float* clipped, int64_t count,
               const G first, const G second, const Affine<float>& of_last) {
-  pairs(grad, x, dx, scale, clipped, count / 2, first, second);
+  run_pairs<Places>(grad, x, dx, scale, clipped, count / 2, first, second);
   if (count % 2 != 0) {
     const int64_t last = count - 1;
+    const int64_t place = Places::first(count / 2);
     const float real_grad = to_float(grad[last]);
     const float real_x = to_float(x[last]);
     float result;
-    elements(&real_grad, &real_x, &result, scale + last, clipped + last, 1, OneGrid<float>{of_last});
+    elements(&real_grad, &real_x, &result, scale + place, clipped + place, 1, OneGrid<float>{of_last});
     from_float(result, dx[last]);
   }
-}
-
-void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scale, float* clipped, int64_t count,
-              const OneGrid<float> g) {
-  elements(grad, x, dx, scale, clipped, count, g, g, g.grid);
 }
 
 // Of channels side by side, from c on.
@@ -87,7 +109,8 @@ void row(const LearnableBackwardArgs&, const Grids<Real>& grids, const T* grad, 
 void row(const LearnableBackwardArgs& args, const Grids<float>&, const BFloat16* grad, const BFloat16* x, BFloat16* dx,
          float* scale, float* clipped, int64_t count, int64_t c) {
   const PairedGrids<float>& g = args.paired;
-  elements(grad, x, dx, scale, clipped, count, g.every_second_from(c), g.every_second_from(c + 1), g.at(c + count - 1));
+  elements<SideBySide>(grad, x, dx, scale, clipped, count, g.every_second_from(c), g.every_second_from(c + 1),
+                       g.at(c + count - 1));
 }
 
 template <typename Real>
@@ -95,31 +118,56 @@ void add_each(const Real* FXQ_RESTRICT values, int64_t count, double* FXQ_RESTRI
   for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<double>(values[i]);
 }
 
-// Adds to the sums of channels side by side, of which there are `period`. values[0] is of the channel `first`.
+// The summands of one block, in the room that either kind of places needs.
 template <typename Real>
-void add_channels(const Real* values, int64_t count, int64_t first, int64_t period, double* sums) {
+struct Summands {
+  Real scale[2 * kApart];
+  Real clipped[2 * kApart];
+};
+
+// Adds to the sums of channels side by side, of which there are sums.period. The first summand is of the channel `first`.
+template <typename Real>
+void add_channels(const Summands<Real>& of, int64_t count, int64_t first, const LearnableSums& sums) {
+  const int64_t period = sums.period;
   if (first == 0 && count % period == 0 && period % kSumLanes == 0) {
-    for (int64_t c = 0; c < period; c += kSumLanes) add_to_lanes(values + c, count / period, period, sums + c);
+    for (int64_t c = 0; c < period; c += kSumLanes) {
+      add_both_to_lanes(of.scale + c, of.clipped + c, count / period, period, sums.scale + c, sums.clipped + c);
+    }
     return;
   }
   for (int64_t i = 0; i < count; first = 0) {
     const int64_t n = period - first < count - i ? period - first : count - i;
-    add_each(values + i, n, sums + first);
+    add_each(of.scale + i, n, sums.scale + first);
+    add_each(of.clipped + i, n, sums.clipped + first);
     i += n;
   }
 }
 
-// Adds up values block by block.
+// Adds up the summands of one grid, block by block.
 template <typename Real>
 struct BlockSums {
   double scale_lanes[kSumLanes] = {};
   double clipped_lanes[kSumLanes] = {};
-  Real scale[kBlock];
-  Real clipped[kBlock];
+  Summands<Real> of;
 
-  void add(int64_t count) {
-    add_block_to_lanes(scale, count, scale_lanes);
-    add_block_to_lanes(clipped, count, clipped_lanes);
+  template <typename T>
+  void add(const T* grad, const T* x, T* dx, int64_t count, const Affine<Real>& a) {
+    elements(grad, x, dx, of.scale, of.clipped, count, OneGrid<Real>{a});
+    add_from(0, count);
+  }
+
+  void add(const BFloat16* grad, const BFloat16* x, BFloat16* dx, int64_t count, const Affine<float>& a) {
+    const OneGrid<float> g{a};
+    elements<Apart>(grad, x, dx, of.scale, of.clipped, count, g, g, a);
+    add_from(0, count - count / 2);
+    add_from(kApart, count / 2);
+  }
+
+  void add_from(int64_t place, int64_t count) {
+    Real* scale = of.scale + place;
+    Real* clipped = of.clipped + place;
+    fill_last_round(scale, count);
+    add_both_to_lanes(scale, clipped, fill_last_round(clipped, count), kSumLanes, scale_lanes, clipped_lanes);
   }
 
   void store(const LearnableSums& sums, int64_t channel) const {
@@ -132,23 +180,17 @@ template <typename T, typename Real>
 void stretch(const T* grad, const T* x, T* dx, int64_t count, const Affine<Real>& a, const LearnableSums& sums,
              int64_t channel) {
   BlockSums<Real> blocks;
-  for_each_block(count, [&](int64_t i, int64_t n) {
-    elements(grad + i, x + i, dx + i, blocks.scale, blocks.clipped, n, OneGrid<Real>{a});
-    blocks.add(n);
-  });
+  for_each_block(count, [&](int64_t i, int64_t n) { blocks.add(grad + i, x + i, dx + i, n, a); });
   blocks.store(sums, channel);
 }
 
 template <typename T, typename Real>
 void channels(const LearnableBackwardArgs& args, const Grids<Real>& grids, const T* grad, const T* x, T* dx,
               int64_t count, const LearnableSums& sums, int64_t channel) {
-  Real scale[kBlock];
-  Real clipped[kBlock];
+  Summands<Real> of;
   for_each_block(count, [&](int64_t i, int64_t n) {
-    row(args, grids, grad + i, x + i, dx + i, scale, clipped, n, channel + i);
-    const int64_t first = (channel + i) % sums.period;
-    add_channels(scale, n, first, sums.period, sums.scale);
-    add_channels(clipped, n, first, sums.period, sums.clipped);
+    row(args, grids, grad + i, x + i, dx + i, of.scale, of.clipped, n, channel + i);
+    add_channels(of, n, (channel + i) % sums.period, sums);
   });
 }
 

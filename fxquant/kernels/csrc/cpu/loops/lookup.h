@@ -3,10 +3,7 @@
 #include "../../common/lookup.h"
 #include "../../math/lookup.h"
 #include "blocks.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "intrinsics.h"
 
 namespace fxquant {
 

@@ -7,18 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
-// GCC 12 warns of registers that its own header leaves undefined on purpose.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#else
-#include <immintrin.h>
-#endif
-#endif
+#include "intrinsics.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

@@ -9,21 +9,32 @@ namespace fxquant {
 constexpr int64_t kSumLanes = 16;  // a sum runs in so many lanes
 static_assert(kBlock % kSumLanes == 0, "blocks are whole rounds of the lanes");
 
-// values: [count, stride], of which the first columns are summed.
+// Fills a block [count] up to a whole round of lanes; returns how many rounds that are. There is room for one round more.
 template <typename Real>
-static inline void add_to_lanes(const Real* FXQ_RESTRICT values, int64_t count, int64_t stride,
+static inline int64_t fill_last_round(Real* values, int64_t count) {
+  for (int64_t lane = 0; lane < kSumLanes; ++lane) values[count + lane] = Real{0};
+  return (count + kSumLanes - 1) / kSumLanes;
+}
+
+// values: [rounds, stride], of which the first columns are summed.
+template <typename Real>
+static inline void add_to_lanes(const Real* FXQ_RESTRICT values, int64_t rounds, int64_t stride,
                                 double* FXQ_RESTRICT lanes) {
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < rounds; ++i) {
     for (int64_t lane = 0; lane < kSumLanes; ++lane) lanes[lane] += static_cast<double>(values[i * stride + lane]);
   }
 }
 
-// The same for a block [count], which is filled up with zeros to a whole round of lanes.
+// The same for two kinds of values. An addition waits for the one before of its lane: two kinds take as long as one.
 template <typename Real>
-static inline void add_block_to_lanes(Real* values, int64_t count, double* lanes) {
-  int64_t rounded = count;
-  for (; rounded % kSumLanes != 0; ++rounded) values[rounded] = Real{0};
-  add_to_lanes(values, rounded / kSumLanes, kSumLanes, lanes);
+FXQ_ONE_LOOP static void add_both_to_lanes(const Real* FXQ_RESTRICT a, const Real* FXQ_RESTRICT b, int64_t rounds,
+                                    int64_t stride, double* FXQ_RESTRICT a_lanes, double* FXQ_RESTRICT b_lanes) {
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (int64_t lane = 0; lane < kSumLanes; ++lane) {
+      a_lanes[lane] += static_cast<double>(a[i * stride + lane]);
+      b_lanes[lane] += static_cast<double>(b[i * stride + lane]);
+    }
+  }
 }
 
 // Halves onto each other: one after the other they would wait for 15 additions, which is felt where stretches are short.

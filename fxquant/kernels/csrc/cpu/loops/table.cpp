@@ -1,10 +1,7 @@
 #include "table.h"
 
 #include "blocks.h"
-
-#if defined(__AVX512BW__)
-#include <immintrin.h>
-#endif
+#include "intrinsics.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
