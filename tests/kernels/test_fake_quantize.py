@@ -96,7 +96,7 @@ def test_tasks_of_several_threads_meet_inside_rows(
 
 
 def test_every_float16_there_is(device: str) -> None:
-    """And results of every kind: subnormal ones, ties of the last bit, overflow. Instructions for float16 differ in NaN."""
+    """And results of every kind: subnormal ones, ties, overflow. F16C differs in what a NaN holds."""
     x = torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device).view(torch.float16)
     for scale in (2.0**-24, 0.4e-7, 3.3e-6, 0.1, 31.7, float("nan")):
         y, mask = tensor_mask_reference(x, scale, 3, -32768, 32767)
