@@ -11,7 +11,7 @@ from fxquant.errors import SpecError
 from fxquant.registry import did_you_mean
 
 Kernels = Literal["auto", "native", "reference"]
-CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni"]
+CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni", "brgemm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Settings:
     kernels: Kernels = "auto"
     """FXQUANT_KERNELS: which kernels run; ``native`` raises where one is missing."""
     cpu_isa: CpuIsa = "auto"
-    """FXQUANT_CPU_ISA: highest instruction set that the CPU kernels may use."""
+    """FXQUANT_CPU_ISA: instruction set of the CPU kernels; ``brgemm`` leaves large products to the framework's kernels."""
     cache_dir: str = ""
     """FXQUANT_CACHE: folder for the demo's weights and photographs; empty: fxquant in the user's cache folder."""
 

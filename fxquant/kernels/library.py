@@ -50,7 +50,7 @@ class NativeStatus:
     cpu_isa: str
     """Instruction set in use; empty without the CPU library."""
     best_cpu_isa: str
-    """Highest instruction set that this CPU offers the kernels; empty without the CPU library."""
+    """Instruction set that is used if nothing else is asked for; empty without the CPU library."""
     reason: str
     """Why the reference runs in place of native kernels on the CPU; empty if it does not."""
 
@@ -142,8 +142,9 @@ def native_library() -> Any:
 
 def available_isas() -> tuple[str, ...]:
     """Instruction sets that the CPU kernels can run with here; empty without the CPU library."""
-    best = native_status().best_cpu_isa
-    return CPU_ISAS[: CPU_ISAS.index(best) + 1] if best else ()
+    if _cpu.handle is None:
+        return ()
+    return tuple(name for number, name in enumerate(CPU_ISAS) if _cpu.handle.fxquant_has_isa(number))
 
 
 def set_isa(name: str) -> None:

@@ -17,8 +17,11 @@ from torch import Tensor
 from fxquant.kernels.library import available_isas, native_status, use_isa
 
 
-# avx512_vnni runs the loops of avx512
-@pytest.fixture(params=[isa for isa in available_isas() if isa != "avx512_vnni"] or ["none"])
+OF_PRODUCTS = ("avx512_vnni", "brgemm")
+"""Instruction sets that run the loops of avx512, but for operators that multiply bytes."""
+
+
+@pytest.fixture(params=[isa for isa in available_isas() if isa not in OF_PRODUCTS] or ["none"])
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs the test once with every instruction set that this machine has."""
     if request.param == "none":
@@ -119,7 +122,7 @@ def cuda_on_host(builder: ModuleType) -> Iterator[Callable[[], AbstractContextMa
 
 def _places(*, vnni: bool = False) -> list[object]:
     """Where native kernels run. A GPU whose kernels were not built is a skipped test; no GPU is no test."""
-    places: list[object] = [isa for isa in available_isas() if vnni or isa != "avx512_vnni"]
+    places: list[object] = [isa for isa in available_isas() if vnni or isa not in OF_PRODUCTS]
     if _builder().find_cxx() is not None:
         places.append("cuda_on_host")
     built = pytest.mark.skipif("cuda" not in native_status().devices, reason="the CUDA kernels were not built")

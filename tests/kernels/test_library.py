@@ -43,7 +43,7 @@ def test_status_names_what_is_loaded() -> None:
     status = native_status()
     assert "cpu" in status.devices
     assert status.paths[0].name == "_native.so"
-    assert status.best_cpu_isa == available_isas()[-1]
+    assert status.best_cpu_isa in available_isas()
     assert status.cpu_isa in available_isas()
     assert status.reason == ""
 

@@ -3,8 +3,10 @@
 #include <vector>
 
 #include "../common/conv.h"
+#include "brgemm.h"
 #include "launch.h"
 #include "loops/conv2d.h"
+#include "loops/conv2d_brgemm.h"
 
 namespace fxquant {
 
@@ -27,6 +29,16 @@ inline Tensor conv_cpu(const Conv& c) {
                       c.stored(),
                       c.real(),
                       c.grid};
+  const ConvShape& s = c.shape;
+  if (!s.depthwise() && prefers_brgemm(s.rows(), s.bundle_channels(), s.pieces() * s.piece())) {
+    const BrgemmTasks tasks(s);
+    launch(args, tasks.count, tasks.grain,
+           [](const ConvArgs& a, int64_t begin, int64_t end, void* scratch) {
+             FXQ_VNNI_LOOP(conv_brgemm_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+           },
+           tasks.scratch());
+    return c.y;
+  }
   launch(args, args.tasks(), args.grain(),
          [](const ConvArgs& a, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(conv_loop)(a, begin, end); });
   return c.y;

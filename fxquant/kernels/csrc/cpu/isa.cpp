@@ -2,10 +2,13 @@
 
 #include <atomic>
 
+#include "brgemm.h"
+
 namespace fxquant {
 namespace {
 
-Isa best_isa() {
+// What the CPU has.
+Isa highest_isa() {
 #if defined(FXQ_X86)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -18,6 +21,14 @@ Isa best_isa() {
   return kPortable;
 }
 
+bool has_isa(int32_t isa) {
+  if (isa == kBrgemm) return highest_isa() == kAvx512Vnni && has_brgemm();
+  return isa >= kPortable && isa <= highest_isa();
+}
+
+// Without tiles the framework's kernels do what ours do.
+Isa best_isa() { return has_tiles() && has_isa(kBrgemm) ? kBrgemm : highest_isa(); }
+
 std::atomic<Isa> active{best_isa()};
 
 }  // namespace
@@ -29,12 +40,14 @@ Isa active_isa() { return active.load(std::memory_order_relaxed); }
 // For fxquant/kernels/library.py, through ctypes. Numbers are those of the enumeration.
 #define FXQ_EXPORT extern "C" __attribute__((visibility("default")))
 
+FXQ_EXPORT bool fxquant_has_isa(int32_t isa) { return fxquant::has_isa(isa); }
+FXQ_EXPORT bool fxquant_has_tiles() { return fxquant::has_tiles(); }
 FXQ_EXPORT int32_t fxquant_best_isa() { return fxquant::best_isa(); }
 FXQ_EXPORT int32_t fxquant_active_isa() { return fxquant::active_isa(); }
 
-// Returns whether the CPU has that set; if not, nothing changes.
+// Returns whether that set can run here; if not, nothing changes.
 FXQ_EXPORT bool fxquant_set_isa(int32_t isa) {
-  if (isa < fxquant::kPortable || isa > fxquant::best_isa()) return false;
+  if (!fxquant::has_isa(isa)) return false;
   fxquant::active.store(static_cast<fxquant::Isa>(isa), std::memory_order_relaxed);
   return true;
 }

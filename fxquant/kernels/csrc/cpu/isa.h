@@ -5,9 +5,10 @@
 
 namespace fxquant {
 
-enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3 };
+// kBrgemm is kAvx512Vnni, but for large products, which the framework's kernels do: see brgemm.h.
+enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kBrgemm = 4 };
 
-// The set that runs now: the best that this CPU has, unless lowered through fxquant_set_isa.
+// The set that runs now: the best for this CPU, unless another one was chosen through fxquant_set_isa.
 Isa active_isa();
 
 }  // namespace fxquant
@@ -17,7 +18,7 @@ Isa active_isa();
 // and called by the binding as
 //   FXQ_LOOP(dequantize_loop)(args, begin, end)
 // A loop with instructions of VNNI, whose source asks __AVX512VNNI__ and so is compiled for avx512_vnni too, says
-// FXQ_DECLARE_VNNI_LOOP and FXQ_VNNI_LOOP instead; avx512_vnni runs the avx512 version of every other loop.
+// FXQ_DECLARE_VNNI_LOOP and FXQ_VNNI_LOOP instead; avx512_vnni and brgemm run the avx512 version of every other loop.
 #if defined(FXQ_X86)
 #define FXQ_DECLARE_LOOP(name, parameters)                       \
   namespace fxquant {                                            \
@@ -35,7 +36,7 @@ Isa active_isa();
   namespace avx512_vnni { void name parameters; }                \
   }
 #define FXQ_VNNI_LOOP(name)                                      \
-  (::fxquant::active_isa() == ::fxquant::kAvx512Vnni ? ::fxquant::avx512_vnni::name : FXQ_LOOP(name))
+  (::fxquant::active_isa() >= ::fxquant::kAvx512Vnni ? ::fxquant::avx512_vnni::name : FXQ_LOOP(name))
 #else
 #define FXQ_DECLARE_LOOP(name, parameters)                       \
   namespace fxquant {                                            \

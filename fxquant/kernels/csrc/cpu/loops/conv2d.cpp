@@ -103,7 +103,7 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
       window.run<kVectors, kSigned>(from, to - from, panels - panel < kBlockPanels ? panels - panel : kBlockPanels);
       continue;
     }
-    if (number != found) strip.find(number * kStripRows);
+    if (number != found) strip.find(number * kStripRows, s.rows());
     found = number;
     tiles.weight = a.weight + (bundle * panels + first) * s.panel();
     tiles.width = last - first;

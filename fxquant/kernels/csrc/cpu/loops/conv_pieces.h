@@ -8,7 +8,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Successive pixels of the result, in the order of memory.
+// Successive pixels of the result, in the order of memory: kStripRows at most.
 struct Strip {
   const ConvArgs& a;
   int64_t first = 0;
@@ -19,9 +19,10 @@ struct Strip {
 
   explicit Strip(const ConvArgs& args) : a(args) {}
 
-  void find(int64_t row) {
+  // From `row` on, of all that there are before `end`.
+  void find(int64_t row, int64_t end) {
     const ConvShape& s = a.shape;
-    const int64_t left = s.rows() - row;
+    const int64_t left = end - row;
     first = row;
     count = left < kStripRows ? left : kStripRows;
     if (s.is_product()) {

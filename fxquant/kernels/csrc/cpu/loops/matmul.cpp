@@ -82,14 +82,6 @@ void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, uint8_t* 
   copy_quads(a, from, done, quads, 0, count, to);
 }
 
-void store_total(const Sums& sums, int32_t* to) {
-#if defined(__AVX512BW__)
-  _mm512_storeu_si512(to, total(sums));
-#else
-  total(sums, to);
-#endif
-}
-
 void sum_columns(const PackArgs& a, const uint8_t* panel, int32_t* columns) {
   const uint8_t ones[kQuad] = {1, 1, 1, 1};
   const Pixel one = load_pixel<false>(ones);

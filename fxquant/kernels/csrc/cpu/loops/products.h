@@ -224,6 +224,27 @@ inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
 inline void total(const Sums& of, int32_t* sums) { std::memcpy(sums, of.of, sizeof(of.of)); }
 #endif
 
+inline void store_total(const Sums& sums, int32_t* to) {
+#if defined(__AVX512BW__)
+  _mm512_storeu_si512(to, total(sums));
+#else
+  total(sums, to);
+#endif
+}
+
+// a[c] + b[c] modulo 2^32: only the sum of all parts is known to fit.
+inline Sums added(const int32_t* a, const int32_t* b) {
+#if defined(__AVX512VNNI__)
+  return {_mm512_add_epi32(_mm512_loadu_si512(a), _mm512_loadu_si512(b))};
+#else
+  int32_t both[16];
+  for (int c = 0; c < 16; ++c) {
+    both[c] = static_cast<int32_t>(static_cast<uint32_t>(a[c]) + static_cast<uint32_t>(b[c]));
+  }
+  return started(both, 16);
+#endif
+}
+
 // The first `count` of four bytes, at least one, and zeros. Without a loop, which a compiler takes for a call of memcpy:
 // around a call no sums stay in registers.
 template <bool kSigned>

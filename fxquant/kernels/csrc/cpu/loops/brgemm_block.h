@@ -1,0 +1,100 @@
+// A block of a product that the framework's kernels multiply, and copies of rows for it. No torch.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "../brgemm.h"
+#include "brgemm_sizes.h"
+#include "products.h"
+#include "vector.h"
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+// Unsigned bytes, [rows][depth]. The rows are read up to the next multiple of kProductTail.
+struct Operand {
+  const uint8_t* at;
+  int64_t line;   // from a row to the next
+  int64_t chunk;  // from kProductDepth bytes of a row to the next ones
+};
+
+// Rows that do not lie as they are wanted, to be copied: [chunks][rows][line].
+struct Gathered {
+  uint8_t* to;
+  int64_t rows;
+  int64_t line;
+
+  Gathered(uint8_t* memory, int64_t room, int64_t depth) : to(memory), rows(room), line(gathered_line(depth)) {}
+
+  Operand operand(int64_t row) const { return {to + row * line, line, rows * line}; }
+
+  // From each of `count` places `bytes` bytes, with some bits of each flipped, to where those from k on of rows lie.
+  void copy(const uint8_t* const* from, int64_t shift, int64_t count, int64_t row, int64_t k, int64_t bytes,
+            uint8_t flip) const {
+    for (int64_t done = 0; done < bytes;) {
+      const int64_t inside = (k + done) % kProductDepth;
+      int64_t part = bytes - done < kCopied ? bytes - done : kCopied;
+      if (part > kProductDepth - inside) part = kProductDepth - inside;
+      uint8_t* at = to + (k + done) / kProductDepth * rows * line + row * line + inside;
+      copy_column(from, shift + done, count, at, part, flip);
+      done += part;
+    }
+  }
+
+ private:
+  static constexpr int64_t kCopied = 64;  // bytes of a row at once
+
+  void copy_column(const uint8_t* const* from, int64_t shift, int64_t count, uint8_t* at, int64_t bytes,
+                   uint8_t flip) const {
+#if defined(__AVX512BW__)
+    const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip));
+    const __mmask64 mask = bytes < kCopied ? (__mmask64{1} << bytes) - 1 : ~__mmask64{0};
+    for (int64_t r = 0; r < count; ++r, at += line) {
+      _mm512_mask_storeu_epi8(at, mask, _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, from[r] + shift), flips));
+    }
+#else
+    for (int64_t r = 0; r < count; ++r, at += line) {
+      const uint8_t* bytes_of = from[r] + shift;
+      FXQ_INDEPENDENT
+      for (int64_t i = 0; i < bytes; ++i) at[i] = bytes_of[i] ^ flip;
+    }
+#endif
+  }
+};
+
+// What brgemm() does, by our own means.
+inline void multiply_plainly(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t line,
+                             const int8_t* b, bool adds, int32_t* c) {
+  const int32_t zeros[kPanel] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t panel = 0; panel < columns; panel += kPanel) {
+      int32_t* to = c + r * columns + panel;
+      Sums sums = started(adds ? to : zeros, kPanel);
+      for (int64_t k = 0; k < depth; k += kQuad) {
+        add_products(sums, load_pixel<false>(a + r * line + k), load_weights(b + k * columns + panel * kQuad));
+      }
+      store_total(sums, to);
+    }
+  }
+}
+
+// c = a b; `rows` is at most kProductRows, `columns` at most kProductColumns, and c has room for as many rows as are read.
+inline void multiply_block(int64_t rows, int64_t columns, int64_t depth, const Operand& a, const int8_t* b, int32_t* c) {
+  const int64_t step = rows > kProductRows - kProductTail ? kProductRows : kProductTail;
+  for (int64_t k = 0; k < depth; k += kProductDepth) {
+    const int64_t part = depth - k < kProductDepth ? depth - k : kProductDepth;
+    const uint8_t* from = a.at + k / kProductDepth * a.chunk;
+    for (int64_t r = 0; r < rows; r += step) {
+      const uint8_t* x = from + r * a.line;
+      int32_t* to = c + r * columns;
+      if (!brgemm(step, columns, part, x, a.line, b + k * columns, k > 0, to)) {
+        multiply_plainly(step, columns, part, x, a.line, b + k * columns, k > 0, to);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace FXQ_ISA
+}  // namespace fxquant

@@ -1,0 +1,22 @@
+// Sizes of blocks that the framework's kernels multiply: a few fixed ones, since each thread keeps code for each of them.
+// No torch: for loops and bindings alike.
+#pragma once
+#include "../../common/conv_shape.h"
+
+namespace fxquant {
+
+constexpr int64_t kProductRows = 64;
+constexpr int64_t kProductTail = 16;  // of what is left, rounded up
+constexpr int64_t kProductDepth = 1024;
+constexpr int64_t kProductColumns = kBlockPanels * kPanel;
+
+// Bytes of a row of what is gathered: lines of the cache.
+FXQ_INLINE int64_t gathered_line(int64_t depth) {
+  return depth < kProductDepth ? (depth + 63) / 64 * 64 : kProductDepth;
+}
+// Bytes of memory for so many rows.
+FXQ_INLINE int64_t gathered_bytes(int64_t rows, int64_t depth) {
+  return (depth + kProductDepth - 1) / kProductDepth * rows * gathered_line(depth);
+}
+
+}  // namespace fxquant
