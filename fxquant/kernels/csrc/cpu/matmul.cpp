@@ -2,8 +2,10 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "brgemm.h"
 #include "launch.h"
 #include "loops/matmul.h"
+#include "loops/matmul_brgemm.h"
 
 namespace fxquant {
 namespace {
@@ -35,7 +37,9 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   // a is multiplied as uint8, b as int8: a highest bit that is flipped moves the zero point by 128.
   const int32_t a_zero = m.a.zero_point + (m.a.is_signed ? 128 : 0);
   const int32_t b_zero = m.b.zero_point - (m.b.is_signed ? 0 : 128);
-  const int64_t padded = (m.depth + kQuad - 1) / kQuad * kQuad;
+  const bool by_framework = prefers_brgemm(m.rows, m.columns, m.depth);
+  const int64_t multiple = by_framework ? kProductMultiple : kQuad;
+  const int64_t padded = (m.depth + multiple - 1) / multiple * multiple;
   constexpr int64_t kWork = 1 << 19;  // products of a task: a few microseconds
   constexpr int64_t kPack = 16;       // products that take as long as to move a byte
 
@@ -50,6 +54,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                         m.b.step,
                         m.columns,
                         m.depth,
+                        padded,
+                        by_framework ? kBlockPanels : 1,
                         m.depth * a_zero * b_zero,
                         -a_zero,
                         static_cast<uint8_t*>(packed.mutable_data_ptr()),
@@ -71,6 +77,18 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                   m.grid,
                   m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
                   m.is_float ? m.y.mutable_data_ptr<float>() : nullptr};
+  constexpr int64_t kEpilogue = 16;  // products that take as long as to requantize a sum
+  if (by_framework) {
+    const BrgemmMatmulArgs whole{args, padded, m.a.step, static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0)};
+    constexpr int64_t kFaster = 4;  // than our own products, at least
+    const int64_t work = std::min(kProductRows, m.rows) * kProductColumns * (padded / kFaster + kEpilogue);
+    launch(whole, m.batch * whole.strips() * whole.blocks(), std::max<int64_t>(kWork / work, 1),
+           [](const BrgemmMatmulArgs& x, int64_t begin, int64_t end, void* scratch) {
+             FXQ_VNNI_LOOP(matmul_brgemm_loop)(x, begin, end, static_cast<uint8_t*>(scratch));
+           },
+           gathered_bytes(kProductRows, padded));
+    return m.y;
+  }
   std::optional<Tensor> rows;
   if (m.a.is_signed || m.a.step != 1) {
     const Distinct of_a(m.a.matrices);
@@ -82,6 +100,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                           m.a.step,
                           m.rows,
                           m.depth,
+                          padded,
+                          1,
                           0,
                           0,
                           static_cast<uint8_t*>(rows->mutable_data_ptr()),
@@ -94,7 +114,6 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
     for (int d = 0; d < args.a_matrices.dims; ++d) args.a_matrices.stride[d] *= m.rows * padded;
   }
 
-  constexpr int64_t kEpilogue = 16;  // products that take as long as to requantize a sum
   const int64_t work = std::min(kBlockRows, m.rows) * std::min(kTaskPanels, panels) * kPanel * (padded + kEpilogue);
   launch(args, m.batch * args.row_blocks() * args.column_blocks(), std::max<int64_t>(kWork / work, 1),
          [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(matmul_loop)(x, begin, end); });

@@ -42,6 +42,14 @@ struct Gathered {
     }
   }
 
+  // A whole row, whose bytes are `step` apart.
+  void copy_row(const uint8_t* from, int64_t step, int64_t row, int64_t bytes, uint8_t flip) const {
+    if (step == 1) return copy(&from, 0, 1, row, 0, bytes, flip);
+    for (int64_t k = 0; k < bytes; ++k) {
+      to[k / kProductDepth * rows * line + row * line + k % kProductDepth] = from[k * step] ^ flip;
+    }
+  }
+
  private:
   static constexpr int64_t kCopied = 64;  // bytes of a row at once
 

@@ -8,6 +8,7 @@ namespace fxquant {
 constexpr int64_t kProductRows = 64;
 constexpr int64_t kProductTail = 16;  // of what is left, rounded up
 constexpr int64_t kProductDepth = 1024;
+constexpr int64_t kProductMultiple = 64;  // of a depth that changes from call to call
 constexpr int64_t kProductColumns = kBlockPanels * kPanel;
 
 // Bytes of a row of what is gathered: lines of the cache.

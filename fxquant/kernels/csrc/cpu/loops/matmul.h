@@ -18,9 +18,11 @@ struct PackArgs {
   int64_t step;      // stride of K
   int64_t lines;     // of a matrix
   int64_t depth;     // K
+  int64_t padded;    // K, with as many bytes of 0 as are multiplied too
+  int64_t together;  // of b alone: panels of a block at most
   int64_t start;     // of b alone: what is multiplied with the sum of a column's bytes, and what is added then
   int64_t factor;
-  uint8_t* to;       // a: [matrices][lines][padded], b: [matrices][panels][padded / 4][16][4]
+  uint8_t* to;       // a: [matrices][lines][padded], b: [matrices][blocks][padded / 4][panels of the block][16][4]
   int32_t* columns;  // b: [matrices][panels][16]
 
   template <typename Visitor>
@@ -30,8 +32,10 @@ struct PackArgs {
     visit.tensor(columns);
   }
 
-  int64_t padded() const { return (depth + kQuad - 1) / kQuad * kQuad; }
-  int64_t panels() const { return (lines + kPanel - 1) / kPanel; }
+  FXQ_INLINE int64_t quads() const { return padded / kQuad; }
+  FXQ_INLINE int64_t panels() const { return (lines + kPanel - 1) / kPanel; }
+  FXQ_INLINE int64_t blocks() const { return (panels() + together - 1) / together; }
+  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
 };
 
 struct MatmulArgs {
