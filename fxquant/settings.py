@@ -31,7 +31,7 @@ class Settings:
     kernels: Kernels = "auto"
     """FXQUANT_KERNELS: which kernels run; ``native`` raises where one is missing."""
     cpu_isa: CpuIsa = "auto"
-    """FXQUANT_CPU_ISA: instruction set of the CPU kernels; ``brgemm`` leaves large products to the framework's kernels."""
+    """FXQUANT_CPU_ISA: what the CPU kernels use; ``brgemm`` leaves large int8 products to the framework's kernels."""
     cache_dir: str = ""
     """FXQUANT_CACHE: folder for the demo's weights and photographs; empty: fxquant in the user's cache folder."""
 

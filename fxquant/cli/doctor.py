@@ -74,20 +74,29 @@ def cpu(name: str, features: tuple[str, ...]) -> Finding:
 def onednn(status: OnednnStatus) -> Finding:
     what = "oneDNN int8 operators"
     if status.usable:
-        return Finding(what, "ok", "exact here; they run 3-D convolutions, and large layers where there is AMX")
+        return Finding(what, "ok", "exact here; they run 3-D convolutions")
     return Finding(what, "slow", f"not used: {status.reason}", "other int8 kernels run in their place")
 
 
 def native_cpu(status: NativeStatus) -> Finding:
     what = "native CPU kernels"
     if "cpu" in status.devices:
-        lower = "" if status.cpu_isa == status.best_cpu_isa else f" (this CPU has {status.best_cpu_isa})"
-        return Finding(what, "ok", f"using {status.cpu_isa}{lower}")
+        lower = "" if status.cpu_isa == status.best_cpu_isa else f" (the best here is {status.best_cpu_isa})"
+        return Finding(what, "ok", f"using {status.cpu_isa}{lower}; {tiles(status)}")
     if status.reason.startswith("FXQUANT_KERNELS"):
         return Finding(what, "slow", f"not loaded: {status.reason}", "unset FXQUANT_KERNELS")
     fact, _, advice = status.reason.partition(": ")
     broken = "does not load" in status.reason
     return Finding(what, "broken" if broken else "slow", status.reason if broken else fact, "" if broken else advice)
+
+
+def tiles(status: NativeStatus) -> str:
+    """Which instructions multiply large int8 products, and why."""
+    if status.tiles_refusal:
+        return f"no AMX tiles: {status.tiles_refusal}"
+    if status.cpu_isa != "brgemm":
+        return f"no AMX tiles: {status.cpu_isa} was asked for"
+    return "large int8 products by oneDNN's brgemm on AMX tiles"
 
 
 def native_cuda(status: NativeStatus, available: bool) -> Finding:

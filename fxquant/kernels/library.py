@@ -53,6 +53,8 @@ class NativeStatus:
     """Instruction set that is used if nothing else is asked for; empty without the CPU library."""
     reason: str
     """Why the reference runs in place of native kernels on the CPU; empty if it does not."""
+    tiles_refusal: str = ""
+    """Why the CPU library multiplies without the tiles of AMX; empty if it can with them, or is not loaded."""
 
 
 def define(
@@ -132,7 +134,16 @@ def native_status() -> NativeStatus:
         cpu_isa=CPU_ISAS[_cpu.handle.fxquant_active_isa()] if _cpu.handle is not None else "",
         best_cpu_isa=CPU_ISAS[_cpu.handle.fxquant_best_isa()] if _cpu.handle is not None else "",
         reason=_cpu.reason,
+        tiles_refusal=_tiles_refusal(),
     )
+
+
+def _tiles_refusal() -> str:
+    if _cpu.handle is None:
+        return ""
+    refusal = _cpu.handle.fxquant_tiles_refusal
+    refusal.restype = ctypes.c_char_p
+    return refusal().decode()
 
 
 def native_library() -> Any:

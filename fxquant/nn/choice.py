@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
@@ -16,11 +11,6 @@ from fxquant.kernels.conv2d import MOST_TAPS
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.library import SETTINGS, native_status
 from fxquant.kernels.onednn import onednn_status
-from fxquant.nn.weighted import unpacking
-
-AMX_PRODUCTS = 40_000_000
-"""Products per call from which the oneDNN operator wins on a CPU with AMX: with tiles it multiplies about twice as fast
-as our kernels with VNNI, after the 45 to 70 us that a call takes before it computes."""
 
 
 def native_refusal(weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
@@ -74,27 +64,3 @@ def check_reference_may_run(unit: str, native: str, onednn: str) -> None:
             expected=f"a layer that a kernel takes; but {native}, and {onednn}",
             hint="FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing",
         )
-
-
-@functools.cache
-def has_amx() -> bool:
-    """Whether the CPU multiplies tiles of bytes, which oneDNN uses and our kernels do not."""
-    return bool(torch.cpu._is_amx_tile_supported())
-
-
-@dataclass(frozen=True, slots=True)
-class BySize:
-    """Runs large calls with one operator and the others with another."""
-
-    small: Callable[..., Tensor]
-    large: Callable[..., Tensor]
-    limit: float
-    """Elements of the first input from which a call is a large one."""
-
-    def __call__(self, x: Tensor, *more: Any, **named: Any) -> Tensor:
-        return (self.small if x.numel() < self.limit else self.large)(x, *more, **named)
-
-    @property
-    def unpacked(self) -> Callable[[], Tensor] | None:
-        """What gives the weight again, as ``nn.weighted`` says."""
-        return unpacking(self.small)

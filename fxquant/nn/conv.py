@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -14,7 +13,7 @@ from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.onednn import OnednnConv
 from fxquant.nn.base import counted
-from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
+from fxquant.nn.choice import check_reference_may_run, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Clamp, QParams
@@ -25,8 +24,7 @@ class QuantizedConv(WeightedModule):
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` computes it so. What that does not take
     (three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most one step away and equal in
-    at least 99.99 %; so it does large calls on a CPU with AMX. The Python reference does the rest. :meth:`kernel` says
-    which, and why.
+    at least 99.99 %. The Python reference does the rest. :meth:`kernel` says which, and why.
 
     Args:
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.
@@ -93,10 +91,10 @@ class QuantizedConv(WeightedModule):
         return self.finished(batch.squeeze(0), self.activation)
 
     def kernel(self) -> str:
-        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
+        """What runs: ``native``, ``onednn``, or ``reference`` and why."""
         onednn = self._onednn_refusal()
         if not native_refusal(self.weight_zero_point, self.geometry):
-            return "native, onednn if large" if has_amx() and not onednn else "native"
+            return "native"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
@@ -105,17 +103,15 @@ class QuantizedConv(WeightedModule):
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
         """What runs a convolution with this unit's grids and bias: the fastest of what can."""
         arguments = (self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())
-        residual_dtype = self.grid("residual").scheme.dtype if self.has_residual else None
-        if refusal := native_refusal(self.weight_zero_point, geometry):
-            if unusable := self._onednn_refusal():
-                check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
-                return self._by_reference(weight, geometry)
+        native = native_refusal(self.weight_zero_point, geometry)
+        if not native:
+            return NativeConv(weight, *arguments)
+        onednn = self._onednn_refusal()
+        if not onednn:
+            residual_dtype = self.grid("residual").scheme.dtype if self.has_residual else None
             return OnednnConv(lambda: weight, *arguments, residual_dtype)
-        native = NativeConv(weight, *arguments)
-        if not has_amx() or self._onednn_refusal():
-            return native
-        products = weight[:, 0].numel() / geometry.groups / math.prod(geometry.stride)  # of an element of x
-        return BySize(native, OnednnConv(native.unpacked, *arguments, residual_dtype), AMX_PRODUCTS / products)
+        check_reference_may_run(self.unit or type(self).__name__, native, onednn)
+        return self._by_reference(weight, geometry)
 
     def _by_reference(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
         return partial(

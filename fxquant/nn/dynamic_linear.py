@@ -15,7 +15,7 @@ from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import DynamicOnednnLinear
 from fxquant.kernels.quantize import reference as quantize_reference
 from fxquant.nn.base import check_features
-from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
+from fxquant.nn.choice import check_reference_may_run, native_refusal, onednn_refusal
 from fxquant.nn.weight import float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Dynamic, QParams
@@ -77,23 +77,22 @@ class QuantizedDynamicLinear(WeightedModule):
         return self.finished(self._by_reference(q, grid.scale.item(), int(grid.zero_point.item())))
 
     def kernel(self) -> str:
-        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
+        """What runs: ``native``, ``onednn``, or ``reference`` and why."""
         onednn = onednn_refusal(self.weight_zero_point)
         if not native_refusal(self.weight_zero_point):
-            return "native, onednn if large" if has_amx() and not onednn else "native"
+            return "native"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Product:
         weight, arguments = self.plain_weight(), (self.weight_scale, self.bias, self.x.scheme.dtype)
-        if refusal := native_refusal(self.weight_zero_point):
-            if unusable := onednn_refusal(self.weight_zero_point):
-                check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
-                return self._by_reference
+        native = native_refusal(self.weight_zero_point)
+        if not native:
+            return DynamicLinear(weight, *arguments)
+        onednn = onednn_refusal(self.weight_zero_point)
+        if not onednn:
             return DynamicOnednnLinear(lambda: weight, *arguments)
-        native = DynamicLinear(weight, *arguments)
-        if not has_amx() or onednn_refusal(self.weight_zero_point):
-            return native
-        return BySize(native, DynamicOnednnLinear(native.unpacked, *arguments), AMX_PRODUCTS / len(weight))
+        check_reference_may_run(self.unit or type(self).__name__, native, onednn)
+        return self._by_reference
 
     def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
         epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)

@@ -13,7 +13,7 @@ from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
 from fxquant.kernels.onednn import OnednnLinear
 from fxquant.nn.base import check_features
-from fxquant.nn.choice import AMX_PRODUCTS, BySize, check_reference_may_run, has_amx, native_refusal, onednn_refusal
+from fxquant.nn.choice import check_reference_may_run, native_refusal, onednn_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Clamp, QParams
@@ -22,9 +22,9 @@ from fxquant.spec import Clamp, QParams
 class QuantizedLinear(WeightedModule):
     """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator; or the same unrounded.
 
-    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so. Large calls on a CPU
-    with AMX are left to the framework's oneDNN operator, at most one step away and equal in at least 99.99 %. The
-    Python reference does what neither can. :meth:`kernel` says which, and why.
+    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so. Where that
+    cannot run, the framework's oneDNN operator does, at most one step away and equal in at least 99.99 %, or the Python
+    reference. :meth:`kernel` says which, and why.
 
     Args:
         linear: The float layer.
@@ -73,23 +73,22 @@ class QuantizedLinear(WeightedModule):
         return self.finished(self._by_reference(self.plain_weight())(x), self.activation)
 
     def kernel(self) -> str:
-        """What runs: ``native`` (``native, onednn if large`` with AMX), ``onednn``, or ``reference`` and why."""
+        """What runs: ``native``, ``onednn``, or ``reference`` and why."""
         onednn = onednn_refusal(self.weight_zero_point)
         if not native_refusal(self.weight_zero_point):
-            return "native, onednn if large" if has_amx() and not onednn else "native"
+            return "native"
         return f"reference: {onednn}" if onednn else "onednn"
 
     def derive(self) -> Callable[..., Tensor]:
         weight, arguments = self.plain_weight(), (self.x_dtype, self.scalars("x")[1], self.epilogue())
-        if refusal := native_refusal(self.weight_zero_point):
-            if unusable := onednn_refusal(self.weight_zero_point):
-                check_reference_may_run(self.unit or type(self).__name__, refusal, unusable)
-                return self._by_reference(weight)
+        native = native_refusal(self.weight_zero_point)
+        if not native:
+            return NativeLinear(weight, *arguments)
+        onednn = onednn_refusal(self.weight_zero_point)
+        if not onednn:
             return OnednnLinear(lambda: weight, *arguments)
-        native = NativeLinear(weight, *arguments)
-        if not has_amx() or onednn_refusal(self.weight_zero_point):
-            return native
-        return BySize(native, OnednnLinear(native.unpacked, *arguments), AMX_PRODUCTS / len(weight))
+        check_reference_may_run(self.unit or type(self).__name__, native, onednn)
+        return self._by_reference(weight)
 
     def _by_reference(self, weight: Tensor) -> Callable[..., Tensor]:
         return partial(

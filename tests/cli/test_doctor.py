@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,12 @@ def test_onednn() -> None:
 
 def test_native_cpu_kernels() -> None:
     best = status(devices=("cpu",), cpu_isa="avx512_vnni", best_cpu_isa="avx512_vnni")
-    assert doctor.native_cpu(best).fact == "using avx512_vnni"
-    lowered = status(devices=("cpu",), cpu_isa="avx2", best_cpu_isa="avx512")
-    assert doctor.native_cpu(lowered).fact == "using avx2 (this CPU has avx512)"
+    without = replace(best, tiles_refusal="this CPU has no AMX")
+    assert doctor.native_cpu(without).fact == "using avx512_vnni; no AMX tiles: this CPU has no AMX"
+    tiles = replace(best, cpu_isa="brgemm", best_cpu_isa="brgemm")
+    assert doctor.native_cpu(tiles).fact == "using brgemm; large int8 products by oneDNN's brgemm on AMX tiles"
+    lowered = replace(tiles, cpu_isa="avx2")
+    assert doctor.native_cpu(lowered).fact == "using avx2 (the best here is brgemm); no AMX tiles: avx2 was asked for"
     chosen = doctor.native_cpu(status(reason="FXQUANT_KERNELS=reference"))
     assert (chosen.state, chosen.advice) == ("slow", "unset FXQUANT_KERNELS")
     absent = doctor.native_cpu(status(reason="the native library was not built: install a C++ compiler"))

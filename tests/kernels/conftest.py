@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fxquant.kernels.library import available_isas, native_status, use_isa
 
-
 OF_PRODUCTS = ("avx512_vnni", "brgemm")
 """Instruction sets that run the loops of avx512, but for operators that multiply bytes."""
 

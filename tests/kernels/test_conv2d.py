@@ -129,6 +129,10 @@ CASES = {
     "padding only": Case(depth=16, kernel=(2, 2), size=(1, 1), padding=(3, 3)),
     "several tasks": Case(depth=64, channels=200, size=(40, 40), kernel=(2, 2), batch=1),
     "much weight": Case(depth=400, channels=400, size=(4, 5), batch=1),
+    "more than 1024 products": Case(depth=1061, channels=70, size=(5, 5), residual=torch.int8),
+    "128 rows, as they lie": Case(depth=1088, channels=80, size=(8, 16), batch=1),
+    "taps across 1024 products": Case(depth=130, kernel=(3, 3), padding=(1, 1), size=(9, 11), x_dtype=torch.int8),
+    "groups of many products": Case(depth=192, channels=144, split=2, kernel=(2, 2), stride=(2, 1), size=(12, 13)),
     "depthwise": Case(depthwise=True, channels=64, kernel=(3, 3), padding=(1, 1), stride=(2, 2)),
     "depthwise, tails": Case(
         depthwise=True, channels=37, kernel=(5, 3), padding=(2, 1), residual=torch.int8, x_dtype=torch.int8, size=(7, 7)

@@ -110,7 +110,8 @@ def test_environment_asks_for_the_reference() -> None:
     done = run(program, FXQUANT_KERNELS="reference")
     assert done.stdout.splitlines() == [
         "1.0",
-        "NativeStatus(paths=(), devices=(), cpu_isa='', best_cpu_isa='', reason='FXQUANT_KERNELS=reference')",
+        "NativeStatus(paths=(), devices=(), cpu_isa='', best_cpu_isa='', reason='FXQUANT_KERNELS=reference', "
+        "tiles_refusal='')",
     ], done.stderr
     assert done.stderr.endswith(
         "fxquant.errors.KernelError: the CPU kernels cannot use the instruction set 'portable'\n"

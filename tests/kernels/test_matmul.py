@@ -78,6 +78,14 @@ def test_large_ones(vnni_device: str, assert_same, dtype: torch.dtype, a_dtype: 
     assert got.unique().numel() > 200
 
 
+def test_more_than_1024_products(vnni_device: str, assert_same) -> None:
+    for a_dtype, rows, depth in ((torch.int8, 70, 1061), (torch.uint8, 128, 1088), (torch.uint8, 64, 1090)):
+        a, b = integers(a_dtype, 2, rows, depth), integers(torch.uint8, 2, depth, 81, seed=1)
+        arguments = numbers(a, b, torch.uint8)
+        there = [value.to(vnni_device) if isinstance(value, Tensor) else value for value in arguments]
+        assert_same(matmul(*there).cpu(), reference(*arguments))
+
+
 VIEWS: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
     "heads": lambda: (
         integers(torch.uint8, 2, 50, 4, 16).transpose(1, 2),

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fxquant.errors import KernelError
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.library import native_status
 from fxquant.kernels.onednn import OnednnStatus
 from fxquant.nn import choice
-from fxquant.nn.choice import BySize, native_refusal, onednn_refusal
+from fxquant.nn.choice import native_refusal, onednn_refusal
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.settings import Settings
@@ -61,18 +61,6 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_native_library_its_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "native_status", lambda: replace(LOADED, devices=(), reason="not built"))
     assert native_refusal(ZERO) == "not built"
-
-
-def test_by_size_asks_the_first_input() -> None:
-    def named(name: str) -> object:
-        return lambda x, residual=None: f"{name} {x.numel()} {residual}"
-
-    run = BySize(named("small"), named("large"), 10.0)
-
-    def call(count: int) -> Tensor:
-        return run(torch.empty(count), residual=3)
-
-    assert [call(9), call(10), call(0)] == ["small 9 3", "large 10 3", "small 0 3"]
 
 
 X = QParams(QScheme(signed=False), torch.ones(1), ZERO)

@@ -247,27 +247,6 @@ def test_the_native_operator_is_the_reference_to_the_bit(
         assert torch.equal(unit.module(unit.x, *unit.residual), unit.module.reference(unit.x, *unit.residual))
 
 
-@needs_native
-@pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
-def test_large_calls_are_left_to_onednn_where_the_cpu_has_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_module, "has_amx", lambda: True)
-    monkeypatch.setattr(conv_module, "AMX_PRODUCTS", 2 * 40 * 24 * 31 * 31 / 4)
-    unit = Unit("1x1", residual=UINT8)
-    calls: list[str] = []
-
-    assert unit.module.kernel() == "native, onednn if large"
-    for name in ("small", "large"):
-        operator = getattr(unit.module.derived(), name)
-        assert isinstance(operator, NativeConv if name == "small" else OnednnConv)
-        monkeypatch.setattr(
-            type(operator), "__call__", lambda *_, name=name, **__: calls.append(name) or torch.empty(0)
-        )
-    unit.module(unit.x, *unit.residual)
-    unit.module(unit.x[:1], unit.residual[0][:1])
-
-    assert calls == ["large", "small"]
-
-
 @pytest.mark.parametrize("name", ["3x3", "1d", "3d"])
 def test_an_unbatched_input_is_a_batch_of_one(name: str) -> None:
     unit = Unit(name)

@@ -16,7 +16,6 @@ from fxquant.kernels.library import available_isas, native_status
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.onednn import OnednnLinear, OnednnStatus, onednn_status
 from fxquant.nn import choice
-from fxquant.nn import linear as linear_module
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.spec import Clamp, QParams, QScheme
@@ -161,14 +160,10 @@ def test_a_view_that_is_not_contiguous() -> None:
 
 def test_what_runs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     _, module, x = make()
-    monkeypatch.setattr(linear_module, "has_amx", lambda: False)
     if available_isas():
         assert module.kernel() == "native"
         assert isinstance(module.derived(), NativeLinear)
         assert torch.equal(module(x), module.reference(x))
-    if available_isas() and onednn_status().usable:
-        monkeypatch.setattr(linear_module, "has_amx", lambda: True)
-        assert module.kernel() == "native, onednn if large"
 
     absent = replace(native_status(), devices=(), reason="the native library was not built")
     monkeypatch.setattr(choice, "native_status", lambda: absent)

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 
 from fxquant.kernels.library import available_isas
-from fxquant.kernels.onednn import onednn_status
-from fxquant.nn import choice
 from fxquant.nn import conv as conv_module
 from fxquant.nn.batch_norm import QuantizedBatchNorm
 from fxquant.nn.conv import QuantizedConv
@@ -209,24 +207,6 @@ def test_a_module_that_nothing_packs_keeps_its_weight(monkeypatch: pytest.Monkey
     case.check(case.module)
 
     assert not case.packed
-
-
-@needs_native
-@pytest.mark.skipif(not onednn_status().usable, reason=onednn_status().reason)
-@pytest.mark.parametrize("kind", ["conv", "conv1d", "linear", "dynamic linear"])
-def test_large_calls_unpack_the_weight_for_onednn(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(kind)
-    home = type(case.module).__module__
-    monkeypatch.setattr(f"{home}.has_amx", lambda: True)
-    monkeypatch.setattr(f"{home}.AMX_PRODUCTS", 0)
-
-    for _ in range(2):
-        y = case.module(case.x)
-        assert int((y.double() - case.y.double()).abs().max()) <= 1
-
-    assert isinstance(case.module.derived(), choice.BySize)
-    assert case.packed
-    assert torch.equal(case.module.weight, case.weight)
 
 
 def test_the_exported_program_and_the_compiled_module_stay_right(case: Case) -> None:

@@ -28,6 +28,7 @@ using Release = void (*)(bool);
 struct Functions {
   Multiply multiply = nullptr;
   Release release = nullptr;
+  const char* refusal = "";  // why there are none
 };
 
 Functions find() {
@@ -68,33 +69,41 @@ std::atomic<bool> refused{false};
 const Functions& functions() {
   static const Functions found = [] {
     const Functions candidate = find();
-    return candidate.multiply != nullptr && candidate.release != nullptr && is_right(candidate) ? candidate
-                                                                                                : Functions{};
+    if (candidate.multiply == nullptr || candidate.release == nullptr) {
+      return Functions{nullptr, nullptr, "this torch has no brgemm for bytes"};
+    }
+    return is_right(candidate) ? candidate : Functions{nullptr, nullptr, "brgemm of this torch fails here"};
   }();
   return found;
 }
 
-// Whether oneDNN was told to do without tiles.
-bool environment_permits() {
+// What tells oneDNN to do without tiles; empty if nothing does.
+std::string forbidding_variable() {
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
     const char* value = std::getenv(name);
     std::string text(value == nullptr ? "" : value);
     for (char& each : text) each = static_cast<char>(std::toupper(static_cast<unsigned char>(each)));
     const bool permits = text.empty() || text == "ALL" || text == "DEFAULT" || text.find("AMX") != std::string::npos;
-    if (!permits) return false;
+    if (!permits) return std::string(name) + "=" + value;
   }
-  return true;
+  return "";
 }
 
-bool find_tiles() {
+std::string find_tiles_refusal() {
 #if defined(FXQ_X86) && defined(__linux__)
   unsigned int a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned int kTile = 1u << 24, kInt8 = 1u << 25;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) {
+    return "this CPU has no AMX";
+  }
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 && environment_permits();
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    return "the operating system lets no process use AMX";
+  }
+  const std::string variable = forbidding_variable();
+  return variable.empty() ? functions().refusal : variable + " leaves AMX out";
 #else
-  return false;
+  return "AMX is used on Linux alone";
 #endif
 }
 
@@ -102,9 +111,9 @@ bool find_tiles() {
 
 bool has_brgemm() { return !refused.load(std::memory_order_relaxed) && functions().multiply != nullptr; }
 
-bool has_tiles() {
-  static const bool found = find_tiles();
-  return found;
+const char* tiles_refusal() {
+  static const std::string found = find_tiles_refusal();
+  return found.empty() && !has_brgemm() ? "brgemm of torch refused a product: oneDNN was switched off" : found.c_str();
 }
 
 bool prefers_brgemm(int64_t rows, int64_t columns, int64_t depth) {

@@ -8,9 +8,8 @@ namespace fxquant {
 // Whether libtorch_cpu has it, and multiplies right. Looked up once; false as well from when on it has once refused.
 bool has_brgemm();
 
-// Whether it uses tiles here: the CPU has them, the operating system lets this process use them, and so does the
-// environment.
-bool has_tiles();
+// Why no tiles multiply here: the CPU, the operating system, the environment or the framework has none. Empty if they do.
+const char* tiles_refusal();
 
 // The least that is worth a call. A tile has 16 rows and 16 columns of sums, and takes 64 products of each at once, eight
 // times as fast as our loops with VNNI where it is full. A call costs some 100 cycles beside, and writes sums to memory

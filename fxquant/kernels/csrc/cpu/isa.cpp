@@ -27,7 +27,7 @@ bool has_isa(int32_t isa) {
 }
 
 // Without tiles the framework's kernels do what ours do.
-Isa best_isa() { return has_tiles() && has_isa(kBrgemm) ? kBrgemm : highest_isa(); }
+Isa best_isa() { return *tiles_refusal() == 0 && has_isa(kBrgemm) ? kBrgemm : highest_isa(); }
 
 std::atomic<Isa> active{best_isa()};
 
@@ -37,16 +37,16 @@ Isa active_isa() { return active.load(std::memory_order_relaxed); }
 
 }  // namespace fxquant
 
-// For fxquant/kernels/library.py, through ctypes. Numbers are those of the enumeration.
+// For fxquant/kernels/library.py, through ctypes, for which truth is an int. Numbers are those of the enumeration.
 #define FXQ_EXPORT extern "C" __attribute__((visibility("default")))
 
-FXQ_EXPORT bool fxquant_has_isa(int32_t isa) { return fxquant::has_isa(isa); }
-FXQ_EXPORT bool fxquant_has_tiles() { return fxquant::has_tiles(); }
+FXQ_EXPORT int32_t fxquant_has_isa(int32_t isa) { return fxquant::has_isa(isa); }
+FXQ_EXPORT const char* fxquant_tiles_refusal() { return fxquant::tiles_refusal(); }
 FXQ_EXPORT int32_t fxquant_best_isa() { return fxquant::best_isa(); }
 FXQ_EXPORT int32_t fxquant_active_isa() { return fxquant::active_isa(); }
 
 // Returns whether that set can run here; if not, nothing changes.
-FXQ_EXPORT bool fxquant_set_isa(int32_t isa) {
+FXQ_EXPORT int32_t fxquant_set_isa(int32_t isa) {
   if (!fxquant::has_isa(isa)) return false;
   fxquant::active.store(static_cast<fxquant::Isa>(isa), std::memory_order_relaxed);
   return true;
