@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import functools
 import json
 import os
@@ -10,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.samples.networks import mobilenet_v2, random_network
 from fxquant.samples.photographs import calibration_batches
+from fxquant.statistics.collected import Statistics
 
 IMPORT = "import time, torch; start = time.perf_counter(); import fxquant; print(time.perf_counter() - start)"
 
@@ -55,14 +58,31 @@ def calibration(rounds: int) -> dict[str, tuple[float, str]]:
         with torch.no_grad():
             model(batch)
 
+    bare = copy.deepcopy(prepared["histogram"])
+    bare.statistics = Statistics(bare.graph_module, fxq.QuantPlan(), torch.nn.ModuleDict())
     contestants = {name: functools.partial(each.observe, batch) for name, each in prepared.items()}
+    contestants["histogram without statistics"] = functools.partial(bare.observe, batch)
+    theirs = torch_ao_prepared(model, batch[:1])
+    contestants["torch.ao's"] = functools.partial(torch.no_grad()(theirs), batch)
     ms = interleaved_medians({"plain": plain, **contestants}, rounds)
     what = "mobilenet_v2, batch 16"
     found = {f"{what}: forward": (ms["plain"], "ms")}
     for name in contestants:
         found[f"{what}: forward with {name} calibration"] = (ms[name], "ms")
         found[f"{what}: {name} calibration / forward"] = (ms[name] / ms["plain"], "times")
+    share = ms["histogram"] / ms["histogram without statistics"] - 1
+    found[f"{what}: the report's statistics / calibration"] = (100 * share, "%")
     return found
+
+
+def torch_ao_prepared(model: torch.nn.Module, example: torch.Tensor) -> torch.nn.Module:
+    """The same with torch.ao's observers in the graph, of its default mapping."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        from torch.ao.quantization import get_default_qconfig_mapping
+        from torch.ao.quantization.quantize_fx import prepare_fx
+
+        return prepare_fx(copy.deepcopy(model), get_default_qconfig_mapping("onednn"), (example,))
 
 
 def histograms(rounds: int) -> dict[str, tuple[float, str]]:

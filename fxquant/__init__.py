@@ -70,6 +70,7 @@ from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer import Quantizer
 from fxquant.reporting.report import report
 from fxquant.spec import Clamp, QParams, QScheme, TensorRef
+from fxquant.statistics.report import CalibrationReport
 
 __version__ = "0.1.0"
 
@@ -79,6 +80,7 @@ __all__ = [
     "REFERENCE",
     "AdaRoundFakeQuantize",
     "Backend",
+    "CalibrationReport",
     "Clamp",
     "Comparison",
     "EntropyObserver",

@@ -53,7 +53,12 @@ def prepare(
 
 
 def calibrate(
-    prepared: Quantizer, data: Iterable[Any], *, num_batches: int | None = None, progress: bool = True
+    prepared: Quantizer,
+    data: Iterable[Any],
+    *,
+    num_batches: int | None = None,
+    progress: bool = True,
+    until_stable: bool = False,
 ) -> Quantizer:
     """Run data through the float model, and measure the range of every value that will be quantized.
 
@@ -63,9 +68,12 @@ def calibrate(
             leading elements as the example inputs hold are used.
         num_batches: Stop after so many.
         progress: Show a progress bar.
+        until_stable: Stop once all ranges have settled: when in the second half of at least eight batches no end moved
+            by more than 5 % of the width; at the latest after ``num_batches``, or 1,000.
 
     Returns:
-        ``prepared``. An interrupt keeps what was observed until then.
+        ``prepared``, whose ``calibration_report()`` shows what was found; what looks wrong is
+        warned of, once. An interrupt keeps what was observed until then.
 
     Raises:
         InputError: a batch of the wrong kind; the message shows what came and what was expected.
@@ -73,7 +81,7 @@ def calibrate(
     """
     if not isinstance(prepared, Quantizer):
         raise InputError("calibrate takes what prepare gave", got=type(prepared).__name__, expected="a Quantizer")
-    return prepared.calibrate(data, num_batches=num_batches, progress=progress)
+    return prepared.calibrate(data, num_batches=num_batches, progress=progress, until_stable=until_stable)
 
 
 def convert(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any
@@ -12,10 +14,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from tqdm import tqdm
 
-from fxquant.errors import CalibrationError, FxQuantError, InputError
+from fxquant.errors import CalibrationError, FxQuantError, InputError, warn
 from fxquant.graph.inputs import describe_call, describe_value
 from fxquant.graph.query import INPLACE, has_hooks
 from fxquant.graph.shapes import BoundInterpreter
+from fxquant.statistics.range_history import FEWEST_BATCHES
 
 IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     F.relu: torch.relu_,
@@ -24,6 +27,10 @@ IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     torch.add: Tensor.add_,
 }
 """How to run again in place what the user wrote in place, and ``normalize`` made out-of-place."""
+
+
+MOST_BATCHES = 1000
+"""Where ``until_stable`` ends at the latest, unless ``num_batches`` says otherwise."""
 
 
 class CalibrationInterpreter(BoundInterpreter):
@@ -152,6 +159,22 @@ def batches(
         yield inputs_of(item, example_args, f"calibration batch {index}")
     if index < 0:
         raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
+
+
+def say_where_it_stopped(stable: bool, batches: int, progress: bool) -> None:
+    """Tell what ``until_stable`` came to: a line beside the progress bar, or a warning."""
+    if not stable:
+        if batches < FEWEST_BATCHES:  # else those that still moved are warned of by name
+            warn(
+                "calibration data ended before it could be told whether the ranges have settled",
+                got=f"{batches} batches",
+                expected=f"at least {FEWEST_BATCHES}",
+            )
+        return
+    text = f"all ranges have settled: calibration stopped after {batches} batches"
+    logging.getLogger("fxquant").info(text)
+    if progress:
+        tqdm.write(text, file=sys.stderr)
 
 
 def check_iterable(data: object) -> None:

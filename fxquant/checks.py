@@ -12,10 +12,9 @@ from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
 from fxquant.coverage import Coverage
-from fxquant.errors import CalibrationError, DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
-from fxquant.fake_quantize.base import observer_in
+from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
-from fxquant.graph.query import module_of, nodes_by_name, qualified_name
+from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.tracing import copy_of
 from fxquant.nn.weight import all_finite
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -23,12 +22,21 @@ from fxquant.passes.configure import unused_rules
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
 from fxquant.qconfig import QConfig, QConfigMapping, UnusedRule
-from fxquant.spec import TensorRef
 
 LONGEST_LISTING = 20
 """Lines that a message lists before it says how many more there are."""
 
-RESERVED = ("_engine", "observers", "parity", "preparation", "quant_plan", "snapshots", "tuning", "weight_layers")
+RESERVED = (
+    "_engine",
+    "calibration_statistics",
+    "observers",
+    "parity",
+    "preparation",
+    "quant_plan",
+    "snapshots",
+    "tuning",
+    "weight_layers",
+)
 """Names that a converted model or a state dict needs for itself."""
 
 
@@ -154,34 +162,3 @@ def listing(lines: Sequence[str]) -> str:
     """Lines of a message, one below the other, the first twenty."""
     more = [f"and {len(lines) - LONGEST_LISTING} more"] if len(lines) > LONGEST_LISTING else []
     return "\n            ".join([*lines[:LONGEST_LISTING], *more])
-
-
-def never_observed(missing: Sequence[TensorRef], gm: GraphModule, plan: QuantPlan) -> CalibrationError:
-    """The error to raise where values have no range: each with the units that make and read it."""
-    nodes = nodes_by_name(gm)
-    uses: dict[TensorRef, list[str]] = {ref: [] for ref in missing}
-    for unit in plan.units:
-        where = qualified_name(nodes[unit.nodes[0]]) or unit.root
-        for role, ref in unit.roles.items():
-            if ref in uses:
-                uses[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
-    lines = [f"{ref.name} ({', '.join(dict.fromkeys(names))})" for ref, names in uses.items()]
-    return CalibrationError(
-        f"{len(missing)} values have no range: no calibration batch held a finite number for them",
-        got=listing(lines),
-        hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
-        "convert(..., allow_uncalibrated=True) makes a shell to load a state dict into",
-    )
-
-
-def warn_of_non_finite_values(observers: nn.ModuleDict) -> None:
-    """Warn of observers that met inf or NaN."""
-    counts = {name: getattr(observer_in(made), "nonfinite_count", 0) for name, made in observers.items()}
-    seen = {name: int(count) for name, count in counts.items()}
-    if lines := [f"{name}: {count} values" for name, count in seen.items() if count]:
-        warn(
-            "calibration met values that are inf or NaN; the grids were chosen from the others",
-            got=listing(lines),
-            hint="on a grid, infinity is its last step and NaN its first: set_module_name(name, None) keeps an "
-            "operator that needs them (a mask of -inf, say) in float",
-        )

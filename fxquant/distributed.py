@@ -13,7 +13,10 @@ from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.quantizer import Quantizer
+from fxquant.statistics.channel_extremes import ChannelExtremes
+from fxquant.statistics.range_history import RangeHistory
 
+_POOLED = (ObserverBase, ChannelMeans, RangeHistory, ChannelExtremes)
 _OBSERVER = "activation_post_process."
 
 
@@ -21,10 +24,10 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
     """Give every process of a group the same observers, grids and switches, of what all of them have seen.
 
     Extremes become the widest, moving averages are averaged, histograms and means are added up; the order of the
-    processes does not matter, and what was seen before an earlier call counts once, unless it was loaded since: a
-    state counts once for each process that loaded it. Grids that are still measured are chosen anew; those that stay as
-    they are, learned ones too, become those of the first process, and so do all switches. Without a process group, and
-    in a process outside of ``group``, it does nothing.
+    processes does not matter, and what was seen before an earlier call counts once, also if it was saved and loaded
+    since; what was saved before the first call counts once for each process that loaded it. Grids that are still
+    measured are chosen anew; those that stay as they are, learned ones too, become those of the first process, and so
+    do all switches. Without a process group, and in a process outside of ``group``, it does nothing.
 
     Call it where each process calibrated on its own part of the data; in training, before grids are frozen, learned,
     saved or converted. Between these calls ``DistributedDataParallel`` hands on those of the first process, with its
@@ -64,9 +67,7 @@ def _measuring(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, module in model.named_modules():
         if isinstance(module, FakeQuantizeBase):
             inside.update(module.modules())
-        if isinstance(module, FakeQuantizeBase) or (
-            isinstance(module, (ObserverBase, ChannelMeans)) and module not in inside
-        ):
+        if isinstance(module, FakeQuantizeBase) or (isinstance(module, _POOLED) and module not in inside):
             yield name, module
 
 

@@ -27,6 +27,7 @@ from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer import Quantizer
 from fxquant.settings import read_settings
 from fxquant.spec import QParams, TensorRef
+from fxquant.statistics.collected import Statistics
 
 
 def prepare_qat(
@@ -87,6 +88,7 @@ def prepare_qat(
     preparation.snapshots += manager.snapshots
     preparation.observers, preparation.weight_layers = nn.ModuleDict(), nn.ModuleDict()
     preparation.graph_module = GraphModule(nn.Module(), torch.fx.Graph())
+    preparation.statistics = Statistics(preparation.graph_module, QuantPlan(), preparation.observers)
     trainable.preparation = preparation
     trainable.quant_plan, trainable.snapshots = ctx.plan, preparation.snapshots
     modes = {name: module.training for name, module in model.named_modules()}

@@ -15,7 +15,15 @@ from torch.fx import Graph, GraphModule
 
 from fxquant.algorithms.adaround import Reconstruction
 from fxquant.backends.base import BACKENDS
-from fxquant.calibration import CalibrationInterpreter, batches, check_like_example, inputs_of, run_with_hooks
+from fxquant.calibration import (
+    MOST_BATCHES,
+    CalibrationInterpreter,
+    batches,
+    check_like_example,
+    inputs_of,
+    run_with_hooks,
+    say_where_it_stopped,
+)
 from fxquant.checks import (
     check_model,
     check_operators,
@@ -24,19 +32,18 @@ from fxquant.checks import (
     checked_input_observer,
     distinct,
     in_eval,
-    never_observed,
-    warn_of_non_finite_values,
     warn_of_unused_rules,
 )
 from fxquant.coverage import Coverage, coverage
 from fxquant.engine import attach_engine
-from fxquant.errors import CalibrationError, UnknownNameError, warn
-from fxquant.fake_quantize.base import disable_fake_quant
+from fxquant.errors import UnknownNameError, warn
+from fxquant.fake_quantize.base import observer_in
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind
 from fxquant.graph.query import follow, nodes_by_name
 from fxquant.graph.tracing import trace
-from fxquant.observers.channel_means import ChannelMeans
+from fxquant.grids import grids_of, make_observers, observers_by_node
+from fxquant.mutation import Weights
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.parity import Parity, measure_parity, plan_of
 from fxquant.passes.base import PassContext
@@ -53,7 +60,11 @@ from fxquant.plan import QuantPlan, Rejection
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
 from fxquant.settings import read_settings
-from fxquant.spec import Fixed, Handled, Means, Observed, QParams, SharedWith, TensorRef
+from fxquant.spec import Means, Observed, QParams, TensorRef
+from fxquant.statistics.collected import Statistics
+from fxquant.statistics.places import places_of
+from fxquant.statistics.problems import find_problems, warn_of_problems
+from fxquant.statistics.report import CalibrationReport, calibration_report
 from fxquant.tuning.tune import check_tunable, tuned
 from fxquant.undo import RunState
 
@@ -126,8 +137,11 @@ class Quantizer:
         self._example_bound = bind(self.graph_module, self.example_args, self.example_kwargs, "the example inputs")
         check_plan(self.plan, self.coverage(), strict)
         check_weights(self.graph_module, self.plan)
-        self.observers = _make_observers(self.plan)
+        self.observers = make_observers(self.plan)
         follow(self.observers, self.graph_module)
+        self.statistics = Statistics(self.graph_module, self.plan, self.observers)
+        self._warned: set[tuple[str, str]] = set()
+        self._weights = Weights(model)
         self.handlers = self._make_handlers()
         self.weight_layers = self._make_weight_layers()
         self.trained: Mapping[TensorRef, QParams] | None = None
@@ -155,24 +169,43 @@ class Quantizer:
 
         Observers are changed by it, unless it raises. Threads may each have a Quantizer, or take turns on one.
         """
+        self._weights.measure(self.graph_module)
         with torch.no_grad(), self._run_state.undone_on_error():
-            return run_with_hooks(self.graph_module, self._observe, args, kwargs)
+            result = run_with_hooks(self.graph_module, self._observe, args, kwargs)
+            self.statistics.update(self.observers)
+            return result
 
     @cached_property
     def _run_state(self) -> RunState:
-        return RunState(self.graph_module, self.observers, self.handlers.values())
+        return RunState(self.graph_module, self.measured(), self.handlers.values())
 
     def _observe(self, *args: Any, **kwargs: Any) -> Any:
         bound = bind(self.graph_module, args, kwargs, "the inputs")
         check_like_example(bound, self._example_bound, "the inputs")
-        return CalibrationInterpreter(self.graph_module, bound, self._observers_by_node(), self.handlers).run()
+        shown = observers_by_node(self.plan, self.observers, self.statistics.channels)
+        return CalibrationInterpreter(self.graph_module, bound, shown, self.handlers).run()
 
     __call__ = observe
 
-    def calibrate(self, data: Iterable[Any], *, num_batches: int | None = None, progress: bool = True) -> Quantizer:
+    def calibrate(
+        self,
+        data: Iterable[Any],
+        *,
+        num_batches: int | None = None,
+        progress: bool = True,
+        until_stable: bool = False,
+    ) -> Quantizer:
         """Observe every batch of ``data``; see :func:`calibrate`."""
-        for args, kwargs in batches(data, self.example_args, num_batches=num_batches, progress=progress):
+        limit = MOST_BATCHES if until_stable and num_batches is None else num_batches
+        stable = False
+        for args, kwargs in batches(data, self.example_args, num_batches=limit, progress=progress):
             self.observe(*args, **kwargs)
+            if until_stable and (stable := self.statistics.stable(self.observers)):
+                break
+        if until_stable:
+            say_where_it_stopped(stable, int(self.statistics.history.batches), progress)
+            self._warned = {(name, kind) for name, kind in self._warned if kind != "moving"}  # it is asked about again
+        self._warn()
         return self
 
     def quantize(self) -> GraphModule:
@@ -201,8 +234,9 @@ class Quantizer:
             check_operators(self.backend)
         if tune is not None:
             check_tunable(to, allow_uncalibrated)
+        if self.trained is None:
+            self._weights.warn_if_changed(self.graph_module, self._run_state.buffers)
         qparams = self._qparams(allow_uncalibrated)
-        warn_of_non_finite_values(self.observers)
         declined = declined_by_handlers(self.graph_module, self.plan.with_observations(qparams), self.handlers)
 
         def make(in_float: Sequence[Rejection] = ()) -> Any:
@@ -242,6 +276,11 @@ class Quantizer:
             warn(row.breach, at=row.unit, got=row)
         return found
 
+    def calibration_report(self) -> CalibrationReport:
+        """What calibration found, value by value, the worst first: ranges and whether they have settled, clipped values
+        and outliers, channels that never change, NaN and infinities."""
+        return calibration_report(self.graph_module, self.plan, dict(self.observers.items()), self.statistics)
+
     def coverage(self) -> Coverage:
         """What becomes int8, what stays float, and why."""
         return coverage(self.graph_module, self.plan)
@@ -255,7 +294,8 @@ class Quantizer:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The float model's state under its own names; behind ``observers.<value>.`` that of the observers, behind
-        ``weight_layers.<unit>.`` that of ``weight_layers``."""
+        ``weight_layers.<unit>.`` that of ``weight_layers``, behind ``calibration_statistics.`` what only the
+        report shows."""
         return {**self.graph_module.state_dict(), **self.measured().state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
@@ -265,15 +305,19 @@ class Quantizer:
             RuntimeError: keys or shapes differ, as ``torch.nn.Module.load_state_dict`` says.
         """
         measured = self.measured()
+        if not any(name.startswith("calibration_statistics.") for name in state_dict):
+            del measured.calibration_statistics  # a state from before there were any
         prefixes = tuple(f"{name}." for name, _ in measured.named_children())
         own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
         self.graph_module.load_state_dict(own, strict=strict)
         measured.load_state_dict({name: value for name, value in state_dict.items() if name not in own}, strict=strict)
+        self._weights.measure(self.graph_module, anew=True)
 
     def measured(self) -> nn.Module:
-        """What is kept beside the model: ``observers`` and ``weight_layers``."""
+        """What is kept beside the model: ``observers``, ``weight_layers`` and ``calibration_statistics``."""
         holder = nn.Module()
         holder.observers, holder.weight_layers = self.observers, self.weight_layers
+        holder.calibration_statistics = self.statistics
         return holder
 
     def __getstate__(self) -> dict[str, Any]:
@@ -337,53 +381,19 @@ class Quantizer:
         folded = PassManager((fold_conv_bn,)).run(copy.deepcopy(self.graph_module), ctx)
         return layers_of_own_integers(folded, ctx)
 
-    def _observers_by_node(self) -> dict[str, list[nn.Module]]:
-        found: dict[str, list[nn.Module]] = {}
-        for ref, policy in self.plan.policies.items():
-            if ref.kind == "activation" and (
-                isinstance(policy, Observed) or (isinstance(policy, SharedWith) and policy.observed)
-            ):
-                found.setdefault(ref.name, []).append(self.observers[self.plan.grid_owner(ref).name])
-            elif isinstance(policy, Means):
-                found.setdefault(policy.value, []).append(self.observers[ref.name])
-        return found
-
     def _qparams(self, allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
-        """Grids of all owners. What has none is an error that names it, unless a shell was asked for."""
         if self.trained is not None:
             return dict(self.trained)
-        found: dict[TensorRef, QParams] = {}
-        missing: list[TensorRef] = []
-        for ref, policy in self.plan.policies.items():
-            if ref.kind == "parameter":
-                continue
-            if isinstance(policy, Fixed):
-                found[ref] = policy.qparams
-            elif isinstance(policy, Handled):
-                found[ref] = self.handlers[ref.name].qparams()
-            elif isinstance(policy, Observed):
-                observer: Any = self.observers[ref.name]
-                try:
-                    found[ref] = observer.qparams()
-                except CalibrationError:
-                    missing.append(ref)
-                    unknown = torch.full((1,), float("nan"), dtype=torch.float32)
-                    found[ref] = QParams(observer.scheme, unknown, torch.zeros(1, dtype=torch.int32))
-        if missing and not allow_uncalibrated:
-            raise never_observed(missing, self.graph_module, self.plan)
-        return found
+        self._warn()
+        return grids_of(self.graph_module, self.plan, dict(self.observers.items()), self.handlers, allow_uncalibrated)
+
+    def _warn(self) -> None:
+        """Say what is wrong with the calibration, if that was not said before."""
+        found = find_problems(self.statistics, {name: observer_in(made) for name, made in self.observers.items()})
+        if found:
+            places = places_of(self.statistics.refs, self.graph_module, self.plan)
+            warn_of_problems(found, places, self._warned)
 
 
 def _as_tuple(items: Any) -> tuple[Any, ...]:
     return tuple(items) if isinstance(items, (tuple, list)) else (items,)
-
-
-def _make_observers(plan: QuantPlan) -> nn.ModuleDict:
-    observers = nn.ModuleDict()
-    for ref, policy in plan.policies.items():
-        # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
-        if ref.kind == "activation" and isinstance(policy, Observed):
-            observers._modules[ref.name] = policy.observer()
-        elif isinstance(policy, Means):
-            observers._modules[ref.name] = ChannelMeans(policy.axis)
-    return observers.apply(disable_fake_quant)  # calibration measures the float model

@@ -69,13 +69,13 @@ class RunState:
         self._observers = observers
         self._handlers = tuple(handlers)
         self._modules = _modules_with_state(gm)
-        self._buffers = _buffers_written(gm)
+        self.buffers = _buffers_written(gm)
 
     def undone_on_error(self) -> AbstractContextManager[None]:
         """Put all of it back if the body raises."""
         held = [value for handler in self._handlers for value in getattr(handler, "__dict__", {}).values()]
         inside = [module for value in held if isinstance(value, nn.Module) for module in value.modules()]
-        written = [self._gm.get_buffer(name) for name in self._buffers]
+        written = [self._gm.get_buffer(name) for name in self.buffers]
         holders = (*self._observers.modules(), *self._handlers, *inside, *self._modules)
         return undone_on_error(holders, (*self._observers.parameters(), *written))
 

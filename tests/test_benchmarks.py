@@ -91,6 +91,11 @@ def test_calibration(benchmark: Run) -> None:
         "mobilenet_v2, batch 16: histogram calibration / forward",
         "mobilenet_v2, batch 16: forward with min-max calibration",
         "mobilenet_v2, batch 16: min-max calibration / forward",
+        "mobilenet_v2, batch 16: forward with torch.ao's calibration",
+        "mobilenet_v2, batch 16: torch.ao's calibration / forward",
+        "mobilenet_v2, batch 16: forward with histogram without statistics calibration",
+        "mobilenet_v2, batch 16: histogram without statistics calibration / forward",
+        "mobilenet_v2, batch 16: the report's statistics / calibration",
         "13 MB, 1 thread: histogram",
         "13 MB, 1 thread: histogram / clone",
         "search for the range",
@@ -99,10 +104,13 @@ def test_calibration(benchmark: Run) -> None:
         "resnet50: both",
         "import fxquant, after torch",
     }
+    share = measured.pop("mobilenet_v2, batch 16: the report's statistics / calibration")
+    assert share > -100  # of one round it may be anything
     assert all(value > 0 for value in measured.values())
     assert all(name in text for name in measured)
 
 
+@pytest.mark.filterwarnings("ignore:the ranges have not settled")  # of twelve batches
 def test_real_weights(benchmark: Run) -> None:
     text, results = benchmark("real_weights.py", "--threads", "1", "--tasks", "rnet")
     (row,) = results["rows"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fxquant as fxq
 from fxquant.calibration import CalibrationInterpreter, inputs_of
-from fxquant.errors import CalibrationError, InputError
+from fxquant.errors import CalibrationError, FxQuantWarning, InputError
 
 
 class Net(nn.Module):
@@ -240,3 +243,122 @@ def test_a_batch_that_does_not_run_names_the_layer_and_the_line(model):
     assert "%conv" in text
     assert "test_calibration.py:" in text
     assert "got:      (float32[1, 5, 8, 8])" in text
+
+
+ORDERLESS = {
+    "min-max": fxq.MinMaxObserver,
+    "histogram": fxq.HistogramObserver,
+    "percentile": fxq.PercentileObserver,
+    "mse": fxq.MSEObserver,
+    "entropy": fxq.EntropyObserver,
+    "min-max per channel": fxq.PerChannelMinMaxObserver.with_args(ch_axis=1),
+    "histogram per channel": fxq.HistogramObserver.with_args(ch_axis=1, qscheme=torch.per_channel_affine),
+}
+"""Extremes and counts are sums of a kind that has no order, and no batches: exact, since they are of integers or pick
+values. A moving average weighs the newest batch most, so that order and size of batches are what it is about; the mean
+of a channel is a float sum, which is the same but for rounding."""
+
+
+@pytest.mark.parametrize("kind", ORDERLESS)
+@settings(max_examples=25, deadline=None)
+@given(cuts=st.lists(st.integers(0, 40), max_size=8), seed=st.integers(0, 2**16))
+def test_grids_do_not_depend_on_how_values_are_cut_into_batches_nor_on_their_order(kind, cuts, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(40, 3, generator=generator) * torch.randint(1, 100, (40, 1), generator=generator)
+    whole, parts = ORDERLESS[kind](), ORDERLESS[kind]()
+    whole(x)
+    bounds = [0, *sorted(cuts), 40]
+    batches = [x[torch.randperm(40, generator=torch.Generator().manual_seed(seed))][a:b] for a, b in pairwise(bounds)]
+    for batch in reversed(batches):
+        parts(batch)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(parts.state_dict()[name], value), name
+    for one, other in zip(whole.calculate_qparams(), parts.calculate_qparams(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_moving_average_does_depend_on_the_order():
+    grids = []
+    for order in ([1.0, 9.0], [9.0, 1.0]):
+        observer = fxq.MovingAverageMinMaxObserver(averaging_constant=0.25)
+        for value in order:
+            observer(torch.tensor([0.0, value]))
+        grids.append(observer.max_val.item())
+    assert grids == [3.0, 7.0]
+
+
+@pytest.mark.parametrize("size", [2, 3, 12])
+def test_a_model_gets_the_same_grids_from_batches_of_any_size(model, size):
+    """Values differ by float rounding from size to size, so the grids may in their last bits."""
+    torch.manual_seed(0)
+    x = torch.randn(12, 3, 8, 8)
+    whole, parts = fxq.prepare(model, x), fxq.prepare(model, x)
+    fxq.calibrate(whole, [x], progress=False)
+    fxq.calibrate(parts, list(x[torch.randperm(12)].split(size)), progress=False)
+    for name, (low, high) in ranges(whole).items():
+        assert ranges(parts)[name] == (pytest.approx(low, rel=1e-5, abs=1e-5), pytest.approx(high, rel=1e-5, abs=1e-5))
+
+
+def test_until_stable_stops_once_ranges_have_settled(model, capsys, caplog):
+    torch.manual_seed(0)
+    x, taken = torch.randn(64, 3, 8, 8), []
+
+    def endless():
+        while True:
+            taken.append(len(taken))
+            yield x
+
+    caplog.set_level("INFO", logger="fxquant")
+    prepared = fxq.calibrate(fxq.prepare(model, x), endless(), until_stable=True)
+    assert len(taken) == 8
+    assert prepared.calibration_report().settled
+    text = "all ranges have settled: calibration stopped after 8 batches"
+    assert text in caplog.text
+    assert text in capsys.readouterr().err
+
+
+def growing():
+    """No range of it ever settles."""
+    generator = torch.Generator().manual_seed(0)
+    for batch in range(2000):
+        yield torch.randn(1, 3, 8, 8, generator=generator) * 1.1**batch
+
+
+def test_until_stable_is_bounded(model, monkeypatch):
+    prepared = fxq.prepare(model, torch.randn(1, 3, 8, 8))
+    with pytest.warns(FxQuantWarning, match="the ranges have not settled"):
+        fxq.calibrate(prepared, growing(), until_stable=True, num_batches=12, progress=False)
+    assert prepared.calibration_report().batches == 12
+    monkeypatch.setattr("fxquant.quantizer.MOST_BATCHES", 5)
+    with pytest.warns(FxQuantWarning, match="the ranges have not settled"):  # again, since it was asked for
+        fxq.calibrate(prepared, growing(), until_stable=True, progress=False)
+    assert prepared.calibration_report().batches == 17
+
+
+def test_until_stable_says_if_there_was_too_little_data_to_tell(model):
+    x = torch.randn(1, 3, 8, 8)
+    with pytest.warns(FxQuantWarning) as caught:
+        fxq.calibrate(fxq.prepare(model, x), [x] * 3, until_stable=True, progress=False)
+    assert str(caught[0].message) == (
+        "calibration data ended before it could be told whether the ranges have settled\n"
+        "  got:      3 batches\n"
+        "  expected: at least 8"
+    )
+
+
+def test_memory_is_the_same_after_10_and_1000_batches():
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), torch.randn(8, 4))
+
+    def held() -> int:
+        gc.collect()
+        tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    batch = torch.randn(8, 4)
+    for _ in range(10):
+        prepared.observe(batch)
+    before = held()
+    for _ in range(990):
+        prepared.observe(batch)
+    assert held() <= before
+    assert prepared.calibration_report().batches == 1000

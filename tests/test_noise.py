@@ -92,6 +92,7 @@ def test_the_guilty_layer_comes_first_and_its_weight_is_named() -> None:
     assert " weight " in line
 
 
+@pytest.mark.filterwarnings("ignore:one channel reaches so far")
 def test_an_outlier_among_the_inputs_is_no_fault_of_the_weight() -> None:
     x = torch.randn(64, 8)
     x[0, 0] = 1000.0

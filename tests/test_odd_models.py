@@ -122,15 +122,17 @@ def test_values_that_are_not_finite_are_reported():
         def forward(self, x: Tensor) -> Tensor:
             return self.l(x) + self.mask
 
-    prepared = fxq.calibrate(fxq.prepare(Masked().eval(), ROWS), [ROWS], progress=False)
+    prepared = fxq.prepare(Masked().eval(), ROWS)
     with pytest.warns(FxQuantWarning) as caught:
-        fxq.convert(prepared)
+        fxq.calibrate(prepared, [ROWS], progress=False)
+    fxq.convert(prepared)
     assert str(caught[0].message) == (
         "calibration met values that are inf or NaN; the grids were chosen from the others\n"
-        "  got:      add: 32 values\n"
-        "            mask: 2 values\n"
-        "  hint:     on a grid, infinity is its last step and NaN its first: set_module_name(name, None) keeps an "
-        "operator that needs them (a mask of -inf, say) in float"
+        "  got:      mask (add input): 2 values, first in batch 0\n"
+        "            add (add output): 32 values, first in batch 0\n"
+        "  hint:     look at the batch that is named, and at the value named first: the others may follow from it. On "
+        "a grid, infinity is the last step and NaN the first: set_module_name(name, None) keeps an operator that needs "
+        "them (a mask of -inf, say) in float"
     )
 
 

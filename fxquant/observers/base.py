@@ -14,6 +14,8 @@ from fxquant.spec import QParams, QScheme
 
 OBSERVERS: Registry[type["ObserverBase"]] = Registry("observer")
 
+_POOLED = "pooled."
+
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations of modules as they stand.
 
 
@@ -53,6 +55,17 @@ def refuse_vmap(x: Tensor) -> None:
     """
     if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x):
         raise InputError("an observer cannot measure inside vmap", hint="disable_observer() once it is calibrated")
+
+
+def put_pooled(pooled: Mapping[str, Tensor], destination: dict[str, Any], prefix: str) -> None:
+    """Save what all processes knew of at the last ``pool``, if there was one: loaded, it goes on counting once."""
+    destination.update({f"{prefix}{_POOLED}{name}": value for name, value in pooled.items()})
+
+
+def take_pooled(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:
+    """What ``put_pooled`` has put into a state, which it is taken out of."""
+    names = [name for name in state_dict if name.startswith(prefix + _POOLED)]
+    return {name.removeprefix(prefix + _POOLED): state_dict.pop(name).detach().clone() for name in names}
 
 
 class ObserverBase(nn.Module):

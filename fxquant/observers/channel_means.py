@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
-from fxquant.observers.base import keeping_dtype
+from fxquant.observers.base import keeping_dtype, put_pooled, take_pooled
 
 
 class ChannelMeans(nn.Module):
@@ -73,12 +73,12 @@ class ChannelMeans(nn.Module):
         seen = [state for state in states if state["total"].numel()]
         if not seen:
             return
-        before = self._pooled or {name: torch.zeros_like(value) for name, value in seen[0].items()}
+        before = self._pooled or {name: torch.zeros_like(seen[0][name]) for name in ("total", "count")}
         device = self.count.device
         for name, shared in before.items():
             rest = torch.stack([state[name] - shared for state in seen]).sort(0).values.sum(0)
             setattr(self, name, (shared + rest).to(device))  # sorted, since sums are rounded
-        self._pooled = {name: value.to("cpu", copy=True) for name, value in self.state_dict().items()}
+        self._pooled = {name: value.to("cpu", copy=True) for name, value in self.named_buffers()}
 
     def means(self) -> Tensor | None:
         """float64 [C]; None if nothing was seen."""
@@ -88,10 +88,14 @@ class ChannelMeans(nn.Module):
         super()._apply(keeping_dtype(fn), recurse)
         return self
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        put_pooled(self._pooled, destination, prefix)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        saved = state_dict.get(prefix + "total")
+        pooled, saved = take_pooled(state_dict, prefix), state_dict.get(prefix + "total")
         if isinstance(saved, Tensor) and saved.dim() == 1:
-            self._pooled = {}
+            self._pooled = pooled
             self.total.resize_(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 

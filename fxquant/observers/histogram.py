@@ -28,6 +28,30 @@ _WORTH_CLIPPING = 0.02
 """Part of the error that must be saved."""
 
 
+class Chosen:
+    """A range that was searched for, and what it was searched in: while that stays, so does the range."""
+
+    def __init__(self, observer: "HistogramObserver", low: Tensor, high: Tensor) -> None:
+        self.low, self.high = low, high
+        self._settings = _settings(observer)
+        self._seen = [buffer.detach().clone() for buffer in _seen(observer)]
+
+    def holds_for(self, observer: "HistogramObserver") -> bool:
+        """Whether the observer has seen nothing else, and would search as it did."""
+        seen = _seen(observer)
+        same = (a.device == b.device and torch.equal(a, b) for a, b in zip(self._seen, seen, strict=True))
+        return self._settings == _settings(observer) and all(same)
+
+
+def _settings(observer: "HistogramObserver") -> dict[str, object]:
+    """Also those of derived classes: ``percentile``, ``candidates``, ..."""
+    return {name: value for name, value in vars(observer).items() if isinstance(value, (int, float, str, QScheme))}
+
+
+def _seen(observer: "HistogramObserver") -> tuple[Tensor, ...]:
+    return observer.counts, observer.min_val, observer.max_val, observer.eps
+
+
 @OBSERVERS.register("histogram")
 class HistogramObserver(RangeObserver):
     """Chooses the range whose mean squared quantization error is the smallest, by a histogram of all values seen.
@@ -119,6 +143,7 @@ class HistogramObserver(RangeObserver):
         self.ch_axis = grid.axis
         empty = torch.zeros((*self.min_val.shape, bins), dtype=torch.int64, device=self.min_val.device)
         self.register_buffer("counts", empty)
+        self._chosen: Chosen | None = None
 
     def update(self, x: Tensor) -> None:
         x = x.to(self.min_val.device, x.dtype if x.is_floating_point() else torch.float32)
@@ -169,12 +194,17 @@ class HistogramObserver(RangeObserver):
         super().qparams()  # raises
         if self.min_val.is_meta:
             return torch.empty_like(self.min_val), torch.empty_like(self.max_val)
+        if self._chosen is None or not self._chosen.holds_for(self):
+            self._chosen = Chosen(self, *self._choose())
+        return self._chosen.low.to(self.min_val.device, copy=True), self._chosen.high.to(self.min_val.device, copy=True)
+
+    def _choose(self) -> tuple[Tensor, Tensor]:
         counts, low, high = self._rows()
         if self.scheme.axis is None:
             counts, low, high = counts[None], low[None], high[None]
         rows = zip(counts.cpu(), low.cpu(), high.cpu(), strict=True)
         ends = torch.tensor([self.choose(Bins.of(*row)) for row in rows], dtype=torch.float32)
-        lows, highs = ends.to(self.min_val.device).unbind(-1)
+        lows, highs = ends.unbind(-1)
         return lows.reshape(self.min_val.shape), highs.reshape(self.min_val.shape)
 
     def choose(self, bins: Bins) -> tuple[float, float]:

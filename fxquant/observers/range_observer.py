@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, SpecError
-from fxquant.observers.base import ObserverBase, refuse_to_trace
+from fxquant.observers.base import ObserverBase, put_pooled, refuse_to_trace, take_pooled
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.ranges import value_range
 from fxquant.observers.scheme import torch_dtype, torch_qscheme
@@ -108,7 +108,7 @@ class RangeObserver(ObserverBase):
         counted = torch.stack([state["nonfinite_count"] for state in states]).sum()
         twice = self._pooled["nonfinite_count"].to(counted.device) * (len(states) - 1) if self._pooled else 0
         self.nonfinite_count.copy_(counted - twice)
-        self._pooled = {name: value.clone() for name, value in self.state_dict().items()}
+        self._pooled = {name: value.clone() for name, value in self.named_buffers()}
 
     def pool_ranges(self, seen: Sequence[Mapping[str, Tensor]]) -> None:
         """Take the ranges of several observers for those of this one; here, the widest.
@@ -134,14 +134,19 @@ class RangeObserver(ObserverBase):
     def _unseen_shape(self) -> tuple[int, ...]:
         return () if self.scheme.axis is None else (0,)
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        put_pooled(self._pooled, destination, prefix)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Take ranges of any number of channels, and states written by torch.ao, which count nothing."""
         for name in ("min_val", "max_val"):
             buffer, saved = getattr(self, name), state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and self.scheme.axis is not None and saved.shape != buffer.shape:
                 buffer.resize_(saved.shape)
+        pooled = take_pooled(state_dict, prefix)
         if prefix + "min_val" in state_dict:
-            self._pooled = {}
+            self._pooled = pooled
         state_dict.setdefault(prefix + "eps", self.eps)
         state_dict.setdefault(prefix + "nonfinite_count", torch.zeros_like(self.nonfinite_count))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -16,7 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fxquant.errors import CalibrationError, InputError, SpecError
-from fxquant.observers import EntropyObserver, HistogramObserver, MSEObserver, PercentileObserver, choose_qparams
+from fxquant.observers import (
+    EntropyObserver,
+    HistogramObserver,
+    MinMaxObserver,
+    MSEObserver,
+    PercentileObserver,
+    choose_qparams,
+)
 from fxquant.observers.bins import Bins
 from fxquant.spec import QScheme
 
@@ -313,7 +320,7 @@ def test_parts_of_the_data_are_pooled_to_what_one_observer_would_count(arguments
             part(x), whole(x)
         pool(parts)
         for part in parts:
-            assert all(torch.equal(value, whole.state_dict()[name]) for name, value in part.state_dict().items())
+            assert all(torch.equal(value, part.state_dict()[name]) for name, value in whole.state_dict().items())
     parts[0].reset_min_max_vals()
     parts[1].load_state_dict(whole.state_dict())
     pool(parts[:2])
@@ -327,3 +334,48 @@ def test_observers_that_saw_nothing_pool_to_nothing():
     pool(parts)
     assert torch.equal(parts[1].counts, parts[0].counts)
     assert parts[1].counts.sum() == 6
+
+
+@pytest.mark.parametrize("kind", [HistogramObserver, MinMaxObserver])
+def test_what_was_pooled_counts_once_after_it_was_saved_and_loaded(kind):
+    parts = [kind(), kind()]
+    for part in parts:
+        part(torch.tensor([1.0, math.nan, 2.0]))
+    pool(parts)
+    loaded = [kind(), kind()]
+    for part in loaded:
+        part.load_state_dict(parts[0].state_dict())
+    loaded[0](torch.tensor([3.0, math.inf]))
+    pool(loaded)
+    for part in loaded:
+        assert part.nonfinite_count == 3
+        assert part.max_val == 3
+        if kind is HistogramObserver:
+            assert part.counts.sum() == 5
+
+
+def test_the_range_is_searched_for_once():
+    observer, searches = HistogramObserver(), []
+    choose = observer.choose
+    observer.choose = lambda bins: searches.append(bins) or choose(bins)
+    observer(torch.randn(1000))
+    first = observer.qparams()
+    assert torch.equal(observer.qparams().scale, first.scale)
+    assert len(searches) == 1
+    observer(torch.tensor([50.0]))
+    assert not torch.equal(observer.qparams().scale, first.scale)
+    assert len(searches) == 2
+    observer.power = 8.0
+    observer.qparams()
+    observer.load_state_dict(HistogramObserver().state_dict())
+    with pytest.raises(CalibrationError):
+        observer.qparams()
+    assert len(searches) == 3
+
+
+def test_a_chosen_range_belongs_to_the_caller():
+    observer = HistogramObserver()
+    observer(torch.rand(100))
+    kept = observer.chosen_range()[1].clone()
+    observer.chosen_range()[1].fill_(7.0)
+    assert torch.equal(observer.chosen_range()[1], kept)

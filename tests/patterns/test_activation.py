@@ -43,6 +43,7 @@ def test_every_clamp_has_a_pattern_of_its_own():
     assert [pattern.name for pattern in ACTIVATION if pattern not in keeping] == ["clamp_off_zero"]
 
 
+@pytest.mark.filterwarnings("ignore:calibration saw one and the same number")
 @pytest.mark.parametrize("clamp", [nn.Hardtanh(10.0, 11.0), lambda x: x.clamp(-30, -20), lambda x: torch.clamp(x, 5)])
 def test_bounds_without_zero_need_a_grid_of_their_own(forms_behind_conv, clamp):
     """All values are then bounds that the input never reaches: on its grid they would be far off."""

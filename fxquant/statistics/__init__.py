@@ -1,0 +1,1 @@
+"""What calibration writes down beside the ranges themselves: how they came about, and what looks wrong."""

@@ -1,0 +1,139 @@
+"""The smallest and the largest value of each channel, looked at so sparingly that it costs next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.observers.base import keeping_dtype
+
+SAMPLE = 1 << 14
+"""Values of a tensor that are looked at in a batch."""
+FEWEST = 16
+"""Of them, values of each channel."""
+EVERY_BATCH = 4
+"""Batches that are all sampled; of those after them, one in eight is."""
+
+
+class ChannelExtremes(nn.Module):
+    """Finds channels that always hold one and the same value, exactly; and samples how far the others reach.
+
+    Sampled are ``SAMPLE`` values of a batch. A channel in which they are all the same, and the same as before, is
+    looked at whole, in every batch, until it shows a second value: what is called dead is dead, and a channel that is
+    alive soon costs nothing.
+
+    Buffers: ``low`` and ``high`` float32 [C], of the values that were looked at, in real units; inf and -inf where none
+    was finite ([0] before the first batch). ``count`` int64 [], values of one channel in all batches.
+
+    Args:
+        axis: The dimension that counts the channels; negative, so that a batch dimension may be missing.
+    """
+
+    low: Tensor
+    high: Tensor
+    count: Tensor
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.register_buffer("low", torch.zeros(0))
+        self.register_buffer("high", torch.zeros(0))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self._suspects: Tensor | None = None
+        self._calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Look at ``x``, float of any shape that has the axis, and return it."""
+        if x.dim() >= -self.axis and x.numel():
+            self.update(x.detach())
+        return x
+
+    def update(self, x: Tensor) -> None:
+        """Take the values of ``x`` (detached, at least one) into account."""
+        kept = x.dim() + self.axis
+        channels = x.shape[kept]
+        if self.low.numel() != channels:
+            self.low, self.high = (torch.full((channels,), end, device=x.device) for end in (torch.inf, -torch.inf))
+            self._suspects = None
+        self.count += x.numel() // channels
+        sampled = self._calls < EVERY_BATCH or self._calls % 8 == 0
+        self._calls += 1
+        if sampled:
+            _widen(self.low, self.high, *_extremes(_sample(x, kept), kept))
+        if self._suspects is None or (sampled and len(self._suspects)):
+            self._suspects = torch.nonzero(~(self.low < self.high)).flatten()
+        if len(self._suspects):
+            self._look_whole(x, kept, self._suspects)
+
+    def constant(self) -> Tensor:
+        """bool [C]: the channels that held one and the same value, always. [0] if nothing was seen."""
+        return self.low == self.high
+
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take what several copies of this one have seen, each a part of the data, for what this one has seen.
+
+        Args:
+            states: The ``state_dict()`` of each, this one's among them, in any order. Of ``count`` the largest is
+                taken, so that nothing counts twice.
+        """
+        seen = [state for state in states if state["low"].numel()]
+        if not seen:
+            return
+        device = self.low.device
+        self.low = torch.stack([state["low"] for state in seen]).amin(0).to(device)
+        self.high = torch.stack([state["high"] for state in seen]).amax(0).to(device)
+        self.count.copy_(torch.stack([state["count"] for state in seen]).amax())
+        self._suspects = None
+
+    def _look_whole(self, x: Tensor, kept: int, suspects: Tensor) -> None:
+        low, high = self.low[suspects], self.high[suspects]
+        _widen(low, high, *_extremes(x.index_select(kept, suspects), kept))
+        self.low[suspects], self.high[suspects] = low, high
+        self._suspects = suspects[~(low < high)]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ChannelExtremes:
+        super()._apply(keeping_dtype(fn), recurse)
+        self._suspects = None
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "low")
+        if isinstance(saved, Tensor) and saved.dim() == 1:
+            self.low.resize_(saved.shape)
+            self.high.resize_(saved.shape)
+            self._suspects = None
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"
+
+
+def _sample(x: Tensor, kept: int) -> Tensor:
+    """A view of some of the values of every channel, spread over all dimensions, the last ones first."""
+    left = max(FEWEST, SAMPLE // x.shape[kept])
+    for dim in reversed(range(x.dim())):
+        if dim != kept:
+            size = x.shape[dim]
+            step = -(-size // left)
+            if step > 1:
+                x = x[(slice(None),) * dim + (slice(None, None, step),)]
+            left = max(1, left // x.shape[dim])
+    return x
+
+
+def _extremes(x: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    others = [dim for dim in range(x.dim()) if dim != kept]
+    low, high = (x.amin(others), x.amax(others)) if others else (x, x)
+    if not bool((high - low).isfinite().all()):  # NaN, infinite, or so wide that the difference is
+        finite = x.isfinite()
+        low, high = torch.where(finite, x, torch.inf), torch.where(finite, x, -torch.inf)
+        low, high = (low.amin(others), high.amax(others)) if others else (low, high)
+    return low.float(), high.float()
+
+
+def _widen(low: Tensor, high: Tensor, more_low: Tensor, more_high: Tensor) -> None:
+    torch.minimum(low, more_low.to(low.device), out=low)
+    torch.maximum(high, more_high.to(high.device), out=high)

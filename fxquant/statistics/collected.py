@@ -1,0 +1,102 @@
+"""All that is written down of a calibration, beside what observers remember: one module, saved with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from fxquant.fake_quantize.base import observer_in
+from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED
+from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.spec import Observed, TensorRef
+from fxquant.statistics.channel_extremes import ChannelExtremes
+from fxquant.statistics.range_history import RangeHistory
+
+LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
+"""Of what they read and make, one dimension counts channels, and which one is known."""
+
+
+class Statistics(nn.Module):
+    """How the ranges of a plan came about: ``history`` of all of them, ``channels`` of what layers read and make.
+
+    Args:
+        gm: The prepared float graph.
+        plan: Says which values are observed.
+        observers: Name of a value -> its observer, or a fake-quantize module around it.
+    """
+
+    history: RangeHistory
+    channels: nn.ModuleDict
+
+    def __init__(self, gm: GraphModule, plan: QuantPlan, observers: nn.ModuleDict) -> None:
+        super().__init__()
+        self.refs = observed(gm, plan)
+        self.history = RangeHistory([ref.name for ref in self.refs])
+        self.given = _given(gm)
+        """Names of the values that follow from the inputs; the others are constants of the model."""
+        self.channels = nn.ModuleDict()
+        self.channel_owners: dict[str, str] = {}
+        """Name of an observed value -> the value on its grid whose channels are looked at."""
+        for value, owner, axis in _channelled(gm, plan):
+            if owner.name in observers._modules and owner.name not in self.channel_owners:
+                self.channels._modules[value] = ChannelExtremes(axis)
+                self.channel_owners[owner.name] = value
+
+    def update(self, observers: nn.ModuleDict) -> bool:
+        """Take note of a batch that has just been observed; whether a row of the history was written."""
+        return self.history.update(self._inside(observers))
+
+    def stable(self, observers: nn.ModuleDict) -> bool:
+        """Whether all ranges have settled, but for values that were never seen."""
+        inside = self._inside(observers)
+        settled, after = self.history.settled(inside), self.history.settled_after(inside)
+        return bool(settled.any()) and bool((settled | (after == 0)).all())
+
+    def channels_of(self, name: str) -> ChannelExtremes | None:
+        """What has looked at the channels of an observed value, if anything has."""
+        found: Any = self.channels._modules.get(self.channel_owners.get(name, ""))
+        return found
+
+    def _inside(self, observers: nn.ModuleDict) -> list[nn.Module]:
+        return [observer_in(observers._modules[ref.name]) for ref in self.refs]
+
+
+def observed(gm: GraphModule, plan: QuantPlan) -> tuple[TensorRef, ...]:
+    """The activations that an observer measures, in the order of the graph."""
+    order = {name: index for index, name in enumerate(nodes_by_name(gm))}
+    policies = plan.policies.items()
+    refs = [ref for ref, policy in policies if ref.kind == "activation" and isinstance(policy, Observed)]
+    return tuple(sorted(refs, key=lambda ref: order[ref.name]))
+
+
+def _given(gm: GraphModule) -> frozenset[str]:
+    found: set[str] = set()
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" or any(source.name in found for source in node.all_input_nodes):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def _channelled(gm: GraphModule, plan: QuantPlan) -> list[tuple[str, TensorRef, int]]:
+    """Name of a value, the owner of its grid, and its channel dimension: results of layers first, then their inputs."""
+    nodes = nodes_by_name(gm)
+    made, read = [], []
+    for unit in plan.units:
+        layer: Any = _layer_of(unit, nodes)
+        if layer is None:
+            continue
+        axis = 1 - layer.weight.dim()
+        if "y" in unit.roles:
+            made.append((unit.roles["y"].name, plan.grid_owner(unit.roles["y"]), axis))
+        if "x" in unit.roles and unit.roles["x"].kind == "activation":
+            read.append((unit.roles["x"].name, plan.grid_owner(unit.roles["x"]), axis))
+    return made + read
+
+
+def _layer_of(unit: QuantUnit, nodes: Mapping[str, Node]) -> nn.Module | None:
+    modules = (module_of(nodes[name]) for name in unit.nodes)
+    return next((module for module in modules if isinstance(module, LAYERS)), None)

@@ -1,0 +1,67 @@
+"""Which values are looked at, and along which dimension."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up, self.fc = nn.Conv2d(3, 6, 3), nn.ConvTranspose2d(6, 4, 2), nn.Linear(4 * 49, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.max_pool2d(self.up(self.conv(x).relu()), 1).flatten(1))
+
+
+def prepared() -> fxq.Quantizer:
+    return fxq.prepare(Net().eval(), torch.randn(2, 3, 8, 8))
+
+
+def test_values_of_layers_are_looked_at_along_their_channels():
+    found = prepared().statistics
+    assert [ref.name for ref in found.refs] == ["x", "relu", "up", "fc"]
+    assert {name: module.axis for name, module in found.channels.named_children()} == {
+        "x": -3,
+        "relu": -3,
+        "up": -3,
+        "fc": -1,
+    }
+    assert found.channel_owners == {name: name for name in ("x", "relu", "up", "fc")}
+
+
+def test_every_batch_is_taken_note_of():
+    made = prepared()
+    for _ in range(3):
+        made.observe(torch.randn(2, 3, 8, 8))
+    assert made.statistics.history.batches == 3
+    assert made.statistics.channels["relu"].low.shape == (6,)
+
+
+def test_a_batch_that_fails_leaves_no_trace():
+    made = prepared()
+    made.observe(torch.randn(2, 3, 8, 8))
+    before = {name: value.clone() for name, value in made.state_dict().items()}
+    for bad in (torch.randn(2, 3, 9, 9), torch.randn(2, 4, 8, 8)):
+        try:
+            made.observe(bad)
+        except fxq.FxQuantError:
+            continue
+        raise AssertionError("this batch should not run")
+    assert made.state_dict().keys() == before.keys()
+    for name, value in made.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_what_was_never_seen_does_not_keep_ranges_from_being_stable():
+    made = prepared()
+    x = torch.randn(2, 3, 8, 8)
+    made.observers["up"].forward = lambda value: value
+    for _ in range(8):
+        assert not made.statistics.stable(made.observers)
+        made.observe(x)
+    assert made.statistics.stable(made.observers)

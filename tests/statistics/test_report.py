@@ -1,0 +1,87 @@
+"""The table of a calibration, as people read it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import fxquant as fxq
+from fxquant.statistics.report import LEGEND, WIDTH
+
+
+@pytest.fixture(scope="module")
+def prepared() -> fxq.Quantizer:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)).eval()
+    data = [torch.rand(4, 3, 8, 8) for _ in range(8)]
+    data[2][0, 0, 0, 0] = torch.nan
+    made = fxq.prepare(model, data[0])
+    with pytest.warns(fxq.FxQuantWarning):
+        fxq.calibrate(made, data, progress=False)
+    return made
+
+
+def test_the_table_fits_a_terminal_and_names_the_worst_first(prepared):
+    text = str(prepared.calibration_report())
+    assert max(map(len, text.splitlines())) <= WIDTH + 40  # sentences below the table may be longer
+    table, below = text.split(LEGEND)
+    assert max(map(len, table.splitlines())) <= WIDTH
+    assert re.split(r"\s{2,}", table.splitlines()[0].strip()) == [
+        "value",
+        "seen",
+        "grid",
+        "settled",
+        "clipped",
+        "outliers",
+        "dead",
+        "problem",
+    ]
+    assert table.splitlines()[2].startswith("input_1 (0 input)")
+    assert re.search(r"8 batches: \d of 3 ranges have settled, 3 values have a problem\.", below)
+    assert "NaN, inf: input_1 (0 input): 1 values, first in batch 2" in below
+
+
+def test_rows_say_what_the_observers_say(prepared):
+    report = prepared.calibration_report()
+    assert {row.name for row in report} == {name for name in prepared.observers if "@" not in name}
+    for row in report:
+        observer, grid = prepared.observers[row.name], prepared.observers[row.name].qparams()
+        assert (row.low, row.high) == (float(observer.min_val), float(observer.max_val))
+        assert row.grid[1] == pytest.approx(float((grid.scheme.quant_max - grid.zero_point) * grid.scale))
+        assert row.course[-1][0] == 8
+        assert row is not report["_1"] or (row.channels, row.dead) == (4, ())
+
+
+def test_before_calibration_everything_is_unseen():
+    report = fxq.prepare(nn.Linear(4, 4).eval(), torch.randn(2, 4)).calibration_report()
+    assert [(row.problem.kind, row.grid, row.settled_after) for row in report] == [("unseen", None, 0)] * 2
+    assert "nothing" in str(report)
+
+
+def test_notebooks_get_a_table(prepared):
+    html = prepared.calibration_report()._repr_html_()
+    assert html.count("<tr>") == 4
+    assert "first in batch" not in html
+    assert "input_1 (0 input)" in html
+
+
+def test_a_state_dict_and_pickle_keep_the_report(prepared, tmp_path):
+    expected = str(prepared.calibration_report())
+    torch.save(prepared, tmp_path / "prepared.pt")
+    assert str(torch.load(tmp_path / "prepared.pt", weights_only=False).calibration_report()) == expected
+    fresh = fxq.prepare(prepared.graph_module, torch.rand(4, 3, 8, 8))
+    fresh.load_state_dict(prepared.state_dict())
+    assert len(fresh.calibration_report()) == 3
+
+
+def test_a_state_from_before_there_was_a_report_can_be_loaded(prepared):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)).eval()
+    fresh = fxq.prepare(model, torch.rand(4, 3, 8, 8))
+    old = {name: value for name, value in prepared.state_dict().items() if not name.startswith("calibration_stat")}
+    assert len(old) < len(prepared.state_dict())
+    fresh.load_state_dict(old)
+    assert torch.equal(fresh.observers["_1"].counts, prepared.observers["_1"].counts)
