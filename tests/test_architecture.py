@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "mutation",
     ),
     ("quantizer", "qat", "learned_rounding", "api", "distributed", "export", "reporting", "analysis"),
-    ("__main__", "cli", "demo", "samples"),
+    ("__main__", "cli", "conformance", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
 

@@ -64,6 +64,18 @@ def load_model(spec: str) -> nn.Module:
     return model.eval()
 
 
+def load_function(spec: str) -> Callable[[], Any]:
+    """The function or class that a command line names: ``package.module:name`` or ``path/to/file.py:name``.
+
+    Raises:
+        InputError: there is no such module, file or name.
+    """
+    where, _, name = spec.rpartition(":")
+    if not where or not name:
+        raise InputError("this names nothing", got=repr(spec), expected="package.module:name or path/to/file.py:name")
+    return _function(where, name)
+
+
 def parse_input(text: str) -> Tensor:
     """``1x3x224x224`` as random float32, ``1x16:int64`` as zeros of that dtype.
 

@@ -1,0 +1,70 @@
+"""``python -m fxquant conformance``: who gets the numerics of quantization right, case by case."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fxquant.cli.command import Command
+from fxquant.cli.models import load_function
+from fxquant.conformance.case import load_cases
+from fxquant.conformance.own import own_adapters
+from fxquant.conformance.runner import Results, run_cases
+from fxquant.errors import InputError
+
+BEGIN = "<!-- python -m fxquant conformance --markdown writes what follows -->"
+"""Above this, a file that is written again keeps its text."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="FILE.py:CLASS",
+        help="another tool to run, as benchmarks/conformance_torch_ao.py:TorchAo; once for each",
+    )
+    parser.add_argument("--tool", action="append", metavar="NAME", help="only this tool, as fxquant; once for each")
+    parser.add_argument("--operator", metavar="NAME", help="only cases of this operator, as conv2d")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file too")
+
+
+def run(options: argparse.Namespace) -> int:
+    results = conformance(options)
+    print(results)
+    if options.markdown is not None:
+        before = options.markdown.read_text("utf-8").partition(BEGIN)[0] if options.markdown.exists() else ""
+        options.markdown.write_text(f"{before}{BEGIN}\n\n{results.markdown()}", encoding="utf-8")
+    return 0 if "fxquant" not in results.tools or results.passed("fxquant") else 1
+
+
+def conformance(options: argparse.Namespace) -> Results:
+    """Run what the command line asks for.
+
+    Raises:
+        InputError: there is no such adapter, tool or operator.
+    """
+    adapters: list[Any] = [*own_adapters(), *(load_function(spec)() for spec in options.adapter)]
+    names = list(dict.fromkeys(adapter.name for adapter in adapters))
+    for name in options.tool or ():
+        if name not in names:
+            raise InputError(
+                "no such tool", got=repr(name), expected=", ".join(names), hint="--adapter FILE.py:CLASS adds one"
+            )
+    cases = load_cases()
+    if options.operator is not None:
+        operators = dict.fromkeys(case.operator for case in cases)
+        cases = tuple(case for case in cases if case.operator == options.operator)
+        if not cases:
+            raise InputError("no such operator", got=repr(options.operator), expected=", ".join(operators))
+    return run_cases(cases, [each for each in adapters if not options.tool or each.name in options.tool])
+
+
+COMMAND = Command(
+    name="conformance",
+    help="who gets the numerics of quantization right: fxquant, and other tools",
+    description="Run fxquant, and other tools by their adapters, through cases whose results are known exactly.",
+    add_arguments=add_arguments,
+    run=run,
+)
