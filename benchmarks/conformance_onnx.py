@@ -96,6 +96,10 @@ def written(case: Case) -> tuple[bytes, dict[str, np.ndarray]] | Refusal:
             dtype = dtype.replace("4", "8")
             y = model.add("Cast", y, to=TYPES[dtype])
         return model.finish(y, dtype, shape), model.feed
+    if case.operator == "qparams":
+        if at["dtype"] != "uint8" or at["symmetric"]:
+            return Refusal("DynamicQuantizeLinear chooses grids for uint8 alone, not symmetric ones")
+        return _range(model, case)
     if case.operator == "dequantize":
         x = model.given("x", case.inputs["x"].numpy().astype(at["dtype"]))
         y = model.real(x, at["scale"][0], at["zero_point"][0], at["dtype"])
@@ -110,6 +114,15 @@ def written(case: Case) -> tuple[bytes, dict[str, np.ndarray]] | Refusal:
     dtype = at.get("y_dtype", "uint8")
     y = model.stored(y, at["y_scale"], at["y_zero_point"], dtype)
     return model.finish(y, dtype, shape), model.feed
+
+
+def _range(model: Model, case: Case) -> tuple[bytes, dict[str, np.ndarray]]:
+    x = model.given("x", case.inputs["x"].numpy())
+    model.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], ["q", "scale", "zero_point"]))
+    shape = model.constant([1], "int64")
+    zero_point = model.add("Cast", model.add("Reshape", "zero_point", shape), to=TensorProto.FLOAT)
+    y = model.add("Concat", model.add("Reshape", "scale", shape), zero_point, axis=0)
+    return model.finish(y, "float32", [2]), model.feed
 
 
 def _given(model: Model, case: Case, name: str) -> str:
@@ -132,7 +145,7 @@ def _operator(model: Model, case: Case, real: Sequence[str]) -> str | Refusal:
     elif case.operator == "cat":
         return model.add("Concat", *real, axis=0)
     else:
-        y = model.add({"add": "Add", "mul": "Mul"}[case.operator], *real)
+        y = model.add({"add": "Add", "mul": "Mul", "matmul": "MatMul"}[case.operator], *real)
     low, high = at.get("activation", (None, None))
     if high is not None:
         return model.add("Clip", y, model.constant(low, "float32"), model.constant(high, "float32"))

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import torch
+import torch.ao.quantization
 from torch import Tensor
 
 from fxquant.conformance.adapter import Refusal
@@ -106,6 +107,18 @@ class TorchAo:
     def _mul(self, case: Case) -> Tensor:
         at = case.attributes
         return torch.ops.quantized.mul(_grid(case, "a"), _grid(case, "b"), at["y_scale"], at["y_zero_point"]).int_repr()
+
+    def _matmul(self, case: Case) -> Tensor:
+        at = case.attributes
+        run = torch.ops.quantized.matmul
+        return run(_grid(case, "a"), _grid(case, "b"), at["y_scale"], at["y_zero_point"]).int_repr()
+
+    def _qparams(self, case: Case) -> Tensor:
+        at = case.attributes
+        kind = torch.per_tensor_symmetric if at["symmetric"] else torch.per_tensor_affine
+        observer = torch.ao.quantization.MinMaxObserver(dtype=DTYPES[at["dtype"]], qscheme=kind)
+        observer(case.inputs["x"])
+        return torch.cat([value.double().flatten() for value in observer.calculate_qparams()])
 
     def _cat(self, case: Case) -> Tensor:
         at = case.attributes

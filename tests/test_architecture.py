@@ -91,6 +91,8 @@ NO_TEST_OF_ITS_OWN: dict[str, str] = {
 """File -> why no test file mirrors it."""
 
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
+    # That the data files are what all of them give.
+    "conformance/test_generate.py": ("conformance/conversions.py", "conformance/operators.py"),
     # What is planned is one answer of four modules.
     "passes/test_planning.py": (
         "passes/annotate.py",

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from fxquant.errors import InputError
 
+REAL = ("quantize", "fake_quantize", "qparams")
+"""Operators whose inputs are real numbers."""
+
 CASES = Path(__file__).parent / "cases"
 
 
@@ -23,10 +26,10 @@ class Case:
 
     name: str
     operator: str
-    """``quantize``, ``dequantize``, ``fake_quantize``, ``linear``, ``conv2d``, ``conv_transpose2d``, ``avg_pool2d``,
-    ``max_pool2d``, ``add``, ``mul`` or ``cat``."""
+    """``quantize``, ``dequantize``, ``fake_quantize``, ``qparams``, ``linear``, ``conv2d``, ``conv_transpose2d``,
+    ``avg_pool2d``, ``max_pool2d``, ``matmul``, ``add``, ``mul`` or ``cat``."""
     inputs: Mapping[str, Tensor]
-    """float32 for ``quantize`` and ``fake_quantize``: real numbers; else int32: stored integers."""
+    """float32 for the operators in ``REAL`` (``qparams``: smallest and largest value), else int32: stored integers."""
     attributes: Mapping[str, Any]
     """Grids, limits and geometry; ``x_dtype`` and ``y_dtype`` say how integers are stored. A bias is in real units."""
     expected: Tensor
@@ -49,7 +52,7 @@ def load_cases(folder: Path = CASES) -> tuple[Case, ...]:
 
 
 def _case(row: Mapping[str, Any]) -> Case:
-    real = row["operator"] in ("quantize", "fake_quantize")
+    real = row["operator"] in REAL
     inputs = {name: _tensor(value, torch.float32 if real else torch.int32) for name, value in row["inputs"].items()}
     expected = _tensor(row["expected"], torch.float64)
     return Case(row["name"], row["operator"], inputs, row["attributes"], expected, row["why"], row["source"])

@@ -22,7 +22,14 @@ LIMITS = {
 }
 """Smallest and largest integer of each kind."""
 
+ONNX = "ONNX QuantizeLinear: rounds half to even, saturates"
+JACOB = "Jacob et al., arXiv:1712.05877, eq. 1"
+HERE = "no standard says: what counts is that the answer is defined, and the same on every path"
+
+HALF = Fraction(1, 2)
 Number = int | Fraction
+Row = dict[str, Any]
+"""A case as it is written."""
 Grid = tuple[Fraction, int]
 """Scale and zero point."""
 
@@ -126,6 +133,16 @@ def transposed(x: Array, weight: Array, bias: Sequence[Number], attributes: Mapp
             if key in sums:
                 sums[key] += x[(image, channel, *place)] * weight[(channel, out, *tap)]
     return Array((images, depth * groups, *spatial), sums.values())
+
+
+def multiplied(a: Array, b: Array) -> Array:
+    """Products of matrices of real numbers, [N, M, K] and [N, K, L]."""
+    (count, rows, inner), columns = a.shape, b.shape[2]
+    sums = [
+        sum(a[(n, row, k)] * b[(n, k, column)] for k in range(inner))
+        for n, row, column in product(range(count), range(rows), range(columns))
+    ]
+    return Array((count, rows, columns), sums)
 
 
 def averaged(x: Array, attributes: Mapping[str, Any]) -> Array:

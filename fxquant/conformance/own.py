@@ -22,7 +22,9 @@ from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul
 from fxquant.nn.linear import QuantizedLinear
+from fxquant.nn.matmul import QuantizedMatmul
 from fxquant.nn.pool import QuantizedAvgPool2d, QuantizedMaxPool2d
+from fxquant.observers.qparams import choose_qparams
 from fxquant.spec import Clamp, QParams, QScheme
 
 Attributes = Mapping[str, Any]
@@ -82,6 +84,14 @@ def _fake_quantize(case: Case, reference: bool) -> Tensor:
     at = case.attributes
     run = tensor_reference if reference else fake_quantize_per_tensor_affine
     return run(case.inputs["x"], at["scale"][0], at["zero_point"][0], *at["limits"])
+
+
+def _qparams(case: Case, reference: bool) -> Tensor:
+    """One way, in Python, for all."""
+    del reference
+    at, (low, high) = case.attributes, case.inputs["x"]
+    grid = choose_qparams(low, high, QScheme(signed=at["dtype"] == "int8", symmetric=at["symmetric"]))
+    return torch.stack([grid.scale.double(), grid.zero_point.double()]).flatten()
 
 
 def _grid(at: Attributes, role: str) -> QParams:
@@ -162,6 +172,7 @@ CONVERSIONS: Mapping[str, Callable[[Case, bool], Tensor]] = {
     "quantize": _quantize,
     "dequantize": _dequantize,
     "fake_quantize": _fake_quantize,
+    "qparams": _qparams,
 }
 MODULES: Mapping[str, Callable[[Case], Any]] = {
     "linear": _layer(_linear, QuantizedLinear, 0),
@@ -169,6 +180,7 @@ MODULES: Mapping[str, Callable[[Case], Any]] = {
     "conv_transpose2d": _layer(_conv_transpose, QuantizedConvTranspose, None),
     "avg_pool2d": _avg_pool,
     "max_pool2d": _max_pool,
+    "matmul": _two(lambda a, b, y, at: QuantizedMatmul(a, b, y)),
     "add": _two(lambda a, b, y, at: QuantizedAdd(a, b, y, _clamp(at))),
     "mul": _two(lambda a, b, y, at: QuantizedMul(a, b, y, _clamp(at))),
     "cat": _two(lambda a, b, y, at: QuantizedCat([a, b], y)),

@@ -16,7 +16,7 @@ def test_all_kinds_of_operators_are_there():
     assert len(cases) > 70
     assert {case.operator for case in cases} == {
         *("quantize", "dequantize", "fake_quantize", "linear", "conv2d", "conv_transpose2d"),
-        *("avg_pool2d", "max_pool2d", "add", "mul", "cat"),
+        *("avg_pool2d", "max_pool2d", "add", "mul", "cat", "matmul", "qparams"),
     }
     for case in cases:
         assert case.expected.dtype == torch.float64

@@ -17,6 +17,7 @@ from fxquant.conformance.exact import (
     filled,
     finished,
     maximum,
+    multiplied,
     pattern,
     quantized,
     real,
@@ -75,6 +76,11 @@ def test_pools(count_include_pad):
     found = tensor(averaged(x.map(Fraction), at))
     assert torch.allclose(found, expected, rtol=1e-12)  # sixths are no floats
     assert torch.equal(tensor(maximum(x, at)), F.max_pool2d(tensor(x), [2, 4], [2, 1], [1, 2]))
+
+
+def test_products():
+    a, b = pattern([2, 3, 4], -9, 9), pattern([2, 4, 5], -5, 5)
+    assert torch.equal(tensor(multiplied(a, b)), tensor(a) @ tensor(b))
 
 
 def test_what_is_stored_stands_for_real_numbers_again():
