@@ -49,7 +49,8 @@ class Array:
         self.shape, self.data = tuple(shape), list(data)
         assert len(self.data) == math.prod(self.shape), (self.shape, len(self.data))
 
-    def __getitem__(self, index: Sequence[int]) -> Any:
+    def at(self, *index: int) -> Any:
+        """The number at an index."""
         position = 0
         for size, at in zip(self.shape, index, strict=True):
             position = position * size + at
@@ -109,7 +110,7 @@ def convolved(x: Array, weight: Array, bias: Sequence[Number], attributes: Mappi
         for channel, *tap in product(range(depth), *map(range, kernel)):
             at = [p * step + t * dil - pad for p, t, (_, _, step, pad, dil) in zip(place, tap, geometry, strict=True)]
             if all(0 <= position < size for position, size in zip(at, sizes, strict=True)):
-                total += x[(image, first + channel, *at)] * weight[(out, channel, *tap)]
+                total += x.at(image, first + channel, *at) * weight.at(out, channel, *tap)
         sums.append(total)
     return Array(y.shape, sums)
 
@@ -131,7 +132,7 @@ def transposed(x: Array, weight: Array, bias: Sequence[Number], attributes: Mapp
             at = tuple(p * s + t - pad for p, t, s, pad in zip(place, tap, stride, padding, strict=True))
             key = (image, group * depth + out, *at)
             if key in sums:
-                sums[key] += x[(image, channel, *place)] * weight[(channel, out, *tap)]
+                sums[key] += x.at(image, channel, *place) * weight.at(channel, out, *tap)
     return Array((images, depth * groups, *spatial), sums.values())
 
 
@@ -139,7 +140,7 @@ def multiplied(a: Array, b: Array) -> Array:
     """Products of matrices of real numbers, [N, M, K] and [N, K, L]."""
     (count, rows, inner), columns = a.shape, b.shape[2]
     sums = [
-        sum(a[(n, row, k)] * b[(n, k, column)] for k in range(inner))
+        sum(a.at(n, row, k) * b.at(n, k, column) for k in range(inner))
         for n, row, column in product(range(count), range(rows), range(columns))
     ]
     return Array((count, rows, columns), sums)
@@ -160,7 +161,7 @@ def averaged(x: Array, attributes: Mapping[str, Any]) -> Array:
             (row * stride[0] + i - padding[0], column * stride[1] + j - padding[1])
             for i, j in product(*map(range, kernel))
         ]
-        inside = [x[(*lead, *at)] for at in places if all(0 <= p < size for p, size in zip(at, sizes, strict=True))]
+        inside = [x.at(*lead, *at) for at in places if all(0 <= p < size for p, size in zip(at, sizes, strict=True))]
         count = len(places) if attributes["count_include_pad"] else len(inside)
         means.append(Fraction(sum(inside)) / count)
     return Array((*outer, *spatial), means)
@@ -178,7 +179,7 @@ def maximum(x: Array, attributes: Mapping[str, Any]) -> Array:
             (row * stride[0] + i - padding[0], column * stride[1] + j - padding[1])
             for i, j in product(*map(range, kernel))
         ]
-        inside = [x[(*lead, *at)] for at in places if 0 <= at[0] < rows and 0 <= at[1] < columns]
+        inside = [x.at(*lead, *at) for at in places if 0 <= at[0] < rows and 0 <= at[1] < columns]
         found.append(max(inside))
     return Array((*outer, *spatial), found)
 

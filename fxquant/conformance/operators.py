@@ -87,7 +87,7 @@ def linear_cases() -> Iterator[Row]:
     )  # fmt: skip
     sums = Array([9, 1], [128 + n for n in range(-4, 5)])
     two = Array([1, 1], [2])
-    grid = {"x_grid": (quarter, 128), "operator": "linear"}
+    grid: dict[str, Any] = {"x_grid": (quarter, 128), "operator": "linear"}
     yield layer_case(
         "requantizing ties", "r / s_y = n + 1/2 rounds to even", x=sums, weight=two, y_grid=(Fraction(1), 5), **grid
     )
@@ -150,11 +150,11 @@ def conv_cases() -> Iterator[Row]:
     yield layer_case(
         "dilation 2", "taps two apart", x=x, weight=weight, dilation=[2, 2], padding=[2, 2], y_grid=(Fraction(256), 9)
     )
-    uneven = {"stride": [2, 1], "padding": [0, 2], "y_grid": (Fraction(256), 200)}
+    uneven: dict[str, Any] = {"stride": [2, 1], "padding": [0, 2], "y_grid": (Fraction(256), 200)}
     yield layer_case("rows and columns differ", "stride and padding of each dimension", x=x, weight=weight, **uneven)
     dots = Array([8, 4, 1, 1], weight.data[:32])
     yield layer_case("pointwise", "a window of one", x=x, weight=dots, y_grid=(Fraction(32), 128))
-    full = {"x_grid": (Fraction(1), 0), "y_grid": (Fraction(2**13), 0)}
+    full: dict[str, Any] = {"x_grid": (Fraction(1), 0), "y_grid": (Fraction(2**13), 0)}
     wide = "pairs of products exceed 16 bits: vpmaddubsw saturates them (pytorch#44939)"
     yield layer_case(
         "saturation of u8 x s8", wide, x=filled([1, 16, 3, 3], 255), weight=filled([2, 16, 1, 1], 127), **full
@@ -168,7 +168,7 @@ def conv_cases() -> Iterator[Row]:
 def transposed_cases() -> Iterator[Row]:
     """Transposed convolutions: weight [C_in, C_out / groups, ...]."""
     x = pattern([1, 4, 3, 3], 0, 255)
-    grid = {"operator": "conv_transpose2d", "y_grid": (Fraction(256), 128)}
+    grid: dict[str, Any] = {"operator": "conv_transpose2d", "y_grid": (Fraction(256), 128)}
     square, thin = pattern([4, 3, 2, 2], -128, 127, 91), pattern([4, 1, 3, 3], -128, 127, 91)
     yield layer_case("stride 2", "each input adds to a window of outputs", x=x, weight=square, stride=[2, 2], **grid)
     pairs = "outputs of a group are counted within it, inputs over all"

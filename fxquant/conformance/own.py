@@ -68,7 +68,7 @@ def _stored(dtype: str) -> torch.dtype:
 def _quantize(case: Case, reference: bool) -> Tensor:
     at = case.attributes
     scale, zero_point = torch.tensor(at["scale"]), torch.tensor(at["zero_point"])
-    run = quantize_reference if reference else quantize
+    run: Any = quantize_reference if reference else quantize
     return run(case.inputs["x"], scale, zero_point, *at["limits"], _stored(at["dtype"]), at.get("axis"))
 
 
@@ -138,15 +138,17 @@ def _linear(case: Case, weight: Tensor) -> nn.Module:
 
 
 def _conv(case: Case, weight: Tensor) -> nn.Module:
-    at = case.attributes
-    shape = weight.shape[1] * at["groups"], weight.shape[0], weight.shape[2:]
-    return nn.Conv2d(*shape, at["stride"], at["padding"], at["dilation"], at["groups"])
+    make: Any = nn.Conv2d
+    names = ("stride", "padding", "dilation", "groups")
+    geometry = {name: case.attributes[name] for name in names}
+    return make(weight.shape[1] * geometry["groups"], weight.shape[0], weight.shape[2:], **geometry)
 
 
 def _conv_transpose(case: Case, weight: Tensor) -> nn.Module:
-    at = case.attributes
-    shape = weight.shape[0], weight.shape[1] * at["groups"], weight.shape[2:]
-    return nn.ConvTranspose2d(*shape, at["stride"], at["padding"], at["output_padding"], at["groups"])
+    make: Any = nn.ConvTranspose2d
+    names = ("stride", "padding", "output_padding", "groups")
+    geometry = {name: case.attributes[name] for name in names}
+    return make(weight.shape[0], weight.shape[1] * geometry["groups"], weight.shape[2:], **geometry)
 
 
 def _avg_pool(case: Case) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fxquant.checks import listing
 from fxquant.errors import warn
+from fxquant.observers.histogram import HistogramObserver
 from fxquant.spec import TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
 from fxquant.statistics.collected import Statistics
@@ -103,7 +104,7 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
             _unseen(name, observer),
             _constant(name, observer, int(history.batches)) if name in statistics.given else None,
             # Beside others on one grid, a value may well be small.
-            _outlier(name, channels, _width(*course[-1][1:])) if statistics.channel_owners.get(name) == name else None,
+            _outlier(name, observer, channels, _width(*course[-1][1:])) if name in statistics.channels else None,
             _dead(name, channels, int(history.batches)),
             None if settled[index] else _moving(name, course, int(history.batches)),
         )
@@ -159,12 +160,15 @@ def _constant(name: str, observer: Any, batches: int) -> Problem | None:
     return None
 
 
-def _outlier(name: str, channels: ChannelExtremes | None, width: float) -> Problem | None:
+def _outlier(name: str, observer: Any, channels: ChannelExtremes | None, width: float) -> Problem | None:
     if channels is None or channels.low.numel() < FEWEST_CHANNELS:
         return None
     widths = _widths(channels)
     alive = widths[widths.isfinite() & (channels.low < channels.high)]
     usual = float(alive.median()) if len(alive) else 0.0
+    if usual > 0 and width > OUTLIER * usual and isinstance(observer, HistogramObserver):
+        lows, highs = observer.chosen_range()  # a search, so only where there is a suspicion
+        width = _width(float(lows.min()), float(highs.max()))
     if usual == 0 or width <= OUTLIER * usual:
         return None
     worst = int(widths.nan_to_num(posinf=0.0).argmax())

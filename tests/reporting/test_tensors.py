@@ -80,6 +80,7 @@ def test_an_uncalibrated_model_has_policies() -> None:
     assert all(facts["input_1"].get(name) is None for name in ("min", "scale", "counts"))
 
 
+@pytest.mark.filterwarnings("ignore:one channel reaches so far")
 def test_many_channels_are_drawn_by_their_largest() -> None:
     layer = nn.Linear(2, 1000, bias=False)
     nn.init.ones_(layer.weight)

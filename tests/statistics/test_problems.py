@@ -187,3 +187,14 @@ def test_convert_warns_of_what_was_only_observed(model):
     prepared.observe(images(1)[0].index_fill(0, torch.tensor([0]), torch.nan))
     with pytest.warns(FxQuantWarning, match="inf or NaN"):
         fxq.convert(prepared)
+
+
+def test_an_outlier_that_the_observer_clips_leaves_the_others_their_steps(model):
+    data = images()
+    for x in data:
+        x[0, 1, 3, 3] = 1000.0
+    percentile = fxq.PercentileObserver.with_args(percentile=99.0)
+    qconfig = fxq.QConfig(activation=percentile, weight=fxq.get_default_qconfig().weight)
+    prepared, messages = calibrated(model, data, qconfig=qconfig)
+    assert messages == []
+    assert prepared.calibration_report()["x"].grid[1] < 10
