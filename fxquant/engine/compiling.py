@@ -7,13 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from fxquant.engine.generated import function_of
-from fxquant.engine.plan import Geometry, Plan, ProgramStep, PythonStep, Watched, geometry_of, needs_gradient
+from fxquant.engine.plan import (
+    Geometry,
+    Plan,
+    ProgramStep,
+    PythonStep,
+    Watched,
+    WatchedPlace,
+    geometry_of,
+    needs_gradient,
+)
 from fxquant.engine.settling import Settled
 from fxquant.errors import KernelError
 from fxquant.graph.query import module_of
@@ -68,7 +77,9 @@ class _Compiler:
         self._varying: set[Node] = set()
         """Nodes whose value is no tensor and may be another one in the next call."""
         self._steps: list[ProgramStep | _Stretch] = []
-        self._watched: dict[str, Watched] = {}
+        self._places: dict[str, WatchedPlace] = {}
+        """Path of a module that went into the plan, or of one around it."""
+        self._watched: dict[nn.Module, Watched] = {}
         self._open: _Stretch | None = None
 
     def run(self, inputs: Sequence[Any]) -> Any:
@@ -103,7 +114,8 @@ class _Compiler:
         )
         kept = self._settled.values
         settled = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
-        return Plan(steps, len(self._place), unused, result, (*self._watched.values(), *self._settled.watched), settled)
+        watched = (*self._places.values(), *self._watched.values(), *self._settled.watched)
+        return Plan(steps, len(self._place), unused, result, watched, settled)
 
     def _at(self, node: Node) -> int:
         return self._place.setdefault(node, len(self._place))
@@ -114,6 +126,7 @@ class _Compiler:
             path, _, name = str(node.target).rpartition(".")
             owner = self._gm.get_submodule(path)
             settled = self._settled.add_attribute(node, owner, name, self._call(node))
+            self._watch_place(path)
         else:
             settled = self._settled.attempt(node, self._fixed.__contains__, lambda: self._call(node))
         if not settled:
@@ -161,7 +174,7 @@ class _Compiler:
             if used not in self._fixed and used not in kept and used not in stretch.nodes
         )
         for used in [used for used in read if used not in stretch.inputs]:
-            if type(value := self._values[used]) is not Tensor:
+            if type(value := self._values[used]) is not Tensor or not value.is_cpu:
                 return self._not_recorded(stretch)
             stretch.inputs.append(used)
             stretch.recording.add_input(value)
@@ -173,7 +186,8 @@ class _Compiler:
         self._settled.note_read(node)
         stretch.nodes.append(node)
         if isinstance(module, QuantizedModule):
-            self._watch(str(node.target), module)
+            self._watched[module] = Watched(module, module._derived)
+            self._watch_place(str(node.target))
         return True
 
     def _not_recorded(self, stretch: _Stretch) -> bool:
@@ -276,10 +290,12 @@ class _Compiler:
         value = self._values[node]
         return geometry_of(value) if isinstance(value, Tensor) else None
 
-    def _watch(self, path: str, module: QuantizedModule) -> None:
-        parent, _, name = path.rpartition(".")
-        siblings: Any = self._gm.get_submodule(parent)._modules
-        self._watched[path] = Watched(siblings, name, module, module._derived)
+    def _watch_place(self, path: str) -> None:
+        owner: Any = self._gm
+        for end, name in enumerate(path.split(".") if path else (), start=1):
+            module = owner._modules[name]
+            self._places.setdefault(".".join(path.split(".")[:end]), WatchedPlace(owner._modules, name, module))
+            owner = module
 
 
 def _holds_tensors(value: Any) -> bool:

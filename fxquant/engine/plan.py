@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fxquant.engine.generated import Generated
 from fxquant.kernels.program import Program
+from fxquant.kernels.recording import is_lazy
 
-Geometry = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool]
+Geometry = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
 
 
 def needs_gradient(x: Tensor) -> bool:
@@ -22,7 +23,7 @@ def needs_gradient(x: Tensor) -> bool:
 
 def geometry_of(x: Tensor) -> Geometry:
     """All that a plan depends on but the values."""
-    return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x)
+    return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x), is_lazy(x)
 
 
 class ShapesChangedError(Exception):
@@ -76,11 +77,22 @@ class ProgramStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """A module whose state went into a program, and where the program expects it."""
+class WatchedPlace:
+    """A module, and where it was found."""
 
     siblings: Mapping[str, nn.Module | None]
     name: str
+    module: nn.Module
+
+    def is_as_before(self) -> bool:
+        """Whether it is still there."""
+        return self.siblings.get(self.name) is self.module
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A module whose state went into a program."""
+
     module: nn.Module
     derived: Any
 
@@ -88,10 +100,10 @@ class Watched:
         """Whether a call of it would still do what was recorded, and nothing else."""
         module: Any = self.module
         return (
-            self.siblings.get(self.name) is self.module
-            and module._derived is self.derived
+            module._derived is self.derived
             and not module._forward_hooks
             and not module._forward_pre_hooks
+            and "forward" not in module.__dict__
         )
 
 
@@ -118,7 +130,7 @@ class Plan:
     unused: tuple[tuple[int, ...], ...]
     """After each step: the places whose values nobody reads any more."""
     result: int
-    watched: tuple[Watched | WatchedTensor, ...]
+    watched: tuple[WatchedPlace | Watched | WatchedTensor, ...]
     settled: tuple[tuple[int, Any], ...] = ()
     """Places whose values are the same in each call, and these."""
     holds: bool = True

@@ -93,7 +93,7 @@ class ProgramEngine:
             self._seen.setdefault(key, True)
             return result
         try:
-            plan, result = compile_graph(gm, args, settle=self._seen[key])
+            plan, result = compile_graph(gm, args, settle=self._seen.get(key, True))
             if plan is None:  # the next call makes one that keeps less
                 self._seen[key] = False
                 return result

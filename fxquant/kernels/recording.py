@@ -164,12 +164,22 @@ class Recording(_Mode):
 
     def _read(self, tensors: Iterator[Tensor]) -> None:
         for tensor in tensors:
+            if is_lazy(tensor):
+                raise NotRecordableError("a tensor whose values are not what lies in memory")
             begin = tensor.untyped_storage().data_ptr()
             if begin and begin not in self._made and begin not in self._constants and not self._is_input(tensor):
                 self._constants[begin] = tensor.detach()
 
     def _is_input(self, tensor: Tensor) -> bool:
         return any(tensor.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in self._inputs)
+
+    def _input_around(self, view: Tensor) -> int:
+        """Which input a view lies in: several may be parts of one tensor, which those of another call need not be."""
+        for index, x in enumerate(self._inputs):
+            end = x.data_ptr() + _extent(x) * x.element_size()
+            if x.data_ptr() <= view.data_ptr() and view.data_ptr() + _extent(view) * view.element_size() <= end:
+                return index
+        raise KernelError("a result lies outside of the inputs")
 
     def copy(self, to: Tensor, source: Tensor) -> None:
         """``to.copy_(source)`` as a step of the program; ``to`` is a result of this recording."""
@@ -191,6 +201,8 @@ class Recording(_Mode):
         buffers: list[Buffer] = []
         views: list[View | Tensor] = []
         for result in results:
+            if is_lazy(result):
+                raise KernelError("no program gives a tensor whose values are not what lies in memory")
             begin = result.untyped_storage().data_ptr()
             where = (tuple(result.shape), tuple(result.stride()))
             if begin in self._made or not result.numel():
@@ -203,9 +215,8 @@ class Recording(_Mode):
                 whole = (made.size, made.stride, made.dtype) == (*where, result.dtype)
                 views.append(View(False, outputs[begin], whole, *where, int(result.storage_offset()), result.dtype))
             elif self._is_input(result):
-                index = next(i for i, x in enumerate(self._inputs) if x.untyped_storage().data_ptr() == begin)
-                base = self._inputs[index]
-                bytes_ = result.data_ptr() - base.data_ptr()
+                index = self._input_around(result)
+                bytes_ = result.data_ptr() - self._inputs[index].data_ptr()
                 views.append(View(True, index, False, *where, bytes_ // result.element_size(), result.dtype))
             else:
                 views.append(result)
@@ -233,6 +244,11 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (tuple, list)):
             yield from _tensors(value)
+
+
+def is_lazy(x: Tensor) -> bool:
+    """Whether a negation or conjugation of the values is only noted down."""
+    return x.is_neg() or x.is_conj()
 
 
 def _extent(x: Tensor) -> int:

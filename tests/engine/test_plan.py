@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxquant.engine.plan import Plan, PythonStep, ShapesChangedError, Watched, geometry_of
+from fxquant.engine.plan import Plan, PythonStep, ShapesChangedError, Watched, WatchedPlace, geometry_of
 from fxquant.nn.quantize import Quantize
 from fxquant.spec import QParams, QScheme
 
@@ -37,22 +37,33 @@ def test_a_tensor_of_another_shape_ends_the_run():
             plan.run(nn.Module(), [other])
 
 
+def test_a_negation_that_is_only_noted_down_is_part_of_the_geometry():
+    lazy = torch._neg_view(torch.zeros(2, 3))
+    assert geometry_of(lazy) != geometry_of(lazy.clone())
+
+
 def watched_module():
     grid = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32))
     parent = nn.Module()
     parent.add_module("inner", Quantize(grid))
     parent.inner(torch.zeros(2))
-    return parent, Watched(parent._modules, "inner", parent.inner, parent.inner._derived)
+    place = WatchedPlace(parent._modules, "inner", parent.inner)
+    return parent, Plan((), 0, (), 0, (place, Watched(parent.inner, parent.inner._derived)))
 
 
 def replace(parent):
     parent.inner = nn.Identity()
 
 
+def set_forward(parent):
+    parent.inner.forward = lambda x: x
+
+
 @pytest.mark.parametrize(
     "change",
     [
         replace,
+        set_forward,
         lambda parent: parent.inner.forget(),
         lambda parent: parent.load_state_dict(parent.state_dict()),
         lambda parent: parent.inner.register_forward_hook(print),
@@ -61,7 +72,7 @@ def replace(parent):
     ],
 )
 def test_a_change_of_a_module_is_noticed(change):
-    parent, watched = watched_module()
-    assert watched.is_as_before()
+    parent, plan = watched_module()
+    assert plan.is_valid()
     change(parent)
-    assert not watched.is_as_before()
+    assert not plan.is_valid()

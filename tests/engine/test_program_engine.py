@@ -151,6 +151,58 @@ def test_hooks_run(models):
     assert seen == []
 
 
+def test_a_module_around_layers_may_be_replaced():
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 6)
+    model, graph = pair(nn.Sequential(nn.Sequential(Block()), Block()), x)
+    run_twice(model, x)
+    for each in (model, graph):
+        other = copy.deepcopy(each.get_submodule("0"))
+        layer = other.get_submodule("0.layer")
+        layer.weight.neg_()
+        layer.forget()
+        setattr(each, "0", other)
+    for found in run_twice(model, x):
+        assert torch.equal(found, graph(x))
+
+
+def test_inputs_may_be_parts_of_one_tensor():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, a, b):
+            return self.layer(a), b[:, 1:4]
+
+    torch.manual_seed(0)
+    whole = torch.randn(8, 6)
+    a, b = whole[:4], whole[4:]
+    prepared = fxq.calibrate(fxq.prepare(Two().eval(), (a, b)), [(a, b)], progress=False)
+    model, graph = fxq.convert(prepared, engine="program"), fxq.convert(prepared, engine="graph")
+    for inputs in ((a, b), (a, b), (a, b), (b, a), (torch.randn(4, 6), torch.randn(4, 6)), (a, a)):
+        assert all(map(torch.equal, model(*inputs), graph(*inputs)))
+    assert engine_of(model).plans[0].programs
+
+
+def test_a_negation_that_is_only_noted_down_counts(models):
+    model, graph = models
+    plain = image()
+    negated = torch._neg_view(plain)
+    for _ in range(2):
+        for x in (plain, negated, plain):
+            assert torch.equal(model(x), graph(x))
+    assert not torch.equal(graph(plain), graph(negated))
+
+
 def test_a_changed_graph_runs(models):
     model, _ = models
     run_twice(model, image())
