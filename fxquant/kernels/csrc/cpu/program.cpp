@@ -89,10 +89,36 @@ Shares shares_of(const Step& step, int64_t threads) {
   return {(step.tasks + tasks - 1) / tasks, tasks};
 }
 
-// How far the threads of a run have come with a step.
-struct alignas(kLine) Progress {
-  std::atomic<int64_t> done{0};  // shares
-  std::atomic<int64_t> claimed{0};
+// How far the threads of a run have come with the steps.
+class Progress {
+ public:
+  explicit Progress(int64_t steps) : done_(steps) {}
+
+  void start(int64_t most) {
+    if (most > most_) {
+      most_ = most;
+      taken_ = std::vector<std::atomic<bool>>(done_.size() * most);
+    } else {
+      for (std::atomic<bool>& taken : taken_) taken.store(false, std::memory_order_relaxed);
+    }
+    for (Count& count : done_) count.shares.store(0, std::memory_order_relaxed);
+  }
+
+  // Whether the caller is the one to run a share.
+  bool take(int64_t step, int64_t share) {
+    std::atomic<bool>& taken = taken_[step * most_ + share];
+    return !taken.load(std::memory_order_relaxed) && !taken.exchange(true, std::memory_order_relaxed);
+  }
+  void finish(int64_t step) { done_[step].shares.fetch_add(1, std::memory_order_release); }
+  int64_t finished(int64_t step) const { return done_[step].shares.load(std::memory_order_acquire); }
+
+ private:
+  struct alignas(kLine) Count {
+    std::atomic<int64_t> shares{0};
+  };
+  std::vector<Count> done_;
+  std::vector<std::atomic<bool>> taken_;
+  int64_t most_ = 0;  // shares of a step
 };
 
 // A pointer that is another in each run.
@@ -108,20 +134,8 @@ struct Workspace {
   Memory arena;
   Memory scratch;
   int64_t scratch_bytes = 0;
-  std::vector<Progress> progress;
+  std::unique_ptr<Progress> progress;
 };
-
-void wait_for(const Progress& progress, int64_t count) {
-  constexpr int kSpins = 2000;
-  for (int spins = 0; progress.done.load(std::memory_order_acquire) < count; ++spins) {
-#if defined(FXQ_X86)
-    __builtin_ia32_pause();
-#endif
-#if defined(__linux__)
-    if (spins > kSpins) sched_yield();
-#endif
-  }
-}
 
 class Program {
  public:
@@ -193,10 +207,7 @@ class Program {
         step.call(step.loop, image + step.args, 0, step.tasks, workspace->scratch.get());
       }
     } else {
-      for (Progress& progress : workspace->progress) {
-        progress.done.store(0, std::memory_order_relaxed);
-        progress.claimed.store(0, std::memory_order_relaxed);
-      }
+      workspace->progress->start(most);
       Workspace& shared = *workspace;
       torch::stable::parallel_for(0, most, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) take_part(shared, most, i);
@@ -213,23 +224,37 @@ class Program {
     std::memcpy(image + at, &pointer, sizeof(pointer));
   }
 
-  // Every thread goes through all steps, and helps where work is left. One that comes late finds none; one that comes
-  // never is not missed: the others wait for shares that somebody works on, and for nothing else.
+  // Every thread goes through all steps. It takes the share of its number, whose values are in its cache if they are of
+  // the same images as those of the step before; then what others left. One that comes late finds nothing; one that
+  // comes never is not missed: the others wait for shares that somebody works on, and for nothing else.
   void take_part(Workspace& workspace, int64_t threads, int64_t thread) const {
+    constexpr int kSpins = 2000;
     uint8_t* scratch = workspace.scratch.get() + thread * scratch_bytes_;
-    for (size_t i = 0; i < steps_.size(); ++i) {
+    Progress& progress = *workspace.progress;
+    for (int64_t i = 0; i < steps(); ++i) {
       const Step& step = steps_[i];
       const Shares shares = shares_of(step, threads);
-      Progress& progress = workspace.progress[i];
-      while (progress.claimed.load(std::memory_order_relaxed) < shares.count) {
-        const int64_t share = progress.claimed.fetch_add(1, std::memory_order_relaxed);
-        if (share >= shares.count) break;
-        const int64_t begin = share * shares.tasks;
-        const int64_t end = std::min(begin + shares.tasks, step.tasks);
-        step.call(step.loop, workspace.image.get() + step.args, begin, end, scratch);
-        progress.done.fetch_add(1, std::memory_order_release);
+      const auto run_what_is_left = [&](int64_t first) {
+        for (int64_t k = 0; k < shares.count; ++k) {
+          const int64_t share = (first + k) % shares.count;
+          if (!progress.take(i, share)) continue;
+          const int64_t begin = share * shares.tasks;
+          const int64_t end = std::min(begin + shares.tasks, step.tasks);
+          step.call(step.loop, workspace.image.get() + step.args, begin, end, scratch);
+          progress.finish(i);
+        }
+      };
+      if (thread < shares.count) run_what_is_left(thread);
+      for (int spins = 0; progress.finished(i) < shares.count; ++spins) {
+#if defined(FXQ_X86)
+        __builtin_ia32_pause();
+#endif
+        if (spins < kSpins) continue;
+        run_what_is_left(0);  // whose number this is has not come, and may never
+#if defined(__linux__)
+        sched_yield();
+#endif
       }
-      wait_for(progress, shares.count);
     }
   }
 
@@ -245,7 +270,7 @@ class Program {
     auto workspace = std::make_unique<Workspace>();
     workspace->image = allocate(static_cast<int64_t>(image_.size()));
     workspace->arena = allocate(arena_bytes_);
-    workspace->progress = std::vector<Progress>(steps_.size());
+    workspace->progress = std::make_unique<Progress>(steps());
     uint8_t* image = workspace->image.get();
     std::memcpy(image, image_.data(), image_.size());
     for (const Border& slot : inner_) write(image, slot.at, image + slot.offset);
