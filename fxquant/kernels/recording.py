@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fxquant.errors import KernelError
 from fxquant.kernels.program import CONSTANT, INPUT, OUTPUT, TEMPORARY, Buffer, Program, Region, View, library
 
 RECORDED = frozenset(

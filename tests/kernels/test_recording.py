@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fxquant import kernels
+from fxquant.errors import KernelError
 from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
@@ -171,6 +172,40 @@ def test_results_may_be_views_of_inputs_of_each_other_and_constants(recording):
     assert torch.equal(fixed, constant[1:])
     assert same.data_ptr() == other.data_ptr() == part.data_ptr() - 1
     assert row.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+def test_a_view_is_one_of_the_input_that_it_lies_in(recording):
+    whole = draw(4, 6)
+    for part in (whole[:2], whole[2:]):
+        recording.add_input(part)
+    results = recording.attempt(lambda: (kernels.table(whole[:2], TABLE), whole[2:, 1:4]))
+    program = recording.finish(results)
+    inputs = draw(2, 6), draw(2, 6)
+    table, part = program(inputs)
+    assert torch.equal(table, kernels.table(inputs[0], TABLE))
+    assert torch.equal(part, inputs[1][:, 1:4])
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        (lambda whole: whole[1:3], "a result lies outside of the inputs"),
+        (lambda whole: torch._neg_view(whole[:1]), "values are not what lies in memory"),
+    ],
+)
+def test_results_that_no_program_can_give(recording, view, message):
+    whole = torch.randn(4, 6)
+    recording.add_input(whole[:2])
+    result = recording.attempt(lambda: view(whole))
+    with pytest.raises(KernelError, match=message):
+        recording.finish([result])
+
+
+def test_a_lazy_negation_is_not_read(recording):
+    x = torch.randn(2, 6)
+    recording.add_input(x)
+    with pytest.raises(NotRecordableError, match="values are not what lies in memory"):
+        recording.attempt(lambda: torch._neg_view(x).clone())
 
 
 def test_each_run_gives_tensors_of_its_own(recording):
