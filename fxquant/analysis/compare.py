@@ -60,6 +60,7 @@ def compare(
 
     Example:
         >>> import torch, fxquant
+        >>> _ = torch.manual_seed(7)
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)).eval()
         >>> data = [torch.randn(16, 8)]
         >>> int8 = fxquant.quantize(model, data, progress=False)
