@@ -3,6 +3,8 @@
 from fxquant import fake_quantize, kernels, nn
 from fxquant.analysis.compare import compare
 from fxquant.analysis.comparison import Comparison, LayerComparison
+from fxquant.analysis.profile import profile
+from fxquant.analysis.profile_table import Profile, ProfileRow
 from fxquant.analysis.sensitivity import sensitivity
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
 from fxquant.api import calibrate, convert, prepare, quantize
@@ -106,6 +108,8 @@ __all__ = [
     "PerChannelMinMaxObserver",
     "PercentileObserver",
     "PlaceholderObserver",
+    "Profile",
+    "ProfileRow",
     "QConfig",
     "QConfigMapping",
     "QParams",
@@ -146,6 +150,7 @@ __all__ = [
     "prepare",
     "prepare_qat",
     "print_passes",
+    "profile",
     "quantize",
     "register_backend",
     "register_pattern",

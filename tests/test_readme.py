@@ -64,6 +64,16 @@ def test_the_training_runs() -> None:
     assert names["int8"].get_submodule("0").weight.dtype == torch.int8  # type: ignore[attr-defined]
 
 
+def test_the_reports_run(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(block("python", "Which layer hurts"), "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    for words in ("what the model returns: ", "each row: that unit alone.", "units lose"):
+        assert words in printed
+    spared = {row.name.partition(" ")[0] for row in names["costs"].worst(2)}
+    assert spared <= {str(rule.key) for rule in names["mapping"].rules()} | {""}
+
+
 def test_the_example_is_short() -> None:
     code = [line for line in block("python", "Ten lines").splitlines() if line and not line.startswith("import")]
     assert len(code) <= 10

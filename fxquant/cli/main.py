@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fxquant.cli import conformance, demo, doctor, inspect, report
+from fxquant.cli import bench, conformance, demo, doctor, inspect, report
 from fxquant.errors import FxQuantError
 
-COMMANDS = (demo.COMMAND, inspect.COMMAND, report.COMMAND, conformance.COMMAND, doctor.COMMAND)
+COMMANDS = (demo.COMMAND, inspect.COMMAND, bench.COMMAND, report.COMMAND, conformance.COMMAND, doctor.COMMAND)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

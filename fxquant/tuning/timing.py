@@ -52,7 +52,7 @@ def interleaved_medians(calls: Mapping[str, Call], rounds: int, on_gpu: bool = F
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-class _TimedRun(BoundInterpreter):
+class TimedRun(BoundInterpreter):
     """Runs a graph and times some of its nodes where they stand, on what they are given there."""
 
     def __init__(self, gm: GraphModule, bound: Mapping[str, Any], timed: Collection[str]) -> None:
@@ -84,7 +84,7 @@ class _TimedRun(BoundInterpreter):
         return lambda: function(*args, **kwargs)
 
 
-class _TimedPrograms(_TimedRun):
+class TimedPrograms(TimedRun):
     """Times nodes as they run inside of a program, where they can: without Python and without checks."""
 
     def __init__(
@@ -163,15 +163,15 @@ class UnitTimer:
 
     def round(self) -> None:
         """Run both graphs once."""
-        run = _TimedRun(self._model, self._bound, {name for unit in self._units for name in unit.nodes})
+        run = TimedRun(self._model, self._bound, {name for unit in self._units for name in unit.nodes})
         run.run()
         self.infos = run.infos
         roots = {unit.root for unit in self._units}
         programs = self._programs
         lowered = (
-            _TimedRun(self._int8, self._bound, roots)
+            TimedRun(self._int8, self._bound, roots)
             if programs is None
-            else _TimedPrograms(self._int8, self._bound, roots, programs)
+            else TimedPrograms(self._int8, self._bound, roots, programs)
         )
         lowered.run()
         for unit in self._units:

@@ -1,0 +1,146 @@
+"""What ``profile`` measured, as rows and as a table: the most expensive operator first, and which units lose."""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from tabulate import tabulate
+
+from fxquant.analysis.naming import short_line, shortened
+
+Kind = Literal["unit", "border", "float"]
+WIDTH = 100
+"""No line of the table is wider."""
+SHOWN = 30
+"""Rows that are printed; all of them are in ``rows``."""
+_NAME, _OPERATOR, _LINE = 30, 16, 18
+HEAD = ("operator", "is", "float µs", "int8 µs", "called µs", "share", "", "line")
+ALIGNMENT = ("left", "left", "right", "right", "right", "right", "left", "left")
+LEGEND = """\
+float, int8: as the models run it, weights in the caches; called: an int8 operator by itself, from
+Python. share: of the int8 model. Borders, between real numbers and integers, are in that one only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """One operator of the int8 model. Times are medians in µs, without what comes before and behind it."""
+
+    name: str
+    """Of its node."""
+    title: str
+    """What to call it: the path of a layer; of any other value also which one it is."""
+    kind: Kind
+    """``unit``: becomes int8; ``border``: puts values on a grid, or takes them from it; ``float``: is float in both."""
+    operator: str
+    """Name of the pattern, or of the operator."""
+    line: str
+    """``path:line`` of the user's code."""
+    float_us: float | None
+    """In the float model: all operators of a unit together; None for what is not in it."""
+    int8_us: float
+    """In the int8 model: within a program, where the model runs by programs and this operator can."""
+    graph_us: float
+    """As a call from Python: what the operator takes where there are no programs."""
+    share: float
+    """Of the time of all rows, 0 to 1."""
+
+    @property
+    def loses(self) -> bool:
+        """Whether a unit is slower in int8 than in float."""
+        return self.kind == "unit" and self.float_us is not None and self.int8_us > self.float_us
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time of an int8 model goes on this machine, and of the float model. Print it, or read ``rows``."""
+
+    rows: tuple[ProfileRow, ...]
+    """The most expensive in int8 first."""
+    threads: int
+    float_ms: float
+    """A call of the float model, median."""
+    graph_ms: float
+    """A call of the int8 model as its graph, operator by operator."""
+    program_ms: float | None
+    """A call of the int8 model by programs; None where it does not run by them."""
+    programs: str
+    """What of the graph is in programs, in words."""
+
+    def __iter__(self) -> Iterator[ProfileRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def int8_ms(self) -> float:
+        """A call of the int8 model as it runs."""
+        return self.graph_ms if self.program_ms is None else self.program_ms
+
+    @property
+    def losing(self) -> tuple[ProfileRow, ...]:
+        """Units that are slower in int8 than in float, the one that loses most first."""
+        return tuple(
+            sorted((row for row in self.rows if row.loses), key=lambda row: (row.float_us or 0.0) - row.int8_us)
+        )
+
+    def milliseconds(self, kind: Kind) -> tuple[float, float]:
+        """All rows of one kind together: in the float model, and in the int8 model."""
+        rows = [row for row in self.rows if row.kind == kind]
+        return sum(row.float_us or 0.0 for row in rows) / 1e3, sum(row.int8_us for row in rows) / 1e3
+
+    def __str__(self) -> str:
+        table = tabulate(map(_cells, self.rows[:SHOWN]), headers=HEAD, disable_numparse=True, colalign=ALIGNMENT)
+        rest = self.rows[SHOWN:]
+        share = 100 * sum(row.share for row in rest)
+        more = [f"and {len(rest)} more, {share:.1f} % of the time"] * bool(rest)
+        return "\n".join([table, *more, LEGEND, *self._summary()])
+
+    def _summary(self) -> list[str]:
+        times = [(kind, *self.milliseconds(kind)) for kind in ("unit", "border", "float")]  # type: ignore[arg-type]
+        sums = ", ".join(f"{kind}s {real:.3f} → {int8:.3f}" for kind, real, int8 in times if real or int8)
+        program = "" if self.program_ms is None else f", int8 by programs {self.program_ms:.3f}"
+        lines = [
+            f"ms, float → int8, summed up on {self.threads} thread{'' if self.threads == 1 else 's'}: {sums}",
+            f"ms, the whole: float {self.float_ms:.3f}, int8 by its graph {self.graph_ms:.3f}{program}:"
+            f" {self.float_ms / self.int8_ms:.2f} times as fast",
+            self.programs,
+        ]
+        units = sum(row.kind == "unit" for row in self.rows)
+        lost = sum(row.int8_us - (row.float_us or 0.0) for row in self.losing)
+        names = ", ".join(row.title for row in self.losing[:3])
+        found = f", {lost:.1f} µs in all: {names}{', …' if len(self.losing) > 3 else ''}" if self.losing else ""
+        lines.append(f"{len(self.losing)} of {units} units lose{found}")
+        if self.losing:
+            lines.append("convert(prepared, tune=batch) leaves in float what the whole model is faster without")
+        return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON."""
+        return {
+            "threads": self.threads,
+            "milliseconds": {"float": self.float_ms, "int8_graph": self.graph_ms, "int8_programs": self.program_ms},
+            "programs": self.programs,
+            "rows": [{**asdict(row), "loses": row.loses} for row in self.rows],
+        }
+
+    def _repr_html_(self) -> str:
+        table = tabulate(map(_cells, self.rows), headers=HEAD, tablefmt="html", disable_numparse=True)
+        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._summary())
+
+
+def _cells(row: ProfileRow) -> tuple[str, ...]:
+    return (
+        shortened(row.title, _NAME),
+        row.kind if row.kind != "unit" else shortened(row.operator, _OPERATOR),
+        "" if row.float_us is None else f"{row.float_us:.1f}",
+        f"{row.int8_us:.1f}",
+        f"{row.graph_us:.1f}",
+        f"{100 * row.share:.1f} %",
+        "loses" if row.loses else "",
+        shortened(short_line(row.line), _LINE),
+    )
