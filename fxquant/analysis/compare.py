@@ -65,8 +65,8 @@ def compare(
         >>> data = [torch.randn(16, 8)]
         >>> int8 = fxquant.quantize(model, data, progress=False)
         >>> found = compare(model, int8, data, progress=False)
-        >>> [(row.name, row.isolated.sqnr > 30) for row in found.worst(1)]
-        [('2', True)]
+        >>> sorted(row.name for row in found), found.worst(1)[0].fault
+        (['0', '2', 'input_1'], '')
     """
     check_float_model(float_model)
     quantized = _quantized(quantized_model)
@@ -117,6 +117,8 @@ class _Run:
         self._floats, self._quantized, self._places = floats, quantized, places
         self._alone = {place: DeviationSums() for place in places.by_node.values()}
         self._here = {place: DeviationSums() for place in places.by_node.values()}
+        self._weight = {place: DeviationSums() for place in places.by_node.values()}
+        """Of each unit's result, with nothing but its weight quantized."""
         self._output = DeviationSums()
         self._other: dict[Place, str] = {}
         """Places that turned out to hold values of another kind in the two models -> how."""
@@ -155,8 +157,10 @@ class _Run:
         alike = _are_alike(expected, result)
         replaced = place.stored_form(expected, isolated) if alike or not isinstance(expected, Tensor) else isolated
         if alike and place not in self._other:
-            given = place.given(exact.look)
+            given, with_weight = place.given(exact.look)
             axis = place.channel_axis(expected)
+            if with_weight is not None:
+                self._weight[place].add(given, with_weight, axis)
             self._here[place].add(expected, result, axis)
             self._alone[place].add(given, place.real(isolated), axis)
             place.facts.look(given, place.grid)
@@ -187,7 +191,7 @@ class _Run:
                     accumulated=here.result(),
                     weight=weight,
                     fault=fault_of(place, node),
-                    cause=cause_of(place, isolated, weight, alone),
+                    cause=cause_of(place, alone, self._weight[place]),
                     overrun=alone.total_lost,
                 )
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,14 +111,22 @@ class FloatUnit:
     def root(self) -> Node:
         return self.members[-1]
 
-    def run(self, values: Mapping[Node, Any]) -> Any:
-        """The value of the unit, for these values of ``inputs``."""
+    def run(self, values: Mapping[Node, Any], layer: Callable[..., Any] | None = None) -> Any:
+        """The value of the unit, for these values of ``inputs``.
+
+        Args:
+            values: Those of ``inputs``.
+            layer: Called in place of the layer with the weight and of a batch norm behind it.
+        """
         env = dict(values)
         for node in self.members:
             args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
             method: Any = getattr(type(args[0]), str(node.target)) if node.op == "call_method" else None
             function: Any = method or module_of(node) or node.target
-            env[node] = function(*args, **kwargs)
+            if layer is not None and isinstance(function, _BatchNorm):
+                env[node] = args[0]
+            else:
+                env[node] = (layer if layer is not None and node is self.layer else function)(*args, **kwargs)
         return env[self.root]
 
     @property

@@ -84,11 +84,18 @@ class Place:
         """What is asked of the float run."""
         return (self.source, *(() if self.floats is None else self.floats.inputs))
 
-    def given(self, look: Callable[[Node], Any]) -> Any:
-        """What float makes of the inputs that the unit reads: of the float model's values, rounded."""
+    def given(self, look: Callable[[Node], Any]) -> tuple[Any, Any]:
+        """What float makes of the inputs that the unit reads: of the float model's values, rounded.
+
+        Returns:
+            With the weight as it is; and with nothing but the weight quantized, None where it has none.
+        """
         if self.floats is None:
-            return look(self.source)
-        return self.floats.run({n: self.roundings.get(n, _same)(look(n)) for n in self.floats.inputs})
+            return look(self.source), None
+        values = {n: self.roundings.get(n, _same)(look(n)) for n in self.floats.inputs}
+        weights = self.weights
+        rounded = None if weights is None or weights.layer is None else self.floats.run(values, weights.as_given)
+        return self.floats.run(values), rounded
 
     def real(self, value: Any) -> Any:
         """The real numbers that readers get of a value of the quantized graph."""

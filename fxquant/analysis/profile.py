@@ -167,8 +167,8 @@ class _Timer:
             in_float = [real[member.name] for member in members if member.name in real]
             rows.append(
                 ProfileRow(
-                    name=node.name,
-                    title=title_of(members[0], node.name) if kind != "border" else node.name,
+                    unit=node.name,
+                    name=title_of(members[0], node.name) if kind != "border" else node.name,
                     kind=kind,
                     operator=unit.pattern if unit is not None else operator_name(node),
                     line=user_line(members[0]),

@@ -29,9 +29,9 @@ Python. share: of the int8 model. Borders, between real numbers and integers, ar
 class ProfileRow:
     """One operator of the int8 model. Times are medians in µs, without what comes before and behind it."""
 
+    unit: str
+    """Name of its node; of a unit, of its root."""
     name: str
-    """Of its node."""
-    title: str
     """What to call it: the path of a layer; of any other value also which one it is."""
     kind: Kind
     """``unit``: becomes int8; ``border``: puts values on a grid, or takes them from it; ``float``: is float in both."""
@@ -101,7 +101,7 @@ class Profile:
         return "\n".join([table, *more, LEGEND, *self._summary()])
 
     def _summary(self) -> list[str]:
-        times = [(kind, *self.milliseconds(kind)) for kind in ("unit", "border", "float")]  # type: ignore[arg-type]
+        times = [(kind, *self.milliseconds(kind)) for kind in ("unit", "border", "float")]
         sums = ", ".join(f"{kind}s {real:.3f} → {int8:.3f}" for kind, real, int8 in times if real or int8)
         program = "" if self.program_ms is None else f", int8 by programs {self.program_ms:.3f}"
         lines = [
@@ -112,7 +112,7 @@ class Profile:
         ]
         units = sum(row.kind == "unit" for row in self.rows)
         lost = sum(row.int8_us - (row.float_us or 0.0) for row in self.losing)
-        names = ", ".join(row.title for row in self.losing[:3])
+        names = ", ".join(row.name for row in self.losing[:3])
         found = f", {lost:.1f} µs in all: {names}{', …' if len(self.losing) > 3 else ''}" if self.losing else ""
         lines.append(f"{len(self.losing)} of {units} units lose{found}")
         if self.losing:
@@ -135,7 +135,7 @@ class Profile:
 
 def _cells(row: ProfileRow) -> tuple[str, ...]:
     return (
-        shortened(row.title, _NAME),
+        shortened(row.name, _NAME),
         row.kind if row.kind != "unit" else shortened(row.operator, _OPERATOR),
         "" if row.float_us is None else f"{row.float_us:.1f}",
         f"{row.int8_us:.1f}",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fxquant.analysis.deviation import Deviation, DeviationSums
+from fxquant.analysis.deviation import DeviationSums
 from fxquant.analysis.facts import ends
 from fxquant.analysis.places import Place
 from fxquant.fake_quantize.static import StaticFakeQuantize
@@ -25,8 +25,6 @@ HALF = 0.5
 """Of the noise: from here on one source is to blame."""
 OUTLIER = 20.0
 """Times the median of the channels' peaks: a channel that reaches so far leaves the others few steps."""
-NEAR = 3.0
-"""dB: a weight that is so near to the whole makes half of the noise."""
 FEW_BITS = 6
 """Up to so many, the width of the grid is what to look at first."""
 
@@ -99,27 +97,33 @@ class _Case:
     """What is known of one layer."""
 
     place: Place
-    isolated: Deviation
-    weight: Deviation | None
     sums: DeviationSums
-
-    @property
-    def blames_weight(self) -> bool:
-        """Whether rounding the weight alone would make most of the noise."""
-        if self.weight is None:
-            return False
-        near = self.weight.sqnr <= self.isolated.sqnr + NEAR and not self.spares_the_whole
-        return near or self.weight.lost >= HALF * self.isolated.lost
+    """Of the layer alone."""
+    of_weight: DeviationSums
+    """The same, with nothing but the weight quantized."""
 
     @property
     def spares_the_whole(self) -> bool:
         """Whether it is the average channel that is lost, beside few that make up most of the signal."""
-        return self.sums.total_lost < HALF * self.isolated.lost
+        return self.sums.total_lost < HALF * self.sums.result().lost
+
+    @property
+    def blames_weight(self) -> bool:
+        """Whether rounding the weight alone makes most of the noise."""
+        if self.spares_the_whole:
+            return self.of_weight.result().lost >= HALF * self.sums.result().lost
+        return self.of_weight.total_lost >= HALF * self.sums.total_lost
 
 
-def cause_of(place: Place, isolated: Deviation, weight: Deviation | None, sums: DeviationSums) -> str:
-    """What makes most of the noise of a layer."""
-    case = _Case(place, isolated, weight, sums)
+def cause_of(place: Place, alone: DeviationSums, of_weight: DeviationSums) -> str:
+    """What makes most of the noise of a layer.
+
+    Args:
+        place: The layer.
+        alone: What it adds.
+        of_weight: What it would add with nothing but its weight quantized; without values where that is not known.
+    """
+    case = _Case(place, alone, of_weight)
     return next(found for rule in _CAUSES if (found := rule(case)))
 
 

@@ -12,9 +12,10 @@ from fxquant.analysis.deviation import Deviation, DeviationSums
 from fxquant.fake_quantize.grid import fake_quantize, from_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.macs import TRANSPOSED
+from fxquant.graph.query import canonical_type
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.conv_transpose import QuantizedConvTranspose, plain_convolution
-from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight
+from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight, WithWeight
 from fxquant.spec import QParams
 
 ROUNDING = 1.01
@@ -33,6 +34,18 @@ class Weights:
     """Dimension that counts output channels."""
     grid: QParams | None
     """The grid of the second; None where it is not known."""
+    layer: nn.Module | None
+    """The float layer, batch norm folded in; None where the weights are in another shape than its own."""
+    bias: Tensor | None
+    """What the quantized unit adds."""
+
+    def as_given(self, *args: Any, **kwargs: Any) -> Tensor:
+        """What ``layer`` gives with the quantized weight and bias, and nothing else of it quantized."""
+        assert self.layer is not None  # whoever calls this has looked
+        kind: Any = canonical_type(self.layer) or type(self.layer)
+        dtype = self.exact.dtype
+        bias = None if self.bias is None else self.bias.detach().to(dtype)
+        return kind.forward(WithWeight(self.layer, self.given.to(dtype), bias), *args, **kwargs)
 
     def deviation(self) -> Deviation:
         """How far the second lies from the first."""
@@ -64,14 +77,15 @@ def _step_sizes(like: Tensor, grid: QParams) -> Tensor:
 
 def weights_of(layer: Any, module: nn.Module) -> Weights | None:
     """The weights of a float layer and of the module that took its place; None where these cannot be compared."""
-    axis = int(isinstance(layer, TRANSPOSED))
+    axis, own = int(isinstance(layer, TRANSPOSED)), layer
     if isinstance(module, QuantizedConvTranspose):
-        layer, axis = plain_convolution(layer), 0
+        layer, axis, own = plain_convolution(layer), 0, None
     exact: Any = getattr(layer, "weight", None)
     found = _given(module)
     if exact is None or found is None or found[0].shape != exact.shape:
         return None
-    return Weights(exact.detach(), found[0].detach(), axis, found[1])
+    bias: Any = getattr(module, "bias", None)
+    return Weights(exact.detach(), found[0].detach(), axis, found[1], own, bias)
 
 
 def _given(module: Any) -> tuple[Tensor, QParams | None] | None:

@@ -39,7 +39,7 @@ def profiled(model: Any, inputs: Any = X, **options: Any) -> fxq.Profile:
 
 def test_every_operator_of_the_int8_model_has_a_row(model: nn.Module) -> None:
     found = profiled(model)
-    kinds = {row.title: (row.kind, row.operator, row.float_us is not None) for row in found}
+    kinds = {row.name: (row.kind, row.operator, row.float_us is not None) for row in found}
     assert kinds == {
         "x_quantize": ("border", "Quantize", False),
         "conv": ("unit", "conv_bn_act", True),
@@ -60,7 +60,7 @@ def test_a_unit_in_float_is_all_its_operators(model: nn.Module, monkeypatch: pyt
     from fxquant.tuning import timing
 
     monkeypatch.setattr(timing, "seconds_of", lambda call, on_gpu=False: (call(), 1e-6)[1])
-    rows = {row.title: row for row in profiled(model)}
+    rows = {row.name: row for row in profiled(model)}
     assert rows["conv"].float_us == pytest.approx(3)  # convolution, batch norm, ReLU
     assert rows["a"].float_us == pytest.approx(1)
     assert rows["conv"].graph_us == pytest.approx(1)
@@ -84,14 +84,14 @@ def test_what_was_tuned_to_run_in_float_is_float(model: nn.Module) -> None:
     mapping = fxq.get_default_qconfig_mapping().set_module_name("a", None)
     prepared = fxq.calibrate(fxq.prepare(model, X), [X], progress=False)
     other = fxq.convert(fxq.calibrate(fxq.prepare(model, X, mapping), [X], progress=False))
-    kinds = {row.title: row.kind for row in profiled(prepared, int8=other)}
+    kinds = {row.name: row.kind for row in profiled(prepared, int8=other)}
     assert kinds["a"] == "float"
     assert kinds["b"] == "unit"
 
 
 def test_inputs_of_any_kind_and_configurations(model: nn.Module) -> None:
     for inputs in ((X,), {"x": X}, [X]):
-        assert {row.title for row in profiled(model, inputs)} >= {"conv", "a", "b"}
+        assert {row.name for row in profiled(model, inputs)} >= {"conv", "a", "b"}
     weights = fxq.QConfig(fxq.PlaceholderObserver, fxq.get_default_qconfig_mapping().global_qconfig.weight)  # type: ignore[union-attr]
     assert not [row for row in profiled(model, qconfig=weights) if row.kind == "border"]
 

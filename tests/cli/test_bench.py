@@ -39,7 +39,7 @@ def test_as_json(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["model"] == spec
     assert found["machine"]["torch"] == torch.__version__
-    assert {row["title"] for row in found["rows"] if row["kind"] == "unit"} == {"0", "2", "3"}
+    assert {row["name"] for row in found["rows"] if row["kind"] == "unit"} == {"0", "2", "3"}
 
 
 def test_what_makes_no_sense_is_refused(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
