@@ -76,9 +76,11 @@ def grids_of(
     return found
 
 
-def observers_by_node(plan: QuantPlan, observers: nn.ModuleDict, watchers: nn.ModuleDict) -> dict[str, list[nn.Module]]:
-    """Name of a node -> the observers that are to see its value, and the one of ``watchers`` of that name."""
-    found: dict[str, list[nn.Module]] = {}
+def observers_by_node(
+    plan: QuantPlan, observers: nn.ModuleDict, watchers: Mapping[str, list[nn.Module]]
+) -> dict[str, list[nn.Module]]:
+    """Name of a node -> the observers that are to see its value, and those of ``watchers``."""
+    found: dict[str, list[nn.Module]] = {name: list(modules) for name, modules in watchers.items()}
     for ref, policy in plan.policies.items():
         if ref.kind == "activation" and (
             isinstance(policy, Observed) or (isinstance(policy, SharedWith) and policy.observed)
@@ -86,6 +88,4 @@ def observers_by_node(plan: QuantPlan, observers: nn.ModuleDict, watchers: nn.Mo
             found.setdefault(ref.name, []).append(observers[plan.grid_owner(ref).name])
         elif isinstance(policy, Means):
             found.setdefault(policy.value, []).append(observers[ref.name])
-    for name, watcher in watchers.items():
-        found.setdefault(name, []).append(watcher)
     return found

@@ -177,12 +177,12 @@ class Quantizer:
 
     @cached_property
     def _run_state(self) -> RunState:
-        return RunState(self.graph_module, self.measured(), self.handlers.values())
+        return RunState(self.graph_module, self.observers, self.handlers.values())
 
     def _observe(self, *args: Any, **kwargs: Any) -> Any:
         bound = bind(self.graph_module, args, kwargs, "the inputs")
         check_like_example(bound, self._example_bound, "the inputs")
-        shown = observers_by_node(self.plan, self.observers, self.statistics.channels)
+        shown = observers_by_node(self.plan, self.observers, self.statistics.begin())
         return CalibrationInterpreter(self.graph_module, bound, shown, self.handlers).run()
 
     __call__ = observe

@@ -70,6 +70,8 @@ def test_parts_of_the_data_calibrate_as_the_whole_of_it(results):
         for step in range(2):
             whole.observe(ranks.batch(rank, step))
     expected = whole.state_dict()
+    batches = "calibration_statistics.history.batches"
+    assert (int(expected[batches]), int(results[0]["calibrated"]["state"][batches])) == (4, 4)
     for result in results:
         assert_same(result["calibrated"]["state"], results[0]["calibrated"]["state"])
         for name, value in result["calibrated"]["state"].items():

@@ -1,4 +1,4 @@
-"""The smallest and the largest value of each channel, looked at so sparingly that it costs next to nothing."""
+"""Channels that never change, and how far the others reach, of a few of all values."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from torch import Tensor, nn
 from fxquant.observers.base import keeping_dtype
 
 SAMPLE = 1 << 14
-"""Values of a tensor that are looked at in a batch."""
+"""Values of a tensor that are looked at in a call."""
 FEWEST = 16
 """Of them, values of each channel."""
-EVERY_BATCH = 4
-"""Batches that are all sampled; of those after them, one in eight is."""
 
 
 class ChannelExtremes(nn.Module):
-    """Finds channels that always hold one and the same value, exactly; and samples how far the others reach.
+    """Finds channels that always hold one and the same value; and samples how far the others reach.
 
-    Sampled are ``SAMPLE`` values of a batch. A channel in which they are all the same, and the same as before, is
-    looked at whole, in every batch, until it shows a second value: what is called dead is dead, and a channel that is
-    alive soon costs nothing.
+    Sampled are ``SAMPLE`` values of a call. A channel in which they are all the same, and the same as before, is looked
+    at whole: what is called dead held one value in all calls, and a channel that is alive soon costs nothing.
 
     Buffers: ``low`` and ``high`` float32 [C], of the values that were looked at, in real units; inf and -inf where none
-    was finite ([0] before the first batch). ``count`` int64 [], values of one channel in all batches.
+    was finite ([0] before the first call). ``count`` int64 [], values of one channel in all calls.
 
     Args:
         axis: The dimension that counts the channels; negative, so that a batch dimension may be missing.
@@ -42,31 +39,45 @@ class ChannelExtremes(nn.Module):
         self.register_buffer("low", torch.zeros(0))
         self.register_buffer("high", torch.zeros(0))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self._suspects: Tensor | None = None
-        self._calls = 0
+        self._seen: tuple[Tensor, Tensor, int] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Look at ``x``, float of any shape that has the axis, and return it."""
+        """Look at ``x``, float of any shape that has the axis, and return it. It counts once ``keep`` is called."""
         if x.dim() >= -self.axis and x.numel():
-            self.update(x.detach())
+            self._seen = self._look(x.detach())
         return x
 
-    def update(self, x: Tensor) -> None:
-        """Take the values of ``x`` (detached, at least one) into account."""
+    def keep(self) -> None:
+        """Take note of what the last call saw: the batch has run to its end."""
+        if self._seen is not None:
+            self.low, self.high = (end.to(self.low.device) for end in self._seen[:2])
+            self.count += self._seen[2]
+            self._seen = None
+
+    def forget(self) -> None:
+        """Take no note of it: the batch has failed."""
+        if self._seen is not None:
+            self._seen = None
+
+    def has_suspects(self) -> bool:
+        """Whether some channels may be dead."""
+        return not bool((self.low < self.high).all())
+
+    def _look(self, x: Tensor) -> tuple[Tensor, Tensor, int]:
+        """The range of each channel, with what was known before, and how many values each one has."""
         kept = x.dim() + self.axis
         channels = x.shape[kept]
-        if self.low.numel() != channels:
-            self.low, self.high = (torch.full((channels,), end, device=x.device) for end in (torch.inf, -torch.inf))
-            self._suspects = None
-        self.count += x.numel() // channels
-        sampled = self._calls < EVERY_BATCH or self._calls % 8 == 0
-        self._calls += 1
-        if sampled:
-            _widen(self.low, self.high, *_extremes(_sample(x, kept), kept))
-        if self._suspects is None or (sampled and len(self._suspects)):
-            self._suspects = torch.nonzero(~(self.low < self.high)).flatten()
-        if len(self._suspects):
-            self._look_whole(x, kept, self._suspects)
+        if self.low.numel() == channels:
+            low, high = self.low.to(x.device, copy=True), self.high.to(x.device, copy=True)
+        else:
+            low, high = (torch.full((channels,), end, device=x.device) for end in (torch.inf, -torch.inf))
+        _widen(low, high, *_extremes(_sample(x, kept), kept))
+        suspects = torch.nonzero(~(low < high)).flatten()
+        if len(suspects):
+            low_of, high_of = low[suspects], high[suspects]
+            _widen(low_of, high_of, *_extremes(x.index_select(kept, suspects), kept))
+            low[suspects], high[suspects] = low_of, high_of
+        return low, high, x.numel() // channels
 
     def constant(self) -> Tensor:
         """bool [C]: the channels that held one and the same value, always. [0] if nothing was seen."""
@@ -86,17 +97,9 @@ class ChannelExtremes(nn.Module):
         self.low = torch.stack([state["low"] for state in seen]).amin(0).to(device)
         self.high = torch.stack([state["high"] for state in seen]).amax(0).to(device)
         self.count.copy_(torch.stack([state["count"] for state in seen]).amax())
-        self._suspects = None
-
-    def _look_whole(self, x: Tensor, kept: int, suspects: Tensor) -> None:
-        low, high = self.low[suspects], self.high[suspects]
-        _widen(low, high, *_extremes(x.index_select(kept, suspects), kept))
-        self.low[suspects], self.high[suspects] = low, high
-        self._suspects = suspects[~(low < high)]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ChannelExtremes:
         super()._apply(keeping_dtype(fn), recurse)
-        self._suspects = None
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -104,8 +107,7 @@ class ChannelExtremes(nn.Module):
         if isinstance(saved, Tensor) and saved.dim() == 1:
             self.low.resize_(saved.shape)
             self.high.resize_(saved.shape)
-            self._suspects = None
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+            super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
         return f"axis={self.axis}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from torch.fx import GraphModule, Node
@@ -15,6 +15,9 @@ from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import Observed, TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
 from fxquant.statistics.range_history import RangeHistory
+
+FIRST, LONGER, EVERY = 4, 16, 8
+"""Channels are looked at in the first four batches, those that may be dead in sixteen, all of them in every eighth."""
 
 LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
 """Of what they read and make, one dimension counts channels, and which one is known."""
@@ -46,8 +49,23 @@ class Statistics(nn.Module):
                 self.channels._modules[value] = ChannelExtremes(axis)
                 self.channel_owners[owner.name] = value
 
+    def begin(self) -> dict[str, list[nn.Module]]:
+        """Before a batch: name of a value -> what is to be shown it. What a batch that failed has left is forgotten."""
+        due: dict[str, list[nn.Module]] = {}
+        batch = int(self.history.batches)
+        for name, channels in self._looking():
+            channels.forget()
+            if batch < FIRST or batch % EVERY == 0 or (batch < LONGER and channels.has_suspects()):
+                due[name] = [channels]
+        return due
+
+    def _looking(self) -> list[tuple[str, ChannelExtremes]]:
+        return cast(Any, list(self.channels._modules.items()))
+
     def update(self, observers: nn.ModuleDict) -> bool:
         """Take note of a batch that has just been observed; whether a row of the history was written."""
+        for _, channels in self._looking():
+            channels.keep()
         return self.history.update(self._inside(observers))
 
     def stable(self, observers: nn.ModuleDict) -> bool:

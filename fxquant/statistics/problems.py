@@ -70,7 +70,7 @@ ADVICE: Mapping[Kind, Advice] = {
         "HistogramObserver or PercentileObserver clip what is rare",
     ),
     "dead": Advice(
-        "most channels never change",
+        "most channels never changed",
         "data that does not reach them (how is it normalized?), or a layer that training has lost",
     ),
     "moving": Advice(
@@ -186,7 +186,7 @@ def _dead(name: str, channels: ChannelExtremes | None, batches: int) -> Problem 
     if channels is None or not dead:
         return None
     total, first = channels.low.numel(), ", ".join(map(str, dead[:3]))
-    text = f"{len(dead)} of {total} channels never change ({first}{', …' if len(dead) > 3 else ''})"
+    text = f"{len(dead)} of {total} channels never changed ({first}{', …' if len(dead) > 3 else ''})"
     many = len(dead) > MANY_DEAD * total and batches >= FEWEST_BATCHES
     return Problem(name, "dead", text, len(dead) / total, warned=many)
 

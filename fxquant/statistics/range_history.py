@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from fxquant.statistics.ends import ends_of
 
-POINTS = 32
-"""Rows of the table. When it is full, every second row goes, and from then on every second batch is written down."""
+POINTS = 64
+"""Rows of the table. When it is full, every second one goes, and from then on they are written half as often."""
+APART = 8
+"""The next row comes when an eighth more batches have been seen: the first sixteen have a row each."""
 FEWEST_BATCHES = 8
 """Fewer say nothing about whether ranges have settled."""
 TOLERANCE = 0.05
@@ -26,8 +28,9 @@ class RangeHistory(nn.Module):
 
     Buffers: ``ends`` float32 [POINTS, observers, 2], in real units; ``at`` int64 [POINTS], after how many batches a row
     was written, 0 where there is none yet; ``batches`` int64 [], how many there were; ``pooled`` int64 [], how many of
-    these every process knows of; ``stride`` int64 [], batches from row to row; ``first_nonfinite`` int64 [observers],
-    the batch that first brought values that are not finite, counted from 0, and -1 if none did.
+    these every process knows of; ``stride`` int64 [], 1, and twice as much each time the table was full;
+    ``first_nonfinite`` int64 [observers], the batch that first brought values that are not finite, counted from 0, and
+    -1 if none did.
 
     Args:
         names: Of the observers, in order.
@@ -60,7 +63,7 @@ class RangeHistory(nn.Module):
         self.batches += 1
         rows = self._rows()
         last = int(self.at[rows - 1]) if rows else 0
-        if int(self.batches) - last < int(self.stride):
+        if int(self.batches) - last < int(self.stride) * max(1, last // APART):
             return False
         if rows == POINTS:
             rows = self._thin()

@@ -32,7 +32,7 @@ SENTENCES = 10
 HEAD = ("value", "seen", "grid", "settled", "clipped", "outliers", "dead", "problem")
 LEGEND = (
     "settled: after how many batches the range came to stay. clipped, outliers: of all values; dead: channels\n"
-    "that never change. -: not counted by this observer."
+    "that never changed in the batches that were looked at. -: not counted by this observer."
 )
 
 
@@ -61,7 +61,7 @@ class CalibrationRow:
     channels: int
     """How many channels were looked at; 0 if the value has none that a layer knows."""
     dead: tuple[int, ...]
-    """Those that always held one and the same value."""
+    """Those that held one and the same value in the first sixteen batches, and in every eighth after them."""
     nonfinite: int
     """NaN and infinite values, which were left out."""
     first_nonfinite: int

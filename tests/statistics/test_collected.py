@@ -65,3 +65,18 @@ def test_what_was_never_seen_does_not_keep_ranges_from_being_stable():
         assert not made.statistics.stable(made.observers)
         made.observe(x)
     assert made.statistics.stable(made.observers)
+
+
+def test_channels_are_looked_at_less_and_less_often():
+    made = prepared()
+    with torch.no_grad():
+        made.graph_module.get_parameter("up.weight")[:, 1] = 0  # which leaves the bias
+    looked = []
+    for batch in range(40):
+        looked.append((batch, tuple(made.statistics.begin())))
+        made.observe(torch.randn(2, 3, 8, 8))
+    everything = tuple(name for name, _ in made.statistics.channels.named_children())
+    assert [batch for batch, names in looked if names == everything] == [0, 1, 2, 3, 8, 16, 24, 32]
+    assert {names for batch, names in looked if batch < 16} == {everything, ("up",)}
+    assert {names for batch, names in looked if batch > 16 and batch % 8} == {()}
+    assert made.calibration_report()["up"].dead == (1,)

@@ -152,13 +152,13 @@ def test_dead_channels_are_listed_and_warned_of_if_they_are_many(model):
         model.stem.weight[2:4], model.stem.bias[2:4] = 0, -1
         few, messages = calibrated(model, images() * 4)
         assert few.calibration_report()["relu"].dead == (2, 3)
-        assert few.calibration_report().rows[0].problem.text == "2 of 8 channels never change (2, 3)"
+        assert few.calibration_report().rows[0].problem.text == "2 of 8 channels never changed (2, 3)"
         assert messages == []
         model.stem.weight[1:7], model.stem.bias[1:7] = 0, -1
         _, messages = calibrated(model, images() * 4)
     assert messages[0].startswith(
-        "most channels never change\n"
-        "  got:      relu (stem output, body input): 6 of 8 channels never change (1, 2, 3, …)\n"
+        "most channels never changed\n"
+        "  got:      relu (stem output, body input): 6 of 8 channels never changed (1, 2, 3, …)\n"
     )
 
 
