@@ -116,7 +116,7 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
         x = torch.randint(0, 256, (batch, layer.depth), dtype=torch.uint8)
         makers = {
             "native": lambda: NativeLinear(weight, *x_grid, epilogue),
-            "onednn": lambda: OnednnLinear(lambda: weight, *x_grid, epilogue),
+            "onednn": lambda: OnednnLinear(weight, *x_grid, epilogue),
         }
     else:
         x = torch.randint(0, 256, (batch, layer.depth, layer.size, layer.columns), dtype=torch.uint8)
@@ -124,7 +124,7 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
         where = (ConvGeometry.of(module), epilogue)
         makers = {
             "native": lambda: NativeConv(weight, *x_grid, *where),
-            "onednn": lambda: OnednnConv(lambda: weight, *x_grid, *where),
+            "onednn": lambda: OnednnConv(weight, *x_grid, *where),
         }
     if not onednn_status().usable:
         del makers["onednn"]

@@ -11,7 +11,7 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,7 +60,7 @@ def refusal(settings: Settings, environ: Mapping[str, str]) -> str:
     """Why the oneDNN operators are not used under these settings and this environment; empty if they are."""
     if settings.kernels == "reference":
         return "FXQUANT_KERNELS=reference"
-    if settings.cpu_isa not in ("auto", "avx512_vnni", "brgemm"):
+    if settings.cpu_isa not in ("auto", "avx512_vnni"):
         return f"FXQUANT_CPU_ISA={settings.cpu_isa} has no VNNI, without which the oneDNN operators saturate"
     for variable in _ISA_VARIABLES:
         if environ.get(variable, "").upper() in _WITHOUT_VNNI:
@@ -93,34 +93,33 @@ def largest_products() -> dict[str, int]:
         kernel_size=(1, 1), stride=(1, 1), dilation=(1, 1), groups=1, before=(0, 0), after=(0, 0), padding_mode="zeros"
     )
     x, weight = torch.full((4, 64), 255, dtype=torch.uint8), torch.full((16, 64), 127, dtype=torch.int8)
-    linear = OnednnLinear(lambda: weight, torch.uint8, 0, grid)(x)
-    conv = OnednnConv(lambda: weight.reshape(16, 64, 1, 1), torch.uint8, 0, pixel, grid)(x.reshape(4, 64, 1, 1))
+    linear = OnednnLinear(weight, torch.uint8, 0, grid)(x)
+    conv = OnednnConv(weight.reshape(16, 64, 1, 1), torch.uint8, 0, pixel, grid)(x.reshape(4, 64, 1, 1))
     return {"linear": int(linear.max()), "conv2d": int(conv.max())}
 
 
 class OnednnLinear:
-    """A weight matrix for ``onednn::qlinear_pointwise``, with everything a call needs beside its input.
+    """A weight matrix packed for ``onednn::qlinear_pointwise``, with everything a call needs beside its input.
 
     Calling it with uint8 or int8 [..., in_features] gives [..., out_features], at most one step from
     ``linear_reference`` and almost always equal. Several threads may call it.
 
     Args:
-        weight: Gives int8 [out_features, in_features], zero point 0; the first call asks for it, and packs it.
+        weight: int8 [out_features, in_features], zero point 0.
         x_dtype: uint8 or int8: how the input is stored.
         x_zero_point: Of the input, in steps.
         epilogue: Scales, bias and output grid.
     """
 
-    def __init__(
-        self, weight: Callable[[], Tensor], x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue
-    ) -> None:
+    def __init__(self, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue) -> None:
         self._signed = x_dtype == torch.int8
         self._limits = _narrower_than_storage(epilogue)
-        self._dtype = epilogue.dtype
+        self._features, self._dtype = len(weight), epilogue.dtype
         self._linear = torch.ops.onednn.qlinear_pointwise.default
-        self._packed = _PackedMatrix(weight)
-        self._before = (epilogue.x_scale, x_zero_point + (_SIGN if self._signed else 0))
-        self._after = (
+        self._arguments = (
+            epilogue.x_scale,
+            x_zero_point + (_SIGN if self._signed else 0),
+            torch.ops.onednn.qlinear_prepack(weight.contiguous(), None),
             epilogue.weight_scale,
             _no_zero_points(epilogue),
             epilogue.bias,
@@ -129,12 +128,11 @@ class OnednnLinear:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight, features = self._packed()
         if not x.numel():
-            return x.new_empty((*x.shape[:-1], features), dtype=self._dtype)  # the operator drops dimensions
+            return x.new_empty((*x.shape[:-1], self._features), dtype=self._dtype)  # the operator drops dimensions
         if self._signed:
             x = flip_sign(x)
-        y = self._linear(x, *self._before, weight, *self._after)
+        y = self._linear(x, *self._arguments)
         return y if self._limits is None else y.clamp_(*self._limits)
 
 
@@ -142,19 +140,17 @@ class DynamicOnednnLinear:
     """The same for inputs whose grid is known only when they come; the results are real numbers.
 
     Args:
-        weight: Gives int8 [out_features, in_features], zero point 0; the first call asks for it, and packs it.
+        weight: int8 [out_features, in_features], zero point 0.
         weight_scale: float32 [out_features], or [1] for one scale for all.
         bias: float32 [out_features], or None.
         x_dtype: uint8 or int8: how inputs are stored.
     """
 
-    def __init__(
-        self, weight: Callable[[], Tensor], weight_scale: Tensor, bias: Tensor | None, x_dtype: torch.dtype
-    ) -> None:
+    def __init__(self, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, x_dtype: torch.dtype) -> None:
         self._moved = _SIGN if x_dtype == torch.int8 else 0
         self._linear = torch.ops.onednn.qlinear_pointwise.default
-        self._packed = _PackedMatrix(weight)
-        self._after = (
+        self._arguments = (
+            torch.ops.onednn.qlinear_prepack(weight.contiguous(), None),
             weight_scale,
             torch.zeros_like(weight_scale, dtype=torch.int32),
             bias,
@@ -164,26 +160,7 @@ class DynamicOnednnLinear:
 
     def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
         """``x`` stored [..., in_features], not empty, on that grid, to float32 [..., out_features]."""
-        weight, _ = self._packed()
-        return self._linear(
-            flip_sign(x) if self._moved else x, x_scale, x_zero_point + self._moved, weight, *self._after
-        )
-
-
-class _PackedMatrix:
-    """A weight matrix that is packed when it is wanted first."""
-
-    def __init__(self, weight: Callable[[], Tensor]) -> None:
-        self._weight = weight
-        self._packed: tuple[Tensor, int] | None = None
-
-    def __call__(self) -> tuple[Tensor, int]:
-        """The packed matrix, and how many rows it has."""
-        packed = self._packed
-        if packed is None:
-            weight = self._weight()
-            packed = self._packed = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None), len(weight)
-        return packed
+        return self._linear(flip_sign(x) if self._moved else x, x_scale, x_zero_point + self._moved, *self._arguments)
 
 
 class OnednnConv:
@@ -197,7 +174,7 @@ class OnednnConv:
     reordered in every call, which can take longer than the convolution.
 
     Args:
-        weight: Gives int8 [C_out, C_in / groups, *kernel_size], zero point 0; each packing asks for it.
+        weight: int8 [C_out, C_in / groups, *kernel_size], zero point 0.
         x_dtype: uint8 or int8: how the input is stored.
         x_zero_point: Of the input, in steps.
         geometry: Stride, padding, dilation, groups; 1 to 3 spatial dimensions, 1 or 2 with a residual.
@@ -207,7 +184,7 @@ class OnednnConv:
 
     def __init__(
         self,
-        weight: Callable[[], Tensor],
+        weight: Tensor,
         x_dtype: torch.dtype,
         x_zero_point: int,
         geometry: ConvGeometry,
@@ -218,7 +195,7 @@ class OnednnConv:
         self._x_zero_point = x_zero_point + (_SIGN if self._signed else 0)
         self._row = geometry.spatial == 1
         self._geometry = geometry.as_image() if self._row else geometry
-        self._weight = weight
+        self._weight = (weight.unsqueeze(2) if self._row else weight).contiguous()
         self._pad_first = not geometry.pads_evenly_with_zeros
         self._epilogue = epilogue
         self._limits = _narrower_than_storage(epilogue)
@@ -265,9 +242,7 @@ class OnednnConv:
         padding = [0] * geometry.spatial if self._pad_first else list(geometry.before)
         walk = (list(geometry.stride), padding, list(geometry.dilation), geometry.groups)
         x = (epilogue.x_scale, self._x_zero_point)
-        plain = self._weight()
-        plain = (plain.unsqueeze(2) if self._row else plain).contiguous()
-        weight = torch.ops.onednn.qconv_prepack(plain, epilogue.weight_scale, *x, *walk, list(shape))
+        weight = torch.ops.onednn.qconv_prepack(self._weight, epilogue.weight_scale, *x, *walk, list(shape))
         output = _output_of(epilogue)
         add: tuple[Any, ...] = ()
         if self._residual_dtype is not None and not self._adds_after:
@@ -277,7 +252,7 @@ class OnednnConv:
         packed = _Packed(
             before=(*x, weight, epilogue.weight_scale, _no_zero_points(epilogue)),
             after=(epilogue.bias, *walk, *output, *add, *_NO_ACTIVATION),
-            output_shape=(shape[0], len(plain), *unpadded.output_size(shape[2:])),
+            output_shape=(shape[0], self._weight.shape[0], *unpadded.output_size(shape[2:])),
         )
         if len(self._packed) >= _PACKED_SHAPES:
             self._packed.pop(next(iter(self._packed)), None)

@@ -109,7 +109,7 @@ class QuantizedConv(WeightedModule):
         onednn = self._onednn_refusal()
         if not onednn:
             residual_dtype = self.grid("residual").scheme.dtype if self.has_residual else None
-            return OnednnConv(lambda: weight, *arguments, residual_dtype)
+            return OnednnConv(weight, *arguments, residual_dtype)
         check_reference_may_run(self.unit or type(self).__name__, native, onednn)
         return self._by_reference(weight, geometry)
 

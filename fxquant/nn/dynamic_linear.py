@@ -90,7 +90,7 @@ class QuantizedDynamicLinear(WeightedModule):
             return DynamicLinear(weight, *arguments)
         onednn = onednn_refusal(self.weight_zero_point)
         if not onednn:
-            return DynamicOnednnLinear(lambda: weight, *arguments)
+            return DynamicOnednnLinear(weight, *arguments)
         check_reference_may_run(self.unit or type(self).__name__, native, onednn)
         return self._by_reference
 

@@ -86,7 +86,7 @@ class QuantizedLinear(WeightedModule):
             return NativeLinear(weight, *arguments)
         onednn = onednn_refusal(self.weight_zero_point)
         if not onednn:
-            return OnednnLinear(lambda: weight, *arguments)
+            return OnednnLinear(weight, *arguments)
         check_reference_may_run(self.unit or type(self).__name__, native, onednn)
         return self._by_reference(weight)
 

@@ -95,7 +95,7 @@ def test_conv(name: str, x_dtype: torch.dtype, x_zero_point: int, y_dtype: torch
     epilogue = epilogue_for(weight, y_dtype, **({} if conv.bias is not None else {"bias": None}))
     geometry, before = ConvGeometry.of(conv), x.clone()
 
-    got = OnednnConv(lambda: weight, x_dtype, x_zero_point, geometry, epilogue)(x)
+    got = OnednnConv(weight, x_dtype, x_zero_point, geometry, epilogue)(x)
 
     assert_within_contract(got, conv_reference(x, x_zero_point, weight, NO_ZERO_POINT, geometry, epilogue))
     assert torch.equal(x, before)
@@ -114,7 +114,7 @@ def test_conv_with_residual(name: str, residual_dtype: torch.dtype, y_dtype: tor
     epilogue = replace(base, residual_scale=base.y_scale * 0.71, residual_zero_point=11)
     before = residual.clone()
 
-    got = OnednnConv(lambda: weight, torch.uint8, 3, geometry, epilogue, residual_dtype)(x, residual)
+    got = OnednnConv(weight, torch.uint8, 3, geometry, epilogue, residual_dtype)(x, residual)
 
     assert_within_contract(got, conv_reference(x, 3, weight, NO_ZERO_POINT, geometry, epilogue, residual))
     assert torch.equal(residual, before)
@@ -132,7 +132,7 @@ def test_large_residuals_are_copied_into_memory_of_the_thread(monkeypatch: pytes
         (integers(torch.uint8, *shape, seed=seed), integers(torch.uint8, *shape, seed=seed + 50)) for seed in range(8)
     ]
     before = [residual.clone() for _, residual in inputs]
-    run = OnednnConv(lambda: weight, torch.uint8, 3, geometry, epilogue, torch.uint8)
+    run = OnednnConv(weight, torch.uint8, 3, geometry, epilogue, torch.uint8)
 
     with torch.inference_mode():
         run(*inputs[0])
@@ -155,7 +155,7 @@ def test_a_residual_that_broadcasts() -> None:
     epilogue = replace(base, residual_scale=base.y_scale, residual_zero_point=100)
     residual = integers(torch.uint8, shape[0], len(weight), 1, 1, seed=2)
 
-    got = OnednnConv(lambda: weight, torch.uint8, 3, geometry, epilogue, torch.uint8)(x, residual)
+    got = OnednnConv(weight, torch.uint8, 3, geometry, epilogue, torch.uint8)(x, residual)
 
     assert_within_contract(got, conv_reference(x, 3, weight, NO_ZERO_POINT, geometry, epilogue, residual))
 
@@ -168,7 +168,7 @@ def test_output_limits_narrower_than_the_dtype(limits: tuple[int, int]) -> None:
     epilogue = epilogue_for(weight, torch.uint8, quant_min=limits[0], quant_max=limits[1], y_zero_point=limits[0])
     geometry = ConvGeometry.of(conv)
 
-    got = OnednnConv(lambda: weight, torch.uint8, 3, geometry, epilogue)(x)
+    got = OnednnConv(weight, torch.uint8, 3, geometry, epilogue)(x)
 
     assert (int(got.min()), int(got.max())) == limits
     assert_within_contract(got, conv_reference(x, 3, weight, NO_ZERO_POINT, geometry, epilogue))
@@ -182,7 +182,7 @@ def test_linear(shape: tuple[int, ...], x_dtype: torch.dtype, y_dtype: torch.dty
     x, weight = integers(x_dtype, *shape), integers(torch.int8, 170, 300, seed=1)
     epilogue = epilogue_for(weight, y_dtype, quant_min=20)
 
-    got = OnednnLinear(lambda: weight, x_dtype, 7, epilogue)(x)
+    got = OnednnLinear(weight, x_dtype, 7, epilogue)(x)
 
     want = linear_reference(x, 7, weight, NO_ZERO_POINT, epilogue)
     if 0 in shape:
@@ -198,7 +198,7 @@ def test_one_weight_scale_for_all_channels() -> None:
     epilogue = epilogue_for(weight, torch.uint8, weight_scale=torch.tensor([0.006]))
     geometry = ConvGeometry.of(conv)
 
-    got = OnednnConv(lambda: weight, torch.uint8, 3, geometry, epilogue)(x)
+    got = OnednnConv(weight, torch.uint8, 3, geometry, epilogue)(x)
 
     assert_within_contract(got, conv_reference(x, 3, weight, NO_ZERO_POINT, geometry, epilogue))
 
@@ -215,7 +215,7 @@ def test_any_memory_order(order: str) -> None:
     }[order]
     geometry, epilogue = ConvGeometry.of(conv), epilogue_for(weight, torch.uint8)
 
-    got = OnednnConv(lambda: weight, torch.uint8, 3, geometry, epilogue)(given)
+    got = OnednnConv(weight, torch.uint8, 3, geometry, epilogue)(given)
 
     assert got.is_contiguous(memory_format=torch.channels_last)
     assert_within_contract(got, conv_reference(x, 3, weight, NO_ZERO_POINT, geometry, epilogue))
@@ -225,7 +225,7 @@ def test_any_memory_order(order: str) -> None:
 def test_weights_are_packed_once_per_shape_and_for_few_shapes() -> None:
     conv, _ = CONVS["1x1"]
     weight = integers(torch.int8, *conv.weight.shape, seed=1)
-    run = OnednnConv(lambda: weight, torch.uint8, 3, ConvGeometry.of(conv), epilogue_for(weight, torch.uint8))
+    run = OnednnConv(weight, torch.uint8, 3, ConvGeometry.of(conv), epilogue_for(weight, torch.uint8))
     sizes = [5, 6, 5, 7, 8, 9, 10]
 
     for size in sizes:
@@ -239,7 +239,7 @@ def test_threads_may_call_at_once() -> None:
     conv, shape = CONVS["1x1"]
     x, weight = integers(torch.uint8, *shape), integers(torch.int8, *conv.weight.shape, seed=1)
     geometry, epilogue = ConvGeometry.of(conv), epilogue_for(weight, torch.uint8)
-    run = OnednnConv(lambda: weight, torch.uint8, 3, geometry, epilogue)
+    run = OnednnConv(weight, torch.uint8, 3, geometry, epilogue)
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(run, [x] * 8))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -48,6 +51,18 @@ def test_bits_do_not_depend_on_threads(threads):
         torch.set_num_threads(before)
 
 
+def test_the_number_of_threads_may_change_from_run_to_run():
+    before = torch.get_num_threads()
+    program, x = program_of(image(0)), image(1)
+    wanted = chain(x)
+    try:
+        for threads in (2, 7, 1, 3, 7, 2):
+            torch.set_num_threads(threads)
+            assert torch.equal(program([x])[0], wanted)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_several_threads_may_run_one_program():
     program = program_of(image(0))
     inputs = [image(seed) for seed in range(8)]
@@ -55,6 +70,41 @@ def test_several_threads_may_run_one_program():
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda i: program([inputs[i % 8]])[0], range(40)))
     assert all(torch.equal(found[i], wanted[i % 8]) for i in range(40))
+
+
+def test_a_run_without_memory_is_an_error_and_later_ones_go_on():
+    """In a process of its own, whose memory is limited."""
+    subprocess.run([sys.executable, "-c", textwrap.dedent(WITHOUT_MEMORY)], check=True)
+
+
+WITHOUT_MEMORY = """
+    import resource, torch
+    from fxquant import kernels
+    from fxquant.errors import KernelError
+    from fxquant.kernels.recording import Recording
+
+    torch.set_num_threads(1)
+    entries, x = torch.arange(256).to(torch.uint8), torch.ones(1 << 26, dtype=torch.uint8)
+
+    def mean(x):
+        return kernels.mean(kernels.table(x, entries), [0], False, 1.0, 0, 1.0, 0, 0, 255)
+
+    recording = Recording()
+    recording.add_input(x)
+    program = recording.finish([recording.attempt(lambda: mean(x))])
+    del recording
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 24), resource.RLIM_INFINITY))
+    try:
+        program([x])
+    except KernelError as error:
+        assert "there is not enough memory to run a program" in str(error)
+        assert f"{program.arena_bytes} bytes more needed" in str(error)
+    else:
+        raise AssertionError("it ran")
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert program([x])[0] == 1
+"""
 
 
 def test_inputs_that_share_memory_make_no_program():
