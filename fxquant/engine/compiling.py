@@ -18,6 +18,7 @@ from fxquant.engine.plan import (
     Plan,
     ProgramStep,
     PythonStep,
+    Watch,
     Watched,
     WatchedPlace,
     geometry_of,
@@ -114,7 +115,7 @@ class _Compiler:
         )
         kept = self._settled.values
         settled = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
-        watched = (*self._places.values(), *self._watched.values(), *self._settled.watched)
+        watched: tuple[Watch, ...] = (*self._places.values(), *self._watched.values(), *self._settled.watched)
         return Plan(steps, len(self._place), unused, result, watched, settled)
 
     def _at(self, node: Node) -> int:

@@ -121,6 +121,9 @@ class WatchedTensor:
         return getattr(self.owner, self.name, None) is self.tensor and self.tensor._version == self.version
 
 
+Watch = WatchedPlace | Watched | WatchedTensor
+
+
 @dataclass(slots=True)
 class Plan:
     """Runs a graph step by step."""
@@ -130,7 +133,7 @@ class Plan:
     unused: tuple[tuple[int, ...], ...]
     """After each step: the places whose values nobody reads any more."""
     result: int
-    watched: tuple[WatchedPlace | Watched | WatchedTensor, ...]
+    watched: tuple[Watch, ...]
     settled: tuple[tuple[int, Any], ...] = ()
     """Places whose values are the same in each call, and these."""
     holds: bool = True
