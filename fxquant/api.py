@@ -138,6 +138,7 @@ def quantize(
     *,
     num_batches: int | None = None,
     progress: bool = True,
+    until_stable: bool = False,
     **same: Any,
 ) -> GraphModule:
     """Prepare, calibrate and convert in one call. The first batch serves as example.
@@ -149,6 +150,7 @@ def quantize(
         qconfig: As for :func:`prepare`, as are all further keywords.
         num_batches: Stop after so many.
         progress: Show a progress bar.
+        until_stable: As for :func:`calibrate`.
 
     Returns:
         The int8 model.
@@ -165,7 +167,8 @@ def quantize(
         batches = chain([first], data)
     args, kwargs = _example_of(model, first)
     prepared = prepare(model, args, qconfig, example_kwargs=kwargs, **same)
-    return convert(calibrate(prepared, batches, num_batches=num_batches, progress=progress))
+    calibrate(prepared, batches, num_batches=num_batches, progress=progress, until_stable=until_stable)
+    return convert(prepared)
 
 
 def _example_of(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -83,3 +83,15 @@ def test_something_else_than_a_quantizer(model, function):
         function(model)
     assert "takes what prepare" in str(caught.value)
     assert "got:      Net" in str(caught.value)
+
+
+def test_quantize_until_ranges_have_settled(model):
+    taken = []
+
+    def endless():
+        while True:
+            taken.append(len(taken))
+            yield torch.ones(2, 3, 8, 8).index_fill(0, torch.tensor([0]), -1.0)
+
+    fxq.quantize(model, endless(), until_stable=True, progress=False)
+    assert len(taken) == 8
