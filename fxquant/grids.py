@@ -69,7 +69,7 @@ def grids_of(
     if missing and not allow_uncalibrated:
         raise CalibrationError(
             f"{len(missing)} values have no range: no calibration batch held a finite number for them",
-            got=listing(list(places_of(missing, gm, plan).values())),
+            got=listing([str(place) for place in places_of(missing, gm, plan).values()]),
             hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
             "convert(..., allow_uncalibrated=True) makes a shell to load a state dict into",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from torch.fx import GraphModule
 
@@ -11,7 +12,24 @@ from fxquant.plan import QuantPlan
 from fxquant.spec import TensorRef
 
 
-def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> dict[TensorRef, str]:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a value is called, and who makes and reads it."""
+
+    name: str
+    uses: tuple[str, ...]
+    """Paths of modules, each with ``output`` or ``input``; the one that makes it is first."""
+
+    @property
+    def short(self) -> str:
+        """The module that makes it, or else the first that reads it; the name where there is none."""
+        return self.uses[0] if self.uses else self.name
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self.uses)})" if self.uses else self.name
+
+
+def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> dict[TensorRef, Place]:
     """Each value's name, and the paths of the modules that make and read it: ``relu (conv output, fc input)``.
 
     A unit that stands at top level is called by the name of its last node.
@@ -24,8 +42,4 @@ def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> di
         for role, ref in unit.roles.items():
             if ref in made:
                 (made if role == "y" else read)[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
-    found = {}
-    for ref in made:
-        uses = list(dict.fromkeys(made[ref] + read[ref]))
-        found[ref] = f"{ref.name} ({', '.join(uses)})" if uses else ref.name
-    return found
+    return {ref: Place(ref.name, tuple(dict.fromkeys(made[ref] + read[ref]))) for ref in made}

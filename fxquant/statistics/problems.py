@@ -15,7 +15,8 @@ from fxquant.observers.histogram import HistogramObserver
 from fxquant.spec import TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
 from fxquant.statistics.collected import Statistics
-from fxquant.statistics.range_history import FEWEST_BATCHES
+from fxquant.statistics.places import Place
+from fxquant.statistics.range_history import FEWEST_BATCHES, TOLERANCE
 
 Kind = Literal["unseen", "NaN, inf", "constant", "outlier", "dead", "moving"]
 
@@ -116,11 +117,16 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
 
 def by_severity(problems: Sequence[Problem], order: Mapping[str, int]) -> list[Problem]:
     """The worst first; of equals, what comes first in the graph."""
-    return sorted(problems, key=lambda each: (SEVERITY.index(each.kind), -each.harm, order[each.name]))
+
+    def rank(problem: Problem) -> tuple[int, float, int]:
+        few = problem.kind == "dead" and not problem.warned  # most networks have some, and lose nothing by them
+        return len(SEVERITY) if few else SEVERITY.index(problem.kind), -problem.harm, order[problem.name]
+
+    return sorted(problems, key=rank)
 
 
 def warn_of_problems(
-    found: Mapping[str, Problem], places: Mapping[TensorRef, str], known: set[tuple[str, str]]
+    found: Mapping[str, Problem], places: Mapping[TensorRef, Place], known: set[tuple[str, str]]
 ) -> None:
     """One warning for each kind of problem, with a line for each value, the worst first; what is ``known`` is left out.
 
@@ -202,10 +208,10 @@ def _moving(name: str, course: Sequence[tuple[int, float, float]], batches: int)
     if batches < FEWEST_BATCHES:
         return None
     low, high = course[-1][1:]
-    half = next(((a, b) for at, a, b in course if 2 * at >= batches), (low, high))
-    text = f"[{half[0]:.4g}, {half[1]:.4g}] after half of {batches} batches, then [{low:.4g}, {high:.4g}]"
-    moved = max(abs(low - half[0]), abs(high - half[1])) / (_width(low, high) or 1.0)
-    return Problem(name, "moving", text, moved)
+    moves = [(max(abs(a - low), abs(b - high)) / _width(low, high), at, a, b) for at, a, b in course[:-1]]
+    harm, at, a, b = [move for move in moves if move[0] > TOLERANCE][-1]
+    text = f"[{a:.4g}, {b:.4g}] after {at} of {batches} batches, then [{low:.4g}, {high:.4g}]"
+    return Problem(name, "moving", text, harm)
 
 
 def _widths(channels: ChannelExtremes) -> Tensor:

@@ -16,7 +16,7 @@ from fxquant.fake_quantize.base import observer_in
 from fxquant.plan import QuantPlan
 from fxquant.spec import QParams, TensorRef
 from fxquant.statistics.collected import Statistics
-from fxquant.statistics.places import places_of
+from fxquant.statistics.places import Place, places_of
 from fxquant.statistics.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
 from fxquant.statistics.shares import USUAL, Shares, shares_of
 
@@ -42,7 +42,7 @@ class CalibrationRow:
 
     name: str
     """Of the value: ``prepared.observers[name]`` has measured it."""
-    place: str
+    place: Place
     """The name, and the modules that make and read the value."""
     low: float
     """Smallest value seen, in real units; inf if there was none."""
@@ -116,7 +116,7 @@ class CalibrationReport:
         return "\n".join([text, *more, LEGEND, self._summary(), *sentences[:SENTENCES]])
 
     def _repr_html_(self) -> str:
-        table = [(row.place, *_cells(row, self.batches)[1:]) for row in self.rows]
+        table = [(str(row.place), *_cells(row, self.batches)[1:]) for row in self.rows]
         html = tabulate(table, headers=HEAD, disable_numparse=True, tablefmt="html")
         return f"<p>{self._summary()}</p>{html}"
 
@@ -172,7 +172,7 @@ class _History:
 def _row(
     index: int,
     ref: TensorRef,
-    place: str,
+    place: Place,
     observers: Mapping[str, Any],
     statistics: Statistics,
     history: _History,
@@ -235,7 +235,7 @@ def _cells(row: CalibrationRow, batches: int) -> tuple[str, ...]:
     settled = "no" if row.settled_after > batches / 2 else f"{row.settled_after}"
     if batches and not row.settled and row.settled_after <= batches / 2:
         settled = f"{row.settled_after}?"
-    return row.place, seen, grid, settled, *shares, dead, row.problem.kind if row.problem else ""
+    return row.place.short, seen, grid, settled, *shares, dead, row.problem.kind if row.problem else ""
 
 
 def _percent(share: float) -> str:

@@ -7,7 +7,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.spec import TensorRef
-from fxquant.statistics.places import places_of
+from fxquant.statistics.places import Place, places_of
 
 
 def test_a_value_is_named_by_what_makes_and_reads_it():
@@ -15,10 +15,12 @@ def test_a_value_is_named_by_what_makes_and_reads_it():
     prepared = fxq.prepare(model, torch.randn(2, 4))
     refs = [TensorRef("input_1"), TensorRef("_1"), TensorRef("_3")]
     found = places_of(refs, prepared.graph_module, prepared.plan)
-    assert list(found.values()) == ["input_1 (0 input)", "_1 (0 output, 2 input)", "_3 (3 output)"]
+    assert [str(place) for place in found.values()] == ["input_1 (0 input)", "_1 (0 output, 2 input)", "_3 (3 output)"]
+    assert [place.short for place in found.values()] == ["0 input", "0 output", "3 output"]
 
 
 def test_a_value_that_no_unit_knows_is_its_name():
     prepared = fxq.prepare(nn.Linear(4, 4).eval(), torch.randn(2, 4))
     ref = TensorRef("elsewhere")
-    assert places_of([ref], prepared.graph_module, prepared.plan) == {ref: "elsewhere"}
+    assert places_of([ref], prepared.graph_module, prepared.plan) == {ref: Place("elsewhere", ())}
+    assert Place("elsewhere", ()).short == str(Place("elsewhere", ())) == "elsewhere"

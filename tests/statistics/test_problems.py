@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning
-from fxquant.statistics.problems import ADVICE
+from fxquant.statistics.problems import ADVICE, Problem, by_severity
 
 
 class Net(nn.Module):
@@ -169,7 +169,7 @@ def test_ranges_that_still_move_are_shown_as_they_were_and_are(model):
         fxq.calibrate(prepared, data, progress=False)
     message = str(caught[0].message)
     assert "x (stem input): [-" in message
-    assert "after half of 10 batches, then [-" in message
+    assert "after 6 of 10 batches, then [-" in message
     assert "until_stable=True" in message
 
 
@@ -198,3 +198,10 @@ def test_an_outlier_that_the_observer_clips_leaves_the_others_their_steps(model)
     prepared, messages = calibrated(model, data, qconfig=qconfig)
     assert messages == []
     assert prepared.calibration_report()["x"].grid[1] < 10
+
+
+def test_a_few_dead_channels_come_after_ranges_that_move():
+    moving, few = Problem("a", "moving", "", 0.1), Problem("b", "dead", "", 0.1, warned=False)
+    many, outlier = Problem("c", "dead", "", 0.9), Problem("d", "outlier", "", 40.0)
+    order = {"a": 3, "b": 0, "c": 1, "d": 2}
+    assert [each.name for each in by_severity([moving, few, many, outlier], order)] == ["d", "c", "a", "b"]

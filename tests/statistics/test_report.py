@@ -39,7 +39,7 @@ def test_the_table_fits_a_terminal_and_names_the_worst_first(prepared):
         "dead",
         "problem",
     ]
-    assert table.splitlines()[2].startswith("input_1 (0 input)")
+    assert table.splitlines()[2].startswith("0 input ")
     assert re.search(r"8 batches: \d of 3 ranges have settled, 3 values have a problem\.", below)
     assert "NaN, inf: input_1 (0 input): 1 values, first in batch 2" in below
 
