@@ -31,12 +31,12 @@ inline Tensor conv_cpu(const Conv& c) {
                       c.grid};
   const ConvShape& s = c.shape;
   if (!s.depthwise() && prefers_brgemm(s.rows(), s.bundle_channels(), s.pieces() * s.piece())) {
-    const BrgemmTasks tasks(s);
-    launch(args, tasks.count, tasks.grain,
-           [](const ConvArgs& a, int64_t begin, int64_t end, void* scratch) {
+    const BrgemmConvArgs whole(args, torch::stable::get_num_threads());
+    launch(whole, whole.tasks(), whole.grain(),
+           [](const BrgemmConvArgs& a, int64_t begin, int64_t end, void* scratch) {
              FXQ_VNNI_LOOP(conv_brgemm_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
            },
-           tasks.scratch());
+           whole.scratch());
     return c.y;
   }
   launch(args, args.tasks(), args.grain(),

@@ -25,7 +25,8 @@ struct Gathered {
   int64_t rows;
   int64_t line;
 
-  Gathered(uint8_t* memory, int64_t room, int64_t depth) : to(memory), rows(room), line(gathered_line(depth)) {}
+  Gathered(uint8_t* memory, int64_t room, int64_t depth)
+      : to(memory + (-reinterpret_cast<uintptr_t>(memory)) % kCacheLine), rows(room), line(gathered_line(depth)) {}
 
   Operand operand(int64_t row) const { return {to + row * line, line, rows * line}; }
 

@@ -9,20 +9,16 @@ namespace FXQ_ISA {
 namespace {
 
 struct Walk {
-  const ConvArgs& a;
-  const BrgemmTasks tasks;
+  const BrgemmConvArgs& a;
+  const int64_t depth;
   const Epilogue epilogue;
   Gathered gathered;
   Strip strip;
   alignas(64) int32_t sums[kProductRows * kProductColumns];
   alignas(64) int32_t start[kProductColumns];
 
-  Walk(const ConvArgs& args, uint8_t* scratch)
-      : a(args),
-        tasks(args.shape),
-        epilogue(args),
-        gathered(scratch, kGatheredRows, tasks.depth),
-        strip(args) {}
+  Walk(const BrgemmConvArgs& args, uint8_t* scratch)
+      : a(args), depth(args.depth()), epilogue(args), gathered(scratch, args.strip_rows, depth), strip(args) {}
 
   // What `count` pixels from `row` on read of a bundle, where it lies if that is how it is wanted.
   Operand find(int64_t row, int64_t count, int64_t bundle) {
@@ -63,7 +59,7 @@ struct Walk {
     for (int64_t c = 0; c < width * kPanel; ++c) start[c] = c < left ? a.start[channel + c] : 0;
     for (int64_t r = 0; r < count; r += kProductRows) {
       const int64_t some = count - r < kProductRows ? count - r : kProductRows;
-      multiply_block(some, width * kPanel, tasks.depth, {x.at + r * x.line, x.line, x.chunk}, weight, sums);
+      multiply_block(some, width * kPanel, depth, {x.at + r * x.line, x.line, x.chunk}, weight, sums);
       switch (width) {
         case 1: finish<1>(row + r, some, channel, left); break;
         case 2: finish<2>(row + r, some, channel, left); break;
@@ -74,23 +70,24 @@ struct Walk {
   }
 
   void run(int64_t begin, int64_t end) {
+    const int64_t bundles = a.shape.bundles(), blocks = a.shape.blocks();
     Operand x{};
     int64_t found = -1;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t bundle = i / tasks.blocks % tasks.bundles;
-      const int64_t row = i / (tasks.blocks * tasks.bundles) * kGatheredRows;
+      const int64_t bundle = i / blocks % bundles;
+      const int64_t row = i / (blocks * bundles) * a.strip_rows;
       const int64_t rest = a.shape.rows() - row;
-      const int64_t count = rest < kGatheredRows ? rest : kGatheredRows;
-      if (i / tasks.blocks != found) x = find(row, count, bundle);
-      found = i / tasks.blocks;
-      block(x, row, count, bundle, i % tasks.blocks);
+      const int64_t count = rest < a.strip_rows ? rest : a.strip_rows;
+      if (i / blocks != found) x = find(row, count, bundle);
+      found = i / blocks;
+      block(x, row, count, bundle, i % blocks);
     }
   }
 };
 
 }  // namespace
 
-void conv_brgemm_loop(const ConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
+void conv_brgemm_loop(const BrgemmConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
   Walk(args, scratch).run(begin, end);
   brgemm_release();
 }
