@@ -1,8 +1,9 @@
 """Each convolution and linear layer of a network by itself: where the time of int8 inference goes.
 
-For every distinct layer: fxquant's kernel, the framework's oneDNN operator, and two limits that no kernel can beat:
-what the products take at the rate of ``vpdpbusd`` alone, and what a copy of as many bytes takes as the layer reads and
-writes. Microseconds, medians; a layer counts as often as the network has it in the sum.
+For every distinct layer: fxquant's kernel, the same where the framework's brgemm multiplies (or does not, on a CPU with
+AMX, where it is what runs), the framework's oneDNN operator, and two limits that no kernel can beat: what the products
+take at the rate of ``vpdpbusd`` alone, and what a copy of as many bytes takes as the layer reads and writes.
+Microseconds, medians; a layer counts as often as the network has it in the sum.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.library import available_isas, native_status, use_isa
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.onednn import OnednnConv, OnednnLinear, onednn_status
 
 MODELS = ("resnet50", "resnet18", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "googlenet")
 X_ZERO_POINT = 3
+OTHER = "avx512_vnni" if native_status().cpu_isa == "brgemm" else "brgemm"
+"""Of who multiplies large products, fxquant's loops or the framework's brgemm, the one that does not by itself."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Row:
     layer: str
     count: int
     native: float
+    other: float | None
+    """The same with the instruction set ``OTHER``."""
     onednn: float | None
     products: float | None
     copy: float
@@ -97,8 +103,8 @@ def measure(layer: Layer, count: int, batch: int, rate: float | None, rounds: in
     target = torch.zeros_like(source)
     ms = interleaved_medians({**calls, "copy": lambda: target.copy_(source)}, rounds)
     limit = None if rate is None else 1e6 * products / rate
-    onednn = 1e3 * ms["onednn"] if "onednn" in ms else None
-    return Row(layer.name, count, 1e3 * ms["native"], onednn, limit, 1e3 * ms["copy"])
+    other, onednn = (1e3 * ms[name] if name in ms else None for name in ("other", "onednn"))
+    return Row(layer.name, count, 1e3 * ms["native"], other, onednn, limit, 1e3 * ms["copy"])
 
 
 def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor]], int, int]:
@@ -131,14 +137,31 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
     runs = {name: make() for name, make in makers.items()}
     results = runs["native"](x).numel()
     calls = {name: (lambda run=run: run(x)) for name, run in runs.items()}
+    if OTHER in available_isas():
+        calls["other"] = lambda: with_other(runs["native"], x)
     return calls, products * results, x.numel() + weight.numel() + results
+
+
+def with_other(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with use_isa(OTHER):
+        return run(x)
 
 
 def table(rows: list[Row]) -> Iterator[list[object]]:
     for row in rows:
         limit = max(row.products or 0.0, row.copy)
         ratio = None if row.onednn is None else row.onednn / row.native
-        yield [row.layer, row.count, row.native, row.onednn, ratio, row.products, row.copy, limit / row.native]
+        yield [
+            row.layer,
+            row.count,
+            row.native,
+            row.other,
+            row.onednn,
+            ratio,
+            row.products,
+            row.copy,
+            limit / row.native,
+        ]
 
 
 def total(rows: list[Row]) -> Row:
@@ -149,11 +172,11 @@ def total(rows: list[Row]) -> Row:
     native, copy = (sum(row.count * value for row, value in zip(rows, values, strict=True)) for values in (
         [row.native for row in rows], [row.copy for row in rows]
     ))  # fmt: skip
-    onednn, products = summed([row.onednn for row in rows]), summed([row.products for row in rows])
-    return Row("all", sum(row.count for row in rows), native, onednn, products, copy)
+    other, onednn, products = (summed([getattr(row, name) for row in rows]) for name in ("other", "onednn", "products"))
+    return Row("all", sum(row.count for row in rows), native, other, onednn, products, copy)
 
 
-HEADERS = ("count", "native", "oneDNN", "times faster", "products", "copy", "limit / native")
+HEADERS = ("count", "native", OTHER, "oneDNN", "times faster", "products", "copy", "limit / native")
 
 
 def main() -> None:
