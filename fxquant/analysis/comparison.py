@@ -11,6 +11,8 @@ from tabulate import tabulate
 
 from fxquant.analysis.deviation import Deviation
 from fxquant.analysis.naming import short_line, shortened
+from fxquant.errors import UnknownNameError
+from fxquant.registry import did_you_mean
 
 WIDTH = 100
 """No line of the table is wider."""
@@ -96,11 +98,16 @@ class Comparison:
         return self.rows[:count]
 
     def __getitem__(self, name: str) -> LayerComparison:
-        """The row of a module's path, or of a node."""
+        """The row of a module's path, or of a node.
+
+        Raises:
+            UnknownNameError: there is none; the message shows the nearest.
+        """
         for row in self.rows:
             if name in (row.name, row.module, row.unit):
                 return row
-        raise KeyError(name)
+        known = [row.name for row in self.rows]
+        raise UnknownNameError("no layer of that name was compared", got=repr(name), hint=did_you_mean(name, known))
 
     def __str__(self) -> str:
         shown = self.rows[:SHOWN]

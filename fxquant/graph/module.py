@@ -22,6 +22,9 @@ from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, REGU
 _KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, "stack_trace")
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
 
+STACK = "nn_module_stack"
+"""Key of ``node.meta``, torch's own: the modules that called each other when the node was traced."""
+
 
 ENGINE = "_engine"
 """Attribute of a converted module: what runs its graph, in place of the generated code. It is called with the module,
@@ -156,8 +159,14 @@ def _record(node: Node) -> _Record:
         _with_names(node.args),
         _with_names(node.kwargs),
         node.type,
-        {key: node.meta[key] for key in _KEPT_META if key in node.meta},
+        {key: node.meta[key] for key in _KEPT_META if key in node.meta} | _modules_around(node),
     )
+
+
+def _modules_around(node: Node) -> dict[str, Any]:
+    """Paths of the modules in whose ``forward`` the node stands; their types may be none that pickle can find."""
+    stack = node.meta.get(STACK) or {}
+    return {STACK: {key: (path, None) for key, (path, _) in stack.items()}} if stack else {}
 
 
 def _with_names(arguments: Any) -> Any:

@@ -6,6 +6,7 @@ import pytest
 
 from fxquant.analysis.comparison import WIDTH, Comparison, LayerComparison, Unmatched, sorted_by_harm
 from fxquant.analysis.deviation import Deviation
+from fxquant.errors import UnknownNameError
 
 
 def row(name: str, lost: float, place: int = 0, fault: str = "", overrun: float = 0.0) -> LayerComparison:
@@ -54,8 +55,13 @@ def test_rows_are_found_by_name_and_in_order() -> None:
     assert found["a"].harm == 0.1
     assert found.worst(1) == (found["b"],)
     assert len(found) == 2
-    with pytest.raises(KeyError):
-        found["c"]
+    with pytest.raises(UnknownNameError) as refusal:
+        found["bb"]
+    assert str(refusal.value).splitlines() == [
+        "no layer of that name was compared",
+        "  got:      'bb'",
+        "  hint:     did you mean 'b'?",
+    ]
 
 
 def test_many_rows_are_cut_in_print_and_whole_in_html() -> None:

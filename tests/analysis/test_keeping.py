@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -53,6 +55,24 @@ def test_a_unit_that_is_kept_is_no_unit_and_its_parts_are_none(prepared: fxq.Qua
         again = fxq.prepare(Net().eval(), torch.randn(2, 4, 5), mapping)
         nodes = next(unit.nodes for unit in prepared.plan.units if unit.root == root)
         assert not {name for unit in again.plan.units for name in unit.nodes} & set(nodes)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) + x
+
+
+def test_what_was_pickled_knows_where_functions_are_called() -> None:
+    prepared = fxq.prepare(nn.Sequential(Block(), Block()).eval(), torch.randn(2, 4))
+    again = pickle.loads(pickle.dumps(prepared))
+    units = prepared.plan.units
+    expected = addresses(prepared.graph_module, units, prepared.config)
+    assert addresses(again.graph_module, units, again.config) == expected
+    assert [address.module_name for address in expected["add_1"]] == ["1"]
 
 
 def test_a_rule_of_the_strongest_kind_is_replaced() -> None:
