@@ -92,11 +92,10 @@ def native_cpu(status: NativeStatus) -> Finding:
 
 def tiles(status: NativeStatus) -> str:
     """Which instructions multiply large int8 products, and why."""
-    if status.tiles_refusal:
-        return f"no AMX tiles: {status.tiles_refusal}"
     if status.cpu_isa != "brgemm":
-        return f"no AMX tiles: {status.cpu_isa} was asked for"
-    return "large int8 products by oneDNN's brgemm on AMX tiles"
+        return f"no AMX tiles: {status.tiles_refusal or f'{status.cpu_isa} was asked for'}"
+    without = f", without AMX tiles: {status.tiles_refusal}" if status.tiles_refusal else " on AMX tiles"
+    return f"large int8 products by oneDNN's brgemm{without}"
 
 
 def native_cuda(status: NativeStatus, available: bool) -> Finding:

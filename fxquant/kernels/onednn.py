@@ -60,7 +60,7 @@ def refusal(settings: Settings, environ: Mapping[str, str]) -> str:
     """Why the oneDNN operators are not used under these settings and this environment; empty if they are."""
     if settings.kernels == "reference":
         return "FXQUANT_KERNELS=reference"
-    if settings.cpu_isa not in ("auto", "avx512_vnni"):
+    if settings.cpu_isa not in ("auto", "avx512_vnni", "brgemm"):
         return f"FXQUANT_CPU_ISA={settings.cpu_isa} has no VNNI, without which the oneDNN operators saturate"
     for variable in _ISA_VARIABLES:
         if environ.get(variable, "").upper() in _WITHOUT_VNNI:

@@ -55,6 +55,11 @@ def test_native_cpu_kernels() -> None:
     assert doctor.native_cpu(without).fact == "using avx512_vnni; no AMX tiles: this CPU has no AMX"
     tiles = replace(best, cpu_isa="brgemm", best_cpu_isa="brgemm")
     assert doctor.native_cpu(tiles).fact == "using brgemm; large int8 products by oneDNN's brgemm on AMX tiles"
+    forced = replace(without, cpu_isa="brgemm")
+    assert doctor.native_cpu(forced).fact == (
+        "using brgemm (the best here is avx512_vnni); large int8 products by oneDNN's brgemm, without AMX tiles: "
+        "this CPU has no AMX"
+    )
     lowered = replace(tiles, cpu_isa="avx2")
     assert doctor.native_cpu(lowered).fact == "using avx2 (the best here is brgemm); no AMX tiles: avx2 was asked for"
     chosen = doctor.native_cpu(status(reason="FXQUANT_KERNELS=reference"))

@@ -277,7 +277,10 @@ def test_refusals_say_why(settings: Settings, environ: dict[str, str], reason: s
 
 
 @needs_onednn
-@pytest.mark.parametrize("settings", [Settings(), Settings(kernels="native"), Settings(cpu_isa="avx512_vnni")])
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(), Settings(kernels="native"), Settings(cpu_isa="avx512_vnni"), Settings(cpu_isa="brgemm")],
+)
 def test_no_refusal_where_vnni_may_be_used(settings: Settings) -> None:
     assert refusal(settings, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}) == ""
 
