@@ -22,7 +22,7 @@ from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.base import QuantizedModule
 from fxquant.noise import ROUNDINGS, UnitNoise, evaluate, float_values, integers, real, unit_noise
 from fxquant.plan import QuantPlan, QuantUnit
-from fxquant.spec import QParams
+from fxquant.spec import QParams, TensorRef
 
 NEAR = 1e-3
 """Steps from a rounding boundary within which float32 sums of the simulation may round the other way."""
@@ -189,7 +189,15 @@ def _read_by(
         return {ref.name: real(x, plan.qparams[ref]) for ref, x in zip(refs, inputs, strict=True)}
     there = simulated.all_input_nodes
     unrounded = [arg.all_input_nodes[0] if isinstance(module_of(arg), ROUNDINGS) else arg for arg in there]
-    return {arg.name: values[given] for arg, given in zip(unrounded, node.all_input_nodes, strict=True)}
+    return {
+        arg.name: values[given] if values[given].is_floating_point() else real(values[given], _grid_of(arg, plan))
+        for arg, given in zip(unrounded, node.all_input_nodes, strict=True)
+    }
+
+
+def _grid_of(node: Node, plan: QuantPlan) -> QParams | None:
+    """The grid of a value; None for integers that are no such, indices say."""
+    return plan.qparams.get(TensorRef(node.name))
 
 
 def _run(gm: GraphModule, bound: Mapping[str, Any]) -> dict[Node, Any]:

@@ -32,6 +32,9 @@ class AsCalled:
     """A module that takes the float module's place, and is called with the very same arguments: none is on a grid."""
 
     build: Build
+    or_stored: bool = False
+    """True: where a unit made the first argument as integers, the module gets these, and ``build`` their grid as ``x``.
+    """
 
 
 Accepts = Callable[[QScheme], str | None]

@@ -29,6 +29,7 @@ from fxquant.nn import (
     QuantizedEmbedding,
     QuantizedEmbeddingBag,
     QuantizedInterpolate,
+    QuantizedLayerNorm,
     QuantizedLinear,
     QuantizedMatmul,
     QuantizedMaximum,
@@ -38,6 +39,7 @@ from fxquant.nn import (
     QuantizedMul,
     QuantizedPad,
     QuantizedPReLU,
+    QuantizedSoftmax,
     QuantizedStack,
     QuantizedSub,
     QuantizedSum,
@@ -53,6 +55,7 @@ from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
 from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
 from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY_LINEAR
 from fxquant.patterns.matmul import MATMUL_PATTERNS
+from fxquant.patterns.normalize import softmax_arguments
 from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.pool import EXTREMA, PICKS
 from fxquant.patterns.rescale import RESCALE, factor_of
@@ -288,6 +291,16 @@ def prelu(unit: UnitView) -> nn.Module:
     return QuantizedPReLU(slopes, x, y)
 
 
+def softmax(unit: UnitView) -> nn.Module:
+    node = unit.nodes["softmax"]
+    safe = node.target is torch._safe_softmax
+    return QuantizedSoftmax(softmax_arguments(node)[0], unit.qparams["y"], unit.qparams.get("x"), safe)
+
+
+def layer_norm(unit: UnitView) -> nn.Module:
+    return QuantizedLayerNorm(unit.modules["norm"], unit.qparams["y"], unit.qparams.get("x"))
+
+
 def interpolate(unit: UnitView) -> nn.Module:
     arguments: Any = unit.nodes["interpolation"].args
     _, size, scale_factor, *how = arguments
@@ -350,6 +363,8 @@ CPU = register_backend(
             LoweringRule(names_of(WEIGHT_ONLY_LINEAR), AsCalled(weight_only_linear)),
             LoweringRule(("embedding",), AsCalled(embedding), weight=byte_table),
             LoweringRule(("embedding_bag",), AsCalled(embedding_bag), weight=byte_table),
+            LoweringRule(("attention_weights", "softmax"), AsCalled(softmax, or_stored=True), byte_activation),
+            LoweringRule(("layer_norm",), AsCalled(layer_norm, or_stored=True), byte_activation),
             LoweringRule(names_of(MATMUL_PATTERNS), matmul, byte_activation, float_result=True),
             LoweringRule(("add_act", "add"), add, byte_activation),
             LoweringRule(("sub_act", "sub"), sub, byte_activation),

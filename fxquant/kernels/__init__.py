@@ -28,6 +28,7 @@ from fxquant.kernels.fake_quantize_learnable import (
 )
 from fxquant.kernels.fused_moving_avg_obs_fake_quant import fused_moving_avg_obs_fake_quant
 from fxquant.kernels.histogram import histogram
+from fxquant.kernels.layer_norm import layer_norm
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear import linear
 from fxquant.kernels.matmul import matmul
@@ -38,6 +39,7 @@ from fxquant.kernels.mul import mul
 from fxquant.kernels.prelu import prelu
 from fxquant.kernels.quantize import quantize
 from fxquant.kernels.resample2d import resample2d
+from fxquant.kernels.softmax import softmax
 from fxquant.kernels.table import table
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "fake_quantize_per_tensor_affine_cachemask_backward",
     "fused_moving_avg_obs_fake_quant",
     "histogram",
+    "layer_norm",
     "linear",
     "matmul",
     "max_pool2d",
@@ -77,5 +80,6 @@ __all__ = [
     "prelu",
     "quantize",
     "resample2d",
+    "softmax",
     "table",
 ]

@@ -21,6 +21,7 @@ RECORDED = frozenset(
         "avg_pool2d",
         "cat",
         "conv2d",
+        "layer_norm",
         "linear",
         "matmul",
         "max_pool2d",
@@ -28,6 +29,7 @@ RECORDED = frozenset(
         "mul",
         "prelu",
         "resample2d",
+        "softmax",
         "table",
     )
 )

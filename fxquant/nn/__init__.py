@@ -10,6 +10,7 @@ from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.matmul import QuantizedMatmul
 from fxquant.nn.moves import QuantizedPad
+from fxquant.nn.normalize import QuantizedLayerNorm, QuantizedSoftmax
 from fxquant.nn.picks import QuantizedMaximum, QuantizedMaxValues
 from fxquant.nn.pool import (
     QuantizedAdaptiveAvgPool1d,
@@ -45,6 +46,7 @@ __all__ = [
     "QuantizedEmbedding",
     "QuantizedEmbeddingBag",
     "QuantizedInterpolate",
+    "QuantizedLayerNorm",
     "QuantizedLinear",
     "QuantizedMatmul",
     "QuantizedMaxPool2d",
@@ -55,6 +57,7 @@ __all__ = [
     "QuantizedMul",
     "QuantizedPReLU",
     "QuantizedPad",
+    "QuantizedSoftmax",
     "QuantizedStack",
     "QuantizedSub",
     "QuantizedSum",

@@ -12,6 +12,7 @@ from fxquant.patterns.pattern import Match, Output
 
 LONELY = "neither what makes its input nor what reads its output is quantized"
 UNREAD = "nothing reads its output"
+REAL = "it gives real numbers, since some of what reads it takes these"
 
 
 class Boundaries:
@@ -19,7 +20,7 @@ class Boundaries:
 
     What multiplies and accumulates is what integers are there for, and so are a user's handlers; what the model gives
     out is quantized because the user asked for it. Other matches are light: they are kept where their integers reach
-    one of these, through other light ones.
+    one of these, through other light ones. What takes real numbers is kept where nothing but integers is read of it.
 
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
@@ -66,6 +67,8 @@ class Boundaries:
         if found.pattern.multiplies or found.pattern.handler is not None:
             return True
         root = found.nodes[-1]
+        if not found.inputs:  # the real result is there, and better
+            return bool(_readers(root)) and all(self._takes_integers(reader) for reader in _readers(root))
         return any(
             root in computed if reader.op == "output" else self._takes_integers(reader) for reader in _readers(root)
         )
@@ -87,6 +90,8 @@ class Boundaries:
 
     def _reason(self, root: Node) -> str:
         readers = _readers(root)
+        if any(self._takes_integers(reader) for reader in readers):
+            return REAL
         if any(reader.op == "output" for reader in readers):
             return LONELY
         if not readers:

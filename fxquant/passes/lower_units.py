@@ -111,12 +111,17 @@ class _Lowering:
                 )
                 node.target = rule.build.function if isinstance(rule.build, KeepAs) else node.target
             else:
-                module = self._build(unit, rule.build, self._view(unit))
+                stored = self._stored_argument(root, rule.build)
+                module = self._build(unit, rule.build, self._view(unit, stored))
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _home(members), module, instead_of=members)
                 _named(module, target)
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
-                arguments = (root.args, root.kwargs) if isinstance(rule.build, AsCalled) else ((*inputs, *computed), {})
+                if isinstance(rule.build, AsCalled):
+                    first = root.args[:1] if stored is None else (self.integers[stored.name],)
+                    arguments: Any = ((*first, *root.args[1:]), root.kwargs)
+                else:
+                    arguments = ((*inputs, *computed), {})
                 node = self.gm.graph.call_module(target, *arguments)
         self._results_of(unit)[unit.root] = self.made[unit.root] = node
 
@@ -189,7 +194,15 @@ class _Lowering:
         dtype = self.plan.qparams[ref].scheme.dtype
         node.meta = {**source.meta, **node.meta, VALUE: None if info is None else replace(info, dtype=dtype)}
 
-    def _view(self, unit: QuantUnit) -> UnitView:
+    def _stored_argument(self, root: Node, build: Build | AsCalled) -> TensorRef | None:
+        """The first argument of a call, if it may be integers and a unit made it so."""
+        first = root.args[0] if root.args else None
+        if not isinstance(build, AsCalled) or not build.or_stored or not isinstance(first, Node):
+            return None
+        made = any(unit.root == first.name and "y" in unit.roles for unit in self.plan.units)
+        return TensorRef(first.name) if made else None
+
+    def _view(self, unit: QuantUnit, stored: TensorRef | None) -> UnitView:
         nodes = {capture: self.nodes[name] for capture, name in unit.captures.items()}
         act = nodes.get("act")
         return UnitView(
@@ -197,7 +210,11 @@ class _Lowering:
             inputs=unit.inputs,
             nodes=nodes,
             modules={capture: module for capture, node in nodes.items() if (module := module_of(node)) is not None},
-            qparams={role: self.plan.qparams[ref] for role, ref in unit.roles.items() if ref in self.plan.qparams},
+            qparams={
+                role: self.plan.qparams[ref]
+                for role, ref in {**unit.roles, **({} if stored is None else {"x": stored})}.items()
+                if ref in self.plan.qparams
+            },
             activation=clamp_of(act) if act is not None and act.target in CLAMPS else None,
             per_call={
                 role: policy

@@ -46,10 +46,10 @@ _REASONS: dict[str, tuple[Any, ...]] = {
     OWN_STATISTICS: (
         *(F.layer_norm, F.group_norm, F.instance_norm, F.local_response_norm, F.normalize, F.rms_norm),
         *(torch.layer_norm, torch.group_norm, torch.instance_norm, torch.rms_norm),
-        *(nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
+        *(nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm),
     ),
     EXPONENTIALS: (
-        *(F.softmax, torch._safe_softmax, F.log_softmax, F.softmin, nn.LogSoftmax, nn.Softmin, nn.Softmax2d),
+        *(F.log_softmax, F.softmin, nn.LogSoftmax, nn.Softmin, nn.Softmax2d),
         *_by_name("log_softmax logsumexp"),
     ),
     QUOTIENT: (torch.div, *_by_name("addcdiv")),

@@ -17,6 +17,7 @@ from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.embedding import EMBEDDING
 from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY_LINEAR
 from fxquant.patterns.matmul import MATMUL_PATTERNS
+from fxquant.patterns.normalize import NORMALIZE
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
 from fxquant.patterns.rescale import RESCALE
@@ -35,6 +36,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + MATMUL_PATTERNS
     + BATCH_NORM
     + ELEMENTWISE
+    + NORMALIZE
     + POOL
     + ACTIVATION
     + PRELU

@@ -1,0 +1,36 @@
+"""What softmax and layer_norm have in common: rows of real numbers or integers, normalized, to integers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import KernelError
+from fxquant.kernels.arithmetic import STORED, check_grid, check_output
+from fxquant.kernels.checks import check_dtype
+
+
+def empty_result(
+    op: str,
+    x: Tensor,
+    x_scale: float,
+    scale: float,
+    zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Check the arguments; an empty contiguous tensor of the result's shape and dtype."""
+    check_dtype(op, "x", x, (torch.float32, *STORED))
+    if x.dim() == 0:
+        raise KernelError(f"{op}: x has no dimension", got=[], expected="[..., columns]")
+    check_dtype(op, "dtype", dtype, STORED)
+    if x.dtype != torch.float32:
+        check_grid(op, "x_", x_scale, 0, x.dtype)
+    check_output(op, scale, zero_point, quant_min, quant_max, dtype)
+    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
+    """``2^exponent`` as float32, exactly; the exponent is an int32 from -126 to 127."""
+    return ((exponent + 127) << 23).view(torch.float32)

@@ -1,0 +1,118 @@
+"""Softmax and layer norm: real numbers, or stored integers where there are such already, to stored integers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.kernels import layer_norm, softmax
+from fxquant.kernels.layer_norm import reference as layer_norm_reference
+from fxquant.kernels.softmax import reference as softmax_reference
+from fxquant.nn.base import QuantizedModule, integer_limits
+from fxquant.nn.weight import byte_grid
+from fxquant.spec import QParams
+
+
+class _Normalized(QuantizedModule):
+    """What both have in common: a grid for the result, and one for the input if that is integers."""
+
+    def __init__(self, y: QParams, x: QParams | None) -> None:
+        super().__init__()
+        self.add_grid("y", byte_grid("the output", y))
+        if x is not None:
+            self.add_grid("x", byte_grid("the input", x))
+
+    def derive(self) -> tuple[Any, ...]:
+        """The scale of the input, and the last arguments of the operators."""
+        y = self.grid("y")
+        step = self.scalars("x")[0] if "x" in self._schemes else 1.0
+        return step, *self.scalars("y"), *integer_limits(y, None), y.scheme.dtype
+
+
+class QuantizedSoftmax(_Normalized):
+    """``q_y = quantize(softmax(x, dim))`` in one operator: ``fxquant.kernels.softmax``.
+
+    Args:
+        dim: The dimension that sums to 1.
+        y: Grid of the output; at most 8 bits, per tensor.
+        x: Grid of the input, where it is stored integers; None: it is real numbers.
+        safe: Whether a row of nothing but minus infinity is 0 in place of NaN, as in ``torch._safe_softmax``.
+
+    Shape:
+        Floating point, uint8 or int8, any but []; called as the float function is, whose other arguments are known.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, dim: int, y: QParams, x: QParams | None = None, safe: bool = False) -> None:
+        super().__init__(y, x)
+        self.dim = dim
+        self.safe = safe
+
+    def forward(self, x: Tensor, *known: Any, **also_known: Any) -> Tensor:
+        step, *y = self._derived or self.derived()
+        rows = _contiguous(x.transpose(self.dim, -1))
+        return softmax(rows, step, self.safe, *y).transpose(self.dim, -1)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        step, *y = self.derived()
+        rows = _contiguous(inputs[0].transpose(self.dim, -1))
+        return softmax_reference(rows, step, self.safe, *y).transpose(self.dim, -1)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}{', safe=True' if self.safe else ''}, {super().extra_repr()}"
+
+
+class QuantizedLayerNorm(_Normalized):
+    """``q_y = quantize(layer_norm(x))`` in one operator: ``fxquant.kernels.layer_norm``.
+
+    Buffers: ``weight`` and ``bias``, float32 [columns], 1 and 0 where the layer has none.
+
+    Args:
+        layer: The float layer.
+        y: Grid of the output; at most 8 bits, per tensor.
+        x: Grid of the input, where it is stored integers; None: it is real numbers.
+
+    Shape:
+        Floating point, uint8 or int8 [..., *layer.normalized_shape].
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, layer: nn.LayerNorm, y: QParams, x: QParams | None = None) -> None:
+        super().__init__(y, x)
+        self.normalized_shape = tuple(layer.normalized_shape)
+        self.eps = layer.eps
+        device = y.scale.device
+        for name, value in (("weight", 1.0), ("bias", 0.0)):
+            own = getattr(layer, name, None)
+            made = torch.full((math.prod(self.normalized_shape),), value, device=device) if own is None else own
+            self.register_buffer(name, made.detach().to(torch.float32).reshape(-1).clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        step, *y = self._derived or self.derived()
+        return layer_norm(self._rows(x), self.weight, self.bias, self.eps, step, *y).view(x.shape)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        step, *y = self.derived()
+        return layer_norm_reference(self._rows(x), self.weight, self.bias, self.eps, step, *y).view(x.shape)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return _contiguous(x).view(*x.shape[: x.dim() - len(self.normalized_shape)], len(self.weight))
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, {super().extra_repr()}"
+
+
+def _contiguous(x: Tensor) -> Tensor:
+    """As the operators take it: bytes, or float32."""
+    return (x.to(torch.float32) if x.is_floating_point() else x).contiguous()
