@@ -37,7 +37,9 @@ inline Rows prepare_rows(const char* op, const Tensor& x_, double x_scale, doubl
   const Tensor x = torch::stable::contiguous(x_);
   const int64_t columns = x.size(x.dim() - 1);
   const int64_t count = columns == 0 ? 0 : x.numel() / columns;
-  return {x, empty_strided(x, x.strides().data(), dtype), type, count, columns, step, grid};
+  const Tensor y = torch::stable::new_empty(x, x.sizes(), dtype);
+  prefer_huge_pages(y);
+  return {x, y, type, count, columns, step, grid};
 }
 
 }  // namespace fxquant

@@ -3,6 +3,7 @@
 #include "../../math/histogram.h"
 #include "../../math/softmax.h"
 #include "blocks.h"
+#include "rows.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
@@ -18,26 +19,40 @@ FXQ_ONE_LOOP KeyRange keys_of(const float* FXQ_RESTRICT x, int64_t count) {
   return {smallest, largest};
 }
 
-FXQ_ONE_LOOP int64_t exponentials(const float* FXQ_RESTRICT x, float largest, int32_t* FXQ_RESTRICT steps,
-                                  int64_t count) {
+struct Exponential {
+  const float* FXQ_RESTRICT x;
+  int32_t* FXQ_RESTRICT steps;
+  float largest;
+
+  void operator()(int64_t i) const { steps[i] = exp_steps(x[i] - largest); }
+};
+
+struct Store {
+  const int32_t* FXQ_RESTRICT steps;
+  uint8_t* FXQ_RESTRICT y;
+  float factor;
+  OutputGrid grid;
+
+  void operator()(int64_t i) const { y[i] = requantize(static_cast<float>(steps[i]) * factor, grid); }
+};
+
+FXQ_ONE_LOOP int64_t sum_of(const int32_t* FXQ_RESTRICT steps, int64_t count) {
   int64_t sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    steps[i] = exp_steps(x[i] - largest);
-    sum += steps[i];
-  }
+  for (int64_t i = 0; i < count; ++i) sum += steps[i];
   return sum;
 }
 
-FXQ_ONE_LOOP void store(const int32_t* FXQ_RESTRICT steps, uint8_t* FXQ_RESTRICT y, int64_t count, float factor,
-                        const OutputGrid grid) {
-  for (int64_t i = 0; i < count; ++i) y[i] = requantize(static_cast<float>(steps[i]) * factor, grid);
+// From the exponentials of a row to its shares of 1.
+void store(const SoftmaxArgs& args, int64_t row, const int32_t* steps, const KeyRange& keys) {
+  const float factor = softmax_factor(sum_of(steps, args.columns), keys, args.safe);
+  for_each_in_row(args.columns, Store{steps, args.y + row * args.columns, factor, args.grid});
 }
 
 void real_row(const SoftmaxArgs& args, int64_t row, int32_t* steps) {
   const float* x = static_cast<const float*>(args.x) + row * args.columns;
   const KeyRange keys = keys_of(x, args.columns);
-  const int64_t sum = exponentials(x, of_key(keys.largest), steps, args.columns);
-  store(steps, args.y + row * args.columns, args.columns, softmax_factor(sum, keys, args.safe), args.grid);
+  for_each_in_row(args.columns, Exponential{x, steps, of_key(keys.largest)});
+  store(args, row, steps, keys);
 }
 
 template <typename Q>
@@ -46,12 +61,8 @@ void stored_row(const SoftmaxArgs& args, int64_t row, int32_t* FXQ_RESTRICT step
   const Q* FXQ_RESTRICT x = static_cast<const Q*>(args.x) + row * args.columns;
   Q largest = x[0];
   for (int64_t i = 1; i < args.columns; ++i) largest = x[i] > largest ? x[i] : largest;
-  int64_t sum = 0;
-  for (int64_t i = 0; i < args.columns; ++i) {
-    steps[i] = table[largest - x[i]];
-    sum += steps[i];
-  }
-  store(steps, args.y + row * args.columns, args.columns, softmax_factor(sum, {0, 0}, args.safe), args.grid);
+  for (int64_t i = 0; i < args.columns; ++i) steps[i] = table[largest - x[i]];
+  store(args, row, steps, {0, 0});
 }
 
 }  // namespace
