@@ -21,6 +21,7 @@ from multiply_rate import products_per_second
 from tabulate import tabulate
 from torch import Tensor, nn
 
+import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry
@@ -37,7 +38,7 @@ OTHER = "avx512_vnni" if native_status().cpu_isa == "brgemm" else "brgemm"
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution, or a linear layer (kernel 0), on an input of one batch."""
+    """A convolution, or a linear layer (kernel 0) of ``size`` rows, on an input of one batch."""
 
     depth: int
     channels: int
@@ -51,7 +52,7 @@ class Layer:
     @property
     def name(self) -> str:
         if not self.kernel:
-            return f"linear {self.depth} > {self.channels}"
+            return f"linear {self.depth} > {self.channels}, {self.size} row{'' if self.size == 1 else 's'}"
         groups = "" if self.groups == 1 else " depthwise" if self.groups == self.depth else f" groups {self.groups}"
         stride = "" if self.stride == 1 else f" / {self.stride}"
         return f"{self.kernel}x{self.kernel}{stride}{groups} {self.depth} > {self.channels}, {self.size}"
@@ -64,22 +65,25 @@ class Layer:
 
 
 def layers_of(name: str) -> Counter[Layer]:
-    """The distinct layers of a network on images of 224 pixels, and how often each occurs."""
+    """The distinct layers of a network on images of 224 pixels, attention taken apart, and how often each occurs."""
     more = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
     model, found = getattr(torchvision.models, name)(**more).eval(), Counter()
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
         (x,) = inputs
         if isinstance(module, nn.Linear):
-            found[Layer(module.in_features, module.out_features, 0, 1, 0, 1, 1, 1)] += 1
+            rows = x.numel() // module.in_features
+            found[Layer(module.in_features, module.out_features, 0, 1, 0, 1, rows, 1)] += 1
         elif isinstance(module, nn.Conv2d):
             walk = (module.kernel_size[0], module.stride[0], int(module.padding[0]), module.groups)
             found[Layer(module.in_channels, module.out_channels, *walk, *x.shape[2:])] += 1
 
-    for module in model.modules():
+    image = torch.zeros(1, 3, 224, 224)
+    traced = fxq.prepare(model, image).graph_module
+    for module in traced.modules():
         module.register_forward_hook(note)
     with torch.no_grad():
-        model(torch.zeros(1, 3, 224, 224))
+        traced(image)
     return found
 
 
@@ -119,7 +123,7 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
     )  # fmt: skip
     x_grid = (torch.uint8, X_ZERO_POINT)
     if isinstance(module, nn.Linear):
-        x = torch.randint(0, 256, (batch, layer.depth), dtype=torch.uint8)
+        x = torch.randint(0, 256, (batch, layer.size, layer.depth), dtype=torch.uint8)
         makers = {
             "native": lambda: NativeLinear(weight, *x_grid, epilogue),
             "onednn": lambda: OnednnLinear(weight, *x_grid, epilogue),

@@ -168,3 +168,28 @@ def test_int8_layers(benchmark: Run) -> None:
     assert total["count"] == sum(row["count"] for row in layers) == 26
     assert all(row["native"] > 0 for row in layers)
     assert "3x3 / 2 3 > 64, 224" in text
+
+
+def test_the_layers_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    found = importlib.import_module("int8_layers").layers_of("vit_b_16")
+    names = {layer.name: count for layer, count in found.items()}
+    assert names == {
+        "16x16 / 16 3 > 768, 224": 1,
+        "linear 768 > 768, 197 rows": 48,
+        "linear 768 > 3072, 197 rows": 12,
+        "linear 3072 > 768, 197 rows": 12,
+        "linear 768 > 1000, 1 row": 1,
+    }
+
+
+def test_int8_units(benchmark: Run) -> None:
+    text, results = benchmark("int8_units.py", "--models", "squeezenet1_1")
+    (result,) = results["results"]
+    *kinds, total = result["rows"]
+    assert total["unit"] == "all"
+    assert total["count"] == sum(row["count"] for row in kinds)
+    assert [row["int8 µs"] for row in kinds] == sorted((row["int8 µs"] for row in kinds), reverse=True)
+    assert sum(row["share %"] for row in kinds) == pytest.approx(100)
+    assert result["tuned ms"] <= min(result["int8 ms"], result["float ms"])
+    assert "squeezenet1_1, batch 1, threads 1: float" in text
