@@ -57,7 +57,7 @@ class Normed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.norm, self.b = nn.Linear(64, 32), nn.LayerNorm(32), nn.Linear(32, 4)
+        self.a, self.norm, self.b = nn.Linear(64, 32), nn.RMSNorm(32), nn.Linear(32, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.b(self.norm(torch.relu(self.a(x))))

@@ -100,6 +100,14 @@ def _batch_norm(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module 
     return _with_tensors(layer, {"running_mean": mean, "running_var": variance, "weight": weight, "bias": bias})
 
 
+def _layer_norm(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | None:
+    weight, bias = tensors["weight"], tensors["bias"]
+    if weight is None:
+        return None
+    layer = nn.LayerNorm(weight.shape, arguments["eps"], bias=bias is not None, device="meta")
+    return _with_tensors(layer, {"weight": weight, **({} if bias is None else {"bias": bias})})
+
+
 _WEIGHT_AND_BIAS = ("weight", "bias")
 
 LAYERS: dict[Any, Layer] = {
@@ -114,6 +122,7 @@ LAYERS: dict[Any, Layer] = {
     F.conv_transpose3d: Layer((nn.ConvTranspose3d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose3d)),
     F.embedding: Layer((nn.Embedding,), ("weight",), _embedding),
     F.prelu: Layer((nn.PReLU,), ("weight",), _prelu),
+    F.layer_norm: Layer((nn.LayerNorm,), _WEIGHT_AND_BIAS, _layer_norm),
     F.batch_norm: Layer(
         (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
         ("running_mean", "running_var", "weight", "bias"),

@@ -12,7 +12,8 @@ from fxquant.patterns.pattern import Match, Output
 
 LONELY = "neither what makes its input nor what reads its output is quantized"
 UNREAD = "nothing reads its output"
-REAL = "it gives real numbers, since some of what reads it takes these"
+REAL = "not all of what reads it takes integers, and it has real numbers to give"
+GIVEN_OUT = "the model gives it out, and it has real numbers to give"
 
 
 class Boundaries:
@@ -90,12 +91,13 @@ class Boundaries:
 
     def _reason(self, root: Node) -> str:
         readers = _readers(root)
-        if any(self._takes_integers(reader) for reader in readers):
-            return REAL
-        if any(reader.op == "output" for reader in readers):
-            return LONELY
         if not readers:
             return UNREAD
+        has_real_numbers = not self._found[root].inputs
+        if has_real_numbers and any(self._takes_integers(reader) for reader in readers):
+            return REAL
+        if any(reader.op == "output" for reader in readers):
+            return GIVEN_OUT if has_real_numbers else LONELY
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
         return f"only float operators read it ({names})"
 

@@ -36,6 +36,15 @@ CALLS = [
     (F.conv_transpose3d, rand(2, 4, 4, 5, 6), {"weight": rand(4, 3, 3, 2, 2), **NO_BIAS}, TRANSPOSED),
     (F.embedding, torch.tensor([[3, 0], [1, 3]]), {"weight": rand(4, 3)}, {"padding_idx": -1, "sparse": False}),
     *(
+        (
+            F.layer_norm,
+            rand(2, 3, 4, 5),
+            {"weight": rand(*shape), "bias": bias},
+            {"normalized_shape": shape, "eps": 1e-3},
+        )
+        for shape, bias in (((5,), rand(5)), ((4, 5), None))
+    ),
+    *(
         (F.batch_norm, rand(*shape), {**STATISTICS, "weight": weight, "bias": bias}, NORM)
         for shape in ((3, 4), (3, 4, 5), (3, 4, 5, 6), (2, 4, 3, 3, 3))
         for weight, bias in ((None, None), (rand(4), rand(4)), (rand(4), None), (None, rand(4)))
@@ -66,6 +75,7 @@ def test_parameters_are_kept_and_other_tensors_are_frozen():
         (F.linear, {"weight": rand(4), "bias": None}, {}, 2),
         (torch.matmul, {"other": rand(2, 4, 5)}, {}, 3),
         (torch.matmul, {"other": rand(4)}, {}, 2),
+        (F.layer_norm, {"weight": None, "bias": None}, {"normalized_shape": (4,), "eps": 1e-5}, 2),
         (F.batch_norm, {**STATISTICS, "weight": None, "bias": None}, {**NORM, "training": True}, 4),
         (F.batch_norm, {"running_mean": None, "running_var": None, "weight": None, "bias": None}, NORM, 4),
         (F.batch_norm, {**STATISTICS, "weight": None, "bias": None}, NORM, 6),

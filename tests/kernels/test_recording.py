@@ -55,6 +55,9 @@ def a_conv(*, groups: int = 1, dtype: torch.dtype = torch.uint8, **geometry: Any
 CONV, DEPTHWISE, REAL_CONV = a_conv(), a_conv(groups=6, stride=2), a_conv(dtype=torch.float32)
 LINEAR = NativeLinear(torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.uint8, 7, epilogue(5))
 
+SHARES = (1 / 256, 3, 0, 255, torch.uint8)
+COEFFICIENTS = (torch.linspace(1, 2, 6), torch.linspace(-1, 1, 6))
+
 CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = {
     "conv2d": (CONV, (lambda: draw(2, 6, 5, 6),)),
     "conv2d with a residual": (lambda x, r: CONV(x, r), (lambda: draw(2, 6, 5, 6),) * 2),
@@ -92,6 +95,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     ),
     "mean": (lambda x: kernels.mean(x, [2, 3], False, *GRID, *OUTPUT), (lambda: draw(2, 6, 7, 7),)),
     "resample2d": (lambda x: kernels.resample2d(x, *TAPS, *GRID, *OUTPUT), (lambda: draw(2, 3, 6, 5),)),
+    "softmax": (lambda x: kernels.softmax(x, 1.0, False, *SHARES), (lambda: torch.randn(3, 5, 37),)),
+    "softmax of integers": (lambda x: kernels.softmax(x, 0.1, True, *SHARES), (lambda: draw(3, 70),)),
+    "layer_norm": (
+        lambda x: kernels.layer_norm(x, *COEFFICIENTS, 1e-5, 1.0, *SHARES), (lambda: torch.randn(3, 5, 6),)
+    ),
+    "layer_norm of integers": (
+        lambda x: kernels.layer_norm(x, *COEFFICIENTS, 1e-5, 0.1, *SHARES), (lambda: draw(3, 6),)
+    ),
     "quantize": (
         lambda x: kernels.quantize(x, *ONE_GRID, 0, 255, torch.uint8), (lambda: torch.randn(3, 70),)
     ),

@@ -15,6 +15,7 @@ from fxquant.engine import engine_of
 from fxquant.errors import LoweringError
 from fxquant.kernels.library import available_isas
 from fxquant.nn import QuantizedLayerNorm, QuantizedSoftmax
+from fxquant.passes.boundaries import REAL
 from fxquant.spec import QParams, QScheme
 
 UINT8 = QScheme(bits=8, signed=False)
@@ -159,7 +160,7 @@ def test_what_a_float_operator_reads_too_stays_float():
     prepared = calibrated(PostNorm(), torch.randn(3, 8))
     row = next(row for row in prepared.coverage() if row.node == "norm")
     assert (row.fate, row.excused) == ("float", True)
-    assert row.reason == "it gives real numbers, since some of what reads it takes these"
+    assert row.reason == REAL
 
 
 def test_the_last_softmax_of_a_model_stays_float():

@@ -12,7 +12,7 @@ from fxquant.backends.base import BACKENDS, Backend
 from fxquant.backends.cpu import CPU
 from fxquant.nn.base import FloatResult
 from fxquant.parity import measure_parity
-from fxquant.passes.boundaries import LONELY, UNREAD
+from fxquant.passes.boundaries import GIVEN_OUT, LONELY, REAL, UNREAD
 from fxquant.patterns.registry import unregister_pattern
 
 FEATURES = 6
@@ -20,14 +20,14 @@ COSTS = "only float operators read it ({})"
 
 
 class Net(nn.Module):
-    """A forward of one line over linear layers ``a``, ``b``, ``c`` and layer norms ``n``, ``o``."""
+    """A forward of one line over linear layers ``a``, ``b``, ``c`` and norms ``n``, ``o`` that stay float."""
 
     def __init__(self, body) -> None:
         super().__init__()
         self.body = body
         for name in "abc":
             self.add_module(name, nn.Linear(FEATURES, FEATURES))
-        self.n, self.o = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
+        self.n, self.o = nn.RMSNorm(FEATURES), nn.RMSNorm(FEATURES)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(self, x)
@@ -49,18 +49,18 @@ def reasons(prepared: fxq.Quantizer) -> dict[str, str]:
 
 
 def stream(m: Net, x: Tensor) -> Tensor:
-    """The residual stream of a transformer: only layer norms and sums read it."""
+    """The residual stream of a transformer: only norms and sums read it."""
     y = x + m.a(m.n(x))
     z = y + m.b(m.o(y))
     return m.c(m.n(z))
 
 
 BODIES = {
-    "a stream": (stream, {"a": False, "b": False, "c": True}, {"add": COSTS.format("LayerNorm, add")}),
+    "a stream": (stream, {"a": False, "b": False, "c": True}, {"add": COSTS.format("RMSNorm, add")}),
     "behind a layer, before a norm": (
         lambda m, x: m.n(F.relu(m.a(x) * 2).flatten(1)),
         {"a": False},
-        {"mul": COSTS.format("relu"), "relu": COSTS.format("flatten"), "flatten": COSTS.format("LayerNorm")},
+        {"mul": COSTS.format("relu"), "relu": COSTS.format("flatten"), "flatten": COSTS.format("RMSNorm")},
     ),
     "before a layer": (lambda m, x: m.b(m.n(x) + x), {"add": True, "b": True}, {}),
     "through light ones to a layer": (
@@ -85,7 +85,7 @@ BODIES = {
     "a split, no part to a layer": (
         lambda m, x: m.n((parts := m.a(x).chunk(2))[0]) * m.o(parts[1]),
         {"a": False, "mul": True},
-        {"chunk": COSTS.format("getitem"), **dict.fromkeys(("getitem", "getitem_1"), COSTS.format("LayerNorm"))},
+        {"chunk": COSTS.format("getitem"), **dict.fromkeys(("getitem", "getitem_1"), COSTS.format("RMSNorm"))},
     ),
     "its shape is asked for": (lambda m, x: m.n(y := m.a(x)) * y.size(0), {"a": False}, {}),
 }  # fmt: skip
@@ -175,3 +175,36 @@ def test_a_handler_takes_integers():
     finally:
         unregister_pattern("Handler[Doubled]")
     assert units(prepared) == {"a": True, "add": True, "doubled": False}
+
+
+class Rounding(Net):
+    """The same with layer norms, which take real numbers and can give integers."""
+
+    def __init__(self, body) -> None:
+        super().__init__(body)
+        self.n, self.o = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "excused"),
+    [
+        (stream, {"n": True, "a": False, "o": True, "b": False, "n_1": True, "c": True}, {}),
+        (lambda m, x: m.b(F.gelu(m.n(m.a(x)))), {"a": False, "n": True, "gelu": True, "b": True}, {}),
+        (lambda m, x: m.b(y := m.n(x)).exp() + y.exp(), {"b": False, "add": True}, {"n": REAL}),
+        (lambda m, x: m.n(m.a(x)), {"a": False}, {"n": GIVEN_OUT}),
+        (lambda m, x: (m.b(y := m.n(x)), y), {"b": True}, {"n": REAL}),
+        (lambda m, x: m.b(x) + m.n(x).exp(), {"b": True, "add": True}, {"n": COSTS.format("exp")}),
+        (lambda m, x: (m.n(x), m.b(x))[1], {"b": True}, {"n": UNREAD}),
+        (lambda m, x: m.b(m.n(y := m.a(x))) + m.c(y), {"a": True, "n": True, "b": True, "c": True, "add": True}, {}),
+    ],
+)
+def test_what_takes_real_numbers_rounds_them_if_only_integers_are_read(body, expected, excused):
+    torch.manual_seed(0)
+    prepared = fxq.prepare(Rounding(body).eval(), torch.rand(4, FEATURES))
+    assert units(prepared) == expected
+    assert {node: reason for node, reason in reasons(prepared).items() if node in excused or not excused} == (
+        excused or reasons(prepared)
+    )
+    x = torch.randn(4, FEATURES)
+    fxq.calibrate(prepared, [x], progress=False)
+    assert measure_parity(fxq.convert(prepared), fxq.convert(prepared, to="fake_quant"), (x,)).breaches == ()

@@ -292,7 +292,7 @@ class FloatTail(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.bn, self.relu = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
-        self.norm, self.fc = nn.LayerNorm(4), nn.Linear(4, 2)
+        self.norm, self.fc = nn.RMSNorm(4), nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.norm(self.relu(self.bn(self.conv(x))).mean((2, 3))))

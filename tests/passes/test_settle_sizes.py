@@ -16,7 +16,7 @@ class Scaled(nn.Module):
 
     def __init__(self, body) -> None:
         super().__init__()
-        self.norm, self.linear, self.last, self.heads = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 8), 2
+        self.norm, self.linear, self.last, self.heads = nn.RMSNorm(8), nn.Linear(8, 8), nn.Linear(8, 8), 2
         self.body = body
 
     def forward(self, x: Tensor) -> Tensor:
