@@ -193,3 +193,16 @@ def test_int8_units(benchmark: Run) -> None:
     assert sum(row["share %"] for row in kinds) == pytest.approx(100)
     assert result["tuned ms"] <= min(result["int8 ms"], result["float ms"])
     assert "squeezenet1_1, batch 1, threads 1: float" in text
+
+
+def test_int8_usage(benchmark: Run) -> None:
+    arguments = ("--models", "squeezenet1_1", "--batch", "1", "2", "--threads", "1", "--rounds", "1")
+    text, results = benchmark("int8_usage.py", *arguments)
+    (result,) = results["results"]
+    assert set(result["rows"]) == {
+        "int8, programs", "int8, programs, channels_last input", "int8, graph", "float"
+    }  # fmt: skip
+    for times in result["rows"].values():
+        assert set(times) == {"batch 1, threads 1", "batch 2, threads 1"}
+        assert all(ms > 0 for ms in times.values())
+    assert "squeezenet1_1, ms per image" in text
