@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import platform
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
+from fxquant.tuning.timing import interleaved_medians as medians_in_seconds
+
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of a call of each contestant.
-
-    In every round each has its turn, once untimed so that its weights are in the caches, then timed. Load from
-    elsewhere, and clocks that drift, so hit all alike.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(rounds):
-        for name, call in contestants.items():
-            call()
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: 1e3 * statistics.median(times) for name, times in seconds.items()}
+    """Median milliseconds of a call of each contestant, as ``fxquant.tuning.timing`` measures: in turns."""
+    return {name: 1e3 * seconds for name, seconds in medians_in_seconds(contestants, rounds).items()}
 
 
 def machine() -> dict[str, str]:
