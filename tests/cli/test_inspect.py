@@ -10,7 +10,7 @@ MODEL = """
 from torch import nn
 
 def small():
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.LayerNorm(144))
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.RMSNorm(144))
 """
 
 
@@ -27,7 +27,7 @@ def test_passes_and_coverage_are_printed(file: Path, capsys: pytest.CaptureFixtu
     for name in ("normalize", "annotate", "lower_units", "eliminate_dead_code"):
         assert f"] {name}  +" in text
     assert "+ _1 = QuantizedConv" in text
-    assert "LayerNorm" in text
+    assert "RMSNorm" in text
     assert "it normalizes every sample by the sample's own statistics" in " ".join(text.split())
     assert "100.00 % of" in text
 
