@@ -18,6 +18,7 @@ import torch
 
 import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians, machine
+from fxquant.observers.bins import Bins
 from fxquant.samples.networks import mobilenet_v2, random_network
 from fxquant.samples.photographs import calibration_batches
 from fxquant.statistics.collected import Statistics
@@ -92,7 +93,9 @@ def histograms(rounds: int) -> dict[str, tuple[float, str]]:
     torch.set_num_threads(1)
     try:
         ms = interleaved_medians({"clone": x.clone, "histogram": lambda: observer(x)}, 5 * rounds)
-        search = interleaved_medians({"search": observer.chosen_range}, rounds)["search"]
+        seen = observer.counts, observer.min_val, observer.max_val
+        # Not chosen_range, which searches once and remembers what it found.
+        search = interleaved_medians({"search": lambda: observer.choose(Bins.of(*seen))}, rounds)["search"]
     finally:
         torch.set_num_threads(threads)
     return {
