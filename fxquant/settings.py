@@ -19,7 +19,8 @@ class Settings:
     """What the environment asks for. The defaults are what an empty environment gives."""
 
     debug: int = 0
-    """FXQUANT_DEBUG: 0 silent; 1 a line per pass and the plan; 2 also diffs; 3 also every pattern tried."""
+    """FXQUANT_DEBUG: 0 silent; 1 a line per pass and the plan; 2 also diffs, repeats folded;
+    3 also every line, and every pattern tried."""
     print_after: tuple[str, ...] = ()
     """FXQUANT_PRINT_AFTER: names of passes after which the whole graph is printed."""
     dump_dir: str = ""

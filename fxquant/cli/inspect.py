@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("plan", *CONVERT),
         help="the form whose passes are shown (int8), calibrated on the input alone; plan: those of prepare, no more",
     )
+    parser.add_argument("--all", action="store_true", help="print blocks too that read like an earlier one")
     parser.add_argument("--no-passes", action="store_true", help="the coverage table alone")
 
 
@@ -31,10 +32,10 @@ def run(options: argparse.Namespace) -> int:
     inputs = inputs_from(options)
     prepared = fxq.prepare(model, inputs, backend=options.backend, strict=options.strict)
     if not options.no_passes and options.to == "plan":
-        fxq.print_passes(prepared)
+        fxq.print_passes(prepared, every_line=options.all)
     elif not options.no_passes:
         prepared.observe(*inputs)
-        fxq.print_passes(fxq.convert(prepared, to=options.to))
+        fxq.print_passes(fxq.convert(prepared, to=options.to), every_line=options.all)
     print(prepared)
     return 0
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from tabulate import tabulate
 from torch.fx import GraphModule, Node
@@ -112,7 +113,12 @@ def diff(before: str, after: str) -> str:
     return "\n".join(f"{line[0]} {line[1:]}" for line in list(lines)[2:] if not line.startswith("@@"))
 
 
+def shows_colour(stream: TextIO) -> bool:
+    """Whether what is written there is seen on a terminal, by somebody who has not asked for none: https://no-color.org."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
 def coloured(text: str) -> str:
-    """A diff with removed lines in red and added ones in green, for a terminal."""
-    colours = {"- ": "\x1b[31m", "+ ": "\x1b[32m"}
+    """A diff with removed lines in red, added ones in green, and what is folded in grey, for a terminal."""
+    colours = {"- ": "\x1b[31m", "+ ": "\x1b[32m", "  ": "\x1b[90m"}
     return "\n".join(f"{colours[line[:2]]}{line}\x1b[0m" if line[:2] in colours else line for line in text.splitlines())

@@ -12,7 +12,8 @@ from typing import Any, Protocol, TextIO
 from tabulate import tabulate
 from torch.fx import GraphModule
 
-from fxquant.graph.printer import WIDTH, coloured, format_graph, format_table
+from fxquant.graph.printer import WIDTH, coloured, format_graph, format_table, shows_colour
+from fxquant.graph.repeats import folded
 from fxquant.passes.base import PassContext
 from fxquant.passes.snapshot import Instrument, Snapshot
 from fxquant.plan import QuantPlan
@@ -69,10 +70,13 @@ def log_pass(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
 
 
 def log_diff(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
-    """What the pass changed, with the grid of each value where it is known; in colour on a terminal."""
-    if snapshot.changed:
-        text = with_notes(snapshot.diff(), grid_notes(ctx.plan))
-        logger.info("%s", coloured(text) if sys.stderr.isatty() else text)
+    """What the pass changed, with the grid of each value where it is known; in colour on a terminal.
+
+    What repeats is folded, unless the log shows DEBUG records too.
+    """
+    if snapshot.changed and logger.isEnabledFor(logging.INFO):
+        text = _change(snapshot, grid_notes(ctx.plan), every_line=logger.isEnabledFor(logging.DEBUG))
+        logger.info("%s", coloured(text) if shows_colour(sys.stderr) else text)
 
 
 class PlanLog:
@@ -150,19 +154,35 @@ def _policy(policy: Any) -> str:
 def with_notes(diff: str, notes: dict[str, str]) -> str:
     """Put the notes behind the lines of a diff that define their nodes; in a line of its own where there is no room.
 
+    A type that stands before the shape is not said again, and what is padded moves together if that makes room.
     They are of the graph as it is now, so a line that went (``- ``) gets none: its node may have had another grid.
     """
     lines: list[str] = []
-    for line in diff.splitlines():
-        name, equals, _ = line[2:].partition(" = ")
-        note = notes.get(name, "") if equals and line.startswith("+ ") else ""
-        if not note:
-            lines.append(line)
-        elif len(line) + 2 + len(note) <= WIDTH:
-            lines.append(f"{line}  {note}")
+    rows = diff.splitlines()
+    note = ""
+    for row, following in zip(rows, [*rows[1:], ""], strict=True):
+        name, equals, _ = row[2:].partition(" = ")
+        if not row[2:].startswith(" "):
+            note = notes.get(name, "") if equals and row.startswith("+ ") else ""
+        if note and not following.startswith("+  "):  # else the node goes on in the next line
+            lines += _noted(row, note)
         else:
-            lines += [line, f"{line[:2]}        {note}"]
+            lines.append(row)
     return "\n".join(lines)
+
+
+def _noted(line: str, note: str) -> list[str]:
+    left, gap, value = line.rpartition("  ")
+    kind, _, rest = note.partition(" ")
+    said = gap and value.startswith(f"{kind}[")
+    note = rest if said else note
+    if len(line) + 2 + len(note) <= WIDTH:
+        return [f"{line}  {note}"]
+    right = f"{value}  {note}"
+    left = left.rstrip()
+    if gap and len(left) + 2 + len(right) <= WIDTH:
+        return [f"{left}{right:>{WIDTH - len(left)}}"]
+    return [line, f"{line[:2]}        {note}"]
 
 
 def format_plan(plan: QuantPlan) -> str:
@@ -185,22 +205,35 @@ def _table(rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> str:
     return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 
 
+def _change(snapshot: Snapshot, notes: dict[str, str], *, every_line: bool) -> str:
+    """The diff of a pass, as it is printed. What is folded gets no notes, so folding comes first."""
+    text = snapshot.diff()
+    return with_notes(text if every_line else "\n".join(folded(text.splitlines())), notes)
+
+
 class HasSnapshots(Protocol):
     """A Quantizer, or a converted model."""
 
     snapshots: tuple[Snapshot, ...]
 
 
-def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None) -> None:
+def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None, every_line: bool = False) -> None:
     """Print what each pass did: its line, and the lines of the graph that it changed, at most 100 columns wide.
+
+    Behind a line that is new stands the grid of its value, as it is in the end: of a model that is not calibrated,
+    where it will come from.
 
     Args:
         prepared: What ``prepare`` or ``convert`` gave. A converted model shows the passes of both.
-        file: Where to; None: standard output. In colour if that is a terminal.
+        file: Where to; None: standard output. In colour if that is a terminal, and NO_COLOR is not set.
+        every_line: Print blocks too that read like an earlier one but for numbers in names and shapes, and for the
+            nodes that they read; else these are told in one line.
     """
     out = sys.stdout if file is None else file
-    paint: Callable[[str], str] = coloured if out.isatty() else str
+    paint: Callable[[str], str] = coloured if shows_colour(out) else str
+    plan = getattr(prepared, "quant_plan", getattr(prepared, "plan", None))
+    notes = grid_notes(plan) if isinstance(plan, QuantPlan) else {}
     for snapshot in prepared.snapshots:
         print(snapshot.title(), file=out)
         if snapshot.changed:
-            print(paint(snapshot.diff()), file=out)
+            print(paint(_change(snapshot, notes, every_line=every_line)), file=out)

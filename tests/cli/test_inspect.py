@@ -41,6 +41,18 @@ def test_the_plan_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "] annotate  +" not in capsys.readouterr().out
 
 
+def test_all_lines_are_printed_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text(
+        "from torch import nn\n\ndef deep():\n    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU())"
+        " for _ in range(4)))\n"
+    )
+    assert main(["inspect", f"{path}:deep", "--input", "2x4"]) == 0
+    assert "× 3 more like _0" in capsys.readouterr().out
+    assert main(["inspect", f"{path}:deep", "--input", "2x4", "--all"]) == 0
+    assert "more like" not in capsys.readouterr().out
+
+
 def test_strict_fails_with_the_reason(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", f"{file}:small", "--input", "1x3x8x8", "--strict"]) == 1
     assert "PlanError: strict: 1 operators would stay float" in capsys.readouterr().err

@@ -177,12 +177,26 @@ def test_notes_never_make_a_line_too_wide():
     assert text.splitlines() == ["- gone = f(x)", wide, "+         uint8 s=0.0235 z=114", "+ b = g(x)  observed"]
 
 
+def test_padding_makes_room_for_a_note_and_a_type_is_said_once():
+    line = f"{'+ _1 = F.relu(_0)':<72}uint8[1,64,112,112]"
+    (noted,) = with_notes(line, {"_1": "uint8 s=0.0235 z=114"}).splitlines()
+    assert noted.split() == ["+", "_1", "=", "F.relu(_0)", "uint8[1,64,112,112]", "s=0.0235", "z=114"]
+    assert len(noted) == 100
+
+
+def test_a_node_that_takes_two_lines_has_its_note_in_the_last():
+    text = with_notes(
+        "+ _1 = F.relu(" + "x" * 80 + "\n+         uint8[4,3]\n- _2 = f(x)", {"_1": "uint8 s=0.0235 z=114"}
+    )
+    assert text.splitlines()[1] == "+         uint8[4,3]  s=0.0235 z=114"
+
+
 def test_a_line_that_went_shows_no_grid_of_now():
     text = with_notes("- a = ReLU(x)\n+ a = F.relu(x)", {"a": "uint8 s=0.0235 z=114"})
     assert text.splitlines() == ["- a = ReLU(x)", "+ a = F.relu(x)  uint8 s=0.0235 z=114"]
 
 
-def test_print_passes():
+def test_print_passes(monkeypatch):
     manager = run(Settings())
     out = io.StringIO()
     print_passes(manager, file=out)
@@ -200,5 +214,25 @@ def test_print_passes():
             return True
 
     out = Terminal()
+    monkeypatch.delenv("NO_COLOR", raising=False)
     print_passes(manager, file=out)
     assert "\x1b[31m- _1 = ReLU[1](_0)" in out.getvalue()
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    print_passes(manager, file=out)
+    assert "\x1b" not in out.getvalue()
+
+
+def test_print_passes_folds_repeats_unless_told_otherwise():
+    layers = [nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(4)]
+    prepared = fxq.calibrate(fxq.prepare(nn.Sequential(*layers).eval(), X), [X], progress=False)
+    folded, whole = io.StringIO(), io.StringIO()
+    int8 = fxq.convert(prepared)
+    print_passes(int8, file=folded)
+    print_passes(int8, file=whole, every_line=True)
+    assert "  × 3 more like _0: _1 to _3 (6 lines)" in folded.getvalue()
+    assert "×" not in whole.getvalue()
+    assert "+ _3_1 = QuantizedLinear[3.0](_2_1)" in whole.getvalue()
+    assert " s=" in whole.getvalue()
+    assert max(map(len, whole.getvalue().splitlines())) <= 100
