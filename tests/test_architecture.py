@@ -58,7 +58,7 @@ RUNTIME_DEPENDENCIES = {"torch", "tabulate", "tqdm"}
 EXTRAS = {
     "torchvision": ("cli/models.py", "demo/", "samples/"),
     "PIL": ("demo/", "samples/"),
-    "matplotlib": ("demo/",),
+    "matplotlib": ("demo/", "reporting/plots.py"),
 }
 """What only the demonstration needs, and where it may be imported: nothing of this is reached by ``import fxquant``."""
 

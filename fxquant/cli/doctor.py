@@ -22,7 +22,11 @@ from fxquant.samples.archives import cache_dir
 State = Literal["ok", "slow", "absent", "broken"]
 """``slow``: it works without, but slowly. ``absent``: not there, and only wanted for what the advice says."""
 
-EXTRAS = {"examples": ("torchvision", "matplotlib", "PIL"), "dev": ("pytest", "hypothesis", "ruff", "mypy")}
+EXTRAS = {
+    "plots": ("matplotlib",),
+    "examples": ("torchvision", "matplotlib", "PIL"),
+    "dev": ("pytest", "hypothesis", "ruff", "mypy"),
+}
 
 
 @dataclass(frozen=True, slots=True)
