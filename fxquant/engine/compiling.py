@@ -270,8 +270,7 @@ class _Compiler:
             first = len(results)
             results += value if isinstance(value, (tuple, list)) else [value]
             places.append(first if isinstance(value, Tensor) else tuple(range(first, len(results))))
-        loops = recording.steps
-        if not loops:
+        if not recording.steps:
             recording.drop()
             return None
         try:
@@ -284,7 +283,7 @@ class _Compiler:
             program,
             tuple(places),
             len(stretch.nodes),
-            loops,
+            program.loops,
         )
 
     def _geometry(self, node: Node) -> Geometry | None:

@@ -117,6 +117,11 @@ class Program:
         return [result.of(inputs, buffers) if isinstance(result, View) else result for result in self._results]
 
     @property
+    def loops(self) -> int:
+        """How many it runs: a table in which the bytes of a convolution are looked up needs none of its own."""
+        return self._library.fxquant_program_steps(self._handle)
+
+    @property
     def arena_bytes(self) -> int:
         """Size of the memory for all that lies between the loops; each thread that runs needs as much."""
         return self._library.fxquant_program_arena(self._handle)
@@ -142,6 +147,7 @@ def library() -> Any:
             ("trim", None, ()),
             ("program_free", None, (pointer,)),
             ("program_arena", number, (pointer,)),
+            ("program_steps", number, (pointer,)),
             ("program_run", ctypes.c_bool, (pointer, pointer, pointer)),
             ("record_end", pointer, (ctypes.POINTER(Region), number)),
         ):

@@ -53,6 +53,7 @@ def a_conv(*, groups: int = 1, dtype: torch.dtype = torch.uint8, **geometry: Any
 
 
 CONV, DEPTHWISE, REAL_CONV = a_conv(), a_conv(groups=6, stride=2), a_conv(dtype=torch.float32)
+GROUPED = a_conv(groups=2)
 LINEAR = NativeLinear(torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.uint8, 7, epilogue(5))
 
 SHARES = (1 / 256, 3, 0, 255, torch.uint8)
@@ -160,6 +161,45 @@ def test_a_program_gives_on_other_inputs_what_the_operators_give(case, grad_mode
                     (again,) = program(inputs)
                     assert torch.equal(again, result), isa
                     assert again.stride() == result.stride()
+
+
+@pytest.mark.parametrize(
+    ("call", "loops"),
+    [
+        (lambda x: kernels.table(CONV(x), TABLE), 1),
+        (lambda x: kernels.table(kernels.table(DEPTHWISE(x), TABLE), TABLE), 2),  # a loop has one table
+        (lambda x: kernels.table(LINEAR(x.permute(0, 2, 3, 1)), TABLE), 1),
+        (lambda x: kernels.table(GROUPED(x), TABLE), 1),
+        (lambda x: CONV(kernels.table(x, TABLE), kernels.table(CONV(x), TABLE)), 3),
+        (
+            lambda x: kernels.cat([y := CONV(x), kernels.table(y, TABLE)], [0.1, 0.2], [7, 9], 1, *OUTPUT),
+            3,
+        ),  # two read it
+        (lambda x: kernels.table(CONV(x)[:, :3].contiguous(), TABLE), 3),  # a copy between
+        (lambda x: kernels.table(CONV(x)[1:], TABLE), 2),  # of some of it
+    ],
+)
+def test_convolutions_look_their_bytes_up_at_once(call, loops):
+    torch.manual_seed(1)
+    x, other = draw(2, 6, 9, 30), draw(2, 6, 9, 30)
+    recording = Recording()
+    recording.add_input(x)
+    program = recording.finish([recording.attempt(lambda: call(x))])
+    assert program.loops == loops
+    for isa in available_isas():
+        with use_isa(isa):
+            assert torch.equal(program([other])[0], call(other)), isa
+
+
+def test_a_result_that_is_given_out_is_looked_up_by_itself():
+    x = draw(2, 6, 5, 6)
+    recording = Recording()
+    recording.add_input(x)
+    results = recording.attempt(lambda: (y := CONV(x), kernels.table(y, TABLE)))
+    program = recording.finish(results)
+    assert program.loops == 2
+    for got, wanted in zip(program([x]), results, strict=True):
+        assert torch.equal(got, wanted)
 
 
 def test_every_recorded_operator_is_tested():

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "fuse_tables.h"
 #include "launch.h"
 
 namespace fxquant {
@@ -146,6 +147,8 @@ class Program {
     for (size_t i = 1; i < regions.size(); ++i) {
       if (regions[i - 1].begin + regions[i - 1].bytes > regions[i].begin) throw std::string("tensors share memory");
     }
+    std::vector<Slot> slots = recorder.image.slots;
+    fuse_tables(steps_, slots, regions);
     std::vector<Buffer> buffers;
     std::vector<int64_t> buffer_of(regions.size(), -1);
     struct Inside {
@@ -155,7 +158,7 @@ class Program {
     };
     std::vector<Inside> inside;
     int64_t step = 0;
-    for (const Slot& slot : recorder.image.slots) {
+    for (const Slot& slot : slots) {
       // slots come in the order of their steps, as places in the image do
       while (step + 1 < static_cast<int64_t>(steps_.size()) && steps_[step + 1].args <= slot.at) ++step;
       if (slot.memory == nullptr) {
@@ -342,6 +345,10 @@ FXQ_EXPORT void fxquant_trim() {
 }
 
 FXQ_EXPORT void fxquant_program_free(void* program) { delete static_cast<fxquant::Program*>(program); }
+
+FXQ_EXPORT int64_t fxquant_program_steps(const void* program) {
+  return static_cast<const fxquant::Program*>(program)->steps();
+}
 
 FXQ_EXPORT int64_t fxquant_program_arena(const void* program) {
   return static_cast<const fxquant::Program*>(program)->arena_bytes();

@@ -27,6 +27,15 @@ struct Slot {
   int64_t place;          // then there
 };
 
+// Places in the image of the pointers of a step whose bytes may be looked up in a table at once (then `bytes` is where it
+// writes them to), or which does nothing but look bytes up (then `x` is where it reads them). -1: it is no such step.
+struct Lookup {
+  int64_t x = -1;
+  int64_t table = -1;
+  int64_t bytes = -1;
+  int64_t count = 0;
+};
+
 struct Step {
   void (*call)(void (*loop)(), const void* args, int64_t begin, int64_t end, void* scratch);
   void (*loop)();
@@ -34,6 +43,7 @@ struct Step {
   int64_t tasks;
   int64_t grain;
   int64_t scratch;
+  Lookup lookup;
 };
 
 // The arguments of all steps and the arrays that they point to, one behind the other.
@@ -89,6 +99,19 @@ class Pointers {
   int64_t place_;
 };
 
+struct AnyVisitor {
+  template <typename... T>
+  void operator()(const T&...) const {}
+};
+template <typename Args, typename = void>
+struct LooksUp : std::false_type {};
+template <typename Args>
+struct LooksUp<Args, std::void_t<decltype(std::declval<const Args&>().looks_up(AnyVisitor()))>> : std::true_type {};
+template <typename Args, typename = void>
+struct IsLookedUp : std::false_type {};
+template <typename Args>
+struct IsLookedUp<Args, std::void_t<decltype(std::declval<const Args&>().is_looked_up(AnyVisitor()))>> : std::true_type {};
+
 class Recorder {
  public:
   template <typename Args>
@@ -97,7 +120,20 @@ class Recorder {
     const int64_t place = image.append(&args, 1);
     Pointers pointers(image, &args, place);
     args.pointers(pointers);
-    steps.push_back({call<Args>, reinterpret_cast<void (*)()>(loop), place, tasks, grain, scratch});
+    Lookup lookup;
+    const auto place_of = [&](const void* field) {
+      return place + (static_cast<const uint8_t*>(field) - reinterpret_cast<const uint8_t*>(&args));
+    };
+    if constexpr (LooksUp<Args>::value) {
+      args.looks_up([&](const auto& bytes, const auto& table, int64_t count) {
+        lookup = {-1, place_of(&table), place_of(&bytes), count};
+      });
+    } else if constexpr (IsLookedUp<Args>::value) {
+      args.is_looked_up([&](const auto& x, const auto& table, const auto& bytes) {
+        lookup = {place_of(&x), place_of(&table), place_of(&bytes), tasks};
+      });
+    }
+    steps.push_back({call<Args>, reinterpret_cast<void (*)()>(loop), place, tasks, grain, scratch, lookup});
   }
 
   // Nothing else is to be allocated where x lies until the recording ends.

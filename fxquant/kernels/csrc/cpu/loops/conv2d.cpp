@@ -1,6 +1,7 @@
 #include "conv2d.h"
 
 #include "conv_depthwise.h"
+#include "conv_lookups.h"
 #include "conv_pieces.h"
 #include "conv_tile.h"
 
@@ -80,6 +81,7 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
   Strip strip(a);
   Depthwise window(a, epilogue);
   Block tiles{a, epilogue};
+  Lookups lookups{a};
   int64_t found = -1;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t column = i / (most * blocks);
@@ -99,8 +101,15 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
       window.out_row = line;
       window.out_rows = s.out_height - line < a.strip_lines() ? s.out_height - line : a.strip_lines();
       const int64_t panel = block * kBlockPanels;
+      const int64_t count = panels - panel < kBlockPanels ? panels - panel : kBlockPanels;
       window.panel = panel;
-      window.run<kVectors, kSigned>(from, to - from, panels - panel < kBlockPanels ? panels - panel : kBlockPanels);
+      window.run<kVectors, kSigned>(from, to - from, count);
+      if (a.table != nullptr) {
+        const int64_t row = (window.image * s.out_height + line) * s.out_width + from;
+        const int64_t left = s.channels - panel * kPanel;
+        const int64_t channels = left < count * kPanel ? left : count * kPanel;
+        lookups.next({a, window.out_rows, s.out_width, row, to - from, panel * kPanel, channels});
+      }
       continue;
     }
     if (number != found) strip.find(number * kStripRows, s.rows());
@@ -110,8 +119,12 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
     tiles.shift = bundle * bundle_depth;
     tiles.channel = bundle * bundle_channels + first * kPanel;
     tiles.left = bundle_channels - first * kPanel;
+    const int64_t channel = tiles.channel;
+    const int64_t channels = tiles.left < tiles.width * kPanel ? tiles.left : tiles.width * kPanel;
     tiles.run<kVectors, kSigned>(strip, last - first);
+    if (a.table != nullptr) lookups.next({a, 1, 0, strip.first, strip.count, channel, channels});
   }
+  lookups.finish();
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct ConvArgs {
   uint8_t* y;   // [rows, channels], or null: then the result is
   float* real;  // as y, not rounded
   OutputGrid grid;
+  const uint8_t* table = nullptr;  // [256], or null: what stands in y for each byte of the result
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {
@@ -36,6 +37,11 @@ struct ConvArgs {
     visit.tensor(residual);
     visit.tensor(y);
     visit.tensor(real);
+  }
+  // A program may have the result looked up at once: see recorder.h.
+  template <typename Visitor>
+  void looks_up(Visitor visit) const {
+    visit(y, table, shape.rows() * shape.channels);
   }
 
   FXQ_INLINE int64_t tasks() const { return strips() * blocks(); }

@@ -2,6 +2,7 @@
 
 #include "brgemm_block.h"
 #include "conv_epilogue.h"
+#include "conv_lookups.h"
 #include "conv_pieces.h"
 
 namespace fxquant {
@@ -14,11 +15,17 @@ struct Walk {
   const Epilogue epilogue;
   Gathered gathered;
   Strip strip;
+  Lookups lookups;
   alignas(64) int32_t sums[kProductRows * kProductColumns];
   alignas(64) int32_t start[kProductColumns];
 
   Walk(const BrgemmConvArgs& args, uint8_t* scratch)
-      : a(args), depth(args.depth()), epilogue(args), gathered(scratch, args.strip_rows, depth), strip(args) {}
+      : a(args),
+        depth(args.depth()),
+        epilogue(args),
+        gathered(scratch, args.strip_rows, depth),
+        strip(args),
+        lookups{args} {}
 
   // What `count` pixels from `row` on read of a bundle, where it lies if that is how it is wanted.
   Operand find(int64_t row, int64_t count, int64_t bundle) {
@@ -66,6 +73,8 @@ struct Walk {
         case 3: finish<3>(row + r, some, channel, left); break;
         default: finish<4>(row + r, some, channel, left);
       }
+      const int64_t channels = left < width * kPanel ? left : width * kPanel;
+      if (a.table != nullptr) lookups.next({a, 1, 0, row + r, some, channel, channels});
     }
   }
 
@@ -82,6 +91,7 @@ struct Walk {
       found = i / blocks;
       block(x, row, count, bundle, i % blocks);
     }
+    lookups.finish();
   }
 };
 

@@ -14,6 +14,10 @@ struct TableArgs {
     visit.tensor(table);
     visit.tensor(y);
   }
+  template <typename Visitor>
+  void is_looked_up(Visitor visit) const {
+    visit(x, table, y);
+  }
 };
 
 }  // namespace fxquant
