@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from fxquant.kernels.library import available_isas
+
 Run = Callable[..., tuple[str, dict[str, Any]]]
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -195,6 +197,7 @@ def test_int8_units(benchmark: Run) -> None:
     assert "squeezenet1_1, batch 1, threads 1: float" in text
 
 
+@pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
 def test_int8_usage(benchmark: Run) -> None:
     arguments = ("--models", "squeezenet1_1", "--batch", "1", "2", "--threads", "1", "--rounds", "1")
     text, results = benchmark("int8_usage.py", *arguments)
