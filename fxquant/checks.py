@@ -32,6 +32,7 @@ RESERVED = (
     "observers",
     "parity",
     "preparation",
+    "quant_coverage",
     "quant_plan",
     "snapshots",
     "tuning",

@@ -35,8 +35,8 @@ def report(
         data: Yields batches, as for :func:`calibrate`: the parity of int8 and simulation, and their noise, are
             measured on the first one, and values whose observers keep no histogram are looked at in the first eight.
             Not for a converted model.
-        results: Tables to show beside: what other functions of fxquant measured per unit, as
-            ``convert(prepared, check=batch).parity``.
+        results: Tables to show beside: what ``compare``, ``sensitivity`` and ``profile`` gave, or the parity of
+            ``convert(prepared, check=batch)``.
 
     Returns:
         ``path``.

@@ -63,6 +63,15 @@ def test_parity_and_comparison_are_such_tables(calibrated: fxq.Quantizer, capsys
     assert [row[0] for row in first["rows"]] == [row.unit for row in parity.rows]
 
 
+def test_sensitivity_and_profile_are_such_tables(calibrated: fxq.Quantizer) -> None:
+    batch = calibrated.example_args[0]
+    measured = [fxq.sensitivity(calibrated, [batch], progress=False), fxq.profile(calibrated, batch)]
+    _, costs, times = tables(calibrated.coverage(), measured)
+    assert (costs["title"], times["title"]) == ("Sensitivity", "Profile")
+    assert {row[0] for row in costs["rows"]} == {row.unit for row in measured[0].rows}
+    assert "int8 us" in times["columns"]
+
+
 def test_what_is_no_table_is_refused(calibrated: fxq.Quantizer) -> None:
     with pytest.raises(InputError) as refusal:
         tables(calibrated.coverage(), [{"relu": 3}])
