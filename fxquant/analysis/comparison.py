@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from fxquant.analysis.deviation import Deviation
-from fxquant.analysis.naming import short_line, shortened
+from fxquant.analysis.naming import short_line
 from fxquant.errors import UnknownNameError
 from fxquant.registry import did_you_mean
+from fxquant.statistics.places import shortened
 
 WIDTH = 100
 """No line of the table is wider."""

@@ -26,8 +26,3 @@ def title_of(layer: Node, value: str) -> str:
 def short_line(line: str) -> str:
     """``file.py:12`` of ``path/to/file.py:12``."""
     return PurePath(line).name
-
-
-def shortened(text: str, width: int) -> str:
-    """The end of a text that is too long: the end of a path says more than its start."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from tabulate import tabulate
 
-from fxquant.analysis.naming import short_line, shortened
+from fxquant.analysis.naming import short_line
+from fxquant.statistics.places import shortened
 
 Kind = Literal["unit", "border", "float"]
 WIDTH = 100

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from fxquant.analysis.keeping import Address, keeping
-from fxquant.analysis.naming import short_line, shortened
+from fxquant.analysis.naming import short_line
 from fxquant.errors import InputError
 from fxquant.qconfig import QConfigMapping
+from fxquant.statistics.places import shortened
 
 SHOWN = 20
 """Rows that are printed; all of them are in ``rows``."""

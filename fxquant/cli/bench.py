@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"model": options.model, "machine": about, **found.to_dict()}, indent=1))
     else:
-        print(f"{options.model} on {about['cpu']}, {about['threads']} threads, torch {about['torch']}\n{found}")
+        print(f"{options.model} on {about['cpu']}, threads: {about['threads']}, torch {about['torch']}\n{found}")
     return 0
 
 

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 def examine() -> Iterator[Finding]:
     """Look at everything that fxquant's speed or its extras depend on."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
-    yield Finding("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    yield Finding("torch", "ok", f"{torch.__version__}, threads: {torch.get_num_threads()}")
     yield cpu(cpu_name(), cpu_features())
     yield onednn(onednn_status())
     status = native_status()

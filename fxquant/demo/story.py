@@ -41,7 +41,7 @@ def run_demo(weights: str, output: Path, rounds: int) -> Comparison:
     """
     start = time.perf_counter()
     about = machine()
-    print(f"MobileNetV2 on {about['cpu']}, {about['threads']} threads, torch {about['torch']}")
+    print(f"MobileNetV2 on {about['cpu']}, threads: {about['threads']}, torch {about['torch']}")
     print(f"weights and photographs: {cache_dir()}\n", flush=True)
     model = load(weights)
     images, labels = labelled_batch()

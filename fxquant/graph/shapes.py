@@ -120,7 +120,7 @@ def not_running(
         at=node,
         got=describe_call(args, kwargs),
         expected=_expectation(module),
-        hint="example_inputs must be inputs that the model itself can run on",
+        hint="example_inputs (--input of a command) must be inputs that the model itself can run on",
     )
 
 

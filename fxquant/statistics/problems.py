@@ -18,7 +18,7 @@ from fxquant.statistics.collected import Statistics
 from fxquant.statistics.places import Place
 from fxquant.statistics.range_history import FEWEST_BATCHES, TOLERANCE
 
-Kind = Literal["unseen", "NaN, inf", "constant", "outlier", "dead", "moving"]
+Kind = Literal["unseen", "NaN, inf", "constant", "outlier", "dead", "tiny", "moving"]
 
 OUTLIER = 32.0
 """How many times the range of the median channel the whole range may be: then 8 of 256 steps are left for that one."""
@@ -28,6 +28,8 @@ FEWEST_VALUES = 128
 """Values that must all be the same before a channel is called dead, or a tensor is warned of as constant."""
 MANY_DEAD = 0.5
 """Part of the channels: fewer dead ones are shown in the report, and not warned of."""
+FEW_STEPS = 0.25
+"""Part of a grid: values that reach fewer steps, on the finest grid there is, have lost two bits and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ ADVICE: Mapping[Kind, Advice] = {
 }
 """In the order of severity. What was never observed is an error of ``convert``, not a warning."""
 
-SEVERITY: tuple[Kind, ...] = ("unseen", *ADVICE)
+SEVERITY: tuple[Kind, ...] = ("unseen", "tiny", *ADVICE)
 
 
 def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[str, Problem]:

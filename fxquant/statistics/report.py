@@ -16,8 +16,8 @@ from fxquant.fake_quantize.base import observer_in
 from fxquant.plan import QuantPlan
 from fxquant.spec import QParams, TensorRef
 from fxquant.statistics.collected import Statistics
-from fxquant.statistics.places import Place, places_of
-from fxquant.statistics.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
+from fxquant.statistics.places import Place, places_of, shortened
+from fxquant.statistics.problems import FEW_STEPS, OUTLIER, Problem, by_severity, dead_channels, find_problems
 from fxquant.statistics.shares import USUAL, Shares, shares_of
 
 WIDTH = 100
@@ -31,8 +31,9 @@ SENTENCES = 10
 
 HEAD = ("value", "seen", "grid", "settled", "clipped", "outliers", "dead", "problem")
 LEGEND = (
-    "settled: after how many batches the range came to stay. clipped, outliers: of all values; dead: channels\n"
-    "that never changed in the batches that were looked at. -: not counted by this observer."
+    "settled: after how many batches the range came to stay; ?: too few followed to be sure; no: it did not.\n"
+    "clipped, outliers: of all values. dead: channels that never changed in the batches that were looked\n"
+    "at. -: not counted by this observer."
 )
 
 
@@ -109,7 +110,7 @@ class CalibrationReport:
         heads = [f"{head}  " for head in HEAD]  # tabulate leaves as much room
         widths = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
         room = max(NARROWEST, WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
-        shown = [(_shortened(cells[0], room), *cells[1:]) for cells in table]
+        shown = [(shortened(cells[0], room), *cells[1:]) for cells in table]
         text = tabulate(shown, headers=HEAD, disable_numparse=True, colalign=("left", *("right",) * 6, "left"))
         more = [f"and {len(self.rows) - ROWS} more"] if len(self.rows) > ROWS else []
         sentences = [f"{row.problem.kind}: {row.place}: {row.problem.text}" for row in self.rows if row.problem]
@@ -202,8 +203,21 @@ def _row(
         nonfinite=int(getattr(observer, "nonfinite_count", 0)),
         first_nonfinite=int(statistics.history.first_nonfinite[index]),
         constant=low.numel() > 0 and bool((low == high).all()),
-        problem=problem or _rare(ref.name, shares, ends),
+        problem=problem or _tiny(ref.name, observer, grid, ends) or _rare(ref.name, shares, ends),
     )
+
+
+def _tiny(name: str, observer: Any, grid: QParams | None, ends: tuple[float, float]) -> Problem | None:
+    """Values so small that the smallest scale, the observer's ``eps``, leaves most steps of the grid unused."""
+    eps = getattr(observer, "eps", None)
+    if grid is None or eps is None or ends[0] > ends[1] or bool((grid.scale > eps).any()):
+        return None
+    smallest, steps = float(eps), grid.scheme.quant_max - grid.scheme.quant_min
+    reached = (max(ends[1], 0.0) - min(ends[0], 0.0)) / smallest
+    if reached >= FEW_STEPS * steps:
+        return None
+    text = f"{ends[0]:.3g} to {ends[1]:.3g} is {reached:.1f} of {steps} steps: the observer's eps= keeps scales above"
+    return Problem(name, "tiny", f"{text} {smallest:.3g}", steps / max(reached, 1.0), warned=False)
 
 
 def _rare(name: str, shares: Shares | None, ends: tuple[float, float]) -> Problem | None:
@@ -240,7 +254,3 @@ def _cells(row: CalibrationRow, batches: int) -> tuple[str, ...]:
 
 def _percent(share: float) -> str:
     return "0" if share == 0 else f"{100 * share:.2g} %" if share >= 1e-6 else "<0.0001 %"
-
-
-def _shortened(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"

@@ -9,6 +9,7 @@ from typing import Literal
 from tabulate import tabulate
 
 from fxquant.coverage import Coverage
+from fxquant.statistics.places import shortened
 
 Fate = Literal["int8", "float"]
 HEAD = ("unit", "pattern", "int8 µs", "float µs", "borders µs", "runs as")
@@ -70,7 +71,7 @@ class Tuning:
     def __str__(self) -> str:
         table = [
             (
-                _short(row.module or row.unit),
+                shortened(row.module or row.unit, LONGEST_NAME),
                 row.pattern,
                 f"{row.int8_us:.1f}",
                 f"{row.float_us:.1f}",
@@ -87,8 +88,3 @@ class Tuning:
             + f" {len(self.in_float)} stay float. The whole model: {times};"
             + f" tuned is {self.float_ms / self.tuned_ms:.2f} times as fast as float."
         )
-
-
-def _short(name: str) -> str:
-    """A name that fits its column; its end says more than its head."""
-    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"

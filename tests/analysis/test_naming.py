@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.analysis.naming import path_of, short_line, shortened, title_of
+from fxquant.analysis.naming import path_of, short_line, title_of
 
 
 class Block(nn.Module):
@@ -34,7 +34,5 @@ def test_layers_go_by_their_path_and_functions_by_their_place_and_value() -> Non
     assert found["x"] == ("", "x")
 
 
-def test_the_end_of_a_path_says_most() -> None:
-    assert shortened("layer1.0.conv1", 8) == "…0.conv1"
-    assert shortened("conv1", 8) == "conv1"
+def test_a_line_goes_without_its_folder() -> None:
     assert short_line("/a/b/model.py:12") == "model.py:12"

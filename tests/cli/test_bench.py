@@ -28,7 +28,7 @@ def test_the_table_is_printed(spec: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["bench", spec, "--input", "1x3x8x8", "--rounds", "2", "--threads", "1"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{spec} on ")
-    assert " 1 threads, torch " in text
+    assert " threads: 1, torch " in text
     assert "of 3 units lose" in text
     assert "summed up on 1 thread: " in text
     assert torch.get_num_threads() == threads

@@ -43,7 +43,7 @@ def test_an_example_that_does_not_run_names_node_line_and_expectation():
     assert lines[2:] == [
         "  got:      (float32[2, 5, 4, 4])",
         "  expected: Conv2d with 3 input channels",
-        "  hint:     example_inputs must be inputs that the model itself can run on",
+        "  hint:     example_inputs (--input of a command) must be inputs that the model itself can run on",
     ]
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.spec import TensorRef
-from fxquant.statistics.places import Place, places_of
+from fxquant.statistics.places import Place, places_of, shortened
 
 
 def test_a_value_is_named_by_what_makes_and_reads_it():
@@ -24,3 +24,8 @@ def test_a_value_that_no_unit_knows_is_its_name():
     ref = TensorRef("elsewhere")
     assert places_of([ref], prepared.graph_module, prepared.plan) == {ref: Place("elsewhere", ())}
     assert Place("elsewhere", ()).short == str(Place("elsewhere", ())) == "elsewhere"
+
+
+def test_the_end_of_a_path_says_most():
+    assert shortened("layer1.0.conv1", 8) == "…0.conv1"
+    assert shortened("conv1", 8) == "conv1"

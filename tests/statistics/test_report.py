@@ -85,3 +85,35 @@ def test_a_state_from_before_there_was_a_report_can_be_loaded(prepared):
     assert len(old) < len(prepared.state_dict())
     fresh.load_state_dict(old)
     assert torch.equal(fresh.observers["_1"].counts, prepared.observers["_1"].counts)
+
+
+def test_values_below_the_smallest_scale_are_named_first():
+    model, data = nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 2)).eval(), torch.rand(64, 4) * 1e-6
+    with torch.no_grad():
+        model[0].bias.zero_()
+
+    def found(**options):
+        observer = fxq.MinMaxObserver.with_args(**options)
+        weight = fxq.PerChannelMinMaxObserver.with_args(dtype=torch.int8, qscheme=torch.per_channel_symmetric)
+        qconfig = fxq.QConfig(activation=observer, weight=weight)
+        prepared = fxq.calibrate(fxq.prepare(model, data, qconfig), [data], progress=False)
+        return prepared.calibration_report()
+
+    report = found()
+    assert [row.problem.kind for row in report.worst(2)] == ["tiny", "tiny"]
+    text = report["input_1"].problem.text
+    assert re.fullmatch(
+        r"[\d.e-]+ to [\d.e-]+ is 8\.\d of 255 steps: the observer's eps= keeps scales above 1.19e-07", text
+    )
+    assert [row.problem for row in found(eps=1e-12)] == [None] * 3
+
+
+def test_long_names_keep_their_end():
+    block = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)))
+    model = nn.Sequential()
+    model.add_module("a_name_that_is_far_too_long_for_a_column", block)
+    prepared = fxq.prepare(model.eval(), torch.rand(2, 4))
+    fxq.calibrate(prepared, [torch.rand(64, 4) for _ in range(2)], progress=False)
+    names = [line.split("  ")[0] for line in str(prepared.calibration_report()).splitlines()[2:5]]
+    assert {name[0] for name in names} == {"…"}
+    assert len(set(names)) == 3
