@@ -31,9 +31,9 @@ SENTENCES = 10
 
 HEAD = ("value", "seen", "grid", "settled", "clipped", "outliers", "dead", "problem")
 LEGEND = (
-    "settled: after how many batches the range came to stay; ?: too few followed to be sure; no: it did not.\n"
-    "clipped, outliers: of all values. dead: channels that never changed in the batches that were looked\n"
-    "at. -: not counted by this observer."
+    "settled: after how many batches the range came to stay; ?: too few followed to be sure; no: it did\n"
+    "not. clipped, outliers: of all values. dead: channels that never changed in the batches that were\n"
+    "looked at. -: not counted by this observer."
 )
 
 
