@@ -29,6 +29,7 @@ Result run(const char* op, const Tensor& x_, QParams qparams, std::optional<int6
   Result result{empty_like_dense(x, x.scalar_type()), Tensor()};
   if (with_mask) result.mask = empty_like_dense(x, ScalarType::Bool);
   Layout layout = layout_of(x, axis);
+  const int64_t channels = layout.channels;
   qparams.lengthen_rows(layout);
   const AnyGrids grids(type, qparams, quant_min, quant_max);
   const PairedArrays paired(type, layout, qparams, quant_min, quant_max);
@@ -37,6 +38,7 @@ Result run(const char* op, const Tensor& x_, QParams qparams, std::optional<int6
                               result.y.mutable_data_ptr(),
                               with_mask ? result.mask.mutable_data_ptr<bool>() : nullptr,
                               layout,
+                              channels,
                               grids.floats.view(),
                               grids.doubles.view(),
                               paired.view()};

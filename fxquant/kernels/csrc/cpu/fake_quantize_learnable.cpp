@@ -65,6 +65,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& grad_, const Tenso
                                    x.const_data_ptr(),
                                    dx.mutable_data_ptr(),
                                    layout,
+                                   channels,
                                    grids.floats.view(),
                                    grids.doubles.view(),
                                    paired.view()};

@@ -32,6 +32,9 @@ static inline void for_each_channel(const Layout& layout, int64_t begin, int64_t
   }
 }
 
+// Channels side by side whose grids are kept in registers, row after row.
+constexpr int64_t kColumns = 64;
+
 // The grids of all channels, as arrays: [channels] each.
 template <typename Real>
 struct Grids {

@@ -27,6 +27,31 @@ FXQ_ONE_LOOP void run_mask(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, boo
   }
 }
 
+// Some columns of rows that are `line` elements long: their grids stay in registers.
+FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t rows, int64_t line,
+                              const Grids<float> g) {
+  for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
+    FXQ_INDEPENDENT
+    for (int64_t i = 0; i < kColumns; ++i) {
+      const Affine<float> a = g.at(i);
+      y[i] = from_grid(saturate(to_grid(x[i], a), a), a);
+    }
+  }
+}
+
+FXQ_ONE_LOOP void run_columns_mask(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, bool* FXQ_RESTRICT mask,
+                                   int64_t rows, int64_t line, const Grids<float> g) {
+  for (int64_t r = 0; r < rows; ++r, x += line, y += line, mask += line) {
+    FXQ_INDEPENDENT
+    for (int64_t i = 0; i < kColumns; ++i) {
+      const Affine<float> a = g.at(i);
+      const float step = to_grid(x[i], a);
+      mask[i] = inside(step, a);
+      y[i] = from_grid(saturate(step, a), a);
+    }
+  }
+}
+
 // first and second: the grids of the first and of the second element of each pair.
 template <typename G>
 struct Pairs {
@@ -64,6 +89,21 @@ struct MaskedPairs {
     store_pair({from_grid(saturate(lower, a), a), from_grid(saturate(upper, b), b)}, y + 2 * p);
   }
 };
+
+FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t rows, int64_t line,
+                                   const Grids<float> first, const Grids<float> second) {
+  for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
+    FXQ_INDEPENDENT
+    for (int64_t p = 0; p < kColumns / 2; ++p) {
+      const Pair value = pair_of(word_at(x + 2 * p));
+      const Affine<float> a = first.at(p);
+      const Affine<float> b = second.at(p);
+      store_pair({from_grid(saturate(to_grid(value.first, a), a), a),
+                  from_grid(saturate(to_grid(value.second, b), b), b)},
+                 y + 2 * p);
+    }
+  }
+}
 
 template <typename G>
 FXQ_ONE_LOOP void run_pairs(const BFloat16* x, BFloat16* y, int64_t pairs, const G first, const G second) {
@@ -108,6 +148,16 @@ void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const O
   elements(x, y, mask, count, g, g, g.grid);
 }
 
+void row(const FakeQuantizeArgs& args, const Grids<float>& grids, const float* x, float* y, bool* mask, int64_t count,
+         int64_t c) {
+  const int64_t line = args.channels;
+  if (c % line != 0 || line % kColumns != 0 || count % line != 0) return elements(x, y, mask, count, grids.from(c));
+  for (int64_t i = 0; i < line; i += kColumns) {
+    mask ? run_columns_mask(x + i, y + i, mask + i, count / line, line, grids.from(i))
+         : run_columns(x + i, y + i, count / line, line, grids.from(i));
+  }
+}
+
 template <typename T, typename Real>
 void row(const FakeQuantizeArgs&, const Grids<Real>& grids, const T* x, T* y, bool* mask, int64_t count, int64_t c) {
   elements(x, y, mask, count, grids.from(c));
@@ -116,6 +166,12 @@ void row(const FakeQuantizeArgs&, const Grids<Real>& grids, const T* x, T* y, bo
 void row(const FakeQuantizeArgs& args, const Grids<float>&, const BFloat16* x, BFloat16* y, bool* mask, int64_t count,
          int64_t c) {
   const PairedGrids<float>& g = args.paired;
+  if (mask == nullptr && c % args.channels == 0 && args.channels % kColumns == 0 && count % args.channels == 0) {
+    for (int64_t i = 0; i < args.channels; i += kColumns) {
+      run_pair_columns(x + i, y + i, count / args.channels, args.channels, g.even.from(i / 2), g.odd.from(i / 2));
+    }
+    return;
+  }
   elements(x, y, mask, count, g.every_second_from(c), g.every_second_from(c + 1), g.at(c + count - 1));
 }
 

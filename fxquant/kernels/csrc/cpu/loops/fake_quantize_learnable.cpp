@@ -23,6 +23,24 @@ FXQ_ONE_LOOP void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRI
   }
 }
 
+// The same of some columns of rows that are `line` elements long: their grids stay in registers.
+FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT grad, const float* FXQ_RESTRICT x, float* FXQ_RESTRICT dx,
+                              float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped, int64_t rows, int64_t line,
+                              const Grids<float> g) {
+  for (int64_t end = rows * line; end > 0; end -= line) {
+    FXQ_INDEPENDENT
+    for (int64_t i = 0; i < kColumns; ++i) {
+      const Affine<float> a = g.at(i);
+      const float step = to_grid(x[i], a);
+      const bool passes = inside(step, a);
+      scale[i] = grad[i] * slope_of_scale(x[i], step, a);
+      dx[i] = passes ? grad[i] : 0.0f;
+      clipped[i] = passes ? 0.0f : grad[i];
+    }
+    grad += line, x += line, dx += line, scale += line, clipped += line;
+  }
+}
+
 template <Float type, typename G>
 void elements(const Short<type>* grad, const Short<type>* x, Short<type>* dx, float* scale, float* clipped,
               int64_t count, const G g) {
@@ -100,6 +118,17 @@ void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scal
 }
 
 // Of channels side by side, from c on.
+void row(const LearnableBackwardArgs& args, const Grids<float>& grids, const float* grad, const float* x, float* dx,
+         float* scale, float* clipped, int64_t count, int64_t c) {
+  const int64_t line = args.channels;
+  if (c % line != 0 || line % kColumns != 0 || count % line != 0) {
+    return elements(grad, x, dx, scale, clipped, count, grids.from(c));
+  }
+  for (int64_t i = 0; i < line; i += kColumns) {
+    run_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / line, line, grids.from(i));
+  }
+}
+
 template <typename T, typename Real>
 void row(const LearnableBackwardArgs&, const Grids<Real>& grids, const T* grad, const T* x, T* dx, Real* scale,
          Real* clipped, int64_t count, int64_t c) {

@@ -12,6 +12,7 @@ struct LearnableBackwardArgs {
   const void* x;
   void* dx;
   Layout layout;
+  int64_t channels;            // of which a row of the layout may have several rounds
   Grids<float> grids;          // for every type but double
   Grids<double> double_grids;  // for double
   PairedGrids<float> paired;   // the same as grids, for bfloat16 with channels side by side
