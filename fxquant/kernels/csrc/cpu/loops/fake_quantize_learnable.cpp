@@ -102,6 +102,32 @@ FXQ_ONE_LOOP void run_pairs(const BFloat16* grad, const BFloat16* x, BFloat16* d
   for_each_in_row(pairs, Pairs<Places, G>{grad, x, dx, scale, clipped, first, second});
 }
 
+// The same of some columns of rows that are `line` elements long: their grids stay in registers.
+FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_RESTRICT x,
+                                   BFloat16* FXQ_RESTRICT dx, float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped,
+                                   int64_t rows, int64_t line, const Grids<float> first, const Grids<float> second) {
+  for (int64_t end = rows * line; end > 0; end -= line) {
+    FXQ_INDEPENDENT
+    for (int64_t p = 0; p < kColumns / 2; ++p) {
+      const uint32_t word = word_at(grad + 2 * p);
+      const Pair incoming = pair_of(word);
+      const Pair value = pair_of(word_at(x + 2 * p));
+      const Affine<float> a = first.at(p);
+      const Affine<float> b = second.at(p);
+      const float lower = to_grid(value.first, a);
+      const float upper = to_grid(value.second, b);
+      const bool lower_passes = inside(lower, a);
+      const bool upper_passes = inside(upper, b);
+      scale[2 * p] = incoming.first * slope_of_scale(value.first, lower, a);
+      scale[2 * p + 1] = incoming.second * slope_of_scale(value.second, upper, b);
+      clipped[2 * p] = lower_passes ? 0.0f : incoming.first;
+      clipped[2 * p + 1] = upper_passes ? 0.0f : incoming.second;
+      store_word(word & ((lower_passes ? 0xffffu : 0u) | (upper_passes ? 0xffff0000u : 0u)), dx + 2 * p);
+    }
+    grad += line, x += line, dx += line, scale += line, clipped += line;
+  }
+}
+
 template <typename Places, typename G>
 void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scale, float* clipped, int64_t count,
               const G first, const G second, const Affine<float>& of_last) {
@@ -138,6 +164,14 @@ void row(const LearnableBackwardArgs&, const Grids<Real>& grids, const T* grad, 
 void row(const LearnableBackwardArgs& args, const Grids<float>&, const BFloat16* grad, const BFloat16* x, BFloat16* dx,
          float* scale, float* clipped, int64_t count, int64_t c) {
   const PairedGrids<float>& g = args.paired;
+  const int64_t line = args.channels;
+  if (c % line == 0 && line % kColumns == 0 && count % line == 0) {
+    for (int64_t i = 0; i < line; i += kColumns) {
+      run_pair_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / line, line, g.even.from(i / 2),
+                       g.odd.from(i / 2));
+    }
+    return;
+  }
   elements<SideBySide>(grad, x, dx, scale, clipped, count, g.every_second_from(c), g.every_second_from(c + 1),
                        g.at(c + count - 1));
 }
