@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import inspect
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
@@ -30,8 +32,9 @@ EQUAL_SHARE = 0.9999
 """Share of elements that an operator of the framework must have in common with the reference; of fewer than 10,000, all
 but one."""
 FLOAT_STEP = 1e-5
-"""Of the largest value: how far real numbers may be apart. One step where results are not rounded to a grid: float32
-sums of thousands of products, in another order, differ by up to some hundred times its precision of 6e-8."""
+"""Of the largest value: how far real numbers may be apart, if their dtype tells so many apart. One step where results are
+not rounded to a grid: float32 sums of thousands of products, in another order, differ by up to some hundred times its
+precision of 6e-8."""
 
 COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
 HEAD = ("unit", "pattern", "gives", *COMPARED, "alone dB", "by", "here dB", "breach")
@@ -149,6 +152,7 @@ def measure_parity(
         )
     bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
     values, real_values = _run(int8, bound), float_values(simulated, bound)
+    exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, real_values)
     rows = []
     with torch.no_grad():
         for unit, node, module in measured:
@@ -156,8 +160,9 @@ def measure_parity(
                 continue
             arguments = _arguments(module, node, values)
             reference = module.reference(*arguments)
-            floats = real_values | _read_by(unit, plan, node, simulated_nodes[unit.root], values)
-            unrounded, rounded = _simulate(unit, simulated_nodes, floats)
+            read = _read_by(unit, plan, node, simulated_nodes[unit.root], values)
+            floats = {name: value.to(exact_values[name].dtype) for name, value in read.items()}
+            unrounded, rounded = _simulate(unit, exact, exact_values | floats)
             noise = unit_noise(
                 unit, plan, module, values[node], real_values, simulated_nodes, arguments[len(unit.inputs) :]
             )
@@ -167,6 +172,20 @@ def measure_parity(
             else:
                 rows.append(_compare_real(unit, values[node], reference, unrounded, noise))
     return Parity(tuple(rows))
+
+
+def _in_float32(simulated: GraphModule) -> GraphModule:
+    """The simulation in the precision in which integers are scaled, or more: short numbers do not tell steps apart."""
+    tensors = (*simulated.parameters(), *simulated.buffers())
+    if all(_single(tensor) is tensor for tensor in tensors):
+        return simulated
+    copied: GraphModule = copy.deepcopy(simulated)._apply(_single)
+    return copied
+
+
+def _single(x: Tensor) -> Tensor:
+    """float32 in place of float16 and bfloat16."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
 
 
 def _arguments(module: QuantizedModule, node: Node, values: Mapping[Node, Any]) -> tuple[Any, ...]:
@@ -256,8 +275,8 @@ def _compare(
 
 
 def _compare_real(unit: QuantUnit, native: Tensor, reference: Tensor, simulated: Tensor, noise: UnitNoise) -> ParityRow:
-    expected = reference.double()
-    step = FLOAT_STEP * max(float(expected.abs().max()), torch.finfo(torch.float32).tiny) if expected.numel() else 1.0
+    expected, relative = reference.double(), max(FLOAT_STEP, torch.finfo(reference.dtype).eps)
+    step = relative * max(float(expected.abs().max()), torch.finfo(torch.float32).tiny) if expected.numel() else 1.0
     off, gap = (torch.floor((values.double() - expected).abs() / step) for values in (native, simulated))
     count = max(expected.numel(), 1)
     return ParityRow(

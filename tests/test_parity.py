@@ -177,3 +177,21 @@ def test_a_model_without_its_units_is_refused(prepared):
     with pytest.raises(InputError) as caught:
         measure_parity(bare, simulated, ())
     assert str(caught.value).startswith("no unit of the plan is found in the int8 model")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_models_of_any_precision_keep_the_contract(dtype):
+    torch.manual_seed(0)
+    model, x = Net().eval().to(dtype), torch.randn(4, 3, 8, 8, dtype=dtype)
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False), check=x)
+    assert len(int8.parity.rows) == 9
+    assert int8.parity.breaches == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_real_numbers_of_short_dtypes_are_compared_as_exactly_as_these_are(dtype):
+    torch.manual_seed(0)
+    model, x = Normed().eval().to(dtype), torch.randn(16, 64, dtype=dtype)
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False), check=x)
+    assert "float" in {row.gives for row in int8.parity}
+    assert int8.parity.breaches == ()
