@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from tqdm import tqdm
 
 from fxquant.errors import CalibrationError, FxQuantError, InputError, warn
-from fxquant.graph.inputs import describe_call, describe_value
+from fxquant.graph.inputs import describe_call, describe_value, does_not_run
 from fxquant.graph.query import INPLACE, has_hooks
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.statistics.range_history import FEWEST_BATCHES
@@ -64,12 +64,7 @@ class CalibrationInterpreter(BoundInterpreter):
             raise
         except Exception as error:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            raise InputError(
-                f"this batch does not run through the model: {error}",
-                at=n,
-                got=describe_call(args, kwargs),
-                hint="batches must be inputs that the model itself can run on",
-            ) from error
+            raise does_not_run(error, n, args, kwargs) from error
         for observer in self._observers.get(n.name, ()):
             observer(result)
         if n.name in self._handlers:
@@ -148,11 +143,7 @@ def batches(
         CalibrationError: there is no batch at all.
     """
     check_iterable(data)
-    if num_batches is not None and num_batches < 0:
-        raise InputError("num_batches is negative", got=num_batches, expected="a number of batches, or None for all")
-    total = len(data) if isinstance(data, Sized) else None
-    if num_batches is not None:
-        total = num_batches if total is None else min(num_batches, total)
+    total = expected_batches(data, num_batches)
     index = -1
     bar = tqdm(islice(data, num_batches), desc="calibrate", total=total, unit="batch", disable=not progress)
     for index, item in enumerate(bar):
@@ -190,6 +181,25 @@ def check_iterable(data: object) -> None:
             expected="a DataLoader, a list, a generator: anything that yields batches",
             hint="[batch] is a list of one batch",
         )
+
+
+def expected_batches(data: Iterable[Any], num_batches: int | None) -> int | None:
+    """How many batches of ``data`` are going to be used at most; None where only the end of the data tells.
+
+    Raises:
+        InputError: ``num_batches`` is no number of batches.
+    """
+    if num_batches is not None and (not isinstance(num_batches, int) or num_batches < 0):
+        raise InputError(
+            "num_batches is negative or no number",
+            got=repr(num_batches),
+            expected="a number of batches, or None for all",
+        )
+    try:
+        total = len(data) if isinstance(data, Sized) else None
+    except TypeError:  # a DataLoader has a length where its data set has one
+        total = None
+    return total if num_batches is None else min(num_batches, num_batches if total is None else total)
 
 
 def inputs_of(batch: Any, example_args: Sequence[Any], what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

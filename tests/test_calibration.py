@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fxquant as fxq
 from fxquant.calibration import CalibrationInterpreter, inputs_of
@@ -362,3 +363,35 @@ def test_memory_is_the_same_after_10_and_1000_batches():
         prepared.observe(batch)
     assert held() <= before
     assert prepared.calibration_report().batches == 1000
+
+
+class Endless(IterableDataset):
+    """Knows no length, so a DataLoader of it knows none either."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            yield torch.randn(3, 8, 8)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_data_loader_may_have_no_length(model, progress, capsys):
+    loader = DataLoader(Endless(), batch_size=2)
+    with pytest.raises(TypeError):
+        len(loader)
+    prepared = fxq.prepare(model, torch.randn(2, 3, 8, 8))
+    assert fxq.calibrate(prepared, loader, num_batches=3, progress=progress).calibration_report().batches == 3
+    fxq.quantize(model, loader, num_batches=2, progress=progress)
+    if progress:
+        assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "2"])
+def test_what_is_no_number_of_batches_is_refused(model, number):
+    x = torch.randn(1, 3, 8, 8)
+    with pytest.raises(InputError) as caught:
+        fxq.calibrate(fxq.prepare(model, x), [x], num_batches=number, progress=False)
+    assert str(caught.value) == (
+        "num_batches is negative or no number\n"
+        f"  got:      {number!r}\n"
+        "  expected: a number of batches, or None for all"
+    )

@@ -9,9 +9,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fxquant.algorithms.lanes import dead_after, order_by_units
-from fxquant.errors import FxQuantError, InputError
+from fxquant.errors import FxQuantError
 from fxquant.fake_quantize.static import StaticFakeQuantize
-from fxquant.graph.inputs import describe_call
+from fxquant.graph.inputs import does_not_run
 from fxquant.graph.query import called_module, module_of
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.noise import ROUNDINGS, FloatRun
@@ -101,9 +101,4 @@ def _value(run: BoundInterpreter, node: Node) -> Any:
     except FxQuantError:
         raise
     except Exception as error:
-        raise InputError(
-            f"this batch does not run through the model: {error}",
-            at=node,
-            got=describe_call(*run.fetch_args_kwargs_from_env(node)),
-            hint="batches must be inputs that the model itself can run on",
-        ) from error
+        raise does_not_run(error, node, *run.fetch_args_kwargs_from_env(node)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class Comparison:
     rows: tuple[LayerComparison, ...]
     """Those with a fault first, then by harm, the worst first."""
     output: Deviation
-    """What the model returns."""
+    """What the model returns; ``sqnr`` is NaN where that is no real numbers."""
     batches: int
     unmatched: tuple[Unmatched, ...] = ()
 
@@ -118,7 +119,7 @@ class Comparison:
 
     def _findings(self) -> list[str]:
         batches = f"{self.batches} batch{'' if self.batches == 1 else 'es'}"
-        lines = [f"{len(self)} layers, {batches}; what the model returns: {_db(self.output.sqnr)} dB."]
+        lines = [f"{len(self)} layers, {batches}; what the model returns: {self._result()}."]
         faults = [row for row in self.rows if row.fault]
         for row in faults[:TOLD] or self.rows[:1]:
             lines += textwrap.wrap(f"{row.name}: {row.fault or row.cause}", WIDTH, subsequent_indent="    ")
@@ -131,6 +132,9 @@ class Comparison:
             )
             lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
         return lines
+
+    def _result(self) -> str:
+        return "no real numbers" if math.isnan(self.output.sqnr) else f"{_db(self.output.sqnr)} dB"
 
     def _repr_html_(self) -> str:
         table = tabulate(map(_cells, self.rows), headers=HEAD, tablefmt="html", disable_numparse=True)

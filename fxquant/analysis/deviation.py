@@ -14,7 +14,8 @@ class Deviation:
     """How far one tensor of a quantized model lies from that of the float model, over all batches."""
 
     sqnr: float
-    """Signal to noise in dB: 10·log10(Σ reference² / Σ (reference - other)²); inf without any noise."""
+    """Signal to noise in dB: 10·log10(Σ reference² / Σ (reference - other)²); inf without any noise, NaN without any
+    values."""
     cosine: float
     """Cosine of the angle between the two, 1 where they point the same way; NaN where one of them is 0."""
     largest: float
@@ -76,7 +77,7 @@ class DeviationSums:
         )
         average = float(shares.mean()) if len(shares) else 0.0
         return Deviation(
-            sqnr=decibels(signal, noise),
+            sqnr=decibels(signal, noise) if len(self.signal) else math.nan,
             cosine=self.product / lengths if lengths > 0 else math.nan,
             largest=self.largest,
             lost=max(min(1.0, self.total_lost), average),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from torch.fx import GraphModule, Node
 from tqdm import tqdm
 
-from fxquant.calibration import check_iterable, inputs_of
-from fxquant.errors import CalibrationError, InputError
+from fxquant.calibration import check_iterable, expected_batches, inputs_of
+from fxquant.errors import CalibrationError
 from fxquant.graph.guards import require_value
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -35,16 +35,12 @@ def batches_of(
         CalibrationError: there is no batch.
     """
     check_iterable(data)
-    if num_batches is not None and num_batches < 0:
-        raise InputError("num_batches is negative", got=num_batches, expected="a number of batches, or None for all")
+    total = expected_batches(data, num_batches)
     items = islice(data, num_batches)
     first = next(items, None)
     if first is None:
         raise CalibrationError(f"there is no data to {what} on", got="no batch", expected="at least one batch")
     example = () if isinstance(first, Mapping) else _items(first)[: taken(model)]
-    total = len(data) if isinstance(data, Sized) else None
-    if num_batches is not None:
-        total = num_batches if total is None else min(num_batches, total)
 
     def calls() -> Iterator[Call]:
         bar = tqdm(chain([first], items), desc=what, total=total, unit="batch", disable=not progress)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ from fxquant.analysis.keeping import addresses
 from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
 from fxquant.analysis.naming import title_of
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
-from fxquant.calibration import check_iterable, inputs_of
+from fxquant.calibration import check_iterable, expected_batches, inputs_of
 from fxquant.errors import CalibrationError, InputError, UnknownNameError, user_line
 from fxquant.graph.inputs import bind, describe_value
 from fxquant.graph.query import nodes_by_name
@@ -89,11 +90,10 @@ def sensitivity(
             "the default metric compares with the float model", got="against='target'", hint="give a metric"
         )
     check_iterable(data)
+    expected = expected_batches(data, num_batches)
     simulated = prepared.convert(to="fake_quant")
     run = _Run(prepared, simulated, _scorer(metric, higher_is_better), seed)
-    total = len(data) * run.steps if isinstance(data, Sized) else None
-    if num_batches is not None:
-        total = num_batches * run.steps if total is None else min(total, num_batches * run.steps)
+    total = None if expected is None else expected * run.steps
     devices = sorted({t.device.index or 0 for t in simulated.parameters() if t.is_cuda})
     with (
         torch.no_grad(),
@@ -102,9 +102,7 @@ def sensitivity(
         tqdm(total=total, desc="sensitivity", unit="run", disable=not progress) as bar,
     ):
         try:
-            for index, batch in enumerate(data):
-                if index == num_batches:
-                    break
+            for index, batch in enumerate(islice(data, num_batches)):
                 what = f"batch {index}"
                 inputs = inputs_of(batch, prepared.example_args, what)
                 target = _target(batch, len(prepared.example_args), what) if against == "target" else None

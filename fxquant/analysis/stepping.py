@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
-from fxquant.errors import FxQuantError, InputError
-from fxquant.graph.inputs import describe_call
+from fxquant.errors import FxQuantError
+from fxquant.graph.inputs import does_not_run
 from fxquant.graph.shapes import BoundInterpreter
 
 
 class Stepper(BoundInterpreter):
-    """Runs the nodes that it is told to run, in the order of the graph.
+    """Runs the nodes that it is told to run, in the order of the graph. It seeds the random generators of torch.
 
     Args:
         gm: The graph.
@@ -25,18 +27,14 @@ class Stepper(BoundInterpreter):
         super().__init__(gm, bound)
 
     def step(self, node: Node) -> Any:
-        """Run one node, all of whose inputs have run."""
+        """Run one node, all of whose inputs have run. What it draws at random is the same in every run."""
+        torch.manual_seed(zlib.crc32(node.name.encode()))
         try:
             value = self.run_node(node)
         except FxQuantError:
             raise
         except Exception as error:
-            raise InputError(
-                f"this batch does not run through the model: {error}",
-                at=node,
-                got=describe_call(*self.fetch_args_kwargs_from_env(node)),
-                hint="batches must be inputs that the model itself can run on",
-            ) from error
+            raise does_not_run(error, node, *self.fetch_args_kwargs_from_env(node)) from error
         self.env[node] = value
         return value
 

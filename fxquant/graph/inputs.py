@@ -87,6 +87,22 @@ def describe_value(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def does_not_run(error: Exception, node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError:
+    """What to raise where a node of the model fails on the values of a batch.
+
+    Args:
+        error: What it raised.
+        node: The one that failed.
+        args, kwargs: What it was called with.
+    """
+    return InputError(
+        f"this batch does not run through the model: {error}",
+        at=node,
+        got=describe_call(args, kwargs),
+        hint="batches must be inputs that the model itself can run on",
+    )
+
+
 def is_given(node: Node) -> bool:
     """Whether a node is an input, or picks an item of one that is a dict, a tuple or the like."""
     source: Any = node.args[0] if node.target is operator.getitem else None

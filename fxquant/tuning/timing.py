@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import KernelError
+from fxquant.errors import FxQuantError, KernelError
+from fxquant.graph.inputs import does_not_run
 from fxquant.graph.query import TensorInfo, info_of
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.kernels.recording import NotRecordableError, Recording
@@ -63,6 +64,14 @@ class TimedRun(BoundInterpreter):
         self._on_gpu = any(isinstance(x, Tensor) and x.is_cuda for x in pytree.tree_leaves(tuple(bound.values())))
 
     def run_node(self, n: Node) -> Any:
+        try:
+            return self._run_node(n)
+        except FxQuantError:
+            raise
+        except Exception as error:
+            raise does_not_run(error, n, *self.fetch_args_kwargs_from_env(n)) from error
+
+    def _run_node(self, n: Node) -> Any:
         if n.op not in CALLS or n.name not in self._timed:
             value = super().run_node(n)
         else:

@@ -397,3 +397,41 @@ def test_values_are_freed_while_a_batch_runs(monkeypatch: pytest.MonkeyPatch) ->
         return max(sizes)
 
     assert most(12) == most(4)
+
+
+class Drawing(nn.Module):
+    """Drops values at random in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(nn.functional.dropout(torch.relu(self.a(x)), 0.5, training=True))
+
+
+@pytest.mark.parametrize("to", FORMS)
+def test_both_models_draw_the_same_numbers(to: str) -> None:
+    torch.manual_seed(0)
+    model, data = Drawing().eval(), [torch.randn(64, 8)]
+    converted = fxq.convert(prepared_of(model, 32 * data), to=to)  # the range, whatever is drawn
+    before = torch.get_rng_state()
+    found = compared(model, converted, data)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert found.output.sqnr > 25  # 8 bits; of other numbers drawn it would be about 0
+
+
+class Classes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x).argmax(-1)
+
+
+def test_a_model_that_returns_no_real_numbers_is_told_so() -> None:
+    model, data = Classes().eval(), [torch.randn(16, 8)]
+    found = compared(model, fxq.quantize(model, data, progress=False), data)
+    assert {row.name for row in found} == {"x", "fc"}
+    assert "2 layers, 1 batch; what the model returns: no real numbers." in str(found)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError, UnknownNameError
@@ -216,3 +217,28 @@ def test_what_cannot_be_measured_is_refused(model: nn.Module, data: list[Tensor]
         measured(prepared, data[0])
     with pytest.raises(CalibrationError, match="have no range"):
         measured(fxq.prepare(model, data[0]), data)
+
+
+def test_no_batch_is_read_beyond_those_wanted(model: nn.Module, data: list[Tensor]) -> None:
+    read = []
+
+    def stream() -> Iterator[Tensor]:
+        for batch in data:
+            read.append(batch)
+            yield batch
+
+    measured(prepared_of(model, data), stream(), num_batches=2)
+    assert len(read) == 2
+    with pytest.raises(InputError, match="num_batches is negative or no number"):
+        measured(prepared_of(model, data), data, num_batches=-1)
+
+
+def test_a_data_loader_may_have_no_length(model: nn.Module, data: list[Tensor]) -> None:
+    class Rows(IterableDataset):
+        def __iter__(self) -> Iterator[Tensor]:
+            return iter(data[0])
+
+    loader = DataLoader(Rows(), batch_size=16)
+    assert measured(prepared_of(model, data), loader).batches == 2
+    int8 = fxq.convert(prepared_of(model, data))
+    assert fxq.compare(model, int8, loader, progress=False).batches == 2
