@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fxquant.analysis.deviation import decibels
+from fxquant.errors import InputError
+from fxquant.graph.inputs import describe_value
 
 Metric = Callable[[Any, Any], Any]
 
@@ -33,22 +35,32 @@ class Score(Protocol):
 
 @dataclass(slots=True)
 class SignalToNoise:
-    """Of all tensors of floats in the output together, in dB."""
+    """Of all tensors of floats in the output together, in dB. Where the float model gives inf or NaN is left out."""
 
     signal: float = 0.0
     noise: float = 0.0
     batches: int = 0
 
     def add(self, output: Any, expected: Any) -> None:
-        for got, want in zip(_floats(output), _floats(expected), strict=True):
+        pairs = list(zip(_floats(output), _floats(expected), strict=True))
+        if not pairs:
+            raise InputError(
+                "the model's output holds no real numbers, so there is no signal to noise of it",
+                got=describe_value(expected),
+                expected="a tensor of floats, alone or in a structure",
+                hint="give a metric, one that compares classes, say",
+            )
+        for got, want in pairs:
             exact = want.double()
-            self.signal += float(exact.square().sum())
-            self.noise += float((exact - got.double()).square().sum().nan_to_num(nan=math.inf))
+            usable = exact.isfinite()
+            self.signal += float(exact.where(usable, 0.0).square().sum())
+            error = (exact - got.double()).where(usable, 0.0)
+            self.noise += float(error.square().sum().nan_to_num(nan=math.inf, posinf=math.inf))
         self.batches += 1
 
     @property
     def value(self) -> float:
-        return decibels(self.signal, self.noise)
+        return decibels(self.signal, self.noise) if self.batches else math.nan
 
     def cost(self, ideal: float) -> float:
         if self.noise == 0:
@@ -68,7 +80,14 @@ class Average:
 
     def add(self, output: Any, expected: Any) -> None:
         size = next((len(x) for x in pytree.tree_leaves(output) if isinstance(x, Tensor) and x.dim()), 1)
-        self.total += float(self.metric(output, expected)) * size
+        found = self.metric(output, expected)
+        try:
+            number = float(found)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                "metric gave no number", got=describe_value(found), expected="a number, or a tensor of one"
+            ) from error
+        self.total += number * size
         self.weight += size
         self.batches += 1
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fxquant.analysis.metrics import Average, SignalToNoise
+from fxquant.errors import InputError
 from fxquant.noise import sqnr
 
 
@@ -41,3 +42,34 @@ def test_an_average_is_weighted_by_the_size_of_batches() -> None:
     assert math.isnan(loss.value)
     loss.add(torch.ones(2), None)
     assert loss.cost(1.0) == 2.0
+
+
+def test_where_the_float_model_is_not_finite_nothing_is_measured() -> None:
+    score = SignalToNoise()
+    score.add(torch.tensor([-math.inf, 1.0, 0.0]), torch.tensor([-math.inf, 1.0, math.nan]))
+    assert (score.value, score.cost(math.inf)) == (math.inf, 0.0)
+    score.add(torch.tensor([5.0, 1.0]), torch.tensor([math.inf, 2.0]))
+    assert score.cost(math.inf) == pytest.approx(1 / 5)
+    score.add(torch.tensor([math.inf]), torch.tensor([1.0]))
+    assert score.cost(math.inf) == math.inf
+
+
+def test_an_output_without_real_numbers_is_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        SignalToNoise().add({"classes": torch.tensor([1, 2])}, {"classes": torch.tensor([1, 3])})
+    assert str(caught.value) == (
+        "the model's output holds no real numbers, so there is no signal to noise of it\n"
+        "  got:      {classes: int64[2]}\n"
+        "  expected: a tensor of floats, alone or in a structure\n"
+        "  hint:     give a metric, one that compares classes, say"
+    )
+
+
+@pytest.mark.parametrize("given", [None, torch.ones(2), "much"])
+def test_a_metric_that_gives_no_number_is_refused(given: object) -> None:
+    with pytest.raises(InputError, match="metric gave no number"):
+        Average(lambda output, expected: given, higher_is_better=True).add(torch.ones(2), None)
+
+
+def test_before_the_first_batch_nothing_is_known() -> None:
+    assert math.isnan(SignalToNoise().value)
