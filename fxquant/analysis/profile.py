@@ -17,6 +17,7 @@ from tqdm import tqdm
 from fxquant.analysis.naming import title_of
 from fxquant.analysis.profile_table import Kind, Profile, ProfileRow
 from fxquant.calibration import inputs_of
+from fxquant.checks import in_eval
 from fxquant.engine import engine_of
 from fxquant.errors import CalibrationError, InputError, user_line
 from fxquant.graph.inputs import bind
@@ -71,13 +72,14 @@ def profile(
             got=f"{type(model).__name__}, rounds={rounds!r}",
             expected="a torch.nn.Module or a Quantizer, and at least one round",
         )
+    model = model if isinstance(model, Quantizer) else in_eval(model)
     prepared = model if isinstance(model, Quantizer) else _prepared(model, inputs, qconfig)
     args, kwargs = inputs_of(inputs, prepared.example_args, "what to measure on")
     int8 = _int8(prepared, args, kwargs) if int8 is None else int8
     plan_of(int8)  # raises where it is no converted model
     as_graph = _as_graph(int8)
     whole: Any = prepared.graph_module if isinstance(model, Quantizer) else model
-    with torch.no_grad(), unchanged_state(prepared.graph_module):
+    with torch.no_grad(), unchanged_state(prepared.graph_module), unchanged_state(whole):
         timer = _Timer(prepared.graph_module, as_graph, bind(as_graph, args, kwargs, "the inputs"), engine_of(int8))
         for _ in tqdm(range(rounds), desc="profile", unit="round", disable=not progress):
             timer.round()

@@ -116,3 +116,31 @@ def test_what_cannot_be_measured_is_refused(model: nn.Module) -> None:
         profiled(model, int8=model)
     with pytest.raises(InputError, match="do not run through the model"):
         profiled(model, torch.randn(2, 4, 12, 12))
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.bn = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return self.bn(self.fc(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.filterwarnings("ignore:the model is in training mode")
+def test_the_model_is_left_as_it_is(training: bool) -> None:
+    model = Counting().train(training)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    profiled(model, torch.randn(8, 4))
+    assert model.training is training
+    assert [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])] == []
+
+
+def test_inputs_that_do_not_run_are_refused(model: nn.Module) -> None:
+    prepared = fxq.prepare(model, X)
+    prepared.observe(X)
+    with pytest.raises(InputError, match="this batch does not run through the model"):
+        profiled(prepared, torch.randn(2, 4, 12, 12))
