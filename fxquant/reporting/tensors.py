@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.nn.weighted import WeightedModule
 from fxquant.noise import real
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
@@ -180,14 +181,16 @@ class _Weights:
         for nodes in self._graphs:
             for name in unit.nodes:
                 module = module_of(nodes[name]) if name in nodes else None
-                if isinstance(weight := getattr(module, "weight", None), Tensor):
-                    return self._real(weight, unit)
+                kept = module.plain_weight() if isinstance(module, WeightedModule) else getattr(module, "weight", None)
+                if isinstance(kept, Tensor):
+                    return self._real(kept, unit, module)
         return None
 
-    def _real(self, weight: Tensor, unit: QuantUnit) -> Tensor | None:
+    def _real(self, weight: Tensor, unit: QuantUnit, module: Any) -> Tensor | None:
         if weight.is_floating_point():
             return weight
-        qparams = self._plan.qparams.get(unit.roles["weight"])
+        own = isinstance(module, WeightedModule)  # its channels may lie along another axis than the float layer's
+        qparams = module.grid("weight") if own else self._plan.qparams.get(unit.roles["weight"])
         if qparams is None or qparams.scheme.bits < 8:  # two integers may lie in a byte
             return None
         return real(weight, qparams)

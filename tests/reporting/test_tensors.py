@@ -92,3 +92,28 @@ def test_many_channels_are_drawn_by_their_largest() -> None:
     facts = next(row for row in tensor_facts(subject_of(prepared), {}).values() if row["kind"] == "weight")
     assert len(facts["scales"]) <= MOST_SCALES
     assert max(facts["scales"]) == pytest.approx(facts["spread"][2])
+
+
+@pytest.mark.parametrize("channels", [6, 4])
+def test_the_weight_of_a_converted_transposed_convolution(channels: int) -> None:
+    """It is stored by output channels, which the float layer has along another axis."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.ConvTranspose2d(channels, 4, 3)).eval()
+    with torch.no_grad():
+        model[0].weight.mul_(torch.tensor([50.0, 100.0, 200.0, 400.0]).view(1, 4, 1, 1) / 50)
+    x = torch.randn(2, channels, 5, 5)
+    int8 = fxq.quantize(model, [x], progress=False)
+    (weight,) = [row for row in tensor_facts(subject_of(int8), {}).values() if row["kind"] == "weight"]
+    assert weight["shape"] == f"4x{channels}x3x3"
+    assert weight["max"] == pytest.approx(float(model[0].weight.detach().max()), rel=0.01)
+    assert weight["min"] == pytest.approx(float(model[0].weight.detach().min()), rel=0.01)
+
+
+def test_looking_at_a_weight_does_not_keep_it_twice() -> None:
+    model = nn.Sequential(nn.Linear(64, 64)).eval()
+    x = torch.randn(4, 64)
+    int8 = fxq.quantize(model, [x], progress=False)
+    int8(x)
+    before = [name for name, _ in int8.named_buffers()]
+    tensor_facts(subject_of(int8), {})
+    assert [name for name, _ in int8.named_buffers()] == before
