@@ -66,13 +66,21 @@ def distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
 
 
 def check_model(model: object) -> None:
-    """Refuse what is no module, and a module with an attribute of a reserved name.
+    """Refuse what is no module, a module without values, and one with an attribute of a reserved name.
 
     Raises:
         InputError: it is one of these.
     """
     if not isinstance(model, nn.Module):
         raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    if empty := [name for name, tensor in tensors if tensor.is_meta]:
+        raise InputError(
+            "the model is on the meta device, where tensors hold no values",
+            got=listing(empty),
+            expected="a model with its weights",
+            hint="model.to_empty(device='cpu'), and load a state dict",
+        )
     if taken := [name for name in RESERVED if hasattr(model, name)]:
         raise InputError(
             "the model has an attribute of a name that fxquant needs", got=taken[0], expected="another name for it"

@@ -53,10 +53,11 @@ class Weights:
     def warn_if_changed(self, gm: nn.Module, written: Iterable[str]) -> None:
         """Warn, once, if the model is no longer what was prepared; and if the graph is not what was measured with.
 
-        ``written`` names buffers that running the graph changes.
+        ``written`` names buffers that running either of them changes.
         """
-        model = self._model()
-        if model is not None and (names := changed(self._prepared, model)):
+        model, in_calls = self._model(), set(written)
+        names = [] if model is None else changed(self._prepared, model)
+        if names := [name for name in names if name not in in_calls]:
             self._model = _gone
             warn(
                 "the model was changed after prepare; what is converted is the copy that prepare took of it",
@@ -64,7 +65,7 @@ class Weights:
                 hint="call prepare and calibrate again to quantize the model as it is now",
             )
         names = [] if self._measured is None else changed(self._measured, gm)
-        if names := [name for name in names if name not in set(written)]:
+        if names := [name for name in names if name not in in_calls]:
             warn(
                 "weights were changed after calibration: the ranges are those of values that the former ones made",
                 got=listing(names),

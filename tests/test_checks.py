@@ -73,3 +73,17 @@ def test_long_listings_are_cut():
     lines = listing([str(number) for number in range(25)]).splitlines()
     assert len(lines) == 21
     assert lines[-1].strip() == "and 5 more"
+
+
+def test_a_model_without_values_is_refused():
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3)).eval()
+    net[1].to_empty(device="cpu")
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(net, X)
+    assert str(caught.value) == (
+        "the model is on the meta device, where tensors hold no values\n"
+        "  got:      0.weight\n"
+        "  expected: a model with its weights\n"
+        "  hint:     model.to_empty(device='cpu'), and load a state dict"
+    )

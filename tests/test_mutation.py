@@ -96,8 +96,10 @@ def test_what_the_graph_itself_counts_is_no_change():
             self.calls.add_(1.0)
             return self.fc(x)
 
-    prepared = fxq.prepare(Counting().eval(), torch.randn(2, 4))
+    model = Counting().eval()
+    prepared = fxq.prepare(model, torch.randn(2, 4))
     fxq.calibrate(prepared, [torch.randn(2, 4)] * 3, progress=False)
+    model(torch.randn(2, 4))  # nor is it if the user calls the model
     fxq.convert(prepared)
 
 

@@ -11,9 +11,10 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.fx import GraphModule
 
-from fxquant.errors import CalibrationError
+from fxquant.errors import CalibrationError, UnknownNameError
 from fxquant.fake_quantize.base import observer_in
 from fxquant.plan import QuantPlan
+from fxquant.registry import did_you_mean
 from fxquant.spec import QParams, TensorRef
 from fxquant.statistics.collected import Statistics
 from fxquant.statistics.places import Place, places_of, shortened
@@ -88,8 +89,15 @@ class CalibrationReport:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> CalibrationRow:
-        """The row of a value, by its name."""
-        return {row.name: row for row in self.rows}[name]
+        """The row of a value, by its name.
+
+        Raises:
+            UnknownNameError: there is none; the message shows the nearest.
+        """
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            raise UnknownNameError("no value of that name was observed", got=repr(name), hint=did_you_mean(name, rows))
+        return rows[name]
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant.errors import UnknownNameError
 from fxquant.statistics.report import LEGEND, WIDTH
 
 
@@ -117,3 +118,13 @@ def test_long_names_keep_their_end():
     names = [line.split("  ")[0] for line in str(prepared.calibration_report()).splitlines()[2:5]]
     assert {name[0] for name in names} == {"…"}
     assert len(set(names)) == 3
+
+
+def test_an_unknown_value_is_refused_by_the_nearest_name(prepared):
+    report = prepared.calibration_report()
+    assert report["input_1"].name == "input_1"
+    with pytest.raises(UnknownNameError) as caught:
+        report["input1"]
+    assert str(caught.value) == (
+        "no value of that name was observed\n  got:      'input1'\n  hint:     did you mean 'input_1'?"
+    )
