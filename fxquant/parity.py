@@ -32,9 +32,9 @@ EQUAL_SHARE = 0.9999
 """Share of elements that an operator of the framework must have in common with the reference; of fewer than 10,000, all
 but one."""
 FLOAT_STEP = 1e-5
-"""Of the largest value: how far real numbers may be apart, if their dtype tells so many apart. One step where results are
-not rounded to a grid: float32 sums of thousands of products, in another order, differ by up to some hundred times its
-precision of 6e-8."""
+"""Of the largest value: how far real numbers may be apart, if their dtype tells so many apart. One step where results
+are not rounded to a grid: float32 sums of thousands of products, in another order, differ by up to some hundred times
+its precision of 6e-8."""
 
 COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
 HEAD = ("unit", "pattern", "gives", *COMPARED, "alone dB", "by", "here dB", "breach")
