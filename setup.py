@@ -30,8 +30,15 @@ from types import ModuleType
 from typing import NamedTuple
 
 from setuptools import Extension, setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # pip checks the version only where it isolates the build; a new venv of Python 3.11 has 65
+    raise SystemExit(
+        "fxquant is built with setuptools 77 or later, and this one is older.\n"
+        "  hint:     pip install 'setuptools>=77', then pip install --no-build-isolation -e ."
+    ) from None
 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "fxquant" / "kernels" / "csrc"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -165,6 +166,16 @@ def test_without_a_compiler_the_package_installs_all_the_same(
         "fxquant: no C++ compiler found (tried $CXX, c++, g++, clang++): "
         "fxquant will run on its Python reference, slowly\n"
     )
+
+
+def test_old_setuptools_stop_the_installation_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "setuptools.command.bdist_wheel", None)
+    with pytest.raises(SystemExit) as stop:
+        load_setup()
+    assert str(stop.value).splitlines() == [
+        "fxquant is built with setuptools 77 or later, and this one is older.",
+        "  hint:     pip install 'setuptools>=77', then pip install --no-build-isolation -e .",
+    ]
 
 
 def test_asking_for_cuda_without_nvcc_stops_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
