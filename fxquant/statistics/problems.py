@@ -207,12 +207,14 @@ def dead_channels(channels: ChannelExtremes | None) -> list[int]:
 
 
 def _moving(name: str, course: Sequence[tuple[int, float, float]], batches: int) -> Problem | None:
-    if batches < FEWEST_BATCHES:
-        return None
     low, high = course[-1][1:]
+    if batches < FEWEST_BATCHES or low > high:
+        return None
     moves = [(max(abs(a - low), abs(b - high)) / _width(low, high), at, a, b) for at, a, b in course[:-1]]
-    harm, at, a, b = [move for move in moves if move[0] > TOLERANCE][-1]
-    text = f"[{a:.4g}, {b:.4g}] after {at} of {batches} batches, then [{low:.4g}, {high:.4g}]"
+    beyond = [move for move in moves if move[0] > TOLERANCE] or [max(moves)]  # the history has judged in float32
+    harm, at, a, b = beyond[-1]
+    before = f"[{a:.4g}, {b:.4g}]" if a <= b else "nothing"
+    text = f"{before} after {at} of {batches} batches, then [{low:.4g}, {high:.4g}]"
     return Problem(name, "moving", text, harm)
 
 

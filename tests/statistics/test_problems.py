@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning
-from fxquant.statistics.problems import ADVICE, Problem, by_severity
+from fxquant.statistics.problems import ADVICE, Problem, _moving, by_severity
+from fxquant.statistics.range_history import TOLERANCE
 
 
 class Net(nn.Module):
@@ -205,3 +206,19 @@ def test_a_few_dead_channels_come_after_ranges_that_move():
     many, outlier = Problem("c", "dead", "", 0.9), Problem("d", "outlier", "", 40.0)
     order = {"a": 3, "b": 0, "c": 1, "d": 2}
     assert [each.name for each in by_severity([moving, few, many, outlier], order)] == ["d", "c", "a", "b"]
+
+
+def test_values_that_never_or_lately_come_are_no_failure(model):
+    nothing = [torch.zeros(0, 3, 12, 12)] * 11
+    prepared, messages = calibrated(model, nothing)
+    assert messages == []
+    assert {problem.kind for problem in prepared.calibration_report().problems} == {"unseen"}
+    with pytest.warns(FxQuantWarning, match=r"head \(head output\): nothing after 11 of 15 batches, then \["):
+        fxq.calibrate(prepared, images(4), progress=False)
+
+
+def test_what_the_history_calls_moved_is_told_whatever_the_last_bit_says():
+    edge = 1 + float(torch.tensor(TOLERANCE))
+    found = _moving("x", [(1, 0.0, 1.0), (6, 0.0, 1.0), (12, 0.0, edge / 1.0025)], 12)
+    assert found is not None
+    assert found.text.startswith("[0, 1] after 6 of 12 batches")
