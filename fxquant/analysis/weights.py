@@ -13,8 +13,10 @@ from fxquant.fake_quantize.grid import fake_quantize, from_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import canonical_type
+from fxquant.kernels.lookup import HALF_BITS, unpack_halves
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.conv_transpose import QuantizedConvTranspose, plain_convolution
+from fxquant.nn.embedding import QuantizedLookup
 from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight, WithWeight
 from fxquant.spec import QParams
 
@@ -99,5 +101,7 @@ def _given(module: Any) -> tuple[Tensor, QParams | None] | None:
         return module.effective_weight(module.weight), grid
     if isinstance(module, QuantizedModule) and "weight" in module._schemes and isinstance(module.weight, Tensor):
         grid = module.grid("weight")
-        return from_integers(module.weight, grid.scale, grid.zero_point, grid.scheme), grid
+        packed = isinstance(module, QuantizedLookup) and module.bits == HALF_BITS
+        integers = unpack_halves(module.weight, module.columns) if packed else module.weight
+        return from_integers(integers, grid.scale, grid.zero_point, grid.scheme), grid
     return None

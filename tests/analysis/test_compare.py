@@ -435,3 +435,17 @@ def test_a_model_that_returns_no_real_numbers_is_told_so() -> None:
     found = compared(model, fxq.quantize(model, data, progress=False), data)
     assert {row.name for row in found} == {"x", "fc"}
     assert "2 layers, 1 batch; what the model returns: no real numbers." in str(found)
+
+
+@pytest.mark.parametrize("to", FORMS)
+@pytest.mark.parametrize("columns", [16, 15])
+def test_a_table_of_4_bits_is_blamed_for_its_noise(to: str, columns: int) -> None:
+    torch.manual_seed(0)
+    model, data = nn.Sequential(nn.Embedding(20, columns), nn.Linear(columns, 4)).eval(), [torch.arange(20)]
+    config = fxq.get_default_qconfig_mapping()
+    config.set_object_type(nn.Embedding, fxq.float_qparams_weight_only_qconfig_4bit)
+    row = compared(model, fxq.convert(prepared_of(model, data, config), to=to), data)["0"]
+    assert row.weight is not None
+    assert row.weight.sqnr == pytest.approx(row.isolated.sqnr, abs=0.2)
+    assert row.cause == "its weight has 4 bits"
+    assert row.fault == ""
