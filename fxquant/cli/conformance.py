@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     print(results)
     if options.markdown is not None:
         before = options.markdown.read_text("utf-8").partition(BEGIN)[0] if options.markdown.exists() else ""
+        options.markdown.parent.mkdir(parents=True, exist_ok=True)
         options.markdown.write_text(f"{before}{BEGIN}\n\n{results.markdown()}", encoding="utf-8")
     return 0 if "fxquant" not in results.tools or results.passed("fxquant") else 1
 
@@ -46,6 +47,14 @@ def conformance(options: argparse.Namespace) -> Results:
         InputError: there is no such adapter, tool or operator.
     """
     adapters: list[Any] = [*own_adapters(), *(load_function(spec)() for spec in options.adapter)]
+    for spec, adapter in zip(options.adapter, adapters[len(adapters) - len(options.adapter) :], strict=True):
+        if missing := [name for name in ("name", "version", "path", "run") if not hasattr(adapter, name)]:
+            raise InputError(
+                "this makes no adapter",
+                at=spec,
+                got=f"{type(adapter).__name__} without {', '.join(missing)}",
+                expected="a class as fxquant/conformance/adapter.py says",
+            )
     names = list(dict.fromkeys(adapter.name for adapter in adapters))
     for name in options.tool or ():
         if name not in names:

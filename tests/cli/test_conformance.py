@@ -59,3 +59,20 @@ def test_the_page_says_that_fxquant_passes_all_and_lists_every_case() -> None:
     assert [(row[0], row[1]) for row in cells] == [(case.operator, case.name) for case in load_cases()]
     assert {row[head.index("fxquant")] for row in cells} == {"✓"}
     assert {"torch.ao x86", "torch.ao fbgemm", "ONNX Runtime", "OpenVINO"} <= set(head)
+
+
+def test_what_is_no_adapter_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tool.py").write_text("class Tool:\n    name = 'tool'\n")
+    spec = f"{tmp_path / 'tool.py'}:Tool"
+    assert main(["conformance", "--adapter", spec]) == 1
+    assert capsys.readouterr().err.strip() == (
+        f"InputError: this makes no adapter\n  at:       {spec}\n"
+        "  got:      Tool without version, path, run\n"
+        "  expected: a class as fxquant/conformance/adapter.py says"
+    )
+
+
+def test_missing_folders_are_made(tmp_path: Path) -> None:
+    page = tmp_path / "new" / "page.md"
+    assert main(["conformance", "--operator", "max_pool2d", "--markdown", str(page)]) == 0
+    assert page.read_text("utf-8").startswith(BEGIN)
