@@ -101,7 +101,8 @@ def _given(module: Any) -> tuple[Tensor, QParams | None] | None:
         return module.effective_weight(module.weight), grid
     if isinstance(module, QuantizedModule) and "weight" in module._schemes and isinstance(module.weight, Tensor):
         grid = module.grid("weight")
-        packed = isinstance(module, QuantizedLookup) and module.bits == HALF_BITS
-        integers = unpack_halves(module.weight, module.columns) if packed else module.weight
+        integers = module.weight
+        if isinstance(module, QuantizedLookup) and module.bits == HALF_BITS:
+            integers = unpack_halves(module.weight, module.columns)
         return from_integers(integers, grid.scale, grid.zero_point, grid.scheme), grid
     return None
