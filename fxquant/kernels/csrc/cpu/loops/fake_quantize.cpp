@@ -52,6 +52,11 @@ FXQ_ONE_LOOP void run_columns_mask(const float* FXQ_RESTRICT x, float* FXQ_RESTR
   }
 }
 
+// Both elements of a pair, each to its grid and back.
+inline Pair rounded(Pair value, const Affine<float>& a, const Affine<float>& b) {
+  return {from_grid(saturate(to_grid(value.first, a), a), a), from_grid(saturate(to_grid(value.second, b), b), b)};
+}
+
 // first and second: the grids of the first and of the second element of each pair.
 template <typename G>
 struct Pairs {
@@ -61,12 +66,7 @@ struct Pairs {
   G second;
 
   void operator()(int64_t p) const {
-    const Pair value = pair_of(word_at(x + 2 * p));
-    const Affine<float> a = first.at(p);
-    const Affine<float> b = second.at(p);
-    store_pair({from_grid(saturate(to_grid(value.first, a), a), a),
-                from_grid(saturate(to_grid(value.second, b), b), b)},
-               y + 2 * p);
+    store_pair(rounded(pair_of(word_at(x + 2 * p)), first.at(p), second.at(p)), y + 2 * p);
   }
 };
 
@@ -95,12 +95,7 @@ FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ
   for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
     FXQ_INDEPENDENT
     for (int64_t p = 0; p < kColumns / 2; ++p) {
-      const Pair value = pair_of(word_at(x + 2 * p));
-      const Affine<float> a = first.at(p);
-      const Affine<float> b = second.at(p);
-      store_pair({from_grid(saturate(to_grid(value.first, a), a), a),
-                  from_grid(saturate(to_grid(value.second, b), b), b)},
-                 y + 2 * p);
+      store_pair(rounded(pair_of(word_at(x + 2 * p)), first.at(p), second.at(p)), y + 2 * p);
     }
   }
 }

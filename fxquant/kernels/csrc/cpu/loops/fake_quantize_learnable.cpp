@@ -67,6 +67,25 @@ struct Apart {  // all first ones, then all second ones, which needs no shufflin
   static constexpr int64_t second(int64_t p) { return kApart + p; }
 };
 
+// What a pair gives.
+struct PairGradients {
+  Pair scale;
+  Pair clipped;
+  uint32_t dx;
+};
+
+inline PairGradients gradients_of(uint32_t grad, Pair value, const Affine<float>& a, const Affine<float>& b) {
+  const Pair incoming = pair_of(grad);
+  const float lower = to_grid(value.first, a);
+  const float upper = to_grid(value.second, b);
+  const bool lower_passes = inside(lower, a);
+  const bool upper_passes = inside(upper, b);
+  return {{incoming.first * slope_of_scale(value.first, lower, a),
+           incoming.second * slope_of_scale(value.second, upper, b)},
+          {lower_passes ? 0.0f : incoming.first, upper_passes ? 0.0f : incoming.second},
+          grad & ((lower_passes ? 0xffffu : 0u) | (upper_passes ? 0xffff0000u : 0u))};
+}
+
 // first and second: the grids of the first and of the second element of each pair.
 template <typename Places, typename G>
 struct Pairs {
@@ -79,20 +98,13 @@ struct Pairs {
   G second;
 
   void operator()(int64_t p) const {
-    const uint32_t word = word_at(grad + 2 * p);
-    const Pair incoming = pair_of(word);
-    const Pair value = pair_of(word_at(x + 2 * p));
-    const Affine<float> a = first.at(p);
-    const Affine<float> b = second.at(p);
-    const float lower = to_grid(value.first, a);
-    const float upper = to_grid(value.second, b);
-    const bool lower_passes = inside(lower, a);
-    const bool upper_passes = inside(upper, b);
-    scale[Places::first(p)] = incoming.first * slope_of_scale(value.first, lower, a);
-    scale[Places::second(p)] = incoming.second * slope_of_scale(value.second, upper, b);
-    clipped[Places::first(p)] = lower_passes ? 0.0f : incoming.first;
-    clipped[Places::second(p)] = upper_passes ? 0.0f : incoming.second;
-    store_word(word & ((lower_passes ? 0xffffu : 0u) | (upper_passes ? 0xffff0000u : 0u)), dx + 2 * p);
+    const PairGradients of =
+        gradients_of(word_at(grad + 2 * p), pair_of(word_at(x + 2 * p)), first.at(p), second.at(p));
+    scale[Places::first(p)] = of.scale.first;
+    scale[Places::second(p)] = of.scale.second;
+    clipped[Places::first(p)] = of.clipped.first;
+    clipped[Places::second(p)] = of.clipped.second;
+    store_word(of.dx, dx + 2 * p);
   }
 };
 
@@ -109,20 +121,13 @@ FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT grad, const BFlo
   for (int64_t end = rows * line; end > 0; end -= line) {
     FXQ_INDEPENDENT
     for (int64_t p = 0; p < kColumns / 2; ++p) {
-      const uint32_t word = word_at(grad + 2 * p);
-      const Pair incoming = pair_of(word);
-      const Pair value = pair_of(word_at(x + 2 * p));
-      const Affine<float> a = first.at(p);
-      const Affine<float> b = second.at(p);
-      const float lower = to_grid(value.first, a);
-      const float upper = to_grid(value.second, b);
-      const bool lower_passes = inside(lower, a);
-      const bool upper_passes = inside(upper, b);
-      scale[2 * p] = incoming.first * slope_of_scale(value.first, lower, a);
-      scale[2 * p + 1] = incoming.second * slope_of_scale(value.second, upper, b);
-      clipped[2 * p] = lower_passes ? 0.0f : incoming.first;
-      clipped[2 * p + 1] = upper_passes ? 0.0f : incoming.second;
-      store_word(word & ((lower_passes ? 0xffffu : 0u) | (upper_passes ? 0xffff0000u : 0u)), dx + 2 * p);
+      const PairGradients of =
+          gradients_of(word_at(grad + 2 * p), pair_of(word_at(x + 2 * p)), first.at(p), second.at(p));
+      scale[2 * p] = of.scale.first;
+      scale[2 * p + 1] = of.scale.second;
+      clipped[2 * p] = of.clipped.first;
+      clipped[2 * p + 1] = of.clipped.second;
+      store_word(of.dx, dx + 2 * p);
     }
     grad += line, x += line, dx += line, scale += line, clipped += line;
   }
