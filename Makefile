@@ -55,7 +55,9 @@ real: $(READY) ## networks with real weights on real data: accuracy of int8, its
 	@mkdir -p out
 	@$(BIN)/python benchmarks/real_weights.py --json out/real.json
 
-zoo: $(READY) ## all classification networks of torchvision: noise, share of int8, speed (hours; goes on where it stopped); JSON in out/
+zoo: $(READY) ## all networks of torchvision, and one of each kind of timm: noise, share of int8, speed (hours; goes on where it stopped); JSON in out/
+	@$(PIP) --editable '.[zoo]' --no-build-isolation
+	@$(BIN)/python benchmarks/zoo_others.py --json out/zoo_others.json
 	@$(BIN)/python benchmarks/zoo.py --json out/zoo.json
 
 clean: ## remove what the other targets made in this folder (fetched weights and photographs stay in ~/.cache/fxquant)

@@ -48,8 +48,10 @@ def main() -> None:
     todo = [name for name in options.models if name not in rows]
     about = machine()
     print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
+    passed_on = ["--rounds", str(options.rounds), "--threads", str(options.threads)]
+    passed_on += ["--images", str(options.images)] if options.images else []
     for name in tqdm(todo, unit="network", disable=None):
-        rows[name] = measured(name, options)
+        rows[name] = measured(ROW, name, passed_on)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"machine": about, "settings": settings, "rows": rows}, indent=1) + "\n")
     shown = [rows[name] for name in options.models]
@@ -62,10 +64,9 @@ def main() -> None:
         sys.exit(1)
 
 
-def measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def measured(script: Path, name: str, arguments: list[str]) -> dict[str, Any]:
     """The row of one network, from a process of its own; what it said last where it failed."""
-    command = [sys.executable, str(ROW), name, "--rounds", str(options.rounds), "--threads", str(options.threads)]
-    command += ["--images", str(options.images)] if options.images else []
+    command = [sys.executable, str(script), name, *arguments]
     # The same fxquant as here, installed or not.
     environment = {**os.environ, "PYTHONPATH": str(Path(fxq.__file__).parent.parent)}
     start = time.perf_counter()

@@ -146,6 +146,16 @@ def test_a_network_that_fails_costs_one_row_of_the_zoo(
     assert "FXQUANT_KERNELS has an unknown value" in text
 
 
+def test_zoo_of_others(benchmark: Run) -> None:
+    name = "segmentation:lraspp_mobilenet_v3_large"
+    text, results = benchmark("zoo_others.py", "--threads", "1", "--images", "1", "--models", name)
+    row = results["rows"][name]
+    assert row["prepared"] > 120
+    assert row["int8"] >= min(row["control"], 45) - 20
+    assert row["int8_macs"] > 0.99
+    assert "1 of 1 networks meet every target" in text
+
+
 def test_fake_quantize(benchmark: Run) -> None:
     text, results = benchmark("fake_quantize.py", "--quick", "--sizes", "0.8 MB", "--threads", "1")
     works = [row["work"] for row in results["results"]]

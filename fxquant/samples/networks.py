@@ -26,6 +26,9 @@ _CONSTRUCTORS: dict[str, dict[str, Any]] = {
 }
 """What a constructor must be told: no heads that only training uses, and a stated choice of weights."""
 
+LARGEST_LAYER_SCALE = 0.1
+"""Of those that networks begin with (CaiT); the smallest is 1e-6 (ConvNeXt)."""
+
 CATEGORIES: tuple[str, ...] = tuple(torchvision.models.MobileNet_V2_Weights.IMAGENET1K_V1.meta["categories"])
 """The names of the 1000 ImageNet classes."""
 
@@ -50,7 +53,8 @@ def random_network(name: str, batches: Iterable[Tensor], seed: int = 0) -> nn.Mo
 
     With what a new network has, activations grow or fade from layer to layer, blocks are switched off and heads are
     zero, so that a comparison of its outputs says nothing. Here batch-norm statistics come from data, the weights of
-    networks without any norm keep the size of activations, layer scales are 1, and weights of zeros are drawn.
+    networks without any norm keep the size of activations, factors that begin small (layer scales) or at zero (the last
+    norm of a block, gains of blocks without a norm) are 1, and weights of zeros are drawn.
 
     Args:
         name: As in ``torchvision.models``.
@@ -75,8 +79,20 @@ def make_meaningful(model: nn.Module) -> None:
             elif not layer.weight.any():
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
         for path, parameter in model.named_parameters():
-            if path.endswith("layer_scale"):
+            if _is_small_factor(path.rpartition(".")[2], parameter):
                 parameter.fill_(1.0)
+
+
+def _is_small_factor(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter of a new network multiplies a whole branch by nothing, or by next to nothing.
+
+    Layer scales are told by their value. Biases begin at zero too, so factors of zero are told by their name and shape:
+    the weight of a norm has one dimension, that of a layer more.
+    """
+    if not parameter.numel() or bool((parameter != (first := float(parameter.flatten()[0]))).any()):
+        return False
+    is_factor = "gain" in name or (name == "weight" and parameter.dim() == 1)
+    return 0 < first <= LARGEST_LAYER_SCALE or (is_factor and first == 0)
 
 
 def take_statistics(model: nn.Module, batches: Iterable[Tensor]) -> nn.Module:

@@ -10,7 +10,7 @@ from torch import nn
 from fxquant.errors import SampleError
 from fxquant.samples import networks
 from fxquant.samples.archives import Archive
-from fxquant.samples.networks import mobilenet_v2, random_network, take_statistics
+from fxquant.samples.networks import make_meaningful, mobilenet_v2, random_network, take_statistics
 from fxquant.samples.photographs import labelled_batch
 
 
@@ -54,3 +54,25 @@ def test_a_random_network_repeats_with_its_seed_and_leaves_the_random_state_alon
         assert torch.equal(first(x[0]), second(x[0]))
         spread = first(x[0]).std().item()
     assert 0.01 < spread < 100  # neither faded nor grown from layer to layer
+
+
+def test_factors_that_hide_a_branch_become_one_and_others_stay() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.mixer = nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.Linear(2, 2)
+            self.gamma = nn.Parameter(torch.full((2, 1, 1), 1e-6))
+            self.skip_gain = nn.Parameter(torch.zeros(()))
+            self.temperature = nn.Parameter(torch.tensor(0.5))
+            nn.init.zeros_(self.norm.weight)
+            nn.init.zeros_(self.mixer.weight)
+
+    block = Block()
+    before = block.conv.weight.clone()
+    make_meaningful(block)
+    ones = [block.gamma, block.skip_gain, block.norm.weight]
+    assert all(torch.equal(factor, torch.ones_like(factor)) for factor in ones)
+    assert block.temperature == 0.5
+    assert not block.norm.bias.any()
+    assert block.mixer.weight.any()
+    assert torch.equal(block.conv.weight, before)
