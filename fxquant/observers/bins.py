@@ -14,6 +14,10 @@ from fxquant.spec import QScheme
 
 _ROUNDING = 1e-6
 """Of a number of values: a product that is a whole number but for rounding is that number."""
+_NARROWEST = 2.0**-10
+"""Of the width of a bin: how narrow the outer ones can be, so that values that are all alike have a finite density."""
+_ALIKE = 0.002
+"""Part by which two costs may differ and still be taken for equal."""
 _ELEMENTS = 1 << 18
 """Edges times candidates that are worked on at a time: what stays in the caches."""
 
@@ -84,16 +88,37 @@ class Bins:
         """
         scales, zero_points = grids(low, high, scheme, eps)
         # With F the integral of the error up to an edge, a bin costs counts / width * (F(end) - F(begin)). Added up,
-        # each edge has the difference of the counts beside it as its weight, most often 0 where bins are empty.
-        weights = torch.diff(self.counts, prepend=torch.zeros(1), append=torch.zeros(1)).neg_()
+        # each edge has the difference of the densities beside it as its weight, most often 0 where bins are empty.
+        edges, density = self.spread()
+        weights = torch.diff(density, prepend=torch.zeros(1), append=torch.zeros(1)).neg_()
         used = weights != 0
-        edges, weights = self.edges[used], weights[used]
+        edges, weights = edges[used], weights[used]
         chunks = max(1, _ELEMENTS // edges.numel())
         costs = [
             _integral(edges, scale, zero_point, scheme, power) @ weights
             for scale, zero_point in zip(scales.split(chunks), zero_points.split(chunks), strict=True)
         ]
-        return torch.cat(costs) * scales ** (power + 1) / (self.width * self.counts.sum())
+        return (torch.cat(costs) * scales ** (power + 1) / self.counts.sum()).clamp_(min=0)  # rounding may go below
+
+    def spread(self) -> tuple[Tensor, Tensor]:
+        """Edges between which values are taken to be spread evenly, and how many values per real unit lie there.
+
+        float64 [n + 1] and [n]. The outer bins end at the smallest and at the largest value: a value that lies on the
+        edge of a bin then costs the same on either side of it.
+        """
+        edges, least = self.edges.clone(), _NARROWEST * self.width
+        edges[0] = edges[0].clamp(min=self.low).clamp(max=float(edges[1]) - least)
+        edges[-1] = edges[-1].clamp(max=self.high).clamp(min=float(edges[-2]) + least)
+        return edges, self.counts / edges.diff()
+
+
+def least(costs: Tensor) -> int:
+    """Index of the smallest of several costs, none negative; of equals the first.
+
+    Costs within ``_ALIKE`` are equal: those of two ranges that mirror each other, say, between which otherwise the last
+    bit of a single value would decide. That bit differs between machines.
+    """
+    return int((costs <= costs.min() * (1 + _ALIKE)).nonzero()[0])
 
 
 def grids(low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor) -> tuple[Tensor, Tensor]:

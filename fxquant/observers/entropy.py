@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fxquant.observers.base import OBSERVERS
-from fxquant.observers.bins import Bins, grids
+from fxquant.observers.bins import Bins, grids, least
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.spec import QScheme
 
@@ -45,7 +45,7 @@ def least_divergence(bins: Bins, scheme: QScheme, eps: Tensor) -> tuple[float, f
     """The range with the smallest divergence, of ``CANDIDATES`` evenly spaced ones; of equals the widest."""
     reach = max(-bins.low, bins.high) * torch.arange(CANDIDATES, 0, -1, dtype=torch.float64) / CANDIDATES
     low, high = bins.within(-reach, reach)
-    index = int(divergences(bins, low, high, scheme, eps).argmin())
+    index = least(divergences(bins, low, high, scheme, eps))
     return float(low[index]), float(high[index])
 
 

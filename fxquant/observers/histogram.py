@@ -10,7 +10,7 @@ from torch import Tensor
 from fxquant.errors import InputError, SpecError
 from fxquant.kernels.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms, window_of
 from fxquant.observers.base import OBSERVERS, refuse_to_trace
-from fxquant.observers.bins import Bins
+from fxquant.observers.bins import Bins, least
 from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams
 from fxquant.observers.range_observer import RangeObserver
 from fxquant.observers.ranges import split_groups
@@ -295,9 +295,9 @@ def _search(bins: Bins, scheme: QScheme, eps: Tensor, power: float) -> tuple[flo
 def cheapest(
     bins: Bins, scheme: QScheme, eps: Tensor, low: Tensor, high: Tensor, power: float = 2.0
 ) -> tuple[float, float]:
-    """The one of several ranges with the smallest error, each cut to the values seen; of equals the first."""
+    """The one of several ranges, wide ones first, with the ``least`` error, each cut to the values seen."""
     low, high = bins.within(low, high)
-    index = int(bins.errors(low, high, scheme, eps, power).argmin())
+    index = least(bins.errors(low, high, scheme, eps, power))
     return float(low[index]), float(high[index])
 
 
@@ -311,4 +311,4 @@ def _magnitudes(end: float, bins: Bins) -> Tensor:
 
 
 def _around(distance: float) -> Tensor:
-    return 1 + distance / 3 * torch.tensor([0, -3, -2, -1, 1, 2, 3], dtype=torch.float64)
+    return 1 + distance / 3 * torch.arange(3, -4, -1, dtype=torch.float64)

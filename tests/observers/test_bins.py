@@ -11,7 +11,7 @@ from fxquant.observers.bins import Bins
 from fxquant.spec import QScheme
 
 SAMPLES = 64
-"""Values in each bin, evenly spread."""
+"""Values in each bin, evenly spread, in the outer ones as far as the smallest and the largest value."""
 SUM_FOR_INTEGRAL = 2e-3
 """Relative difference between the integral over a bin and the mean of that many values."""
 
@@ -23,8 +23,9 @@ def bins_of(x: torch.Tensor, bins: int) -> Bins:
 
 def evenly_spread(bins: Bins) -> tuple[torch.Tensor, torch.Tensor]:
     """Values, and how much each counts."""
-    offsets = (torch.arange(SAMPLES, dtype=torch.float64) + 0.5) / SAMPLES * bins.width
-    values = bins.edges[:-1, None] + offsets
+    edges = bins.edges.clamp(bins.low, bins.high)
+    offsets = (torch.arange(SAMPLES, dtype=torch.float64) + 0.5) / SAMPLES * edges.diff()[:, None]
+    values = edges[:-1, None] + offsets
     return values.flatten(), (bins.counts[:, None] / SAMPLES).expand_as(values).flatten()
 
 

@@ -98,6 +98,29 @@ def test_error_is_the_smallest_that_brute_force_finds(name, scheme):
     assert x.min() <= low <= high <= x.max()
 
 
+def next_to(x: Tensor, seed: int) -> Tensor:
+    """The values, some a bit smaller or larger in the last place: what another machine makes of the same formula."""
+    bits = torch.randint(-1, 2, x.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+    return torch.where(x == 0, x, (x.view(torch.int32) + bits).view(torch.float32))
+
+
+@pytest.mark.parametrize("kind", [HistogramObserver, MSEObserver, EntropyObserver])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("name", ["even", "mirrored", "normal", "relu6"])
+def test_last_bits_do_not_decide(kind, bits, name):
+    """Ranges that mirror each other cost the same, and the values -2 and 2 lie on the edge of a bin."""
+    even = torch.arange(-191.5, 192) / 95.75
+    x = {"even": torch.cat([even, 2 * even]), "mirrored": torch.cat([DATA["normal"], -DATA["normal"]])}.get(name)
+    x = DATA[name] if x is None else x
+    chosen = []
+    for seed in range(8):
+        observer = kind(bits=bits)
+        observer(next_to(x, seed))
+        chosen.append(torch.stack(observer.chosen_range()))
+    for ends in chosen[1:]:
+        torch.testing.assert_close(ends, chosen[0], rtol=1e-5, atol=0)
+
+
 def test_no_worse_than_torch():
     from torch.ao.quantization.observer import HistogramObserver as Peer
 
