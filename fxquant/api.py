@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -11,7 +10,9 @@ from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.calibration import check_iterable
-from fxquant.errors import CalibrationError, InputError
+from fxquant.checks import check_model, not_prepared
+from fxquant.errors import CalibrationError
+from fxquant.graph.inputs import keywords_of, signature_of
 from fxquant.patterns.pattern import Pattern
 from fxquant.qat import quantizer_of
 from fxquant.qconfig import QConfig, QConfigMapping
@@ -80,7 +81,7 @@ def calibrate(
         CalibrationError: ``data`` holds no batch.
     """
     if not isinstance(prepared, Quantizer):
-        raise InputError("calibrate takes what prepare gave", got=type(prepared).__name__, expected="a Quantizer")
+        raise not_prepared(prepared, "calibrate")
     return prepared.calibrate(data, num_batches=num_batches, progress=progress, until_stable=until_stable)
 
 
@@ -158,6 +159,7 @@ def quantize(
     Raises:
         CalibrationError: ``data`` holds no batch.
     """
+    check_model(model)
     check_iterable(data)
     batches: Iterable[Any] = data
     first = next(iter(data), None)
@@ -173,10 +175,10 @@ def quantize(
 
 def _example_of(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(batch, Mapping):
-        return (), dict(batch)
+        return (), keywords_of(batch, model, "batch 0")
     if not isinstance(batch, (tuple, list)):
         return (batch,), {}
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = signature_of(model).parameters.values()
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return tuple(batch), {}
     needed = sum(

@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
+from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from fxquant.errors import CalibrationError, FxQuantError, InputError, warn
-from fxquant.graph.inputs import describe_call, describe_value, does_not_run
+from fxquant.errors import CalibrationError, FxQuantError, InputError, warn, within
+from fxquant.graph.failures import does_not_run
+from fxquant.graph.inputs import describe_call, describe_value, how_to_tensor, keywords_of
 from fxquant.graph.query import INPLACE, has_hooks
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.statistics.range_history import FEWEST_BATCHES
@@ -65,8 +67,9 @@ class CalibrationInterpreter(BoundInterpreter):
         except Exception as error:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             raise does_not_run(error, n, args, kwargs) from error
-        for observer in self._observers.get(n.name, ()):
-            observer(result)
+        with within(at=n):
+            for observer in self._observers.get(n.name, ()):
+                observer(result)
         if n.name in self._handlers:
             self._handlers[n.name].observe(n, Values({**self.env, n: result}))
         return result
@@ -134,7 +137,12 @@ def check_like_example(bound: Mapping[str, Any], example: Mapping[str, Any], wha
 
 
 def batches(
-    data: Iterable[Any], example_args: Sequence[Any], *, num_batches: int | None = None, progress: bool = True
+    data: Iterable[Any],
+    example_args: Sequence[Any],
+    model: nn.Module,
+    *,
+    num_batches: int | None = None,
+    progress: bool = True,
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """The inputs in each item of ``data``, as positional and keyword arguments; with a progress bar.
 
@@ -147,7 +155,7 @@ def batches(
     index = -1
     bar = tqdm(islice(data, num_batches), desc="calibrate", total=total, unit="batch", disable=not progress)
     for index, item in enumerate(bar):
-        yield inputs_of(item, example_args, f"calibration batch {index}")
+        yield inputs_of(item, example_args, f"calibration batch {index}", model)
     if index < 0:
         raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
 
@@ -174,13 +182,18 @@ def check_iterable(data: object) -> None:
     Raises:
         InputError: it is one of these.
     """
-    if isinstance(data, (Tensor, str, Mapping)) or not isinstance(data, Iterable):
-        raise InputError(
-            "calibration data must be an iterable of batches",
-            got=describe_value(data),
-            expected="a DataLoader, a list, a generator: anything that yields batches",
-            hint="[batch] is a list of one batch",
-        )
+    array = hasattr(data, "__array_interface__")
+    if isinstance(data, Iterable) and not isinstance(data, (Tensor, str, Mapping)) and not array:
+        return
+    hint = "[torch.from_numpy(array)] is a list of one batch" if array else "[batch] is a list of one batch"
+    if isinstance(data, Dataset):
+        hint = "torch.utils.data.DataLoader(dataset, batch_size=32) yields batches of a data set"
+    raise InputError(
+        "calibration data must be an iterable of batches",
+        got=describe_value(data),
+        expected="a DataLoader, a list, a generator: anything that yields batches",
+        hint=hint,
+    )
 
 
 def expected_batches(data: Iterable[Any], num_batches: int | None) -> int | None:
@@ -189,11 +202,12 @@ def expected_batches(data: Iterable[Any], num_batches: int | None) -> int | None
     Raises:
         InputError: ``num_batches`` is no number of batches.
     """
-    if num_batches is not None and (not isinstance(num_batches, int) or num_batches < 0):
+    if num_batches is not None and (type(num_batches) is not int or num_batches < 1):
         raise InputError(
-            "num_batches is negative or no number",
-            got=repr(num_batches),
-            expected="a number of batches, or None for all",
+            "num_batches is no number of batches",
+            got=describe_value(num_batches),
+            expected="1 or more, or None for all that the data holds",
+            hint="leave num_batches out to use all batches",
         )
     try:
         total = len(data) if isinstance(data, Sized) else None
@@ -202,20 +216,23 @@ def expected_batches(data: Iterable[Any], num_batches: int | None) -> int | None
     return total if num_batches is None else min(num_batches, num_batches if total is None else total)
 
 
-def inputs_of(batch: Any, example_args: Sequence[Any], what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def inputs_of(
+    batch: Any, example_args: Sequence[Any], what: str, model: nn.Module
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The model's inputs in one batch of an ordinary data loader.
 
     Args:
-        batch: A tensor; a dict of keyword inputs; or a tuple or list, of which as many leading elements as
-            ``example_args`` has are used, so that labels behind them do no harm.
+        batch: A tensor; a dict of keyword inputs, of which those are used that the model takes; or a tuple or list, of
+            which as many leading elements as ``example_args`` has are used: labels do no harm.
         example_args: The positional example inputs.
         what: Name of the batch, for messages.
+        model: Whose signature says what it takes.
 
     Raises:
         InputError: too few elements, or elements of another kind than the example's.
     """
     if isinstance(batch, Mapping):
-        return (), dict(batch)
+        return (), keywords_of(batch, model, what)
     items = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     expected = describe_call(tuple(example_args), {})
     if len(items) < len(example_args):
@@ -223,11 +240,12 @@ def inputs_of(batch: Any, example_args: Sequence[Any], what: str) -> tuple[tuple
     args = items[: len(example_args)]
     for position, (value, example) in enumerate(zip(args, example_args, strict=True)):
         if _kind(value) != _kind(example):
+            hint = "batches must look like the example inputs that prepare was given; their size may differ"
             raise InputError(
                 f"{what} is of the wrong kind (input {position})",
                 got=describe_value(value),
                 expected=describe_value(example),
-                hint="batches must look like the example inputs that prepare was given; their size may differ",
+                hint=how_to_tensor(value) or hint,
             )
     return args, {}
 

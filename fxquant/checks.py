@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,19 +10,23 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.nn.parameter import is_lazy
 
-from fxquant.backends.base import Backend
+from fxquant.backends.base import SIGNED_WEIGHTS, Backend
 from fxquant.coverage import Coverage
 from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
-from fxquant.graph.query import module_of, nodes_by_name
-from fxquant.graph.tracing import copy_of
+from fxquant.graph.query import called_module, module_of, nodes_by_name
+from fxquant.graph.tracing import check_unscripted, copy_of
 from fxquant.nn.weight import all_finite
 from fxquant.observers.defaults import get_default_qconfig_mapping
+from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
+from fxquant.passes.rounding import weighted_nodes
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
 from fxquant.qconfig import QConfig, QConfigMapping, UnusedRule
+from fxquant.spec import Observed
 
 LONGEST_LISTING = 20
 """Lines that a message lists before it says how many more there are."""
@@ -39,6 +44,25 @@ RESERVED = (
     "weight_layers",
 )
 """Names that a converted model or a state dict needs for itself."""
+
+
+MADE_BY = {"prepared": "prepare", "training": "prepare_qat", "converted": "convert"}
+"""Form of a model -> the function that gave it."""
+
+ALREADY = {"prepared": "prepared", "training": "prepared for training", "converted": "converted"}
+
+INSTEAD = {
+    "training": "prepare(model, example_inputs) of the float model; what prepare_qat gave observes in its own calls",
+    "converted": "give the Quantizer that it was converted from: convert never changes it",
+}
+"""Form of a model -> what to give where a Quantizer is wanted."""
+
+AFTERWARDS = {
+    "prepared": "convert(prepared) makes the int8 model",
+    "training": "train it, and convert(model) makes the int8 model",
+    "converted": "call it as it is",
+}
+"""Form of a model -> what comes next."""
 
 
 def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], Any] | None:
@@ -65,15 +89,49 @@ def distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
     return tuple(patterns)
 
 
+def form_of(model: object) -> str:
+    """Form of a model: ``"prepared"``, ``"training"`` or ``"converted"``; empty if nothing of this package made it."""
+    attributes = getattr(model, "__dict__", {})
+    if isinstance(attributes.get("plan"), QuantPlan):
+        return "prepared"
+    if not isinstance(model, GraphModule) or not isinstance(attributes.get("quant_plan"), QuantPlan):
+        return ""
+    return "training" if "preparation" in attributes else "converted"
+
+
+def named_by_form(model: object) -> str:
+    """The class of a model, and what made it."""
+    maker = MADE_BY.get(form_of(model))
+    return type(model).__name__ + (f", which {maker} gave" if maker else "")
+
+
 def check_model(model: object) -> None:
-    """Refuse what is no module, a module without values, and one with an attribute of a reserved name.
+    """Refuse what is no float model with values, in its user's terms.
 
     Raises:
-        InputError: it is one of these.
+        InputError: no module; one that this package made; a wrapped one, one without values, or one with an attribute
+            of a reserved name.
+        TracingError: it is scripted.
     """
+    if form := form_of(model):
+        raise InputError(
+            f"the model is {ALREADY[form]} already",
+            got=named_by_form(model),
+            expected="a float model",
+            hint=f"{AFTERWARDS[form]}, or give the float model that it was made from",
+        )
     if not isinstance(model, nn.Module):
         raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
+    check_unwrapped(model)
+    check_unscripted(model)
     tensors = (*model.named_parameters(), *model.named_buffers())
+    if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
+        raise InputError(
+            "the model has lazy layers, whose weights have no shape yet",
+            got=listing(lazy),
+            expected="a model that has run once",
+            hint="model(*example_inputs) once, before it is given",
+        )
     if empty := [name for name, tensor in tensors if tensor.is_meta]:
         raise InputError(
             "the model is on the meta device, where tensors hold no values",
@@ -85,6 +143,50 @@ def check_model(model: object) -> None:
         raise InputError(
             "the model has an attribute of a name that fxquant needs", got=taken[0], expected="another name for it"
         )
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """Refuse what ``torch.compile`` or ``DistributedDataParallel`` gave, also as a submodule.
+
+    Raises:
+        InputError: it says where the module inside is.
+    """
+    for path, module in model.named_modules():
+        if "_orig_mod" in module._modules:
+            by, inside = "torch.compile", "_orig_mod"
+        elif isinstance(module, nn.parallel.DistributedDataParallel):
+            by, inside = "DistributedDataParallel", "module"
+        else:
+            continue
+        in_place = f"model.set_submodule({path!r}, model.get_submodule({path!r}).{inside})"
+        raise InputError(
+            f"the {f'submodule {path!r}' if path else 'model'} is wrapped by {by}",
+            got=type(module).__name__,
+            expected="the module inside",
+            hint=in_place if path else f"give model.{inside}, and wrap what convert or prepare_qat makes of it",
+        )
+
+
+def not_prepared(given: object, function: str, *, or_training: bool = False) -> InputError:
+    """The error to raise where a function was given something else than what ``prepare`` gave.
+
+    Args:
+        given: What it was given.
+        function: Its name.
+        or_training: Whether it takes what ``prepare_qat`` gave, too.
+    """
+    form = form_of(given)
+    hint = INSTEAD.get(form, "")
+    if isinstance(given, nn.Module) and not form:
+        check_unwrapped(given)
+        prepared = "prepare(model, example_inputs)"
+        hint = f"calibrate({prepared}, data)" if function == "calibrate" else f"{function}({prepared}), after calibrate"
+    return InputError(
+        f"{function} takes what prepare{' or prepare_qat' if or_training else ''} gave",
+        got=named_by_form(given),
+        expected=f"a Quantizer{', or the GraphModule of prepare_qat' if or_training else ''}",
+        hint=hint,
+    )
 
 
 def check_operators(backend: Backend) -> None:
@@ -129,13 +231,14 @@ def warn_of_unused_rules(before: Sequence[UnusedRule], gm: GraphModule, config: 
             (unused if unused.hint else still).warn()
 
 
-def check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:
+def check_plan(plan: QuantPlan, found: Coverage, strict: bool, config: QConfigMapping) -> None:
     if not plan.units:
         reasons = [f"{row.module or row.node}: {row.reason}" for row in found.float_rows[:10]]
         raise PlanError(
             "the model has no operator that can be quantized",
             got=listing(reasons) or "no operator on float tensors",
-            hint="look at the configuration and at the backend; register_pattern adds patterns",
+            hint=_weight_to_write(found, config)
+            or "look at the configuration and at the backend; register_pattern adds patterns",
         )
     left = [row for row in found.float_rows if not row.excused]
     if strict and left:
@@ -146,6 +249,51 @@ def check_plan(plan: QuantPlan, found: Coverage, strict: bool) -> None:
             expected="every operator that the configuration asks to quantize becomes int8",
             hint="set_module_name(name, None) says that one shall stay float; strict=False only reports them",
         )
+
+
+def _weight_to_write(found: Coverage, config: QConfigMapping) -> str:
+    """The observer of weights that a configuration should name, where the back end refuses the one that it does."""
+    if not any(SIGNED_WEIGHTS in row.reason for row in found.float_rows):
+        return ""
+    for rule in config.rules():
+        scheme = None if rule.qconfig is None else rule.qconfig.weight_scheme
+        if rule.qconfig is not None and scheme is not None and not (scheme.signed and scheme.symmetric):
+            kind = "per_tensor" if scheme.axis is None else "per_channel"
+            words = f"dtype=torch.int8, qscheme=torch.{kind}_symmetric"
+            return f"QConfig(weight={type(rule.qconfig.weight()).__name__}.with_args({words}), activation=…)"
+    return ""
+
+
+def check_groups(gm: GraphModule, ctx: PassContext) -> None:
+    """Refuse a group size that does not divide a weight, before anything is calibrated.
+
+    Raises:
+        PlanError: the message names each layer, and what divides it.
+    """
+    wrong, sizes, asked = [], [], 1
+    for node, unit in weighted_nodes(gm, ctx):
+        policy, shape = ctx.plan.policies[unit.roles["weight"]], tuple(called_module(node).weight.shape)
+        scheme = policy.observer().scheme if isinstance(policy, Observed) else None
+        if scheme is None or scheme.group_size is None:
+            continue
+        dim = scheme.axis % len(shape) + 1
+        sizes.append(shape[dim] if dim < len(shape) else 1)
+        if sizes[-1] % scheme.group_size:
+            asked = scheme.group_size
+            divisors = ", ".join(map(str, _divisors(sizes[-1])))
+            wrong.append(f"{node.target}: group_size={asked}, weight {list(shape)}; {sizes[-1]} divides by {divisors}")
+    if wrong:
+        fitting = min(_divisors(math.gcd(*sizes)), key=lambda number: abs(number - asked))
+        raise PlanError(
+            "group_size does not divide the weights of these layers",
+            got=listing(wrong),
+            expected="a group_size that divides the dimension behind the axis",
+            hint=f"group_size={fitting} divides those of all layers",
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def check_weights(gm: GraphModule, plan: QuantPlan) -> None:

@@ -6,6 +6,9 @@ import inspect
 import os
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -26,6 +29,19 @@ class FxQuantError(Exception):
         hint: str = "",
     ) -> None:
         super().__init__(layout(what, at=at, got=got, expected=expected, hint=hint))
+        where = describe(at) if isinstance(at, Node) else at  # text alone: an error that is kept keeps no graph alive
+        facts: dict[str, Any] = {"at": where, "got": _text(got), "expected": _text(expected), "hint": hint}
+        self._facts = what, facts
+
+    def within(self, where: str = "", *, at: Node | str | None = None) -> FxQuantError:
+        """The same error, which says more of where it happened.
+
+        Args:
+            where: What the message begins with: ``"batch 2"``.
+            at: The place, if it names none yet.
+        """
+        what, facts = self._facts
+        return type(self)(f"{where}: {what}" if where else what, **{**facts, "at": facts["at"] or at})
 
 
 class SpecError(FxQuantError, ValueError):
@@ -82,6 +98,15 @@ class FxQuantWarning(UserWarning):
     """Something the user should know, after which the work can go on. Same layout as the errors."""
 
 
+@contextmanager
+def within(where: str = "", *, at: Node | str | None = None) -> Iterator[None]:
+    """Errors of this package that leave the body say more of where they happened; see ``FxQuantError.within``."""
+    try:
+        yield
+    except FxQuantError as error:
+        raise error.within(where, at=at).with_traceback(error.__traceback__) from error.__cause__
+
+
 def warn(
     what: str, *, at: Node | str | None = None, got: object = None, expected: object = None, hint: str = ""
 ) -> None:
@@ -104,6 +129,10 @@ def layout(
         ("hint", hint or None),
     )
     return "\n".join([what, *(f"  {name + ':':<9} {fact}" for name, fact in facts if fact is not None)])
+
+
+def _text(fact: object) -> str | None:
+    return None if fact is None else str(fact)
 
 
 def describe(node: Node) -> str:

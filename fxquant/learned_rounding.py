@@ -13,7 +13,7 @@ from fxquant.algorithms.memory import Memory
 from fxquant.algorithms.reconstruct import Learning
 from fxquant.algorithms.rounding_layers import Grids, rounding_layers
 from fxquant.calibration import batches
-from fxquant.checks import listing
+from fxquant.checks import listing, not_prepared
 from fxquant.errors import InputError, PlanError, UnknownNameError
 from fxquant.graph.inputs import bind
 from fxquant.parity import plan_of
@@ -88,7 +88,7 @@ def adaround(
         >>> int8 = fxquant.convert(learned)
     """
     if not isinstance(prepared, Quantizer):
-        raise InputError("adaround takes what prepare gave", got=type(prepared).__name__, expected="a Quantizer")
+        raise not_prepared(prepared, "adaround")
     if grids not in GRIDS:
         raise UnknownNameError(
             "unknown choice of grids", got=repr(grids), expected=", ".join(GRIDS), hint=did_you_mean(str(grids), GRIDS)
@@ -116,8 +116,10 @@ def adaround(
             hint="AdaRound needs linear layers or convolutions with symmetric weight grids",
         )
     inputs = [
-        bind(prepared.graph_module, args, kwargs, "the inputs")
-        for args, kwargs in batches(data, prepared.example_args, num_batches=num_batches, progress=False)
+        bind(prepared.graph_module, args, kwargs, f"calibration batch {index}")
+        for index, (args, kwargs) in enumerate(
+            batches(data, prepared.example_args, prepared.graph_module, num_batches=num_batches, progress=False)
+        )
     ]
     found = None
     if checkpoint is not None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from fxquant.checks import check_model, listing
-from fxquant.errors import CalibrationError, InputError, warn
+from fxquant.checks import check_model, listing, not_prepared
+from fxquant.errors import CalibrationError, warn
 from fxquant.fake_quantize.base import FakeQuantizeBase, disable_observer, observer_in
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
@@ -107,12 +107,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     """
     preparation: Any = getattr(trained, "preparation", None)
     if not isinstance(trained, GraphModule) or not isinstance(preparation, Quantizer):
-        raise InputError(
-            "convert takes what prepare or prepare_qat gave",
-            got=type(trained).__name__,
-            expected="a Quantizer, or the GraphModule of prepare_qat",
-            hint="of a model that is wrapped (DistributedDataParallel, torch.compile), give the model inside",
-        )
+        raise not_prepared(trained, "convert", or_training=True)
     quantizer = copy.copy(preparation)
     fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))
     quantizer.trained = _grids(fake_quants, allow_uncalibrated)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 
 from fxquant.algorithms.adaround import Reconstruction
-from fxquant.backends.base import BACKENDS
+from fxquant.backends.base import backend_of
 from fxquant.calibration import (
     MOST_BATCHES,
     CalibrationInterpreter,
@@ -25,6 +25,7 @@ from fxquant.calibration import (
     say_where_it_stopped,
 )
 from fxquant.checks import (
+    check_groups,
     check_model,
     check_operators,
     check_plan,
@@ -36,10 +37,10 @@ from fxquant.checks import (
 )
 from fxquant.coverage import Coverage, coverage
 from fxquant.engine import attach_engine
-from fxquant.errors import UnknownNameError, warn
+from fxquant.errors import UnknownNameError, warn, within
 from fxquant.fake_quantize.base import observer_in
 from fxquant.fake_quantize.own import OwnIntegers
-from fxquant.graph.inputs import bind
+from fxquant.graph.inputs import bind, example_tuple
 from fxquant.graph.query import follow, nodes_by_name
 from fxquant.graph.tracing import trace
 from fxquant.grids import grids_of, make_observers, observers_by_node
@@ -55,7 +56,7 @@ from fxquant.passes.manager import PassManager, Snapshot
 from fxquant.passes.pipelines import CONVERT, PREPARE
 from fxquant.passes.take_integers import layers_of_own_integers
 from fxquant.patterns.pattern import Pattern
-from fxquant.patterns.registry import known_patterns, module_types
+from fxquant.patterns.registry import by_name, from_names, known_patterns, module_types
 from fxquant.plan import QuantPlan, Rejection
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
@@ -113,17 +114,18 @@ class Quantizer:
         input_observer: Callable[[], Any] | None = None,
     ) -> None:
         check_model(model)
-        self.backend = BACKENDS[backend]
+        self.backend = backend_of(backend)
         self.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
         self.patterns = known_patterns() if patterns is None else distinct(patterns)
-        self.example_args = _as_tuple(example_inputs)
+        self.example_args = example_tuple(example_inputs, example_kwargs)
         self.example_kwargs = dict(example_kwargs or {})
         self._input_observer = checked_input_observer(input_observer)
+        leaves: Any = leaf_modules if isinstance(leaf_modules, (tuple, list)) else (leaf_modules,)
         gm = trace(
             in_eval(model),
             example_args=self.example_args,
             example_kwargs=self.example_kwargs,
-            leaf_modules=_as_tuple(leaf_modules),
+            leaf_modules=leaves,
             leaf_types=module_types(self.patterns),
             keep_untraceable=not strict,
         )
@@ -135,7 +137,8 @@ class Quantizer:
         self.plan: QuantPlan = ctx.plan
         warn_of_unused_rules(unused, self.graph_module, self.config, backend)
         self._example_bound = bind(self.graph_module, self.example_args, self.example_kwargs, "the example inputs")
-        check_plan(self.plan, self.coverage(), strict)
+        check_plan(self.plan, self.coverage(), strict, self.config)
+        check_groups(self.graph_module, ctx)
         check_weights(self.graph_module, self.plan)
         self.observers = make_observers(self.plan)
         follow(self.observers, self.graph_module)
@@ -198,8 +201,10 @@ class Quantizer:
         """Observe every batch of ``data``; see :func:`calibrate`."""
         limit = MOST_BATCHES if until_stable and num_batches is None else num_batches
         stable = False
-        for args, kwargs in batches(data, self.example_args, num_batches=limit, progress=progress):
-            self.observe(*args, **kwargs)
+        found = batches(data, self.example_args, self.graph_module, num_batches=limit, progress=progress)
+        for index, (args, kwargs) in enumerate(found):
+            with within(f"calibration batch {index}"):
+                self.observe(*args, **kwargs)
             if until_stable and (stable := self.statistics.stable(self.observers)):
                 break
         if until_stable:
@@ -245,9 +250,10 @@ class Quantizer:
         if tune is None:
             converted = make()
         else:
-            batch = inputs_of(tune, self.example_args, "the batch to tune on")
+            batch = inputs_of(tune, self.example_args, "the batch to tune on", self.graph_module)
             plan = self.plan.with_observations(qparams, declined)
-            converted, tuning = tuned(self.graph_module, plan, make, *batch)
+            with within("the batch to tune on"):
+                converted, tuning = tuned(self.graph_module, plan, make, *batch)
             converted.tuning = tuning
             print(tuning)
         if check is not None:
@@ -267,10 +273,11 @@ class Quantizer:
         return converted
 
     def _check(self, int8: GraphModule, batch: Any, qparams: Mapping[TensorRef, QParams]) -> Parity:
-        args, kwargs = inputs_of(batch, self.example_args, "the batch to check parity on")
+        args, kwargs = inputs_of(batch, self.example_args, "the batch to check parity on", self.graph_module)
         refused = plan_of(int8).rejections[len(self.plan.rejections) :]
         simulated = self._form("fake_quant", None, self.plan.with_observations(qparams, refused))
-        found = measure_parity(int8, simulated, args, kwargs)
+        with within("the batch to check parity on"):
+            found = measure_parity(int8, simulated, args, kwargs)
         print(found)
         for row in found.breaches:
             warn(row.breach, at=row.unit, got=row)
@@ -321,22 +328,10 @@ class Quantizer:
         return holder
 
     def __getstate__(self) -> dict[str, Any]:
-        """Patterns that everybody has travel by name: their targets may be functions that pickle cannot find."""
-        known = {pattern.name: pattern for pattern in known_patterns()}
-        patterns = tuple(p.name if known.get(p.name) is p else p for p in self.patterns)
-        return {**self.__dict__, "patterns": patterns}
+        return {**self.__dict__, "patterns": by_name(self.patterns)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        known = {pattern.name: pattern for pattern in known_patterns()}
-        for name in state["patterns"]:
-            if isinstance(name, str) and name not in known:
-                raise UnknownNameError(
-                    "this Quantizer was prepared with a pattern that is not registered here",
-                    got=repr(name),
-                    hint="import the module that registers it before unpickling",
-                )
-        patterns = tuple(known[p] if isinstance(p, str) else p for p in state["patterns"])
-        self.__dict__.update({**state, "patterns": patterns})
+        self.__dict__.update({**state, "patterns": from_names(state["patterns"])})
 
     def context(self, plan: QuantPlan) -> PassContext:
         """What passes share, with this plan."""
@@ -393,7 +388,3 @@ class Quantizer:
         if found:
             places = places_of(self.statistics.refs, self.graph_module, self.plan)
             warn_of_problems(found, places, self._warned)
-
-
-def _as_tuple(items: Any) -> tuple[Any, ...]:
-    return tuple(items) if isinstance(items, (tuple, list)) else (items,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,6 +15,22 @@ from fxquant.errors import SpecError
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number; a truth value is none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_number(name: str, value: Any, fits: Callable[[Any], bool], expected: str) -> None:
+    """Refuse an argument that is no number, or that does not fit.
+
+    Raises:
+        SpecError: the message shows the value, and its type where that is what is wrong.
+    """
+    if not (is_number(value) and fits(value)):
+        shown = value if is_number(value) else f"{value!r} (a {type(value).__name__})"
+        raise SpecError(f"{name} is out of range", got=shown, expected=expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +53,13 @@ class QScheme:
     """True: zero_point is a float32 in steps, and the range is not widened to hold 0 (embeddings)."""
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.bits) or not 2 <= self.bits <= 16:
-            raise SpecError("bits is out of range", got=self.bits, expected="a whole number from 2 to 16")
+        check_number("bits", self.bits, lambda bits: _is_whole(bits) and 2 <= bits <= 16, "a whole number from 2 to 16")
         if self.axis is not None and not _is_whole(self.axis):
             raise SpecError("axis is no dimension", got=repr(self.axis), expected="a whole number or None")
         if self.group_size is not None and (self.axis is None or not _is_whole(self.group_size) or self.group_size < 1):
             raise SpecError(
                 "group_size needs an axis and at least one value per group",
-                got=f"group_size={self.group_size}, axis={self.axis}",
+                got=f"group_size={self.group_size!r}, axis={self.axis}",
             )
         if self.float_qparams and (self.axis is None or self.symmetric):
             raise SpecError(

@@ -229,7 +229,7 @@ def test_wrong_data_is_named(model, kind):
 
 def test_too_few_inputs_are_named():
     with pytest.raises(InputError) as caught:
-        inputs_of((torch.rand(2),), (torch.rand(2), torch.rand(3)), "batch 7")
+        inputs_of((torch.rand(2),), (torch.rand(2), torch.rand(3)), "batch 7", nn.Bilinear(2, 3, 1))
     assert str(caught.value) == (
         "batch 7 holds too few inputs\n  got:      (float32[2],)\n  expected: (float32[2], float32[3])"
     )
@@ -385,13 +385,14 @@ def test_a_data_loader_may_have_no_length(model, progress, capsys):
         assert "3/3" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [-1, 1.5, "2"])
+@pytest.mark.parametrize("number", [-1, 0, 1.5, "2", True])
 def test_what_is_no_number_of_batches_is_refused(model, number):
     x = torch.randn(1, 3, 8, 8)
     with pytest.raises(InputError) as caught:
         fxq.calibrate(fxq.prepare(model, x), [x], num_batches=number, progress=False)
     assert str(caught.value) == (
-        "num_batches is negative or no number\n"
+        "num_batches is no number of batches\n"
         f"  got:      {number!r}\n"
-        "  expected: a number of batches, or None for all"
+        "  expected: 1 or more, or None for all that the data holds\n"
+        "  hint:     leave num_batches out to use all batches"
     )

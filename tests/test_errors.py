@@ -11,7 +11,17 @@ from torch import Tensor, nn
 from torch.fx import symbolic_trace
 
 import fxquant.errors as errors
-from fxquant.errors import FxQuantError, FxQuantWarning, UnknownNameError, describe, is_library_file, layout, user_line
+from fxquant.errors import (
+    FxQuantError,
+    FxQuantWarning,
+    SpecError,
+    UnknownNameError,
+    describe,
+    is_library_file,
+    layout,
+    user_line,
+    within,
+)
 
 ERRORS = sorted(
     (item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, FxQuantError)),
@@ -40,6 +50,26 @@ bits is out of range
   expected: 2 to 16
   hint:     use 8"""
     )
+
+
+def test_an_error_says_more_of_where_it_happened(relu):
+    error = SpecError("no", got=3)
+    assert str(error.within("batch 2")) == "batch 2: no\n  got:      3"
+    assert type(error.within("batch 2")) is SpecError
+    assert str(error.within(at=relu)) == f"no\n  at:       {relu.format_node()}\n  got:      3"
+    there = SpecError("no", at="conv1")
+    assert str(there.within(at=relu)) == "no\n  at:       conv1"
+    copied = pickle.loads(pickle.dumps(error.within("batch 2")))
+    assert str(copied.within("epoch 1")) == "epoch 1: batch 2: no\n  got:      3"
+
+
+def test_errors_that_leave_a_body_say_where_it_was():
+    with pytest.raises(SpecError) as caught, within("batch 2"):
+        raise SpecError("no") from ValueError("why")
+    assert str(caught.value) == "batch 2: no"
+    assert str(caught.value.__cause__) == "why"
+    with pytest.raises(ValueError, match=r"^other$"), within("batch 2"):
+        raise ValueError("other")
 
 
 def test_layout_leaves_out_what_is_not_known():

@@ -53,9 +53,12 @@ def test_every_grid_fits_its_dtype_and_holds_all_integers_of_its_bits(bits, sign
     assert scheme.full_range == (scheme.quant_min, scheme.quant_max)
 
 
-@pytest.mark.parametrize("bits", [1, 17, 0, -8, 8.0, True, "8"])
-def test_bits_out_of_range(bits):
-    assert message(bits=bits) == f"bits is out of range\n  got:      {bits}\n  expected: a whole number from 2 to 16"
+@pytest.mark.parametrize(
+    ("bits", "shown"),
+    [*((number, str(number)) for number in (1, 17, 0, -8, 8.0)), (True, "True (a bool)"), ("8", "'8' (a str)")],
+)
+def test_bits_out_of_range(bits, shown):
+    assert message(bits=bits) == f"bits is out of range\n  got:      {shown}\n  expected: a whole number from 2 to 16"
 
 
 @pytest.mark.parametrize("axis", [True, 0.5, "0"])

@@ -9,8 +9,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fxquant.algorithms.memory import Memory
-from fxquant.errors import FxQuantError, InputError
-from fxquant.graph.inputs import describe_call
+from fxquant.errors import FxQuantError, within
+from fxquant.graph.failures import does_not_run
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.noise import ROUNDINGS
 from fxquant.plan import QuantUnit
@@ -50,7 +50,7 @@ class Lane:
         value: Any = None
         if self._reached[batch] < stop:
             env = self._run.env = self._memory.read(self._values[batch])
-            with torch.no_grad():
+            with torch.no_grad(), within(f"calibration batch {batch}"):
                 for place in range(self._reached[batch], stop):
                     node = self._order[place]
                     value = env[node] if node.op == "placeholder" else self._value(node)
@@ -72,12 +72,7 @@ class Lane:
         except FxQuantError:
             raise
         except Exception as error:
-            raise InputError(
-                f"this batch does not run through the model: {error}",
-                at=node,
-                got=describe_call(*self._run.fetch_args_kwargs_from_env(node)),
-                hint="batches must be inputs that the model itself can run on",
-            ) from error
+            raise does_not_run(error, node, *self._run.fetch_args_kwargs_from_env(node)) from error
 
 
 def order_by_units(gm: GraphModule, units: Sequence[QuantUnit]) -> tuple[list[Node], list[tuple[QuantUnit, range]]]:

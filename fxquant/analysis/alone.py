@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from fxquant.algorithms.lanes import dead_after, order_by_units
 from fxquant.errors import FxQuantError
 from fxquant.fake_quantize.static import StaticFakeQuantize
-from fxquant.graph.inputs import does_not_run
+from fxquant.graph.failures import does_not_run
 from fxquant.graph.query import called_module, module_of
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.noise import ROUNDINGS, FloatRun

@@ -18,7 +18,7 @@ from fxquant.analysis.inputs import batches_of
 from fxquant.analysis.places import Place, Places, places_of
 from fxquant.analysis.stepping import Stepper, ValuesOnDemand
 from fxquant.analysis.suspects import cause_of, fault_of
-from fxquant.errors import InputError
+from fxquant.errors import InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.parity import plan_of
@@ -83,8 +83,9 @@ def compare(
     run = _Run(floats, quantized, places)
     with torch.no_grad(), unchanged_state(floats), unchanged_state(quantized):
         try:
-            for args, kwargs in batches:
-                run.add(args, kwargs)
+            for index, (args, kwargs) in enumerate(batches):
+                with within(f"batch {index}"):
+                    run.add(args, kwargs)
         except KeyboardInterrupt:
             if not run.batches:
                 raise

@@ -45,9 +45,9 @@ def batches_of(
     def calls() -> Iterator[Call]:
         bar = tqdm(chain([first], items), desc=what, total=total, unit="batch", disable=not progress)
         for index, item in enumerate(bar):
-            yield inputs_of(item, example, f"batch {index}")
+            yield inputs_of(item, example, f"batch {index}", model)
 
-    return inputs_of(first, example, "batch 0"), calls()
+    return inputs_of(first, example, "batch 0", model), calls()
 
 
 def taken(model: GraphModule) -> int:

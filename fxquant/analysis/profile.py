@@ -17,7 +17,7 @@ from tqdm import tqdm
 from fxquant.analysis.naming import title_of
 from fxquant.analysis.profile_table import Kind, Profile, ProfileRow
 from fxquant.calibration import inputs_of
-from fxquant.checks import in_eval
+from fxquant.checks import form_of, in_eval, named_by_form
 from fxquant.engine import engine_of
 from fxquant.errors import CalibrationError, InputError, user_line
 from fxquant.graph.inputs import bind
@@ -72,9 +72,16 @@ def profile(
             got=f"{type(model).__name__}, rounds={rounds!r}",
             expected="a torch.nn.Module or a Quantizer, and at least one round",
         )
+    if form_of(model) in ("training", "converted"):
+        raise InputError(
+            "profile takes the float model first",
+            got=named_by_form(model),
+            expected="a float model, or the Quantizer that prepare gave",
+            hint="profile(model, inputs, int8=converted)",
+        )
     model = model if isinstance(model, Quantizer) else in_eval(model)
     prepared = model if isinstance(model, Quantizer) else _prepared(model, inputs, qconfig)
-    args, kwargs = inputs_of(inputs, prepared.example_args, "what to measure on")
+    args, kwargs = inputs_of(inputs, prepared.example_args, "what to measure on", prepared.graph_module)
     int8 = _int8(prepared, args, kwargs) if int8 is None else int8
     plan_of(int8)  # raises where it is no converted model
     as_graph = _as_graph(int8)

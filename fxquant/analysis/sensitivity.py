@@ -16,7 +16,8 @@ from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
 from fxquant.analysis.naming import title_of
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
 from fxquant.calibration import check_iterable, expected_batches, inputs_of
-from fxquant.errors import CalibrationError, InputError, UnknownNameError, user_line
+from fxquant.checks import not_prepared
+from fxquant.errors import CalibrationError, InputError, UnknownNameError, user_line, within
 from fxquant.graph.inputs import bind, describe_value
 from fxquant.graph.query import nodes_by_name
 from fxquant.graph.shapes import unchanged_state
@@ -104,9 +105,10 @@ def sensitivity(
         try:
             for index, batch in enumerate(islice(data, num_batches)):
                 what = f"batch {index}"
-                inputs = inputs_of(batch, prepared.example_args, what)
+                inputs = inputs_of(batch, prepared.example_args, what, prepared.graph_module)
                 target = _target(batch, len(prepared.example_args), what) if against == "target" else None
-                run.add(*inputs, target, against == "target", bar)
+                with within(what):
+                    run.add(*inputs, target, against == "target", bar)
         except KeyboardInterrupt:
             if not run.started:
                 raise
@@ -121,11 +123,7 @@ def _quantizer(prepared: Any) -> Quantizer:
         return prepared
     if isinstance(getattr(prepared, "preparation", None), Quantizer):
         return quantizer_of(prepared)
-    raise InputError(
-        "sensitivity takes what prepare gave",
-        got=type(prepared).__name__,
-        expected="a Quantizer, or the GraphModule of prepare_qat",
-    )
+    raise not_prepared(prepared, "sensitivity", or_training=True)
 
 
 def _scorer(metric: Metric | None, higher_is_better: bool) -> Callable[[], Score]:

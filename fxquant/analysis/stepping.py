@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import FxQuantError
-from fxquant.graph.inputs import does_not_run
+from fxquant.graph.failures import does_not_run
 from fxquant.graph.shapes import BoundInterpreter
 
 

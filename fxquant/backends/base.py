@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from fxquant.errors import UnknownNameError
 from fxquant.patterns.pattern import Build, Pattern
 from fxquant.registry import Registry
 from fxquant.spec import QScheme
@@ -84,6 +85,29 @@ class Backend:
 
 
 BACKENDS: Registry[Backend] = Registry("backend")
+
+
+SIGNED_WEIGHTS = "weights must be signed and symmetric"
+"""What a reason begins with, where a grid of weights is refused because it is not so."""
+
+TORCH_ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
+"""What torch.ao calls its back ends."""
+
+
+def backend_of(name: str) -> Backend:
+    """The back end of that name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    if name in BACKENDS or name not in TORCH_ENGINES:
+        return BACKENDS[name]
+    raise UnknownNameError(
+        "unknown backend",
+        got=repr(name),
+        expected=", ".join(BACKENDS),
+        hint="backend='cpu', the default, is for every CPU: instruction sets are chosen at run time",
+    )
 
 
 def register_backend(backend: Backend) -> Backend:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule, register_backend
+from fxquant.backends.base import SIGNED_WEIGHTS, AsCalled, Backend, KeepAs, Lower, LoweringRule, register_backend
 from fxquant.graph.query import nodes_in, value_of
 from fxquant.nn import (
     ElementFunction,
@@ -80,7 +80,7 @@ def byte_weight(scheme: QScheme) -> str | None:
     if not scheme.signed or not scheme.symmetric:
         qscheme = "per_tensor_symmetric" if scheme.axis is None else "per_channel_symmetric"
         words = ("" if scheme.signed else "dtype=torch.int8", "" if scheme.symmetric else f"qscheme=torch.{qscheme}")
-        return f"weights must be signed and symmetric ({', '.join(filter(None, words))}), not {scheme}"
+        return f"{SIGNED_WEIGHTS} ({', '.join(filter(None, words))}), not {scheme}"
     if scheme.group_size is not None:
         return "weights with one scale per group have no integer operator; backend='reference' simulates them"
     return None

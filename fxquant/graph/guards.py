@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fxquant.errors import InputError
+from fxquant.graph.inputs import describe_value
 
 
 def require_value(value: Any, expected: Any, name: str) -> None:
@@ -16,8 +17,8 @@ def require_value(value: Any, expected: Any, name: str) -> None:
     if type(value) is not type(expected) or value != expected:
         raise InputError(
             f"the argument {name!r} was fixed when the model was prepared",
-            got=repr(value),
-            expected=repr(expected),
+            got=describe_value(value),
+            expected=describe_value(expected),
             hint=f"give {name!r} that value in the example inputs, and prepare again",
         )
 

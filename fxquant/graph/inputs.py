@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset
 
-from fxquant.errors import InputError
+from fxquant.errors import InputError, warn
+from fxquant.registry import did_you_mean
+
+_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
 
 LONGEST_LIST = 4
+DEEPEST_LIST = 2
+"""Lists in lists that a message opens."""
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
@@ -47,6 +54,26 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], wha
     return dict(bound.arguments)
 
 
+def example_tuple(example_inputs: Any, example_kwargs: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """The tuple of positional inputs that ``prepare`` was given: a lone tensor makes a tuple of one.
+
+    Raises:
+        InputError: it was given None, and no keyword inputs.
+    """
+    if isinstance(example_inputs, (tuple, list)):
+        return tuple(example_inputs)
+    if example_inputs is not None:
+        return (example_inputs,)
+    if example_kwargs:
+        return ()
+    raise InputError(
+        "there are no example inputs",
+        got="None",
+        expected="a tensor, or the tuple of positional inputs, as the model takes them",
+        hint="next(iter(loader))[0] is the input of the first batch, where loader yields (input, label) pairs",
+    )
+
+
 def bind_example(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """``bind`` for the example inputs.
 
@@ -59,7 +86,74 @@ def bind_example(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
             got=describe_value(args),
             expected="a tuple of the positional inputs: (x,)",
         )
+    check_no_data(args, "the example inputs")
+    check_no_data(tuple(kwargs.values()), "the example inputs")
     return bind(model, args, kwargs, "the example inputs")
+
+
+def check_no_data(values: Any, what: str) -> None:
+    """Refuse arrays, loaders and data sets where a model wants tensors. Lists, tuples and dicts are looked into.
+
+    Args:
+        values: Inputs of a model.
+        what: Their name, for the message.
+
+    Raises:
+        InputError: it says how to get tensors out of what was found.
+    """
+    for value in pytree.tree_leaves(values):
+        if (hint := how_to_tensor(value)) is not None:
+            raise InputError(f"{what} hold no tensor", got=describe_value(value), expected="tensors", hint=hint)
+
+
+def how_to_tensor(value: Any) -> str | None:
+    """How to get a tensor out of an array, an image, a loader or a data set; None for everything else."""
+    if isinstance(value, (DataLoader, Iterator)):
+        batch = "next(iter(loader))" if isinstance(value, DataLoader) else "next(data)"
+        return f"one batch: {batch}, or {batch}[0] where it yields (input, label) pairs"
+    if isinstance(value, Dataset):
+        return "one batch: next(iter(torch.utils.data.DataLoader(dataset, batch_size=8)))[0]"
+    if isinstance(value, Tensor) or not hasattr(value, "__array_interface__") or getattr(value, "shape", None) == ():
+        return None
+    if not hasattr(value, "dtype"):
+        return "torchvision.transforms.functional.to_tensor(image)[None] makes a batch of one image"
+    return f"torch.from_numpy(array){'.float()' if str(value.dtype) == 'float64' else ''} makes a tensor"
+
+
+def keywords_of(batch: Mapping[str, Any], model: nn.Module, what: str) -> dict[str, Any]:
+    """What of a batch ``forward`` takes as keyword inputs: a label beside them does no harm.
+
+    Args:
+        batch: Name -> value.
+        model: Any module, traced or not.
+        what: Name of the batch, for messages.
+
+    Raises:
+        InputError: the model takes none of it.
+    """
+    signature = signature_of(model)
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    if inspect.Parameter.VAR_KEYWORD in kinds.values():
+        return dict(batch)
+    names = [name for name, kind in kinds.items() if kind not in (inspect.Parameter.POSITIONAL_ONLY, _VAR_POSITIONAL)]
+    taken = {name: value for name, value in batch.items() if name in names}
+    free = [name for name in names if name not in taken]
+    if batch and not taken:
+        raise InputError(
+            f"{what} holds nothing under a name that the model takes",
+            got=describe_value(batch),
+            expected=f"{type(model).__name__}.forward{signature}",
+            hint=f"yield {{{free[0]!r}: …}}, or tuples of the positional inputs" if free else "",
+        )
+    for name in batch:
+        if name not in taken and (hint := did_you_mean(name, free)):
+            warn(
+                f"{what} holds something that the model does not take",
+                got=repr(name),
+                expected=", ".join(free),
+                hint=hint,
+            )
+    return taken
 
 
 def describe_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -69,38 +163,27 @@ def describe_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     return f"({', '.join(parts)})"
 
 
-def describe_value(value: Any) -> str:
+def describe_value(value: Any, depth: int = DEEPEST_LIST) -> str:
     """A value in a few words: ``float32[2, 3, 8, 8]``."""
     if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        where = ", meta" if value.is_meta else ""
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}"
     if isinstance(value, torch.Size):
         return repr(tuple(value))
+    if hasattr(value, "__array_interface__") and hasattr(value, "dtype"):
+        return f"numpy.ndarray {value.dtype}{list(value.shape)}"
+    if isinstance(value, (list, tuple, Mapping)) and len(value) and not depth:
+        return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, (list, tuple)):
-        inner = ", ".join(describe_value(item) for item in value[:LONGEST_LIST])
+        inner = ", ".join(describe_value(item, depth - 1) for item in value[:LONGEST_LIST])
         more = ", …" if len(value) > LONGEST_LIST else ""
         return f"[{inner}{more}]" if isinstance(value, list) else f"({inner}{more}{',' if len(value) == 1 else ''})"
     if isinstance(value, Mapping):
         items = list(value.items())[:LONGEST_LIST]
-        return "{" + ", ".join(f"{key}: {describe_value(item)}" for key, item in items) + "}"
+        return "{" + ", ".join(f"{key}: {describe_value(item, depth - 1)}" for key, item in items) + "}"
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value) if len(repr(value)) <= 40 else f"{type(value).__name__} of length {len(repr(value))}"
-    return f"a {type(value).__name__}"
-
-
-def does_not_run(error: Exception, node: Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError:
-    """What to raise where a node of the model fails on the values of a batch.
-
-    Args:
-        error: What it raised.
-        node: The one that failed.
-        args, kwargs: What it was called with.
-    """
-    return InputError(
-        f"this batch does not run through the model: {error}",
-        at=node,
-        got=describe_call(args, kwargs),
-        hint="batches must be inputs that the model itself can run on",
-    )
+    return f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
 
 
 def is_given(node: Node) -> bool:

@@ -12,9 +12,10 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import FxQuantError, InputError
-from fxquant.graph.inputs import bind, describe_call
-from fxquant.graph.query import VALUE, canonical_type, info_of, module_of
+from fxquant.errors import FxQuantError
+from fxquant.graph.failures import not_running
+from fxquant.graph.inputs import bind
+from fxquant.graph.query import VALUE, info_of, module_of
 
 Visit = Callable[[Node, Any], None]
 
@@ -109,38 +110,3 @@ class _ExampleRun(BoundInterpreter):
             raise not_running(n, module_of(n), error, *self.fetch_args_kwargs_from_env(n)) from error
         self._visit(n, value)
         return value
-
-
-def not_running(
-    node: Node, module: nn.Module | None, error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> InputError:
-    """The error to raise where ``node`` (which calls ``module``, if it calls one) fails on the example."""
-    return InputError(
-        f"the example inputs do not run through the model: {_first_line(error)}",
-        at=node,
-        got=describe_call(args, kwargs),
-        expected=_expectation(module),
-        hint="example_inputs (--input of a command) must be inputs that the model itself can run on",
-    )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
-def _expectation(module: Any) -> str | None:
-    """What a module takes, where that is easy to say."""
-    if module is None:
-        return None
-    kind = canonical_type(module)
-    if kind is None:
-        return None
-    for attribute, meaning in (
-        ("in_channels", "input channels"),
-        ("in_features", "input features (the last dimension)"),
-        ("num_features", "channels"),
-    ):
-        if hasattr(module, attribute):
-            return f"{kind.__name__} with {getattr(module, attribute)} {meaning}"
-    return None

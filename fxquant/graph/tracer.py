@@ -29,12 +29,13 @@ from fxquant.graph.attributes import (
 )
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
+from fxquant.graph.failures import not_running
 from fxquant.graph.guards import require_answer, require_given, require_value
 from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
 from fxquant.graph.made import MadeTensors, TracedFactories
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
-from fxquant.graph.shapes import not_running, unchanged_state
+from fxquant.graph.shapes import unchanged_state
 from fxquant.graph.state import changes_in_place, store_at_the_end
 from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
 from fxquant.graph.untraceable import fault_of
@@ -151,8 +152,7 @@ class QuantTracer(Tracer):
     def _trace_alone(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None) -> Graph:
         if not isinstance(root, nn.Module):
             return super().trace(root, concrete_args)
-        named = (*root.named_parameters(), *root.named_buffers())
-        self._names = {id(tensor): name for name, tensor in named}
+        self._names = {id(tensor): name for name, tensor in (*root.named_parameters(), *root.named_buffers())}
         before = [(module, dict(module._buffers)) for module in root.modules()]
         try:
             graph = self._trace(root, concrete_args)

@@ -72,12 +72,7 @@ def trace(
         UnknownNameError: ``leaf_modules`` names what the model does not have.
         TracingError: the model cannot be copied or traced; the message names the submodule and the user's line.
     """
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TracingError(
-            "a scripted model cannot be traced",
-            got=type(model).__name__,
-            expected="the torch.nn.Module that it was made from",
-        )
+    check_unscripted(model)
     kwargs = dict(example_kwargs or {})
     bound = bind_example(model, example_args, kwargs)
     _check_leaf_modules(model, leaf_modules)
@@ -100,6 +95,22 @@ def trace(
     for one in kept:
         one.warn()
     return gm
+
+
+def check_unscripted(model: nn.Module) -> None:
+    """Refuse a model that is scripted, or has a submodule that is.
+
+    Raises:
+        TracingError: it is one.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TracingError(
+                f"the {f'submodule {path!r}' if path else 'model'} is a ScriptModule, whose Python code is gone",
+                got=type(module).__name__,
+                expected="the torch.nn.Module that torch.jit.script or torch.jit.trace was given",
+                hint="build the float model from its class, and model.load_state_dict(scripted.state_dict())",
+            )
 
 
 def copy_of(model: nn.Module) -> nn.Module:
@@ -142,13 +153,14 @@ def _uncopiable(model: nn.Module) -> str | None:
 
 def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
     modules = dict(model.named_modules(remove_duplicate=False))
+    names = [name for name in modules if name]
     for item in leaf_modules:
         if isinstance(item, str) and item not in modules:
             raise UnknownNameError(
                 "leaf_modules names a module that the model does not have",
                 got=repr(item),
                 expected="the qualified name of a submodule, as model.named_modules() gives it",
-                hint=did_you_mean(item, [name for name in modules if name]),
+                hint=did_you_mean(item, names) or f"the model has {', '.join(names[:8])}{', …' * (len(names) > 8)}",
             )
         if not isinstance(item, (str, type)):
             raise InputError(

@@ -15,7 +15,7 @@ from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams
 from fxquant.observers.range_observer import RangeObserver
 from fxquant.observers.ranges import split_groups
 from fxquant.observers.scheme import make_scheme
-from fxquant.spec import QParams, QScheme
+from fxquant.spec import QParams, QScheme, check_number
 
 _PER_OCTAVE = 6
 """Range ends tried while the order of magnitude is looked for; then the best is refined."""
@@ -120,10 +120,8 @@ class HistogramObserver(RangeObserver):
             group_size=group_size,
             scheme=scheme,
         )
-        if not FEWEST_BINS <= bins <= MOST_BINS:
-            raise SpecError("bins is out of range", got=bins, expected=f"{FEWEST_BINS} to {MOST_BINS}")
-        if not 1 <= power <= 8:
-            raise SpecError("power is out of range", got=power, expected="1 to 8")
+        check_number("bins", bins, lambda count: FEWEST_BINS <= count <= MOST_BINS, f"{FEWEST_BINS} to {MOST_BINS}")
+        check_number("power", power, lambda exponent: 1 <= exponent <= 8, "1 to 8")
         if is_dynamic:
             raise SpecError(
                 f"{type(self).__name__} cannot measure ranges at run time",

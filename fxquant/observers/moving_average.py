@@ -10,7 +10,7 @@ from fxquant.errors import SpecError
 from fxquant.observers.base import OBSERVERS
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE
-from fxquant.spec import QScheme
+from fxquant.spec import QScheme, check_number
 
 
 @OBSERVERS.register("moving_average")
@@ -148,6 +148,5 @@ def average(min_val: Tensor, max_val: Tensor, seen: Sequence[Mapping[str, Tensor
 
 
 def _checked(averaging_constant: float) -> float:
-    if not 0 <= averaging_constant <= 1:
-        raise SpecError("averaging_constant is out of range", got=averaging_constant, expected="0 to 1")
+    check_number("averaging_constant", averaging_constant, lambda constant: 0 <= constant <= 1, "0 to 1")
     return float(averaging_constant)

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from fxquant.errors import SpecError
 from fxquant.observers.base import OBSERVERS
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver, cheapest
 from fxquant.observers.qparams import SMALLEST_SCALE
-from fxquant.spec import QScheme
+from fxquant.spec import QScheme, check_number
 
 
 @OBSERVERS.register("mse")
@@ -53,8 +52,7 @@ class MSEObserver(HistogramObserver):
         group_size: int | None = None,
         scheme: QScheme | None = None,
     ) -> None:
-        if not 1 <= candidates <= 10000:
-            raise SpecError("candidates is out of range", got=candidates, expected="1 to 10000")
+        check_number("candidates", candidates, lambda count: 1 <= count <= 10000, "1 to 10000")
         super().__init__(
             bins=bins,
             dtype=dtype,

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from fxquant.errors import SpecError
 from fxquant.observers.base import OBSERVERS
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.qparams import SMALLEST_SCALE
-from fxquant.spec import QScheme
+from fxquant.spec import QScheme, check_number
 
 
 @OBSERVERS.register("percentile")
@@ -57,8 +56,7 @@ class PercentileObserver(HistogramObserver):
         group_size: int | None = None,
         scheme: QScheme | None = None,
     ) -> None:
-        if not 50 < percentile <= 100:
-            raise SpecError("percentile is out of range", got=percentile, expected="above 50, at most 100")
+        check_number("percentile", percentile, lambda share: 50 < share <= 100, "above 50, at most 100")
         super().__init__(
             bins=bins,
             dtype=dtype,

@@ -11,7 +11,7 @@ from fxquant.observers.base import ObserverBase, put_pooled, refuse_to_trace, ta
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.ranges import value_range
 from fxquant.observers.scheme import torch_dtype, torch_qscheme
-from fxquant.spec import QParams, QScheme
+from fxquant.spec import QParams, QScheme, check_number
 
 FIRST_BATCH = (
     "the first batch gives statistics and grids per channel their shape",
@@ -47,6 +47,7 @@ class RangeObserver(ObserverBase):
         super().__init__(scheme, dtype=torch_dtype(scheme) if dtype is None else dtype, is_dynamic=is_dynamic)
         self.qscheme = torch_qscheme(scheme)
         self.reduce_range = reduce_range
+        check_number("eps", eps, lambda scale: scale >= 0, "a smallest scale: 0 or more, in real units")
         self.smallest_scale = float(eps)  # beside the buffer, since reading that waits for a GPU
         device = _device_of(factory_kwargs or {})
         self.register_buffer("eps", torch.tensor([eps], dtype=torch.float32, device=device))

@@ -9,7 +9,7 @@ import torch
 
 from fxquant.errors import SpecError
 from fxquant.registry import did_you_mean, nearest
-from fxquant.spec import QScheme
+from fxquant.spec import QScheme, check_number
 
 # torch is going to remove the dtypes and schemes of its own quantization; what is gone is left out of these tables.
 _STORAGE_BITS = {"quint8": 8, "qint8": 8, "quint4x2": 4, "quint2x4": 2, "qint32": 16, "int32": 16}
@@ -70,6 +70,9 @@ def make_scheme(
             )
         _require_granularity(scheme.axis is not None, ch_axis, scheme)
         return _with_zero(scheme)
+    for name, limit in (("quant_min", quant_min), ("quant_max", quant_max)):
+        if limit is not None:
+            check_number(name, limit, lambda number: number == int(number), "a whole number inside the grid, or None")
     width, signed = _integers_of(dtype)
     per_channel, symmetric, float_qparams = _kind_of(qscheme, ch_axis)
     _require_granularity(per_channel, ch_axis, qscheme)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from torch import nn
 
-from fxquant.errors import DuplicateNameError, SpecError
+from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
 from fxquant.graph.query import function_name
 from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.batch_norm import BATCH_NORM
@@ -133,6 +133,32 @@ def _add(pattern: Pattern) -> None:
                 hint=f"unregister_pattern({other.name!r}) first, if it should be replaced",
             )
     REGISTERED.add(pattern.name, pattern)
+
+
+def by_name(patterns: Iterable[Pattern]) -> tuple[Pattern | str, ...]:
+    """Patterns to pickle: those that everybody has as their names, since their targets may be functions that pickle
+    cannot find."""
+    known = {pattern.name: pattern for pattern in known_patterns()}
+    return tuple(pattern.name if known.get(pattern.name) is pattern else pattern for pattern in patterns)
+
+
+def from_names(patterns: Iterable[Pattern | str]) -> tuple[Pattern, ...]:
+    """What ``by_name`` was given.
+
+    Raises:
+        UnknownNameError: nobody registered a pattern of that name here.
+    """
+    known = {pattern.name: pattern for pattern in known_patterns()}
+    found = []
+    for pattern in patterns:
+        if isinstance(pattern, str) and pattern not in known:
+            raise UnknownNameError(
+                "this Quantizer was prepared with a pattern that is not registered here",
+                got=repr(pattern),
+                hint="import the module that registers it before unpickling",
+            )
+        found.append(known[pattern] if isinstance(pattern, str) else pattern)
+    return tuple(found)
 
 
 def module_types(patterns: Iterable[Pattern]) -> tuple[type[nn.Module], ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fxquant.calibration import CalibrationInterpreter, check_iterable, inputs_of
-from fxquant.errors import CalibrationError, InputError
+from fxquant.errors import CalibrationError, InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.nn.base import QuantizedModule
@@ -45,13 +45,14 @@ def watch(subject: Subject, data: Iterable[Any]) -> tuple[Parity | None, dict[st
     parity = None
     index = -1
     for index, batch in enumerate(islice(data, WATCHED_BATCHES)):
-        args, kwargs = inputs_of(batch, quantizer.example_args, f"batch {index} of data")
+        what = f"batch {index} of data"
+        args, kwargs = inputs_of(batch, quantizer.example_args, what, subject.float_graph)
         if index == 0:
             parity = _parity(subject, args, kwargs)
         if seen:
-            bound = bind(subject.float_graph, args, kwargs, f"batch {index} of data")
+            bound = bind(subject.float_graph, args, kwargs, what)
             observers = {name: [observer] for name, observer in seen.items()}
-            with torch.no_grad(), unchanged_state(subject.float_graph):
+            with within(what), torch.no_grad(), unchanged_state(subject.float_graph):
                 CalibrationInterpreter(subject.float_graph, bound, observers, {}).run()
     if index < 0:
         raise CalibrationError("there is no data to report on", got="no batch", expected="at least one batch")

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import FxQuantError, KernelError
-from fxquant.graph.inputs import does_not_run
+from fxquant.graph.failures import does_not_run
 from fxquant.graph.query import TensorInfo, info_of
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.kernels.recording import NotRecordableError, Recording

@@ -41,7 +41,7 @@ def test_labels_are_left_out() -> None:
     x, label = torch.ones(2), torch.zeros(2, dtype=torch.int64)
     (args, kwargs), *more = all_of([(x, label), (x, label)])
     assert (args, kwargs, len(more)) == ((x,), {}, 1)
-    assert all_of([{"x": x}]) == [((), {"x": x})]
+    assert all_of([{"input": x, "label": label}]) == [((), {"input": x})]
 
 
 def test_an_argument_with_a_default_counts_where_the_graph_reads_it() -> None:
@@ -68,7 +68,7 @@ def test_a_generator_is_read_once_and_no_further_than_asked() -> None:
 def test_what_is_no_data_is_refused() -> None:
     with pytest.raises(CalibrationError, match="there is no data to compare on"):
         all_of([])
-    with pytest.raises(InputError, match="num_batches is negative"):
+    with pytest.raises(InputError, match="num_batches is no number of batches"):
         all_of([torch.ones(2)], num_batches=-1)
     with pytest.raises(InputError, match="must be an iterable of batches"):
         all_of(torch.ones(2))

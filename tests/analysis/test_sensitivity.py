@@ -201,7 +201,7 @@ def test_units_that_only_move_values_have_no_row() -> None:
 
 def test_what_cannot_be_measured_is_refused(model: nn.Module, data: list[Tensor]) -> None:
     prepared = prepared_of(model, data)
-    with pytest.raises(InputError, match="sensitivity takes what prepare gave"):
+    with pytest.raises(InputError, match="sensitivity takes what prepare or prepare_qat gave"):
         measured(model, data)
     with pytest.raises(UnknownNameError, match="unknown thing to compare with"):
         measured(prepared, data, metric=max, against="targets")
@@ -229,7 +229,7 @@ def test_no_batch_is_read_beyond_those_wanted(model: nn.Module, data: list[Tenso
 
     measured(prepared_of(model, data), stream(), num_batches=2)
     assert len(read) == 2
-    with pytest.raises(InputError, match="num_batches is negative or no number"):
+    with pytest.raises(InputError, match="num_batches is no number of batches"):
         measured(prepared_of(model, data), data, num_batches=-1)
 
 

@@ -168,8 +168,9 @@ def test_what_cannot_be_copied_is_named():
 
 
 def test_a_scripted_model_is_refused():
-    scripted = torch.jit.ScriptModule.__new__(torch.jit.ScriptModule)  # scripting itself warns that it is deprecated
-    with pytest.raises(TracingError, match="a scripted model cannot be traced"):
+    with pytest.warns(match="deprecated"):
+        scripted = torch.jit.script(nn.ReLU())
+    with pytest.raises(TracingError, match="the model is a ScriptModule"):
         trace(scripted, example_args=(X,))
 
 

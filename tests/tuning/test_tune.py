@@ -178,6 +178,6 @@ def test_a_batch_that_does_not_run_is_refused(prepared):
     with pytest.raises(InputError) as caught:
         fxq.convert(prepared, tune=torch.randn(5, 3))
     lines = str(caught.value).splitlines()
-    assert lines[0].startswith("this batch does not run through the model: mat1 and mat2 shapes cannot be multiplied")
+    assert lines[0].startswith("the batch to tune on: this batch does not run through the model: mat1 and mat2 shapes")
     assert lines[1].startswith("  at:       %a ")
     assert lines[2] == "  got:      (float32[5, 3])"
