@@ -23,12 +23,11 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians, machine
-from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, native_status, use_isa
 from fxquant.kernels.linear import NativeLinear
-from fxquant.kernels.onednn import OnednnConv, OnednnLinear, onednn_status
+from fxquant.kernels.native_conv import NativeConv
 
 MODELS = ("resnet50", "resnet18", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "googlenet")
 X_ZERO_POINT = 3
@@ -126,7 +125,7 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
         x = torch.randint(0, 256, (batch, layer.size, layer.depth), dtype=torch.uint8)
         makers = {
             "native": lambda: NativeLinear(weight, *x_grid, epilogue),
-            "onednn": lambda: OnednnLinear(weight, *x_grid, epilogue),
+            "onednn": lambda: onednn_linear(weight, epilogue),
         }
     else:
         x = torch.randint(0, 256, (batch, layer.depth, layer.size, layer.columns), dtype=torch.uint8)
@@ -134,9 +133,9 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
         where = (ConvGeometry.of(module), epilogue)
         makers = {
             "native": lambda: NativeConv(weight, *x_grid, *where),
-            "onednn": lambda: OnednnConv(weight, *x_grid, *where),
+            "onednn": lambda: onednn_conv(weight, *where, list(x.shape)),
         }
-    if not onednn_status().usable:
+    if not torch.cpu._is_vnni_supported():  # it saturates there
         del makers["onednn"]
     runs = {name: make() for name, make in makers.items()}
     results = runs["native"](x).numel()
@@ -144,6 +143,24 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
     if OTHER in available_isas():
         calls["other"] = lambda: with_other(runs["native"], x)
     return calls, products * results, x.numel() + weight.numel() + results
+
+
+def onednn_linear(weight: Tensor, epilogue: Epilogue) -> Callable[[Tensor], Tensor]:
+    """A linear layer of uint8 on the framework's operator."""
+    packed, absent = torch.ops.onednn.qlinear_prepack(weight, None), torch.zeros(len(weight), dtype=torch.int32)
+    scales, output = (packed, epilogue.weight_scale, absent), (epilogue.y_scale, epilogue.y_zero_point, epilogue.dtype)
+    arguments = (epilogue.x_scale, X_ZERO_POINT, *scales, epilogue.bias, *output, "none", [], "")
+    return lambda x: torch.ops.onednn.qlinear_pointwise.default(x, *arguments)
+
+
+def onednn_conv(weight: Tensor, geometry: ConvGeometry, epilogue: Epilogue, shape: list[int]) -> Callable[..., Tensor]:
+    """A convolution of uint8 [N, C, H, W] on the framework's operator, its weight packed for this shape."""
+    walk = (list(geometry.stride), list(geometry.before), list(geometry.dilation), geometry.groups)
+    x_grid, absent = (epilogue.x_scale, X_ZERO_POINT), torch.zeros(len(weight), dtype=torch.int32)
+    packed = torch.ops.onednn.qconv_prepack(weight, epilogue.weight_scale, *x_grid, *walk, shape)
+    output = (epilogue.y_scale, epilogue.y_zero_point, epilogue.dtype, "none", [], "")
+    arguments = (*x_grid, packed, epilogue.weight_scale, absent, epilogue.bias, *walk, *output)
+    return lambda x: torch.ops.onednn.qconv_pointwise.default(x, *arguments)
 
 
 def with_other(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ import torch
 from fxquant.cli.command import Command
 from fxquant.demo.measure import cpu_features, cpu_name
 from fxquant.kernels.library import NativeStatus, native_status
-from fxquant.kernels.onednn import OnednnStatus, onednn_status
 from fxquant.samples.archives import cache_dir
 
 State = Literal["ok", "slow", "absent", "broken"]
@@ -54,7 +53,6 @@ def examine() -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.platform(terse=True)}")
     yield Finding("torch", "ok", f"{torch.__version__}, threads: {torch.get_num_threads()}")
     yield cpu(cpu_name(), cpu_features())
-    yield onednn(onednn_status())
     status = native_status()
     yield native_cpu(status)
     yield native_cuda(status, torch.cuda.is_available())
@@ -73,13 +71,6 @@ def cpu(name: str, features: tuple[str, ...]) -> Finding:
         return Finding("cpu", "ok", f"{name}: {', '.join(features)}")
     fact = f"{name}: {', '.join(features) or 'no int8 instruction set known'}"
     return Finding("cpu", "slow", fact, "int8 convolutions gain most on a CPU with VNNI or AMX")
-
-
-def onednn(status: OnednnStatus) -> Finding:
-    what = "oneDNN int8 operators"
-    if status.usable:
-        return Finding(what, "ok", "exact here; they run 3-D convolutions")
-    return Finding(what, "slow", f"not used: {status.reason}", "other int8 kernels run in their place")
 
 
 def native_cpu(status: NativeStatus) -> Finding:

@@ -12,6 +12,7 @@ from fxquant.kernels.cachemask import (
 )
 from fxquant.kernels.cat import cat
 from fxquant.kernels.conv2d import conv2d
+from fxquant.kernels.conv3d import conv3d
 from fxquant.kernels.dequantize import dequantize
 from fxquant.kernels.embedding import embedding
 from fxquant.kernels.embedding_bag import embedding_bag
@@ -54,6 +55,7 @@ __all__ = [
     "avg_pool2d",
     "cat",
     "conv2d",
+    "conv3d",
     "dequantize",
     "embedding",
     "embedding_bag",

@@ -64,11 +64,6 @@ class ConvGeometry:
         """Number of spatial dimensions, 1 to 3."""
         return len(self.kernel_size)
 
-    @property
-    def pads_evenly_with_zeros(self) -> bool:
-        """Whether an operator that takes one padding per dimension and fills with zero can do the padding."""
-        return self.before == self.after and (self.padding_mode == "zeros" or not any(self.before))
-
     def as_image(self) -> ConvGeometry:
         """A one-dimensional convolution as one over images that are one pixel high."""
         return replace(
@@ -151,6 +146,9 @@ def _exact_sums(x: Tensor, weight: Tensor, geometry: ConvGeometry) -> Tensor:
     halved until that holds; what cannot be halved (groups, one channel) is convolved in float64.
     """
     convolve, channels = _CONVOLUTION[geometry.spatial], x.shape[1]
+    if not channels:  # torch gives no results where there are groups of no channels
+        unpadded = replace(geometry, before=(0,) * geometry.spatial, after=(0,) * geometry.spatial)
+        return x.new_zeros((len(x), len(weight), *unpadded.output_size(x.shape[2:])), dtype=torch.float32)
     how = (None, geometry.stride, 0, geometry.dilation, geometry.groups)
     if x.device.type == "cpu" and _DIRECT_FLOAT32:
         largest = weight.abs().sum(dim=tuple(range(1, weight.dim()))).amax().item() * _LARGEST_STEP

@@ -7,17 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.conv2d import (
-    as_unsigned,
-    check_input,
-    check_residual,
-    check_rest,
-    epilogue_of,
-    output_arguments,
-    packed_arguments,
-)
+from fxquant.kernels.conv_call import as_unsigned, check_input, check_residual, check_rest, epilogue_of
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import define
+from fxquant.kernels.native_conv import output_arguments, packed_arguments
 from fxquant.kernels.packing import PackedOrder, PackedWeight, start_values, unpack_weight
 
 OP = "fxquant::linear"

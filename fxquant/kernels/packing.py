@@ -32,8 +32,8 @@ class PackedOrder:
     """How a packed weight is divided; csrc/common/conv_shape.h says the same.
 
     A window is read in pieces: stretches of bytes that are multiplied by as many weights. A piece is a tap; a row of
-    taps, of few input channels; a column of taps, of a depthwise convolution. Groups of less than 16 output channels
-    are bundled and become one product: weights between different groups of a bundle are zero.
+    taps, of few input channels; a column of taps, of all planes, of a depthwise convolution. Groups of less than 16
+    output channels are bundled and become one product: weights between different groups of a bundle are zero.
 
     The panels of a bundle are divided evenly into blocks, in which they take turns: 4 bytes for each channel of the
     first panel, of the second, and so on, then the next 4 bytes. So a block is one stretch of memory, read once from
@@ -53,7 +53,7 @@ class PackedOrder:
     @classmethod
     def of(cls, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> PackedOrder:
         """For a convolution from ``depth`` to ``channels``, both in all groups together."""
-        rows, columns = (1, math.prod(kernel_size)) if len(kernel_size) < 2 else tuple(kernel_size)
+        rows, columns = _rows_and_columns(kernel_size)
         if is_depthwise(channels, depth, groups):
             return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / QUAD), 1)
         bundles = groups // bundled(channels, groups)
@@ -75,6 +75,11 @@ class PackedOrder:
         return [slice(first, last) for first, last in pairwise(ends)]
 
 
+def _rows_and_columns(kernel_size: Sequence[int]) -> tuple[int, int]:
+    """Rows of a window's taps, of all its planes, and their length."""
+    return (math.prod(kernel_size[:-1]), kernel_size[-1]) if kernel_size else (1, 1)
+
+
 def is_depthwise(channels: int, depth: int, groups: int) -> bool:
     """Whether each channel of the result is made of the same channel of the input."""
     return 1 < groups == depth == channels
@@ -90,7 +95,7 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
     """Reorder a weight.
 
     Args:
-        weight: int8 [C_out, C_in / groups, *kernel_size], at most two sizes.
+        weight: int8 [C_out, C_in / groups, *kernel_size], at most three sizes.
         groups: Of the convolution.
 
     Returns:
@@ -140,7 +145,7 @@ def _blocks(packed: Tensor, order: PackedOrder) -> Iterator[tuple[slice, Tensor]
 def _in_pieces(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
     """[bundles, channels of a bundle, pieces, bytes of a piece]."""
     channels, depth, *sizes = weight.shape
-    rows, columns = (1, math.prod(sizes)) if len(sizes) < 2 else sizes
+    rows, columns = _rows_and_columns(sizes)
     if is_depthwise(channels, depth * groups, groups):
         return weight.reshape(1, channels, rows, columns).transpose(2, 3)
     taps = weight.reshape(channels, depth, rows * columns).transpose(1, 2)  # [channel, tap, depth]

@@ -21,6 +21,7 @@ RECORDED = frozenset(
         "avg_pool2d",
         "cat",
         "conv2d",
+        "conv3d",
         "layer_norm",
         "linear",
         "matmul",

@@ -8,12 +8,11 @@ from functools import partial
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
-from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.onednn import OnednnConv
+from fxquant.kernels.native_conv import NativeConv
 from fxquant.nn.base import counted
-from fxquant.nn.choice import check_reference_may_run, native_refusal, onednn_refusal
+from fxquant.nn.choice import check_reference_may_run, kernel_of, native_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Clamp, QParams
@@ -22,9 +21,8 @@ from fxquant.spec import Clamp, QParams
 class QuantizedConv(WeightedModule):
     """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator; or the same unrounded.
 
-    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` computes it so. What that does not take
-    (three dimensions), the framework's oneDNN operator does where the CPU has VNNI, at most one step away and equal in
-    at least 99.99 %. The Python reference does the rest. :meth:`kernel` says which, and why.
+    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` and ``conv3d`` compute it so; where they
+    cannot run, the Python reference does. :meth:`kernel` says which, and why.
 
     Args:
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.
@@ -91,26 +89,18 @@ class QuantizedConv(WeightedModule):
         return self.finished(batch.squeeze(0), self.activation)
 
     def kernel(self) -> str:
-        """What runs: ``native``, ``onednn``, or ``reference`` and why."""
-        onednn = self._onednn_refusal()
-        if not native_refusal(self.weight_zero_point, self.geometry):
-            return "native"
-        return f"reference: {onednn}" if onednn else "onednn"
+        """What runs: ``native``, or ``reference`` and why."""
+        return kernel_of(native_refusal(self.weight_zero_point, self.geometry))
 
     def derive(self) -> Callable[..., Tensor]:
         return self.convolution(self.plain_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
-        """What runs a convolution with this unit's grids and bias: the fastest of what can."""
-        arguments = (self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())
-        native = native_refusal(self.weight_zero_point, geometry)
-        if not native:
-            return NativeConv(weight, *arguments)
-        onednn = self._onednn_refusal()
-        if not onednn:
-            residual_dtype = self.grid("residual").scheme.dtype if self.has_residual else None
-            return OnednnConv(weight, *arguments, residual_dtype)
-        check_reference_may_run(self.unit or type(self).__name__, native, onednn)
+        """What runs a convolution with this unit's grids and bias: the native operator if it can."""
+        refusal = native_refusal(self.weight_zero_point, geometry)
+        if not refusal:
+            return NativeConv(weight, self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())
+        check_reference_may_run(self.unit or type(self).__name__, refusal)
         return self._by_reference(weight, geometry)
 
     def _by_reference(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
@@ -134,12 +124,6 @@ class QuantizedConv(WeightedModule):
             residual_zero_point=residual_zero_point,
             **self.result_arguments(self.activation),
         )
-
-    def _onednn_refusal(self) -> str:
-        reason = onednn_refusal(self.weight_zero_point)
-        if not reason and self.has_residual and self.geometry.spatial == 3 and self.float_result is None:
-            return "the oneDNN operator adds no residual to a three-dimensional convolution"
-        return reason
 
     def _wrong_inputs(self, x: Tensor, residual: Tensor | None) -> InputError:
         second = {True: ", then a residual", False: ""}

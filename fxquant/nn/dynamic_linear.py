@@ -12,10 +12,9 @@ from fxquant.kernels import quantize
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear import DynamicLinear
 from fxquant.kernels.linear_reference import linear_reference
-from fxquant.kernels.onednn import DynamicOnednnLinear
 from fxquant.kernels.quantize import reference as quantize_reference
 from fxquant.nn.base import check_features
-from fxquant.nn.choice import check_reference_may_run, native_refusal, onednn_refusal
+from fxquant.nn.choice import check_reference_may_run, kernel_of, native_refusal
 from fxquant.nn.weight import float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Dynamic, QParams
@@ -77,21 +76,14 @@ class QuantizedDynamicLinear(WeightedModule):
         return self.finished(self._by_reference(q, grid.scale.item(), int(grid.zero_point.item())))
 
     def kernel(self) -> str:
-        """What runs: ``native``, ``onednn``, or ``reference`` and why."""
-        onednn = onednn_refusal(self.weight_zero_point)
-        if not native_refusal(self.weight_zero_point):
-            return "native"
-        return f"reference: {onednn}" if onednn else "onednn"
+        """What runs: ``native``, or ``reference`` and why."""
+        return kernel_of(native_refusal(self.weight_zero_point))
 
     def derive(self) -> Product:
-        weight, arguments = self.plain_weight(), (self.weight_scale, self.bias, self.x.scheme.dtype)
-        native = native_refusal(self.weight_zero_point)
-        if not native:
-            return DynamicLinear(weight, *arguments)
-        onednn = onednn_refusal(self.weight_zero_point)
-        if not onednn:
-            return DynamicOnednnLinear(weight, *arguments)
-        check_reference_may_run(self.unit or type(self).__name__, native, onednn)
+        refusal = native_refusal(self.weight_zero_point)
+        if not refusal:
+            return DynamicLinear(self.plain_weight(), self.weight_scale, self.bias, self.x.scheme.dtype)
+        check_reference_may_run(self.unit or type(self).__name__, refusal)
         return self._by_reference
 
     def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:

@@ -11,9 +11,8 @@ from fxquant.errors import InputError
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
-from fxquant.kernels.onednn import OnednnLinear
 from fxquant.nn.base import check_features
-from fxquant.nn.choice import check_reference_may_run, native_refusal, onednn_refusal
+from fxquant.nn.choice import check_reference_may_run, kernel_of, native_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.spec import Clamp, QParams
@@ -22,9 +21,8 @@ from fxquant.spec import Clamp, QParams
 class QuantizedLinear(WeightedModule):
     """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator; or the same unrounded.
 
-    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so. Where that
-    cannot run, the framework's oneDNN operator does, at most one step away and equal in at least 99.99 %, or the Python
-    reference. :meth:`kernel` says which, and why.
+    ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so; where that cannot run,
+    the Python reference does. :meth:`kernel` says which, and why.
 
     Args:
         linear: The float layer.
@@ -73,21 +71,14 @@ class QuantizedLinear(WeightedModule):
         return self.finished(self._by_reference(self.plain_weight())(x), self.activation)
 
     def kernel(self) -> str:
-        """What runs: ``native``, ``onednn``, or ``reference`` and why."""
-        onednn = onednn_refusal(self.weight_zero_point)
-        if not native_refusal(self.weight_zero_point):
-            return "native"
-        return f"reference: {onednn}" if onednn else "onednn"
+        """What runs: ``native``, or ``reference`` and why."""
+        return kernel_of(native_refusal(self.weight_zero_point))
 
     def derive(self) -> Callable[..., Tensor]:
-        weight, arguments = self.plain_weight(), (self.x_dtype, self.scalars("x")[1], self.epilogue())
-        native = native_refusal(self.weight_zero_point)
-        if not native:
-            return NativeLinear(weight, *arguments)
-        onednn = onednn_refusal(self.weight_zero_point)
-        if not onednn:
-            return OnednnLinear(weight, *arguments)
-        check_reference_may_run(self.unit or type(self).__name__, native, onednn)
+        weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
+        if not refusal:
+            return NativeLinear(weight, self.x_dtype, self.scalars("x")[1], self.epilogue())
+        check_reference_may_run(self.unit or type(self).__name__, refusal)
         return self._by_reference(weight)
 
     def _by_reference(self, weight: Tensor) -> Callable[..., Tensor]:

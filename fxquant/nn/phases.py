@@ -14,6 +14,9 @@ from torch import Tensor
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.nn.weighted import unpacking
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""Rank of a batch of images or volumes -> its memory format with channels innermost."""
+
 
 @dataclass(frozen=True, slots=True)
 class AxisPhase:
@@ -153,7 +156,7 @@ class Phases:
 
 
 def _empty(part: Tensor, sizes: list[int]) -> Tensor:
-    """A tensor of other spatial sizes, stored as a part of it is: torch tells channels_last images from the strides."""
-    last = part.dim() == 4 and part.stride(1) == 1
-    order = torch.channels_last if last else torch.contiguous_format
+    """A tensor of other spatial sizes, stored as a part of it is: torch tells channels_last ones from the strides."""
+    last = _CHANNELS_LAST.get(part.dim()) if part.stride(1) == 1 else None
+    order = torch.contiguous_format if last is None else last
     return torch.empty((*part.shape[:2], *sizes), dtype=part.dtype, device=part.device, memory_format=order)

@@ -10,7 +10,6 @@ from fxquant.cli import doctor
 from fxquant.cli.doctor import Finding
 from fxquant.cli.main import main
 from fxquant.kernels.library import NativeStatus
-from fxquant.kernels.onednn import OnednnStatus
 
 
 def status(**changes: object) -> NativeStatus:
@@ -41,12 +40,6 @@ def test_instruction_sets() -> None:
     assert (old.state, old.fact) == ("slow", "B: avx2")
     assert "VNNI" in old.advice
     assert doctor.cpu("C", ()).fact == "C: no int8 instruction set known"
-
-
-def test_onednn() -> None:
-    assert doctor.onednn(OnednnStatus(usable=True, reason="")).state == "ok"
-    unusable = doctor.onednn(OnednnStatus(usable=False, reason="without VNNI they saturate"))
-    assert (unusable.state, unusable.fact) == ("slow", "not used: without VNNI they saturate")
 
 
 def test_native_cpu_kernels() -> None:

@@ -16,6 +16,8 @@ from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, native_status, use_isa
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.linear_reference import linear_reference
+from fxquant.kernels.matmul import matmul
+from fxquant.kernels.matmul import reference as matmul_reference
 
 needs_brgemm = pytest.mark.skipif("brgemm" not in available_isas(), reason="the framework has no brgemm here")
 NO_ZERO_POINT = torch.zeros(1, dtype=torch.int32)
@@ -171,3 +173,36 @@ def test_sizes_that_change_add_no_kernels() -> None:
     first, more = map(int, fresh(MEMORY, FXQUANT_CPU_ISA="brgemm")[0].split())
     assert first > 0
     assert more == 0
+
+
+LAYERS = [
+    (rows, channels, depth)
+    for rows in (8, 15, 16, 17, 63, 64, 65, 130)
+    for channels in (8, 16, 31, 48, 64, 65, 130)
+    for depth in (64, 65, 127, 128, 1023, 1025, 2050)
+]
+"""Around every size at which a product is divided: 16 and 64 rows, 16 and 64 columns, 1024 products."""
+
+
+@needs_brgemm
+def test_every_size_of_a_layer_gives_the_same_as_the_reference_each_time() -> None:
+    for rows, channels, depth in LAYERS:
+        run, weight, epilogue = layer(channels, depth)
+        x = torch.randint(0, 256, (rows, depth), dtype=torch.uint8, generator=torch.Generator().manual_seed(rows))
+        want = linear_reference(x, 3, weight, NO_ZERO_POINT, epilogue)
+        with use_isa("brgemm"):
+            for _ in range(2):
+                assert torch.equal(run(x), want), (rows, channels, depth)
+
+
+@needs_brgemm
+def test_every_size_of_a_product_of_activations_gives_the_same_as_the_reference_each_time() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for rows, columns, depth in LAYERS:
+        a = torch.randint(0, 256, (2, rows, depth), dtype=torch.uint8, generator=generator)
+        b = torch.randint(-128, 128, (2, columns, depth), dtype=torch.int8, generator=generator).mT
+        arguments = (a, 0.1, 3, b, 0.1, -5, 1.0, 0, 0, 255, torch.float32)
+        want = matmul_reference(*arguments)
+        with use_isa("brgemm"):
+            for _ in range(2):
+                assert torch.equal(matmul(*arguments), want), (rows, columns, depth)

@@ -146,7 +146,6 @@ def test_uneven_same_padding_pads_the_end_once_more() -> None:
     geometry = ConvGeometry.of(nn.Conv2d(1, 1, (2, 3), padding="same"))
 
     assert (geometry.before, geometry.after) == ((0, 1), (1, 1))
-    assert not geometry.pads_evenly_with_zeros
 
 
 def test_an_empty_batch_gives_an_empty_result() -> None:

@@ -19,6 +19,13 @@ def weight(*shape: int) -> torch.Tensor:
         *((shape, 1) for shape in [(5, 15, 2, 1), (5, 16, 2, 1), (0, 3, 2, 2), (21, 7, 5)]),
         *(((64, 4, 3, 3), 16), ((42, 5, 3, 2), 6), ((140, 36, 1, 1), 2), ((14, 3, 2, 2), 7), ((36, 1, 3, 3), 12)),
         *(((21, 1, 3, 2), 21), ((70, 1, 9, 1), 70)),
+        *(
+            ((20, 18, 2, 3, 4), 1),
+            ((20, 3, 2, 3, 4), 1),
+            ((21, 1, 2, 3, 4), 21),
+            ((42, 5, 2, 1, 2), 6),
+            ((0, 3, 1, 1, 1), 3),
+        ),
     ],
 )
 def test_unpacking_gives_the_weight_back(shape: tuple[int, ...], groups: int) -> None:
@@ -96,3 +103,9 @@ def test_start_values_take_the_zero_point_off() -> None:
     assert torch.equal(start_values(w, torch.uint8, 9), -9 * sums.int())
     assert torch.equal(start_values(w, torch.int8, -9), -119 * sums.int())
     assert start_values(w, torch.uint8, 9).dtype == torch.int32
+
+
+def test_planes_of_a_window_lie_like_more_rows() -> None:
+    for shape, groups in (((20, 18, 2, 3, 4), 1), ((20, 3, 2, 3, 4), 1), ((21, 1, 2, 3, 4), 21)):
+        volume = weight(*shape)
+        assert torch.equal(pack_weight(volume, groups), pack_weight(volume.flatten(2, 3), groups))

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fxquant import kernels
 from fxquant.errors import KernelError
-from fxquant.kernels.conv2d import NativeConv
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
 from fxquant.kernels.linear import NativeLinear
+from fxquant.kernels.native_conv import NativeConv
 from fxquant.kernels.recording import RECORDED, RECORDED_QUANTIZE, Looking, NotRecordableError, Recording
 from fxquant.nn.moves import interpolate
 from fxquant.nn.resample import taps_of
@@ -54,6 +54,10 @@ def a_conv(*, groups: int = 1, dtype: torch.dtype = torch.uint8, **geometry: Any
 
 CONV, DEPTHWISE, REAL_CONV = a_conv(), a_conv(groups=6, stride=2), a_conv(dtype=torch.float32)
 GROUPED = a_conv(groups=2)
+VOLUMES = NativeConv(
+    torch.randint(-128, 128, (6, 6, 2, 3, 3)).to(torch.int8), torch.uint8, 7,
+    ConvGeometry.of(nn.Conv3d(6, 6, (2, 3, 3), padding=1)), epilogue(6),
+)  # fmt: skip
 LINEAR = NativeLinear(torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.uint8, 7, epilogue(5))
 
 SHARES = (1 / 256, 3, 0, 255, torch.uint8)
@@ -65,6 +69,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     "conv2d to real numbers": (REAL_CONV, (lambda: draw(1, 6, 5, 6),)),
     "conv2d of an image that is copied": (CONV, (lambda: draw(2, 6, 5, 6, channels_last=False),)),
     "conv2d of some channels": (lambda x: CONV(x.chunk(2, 1)[1]), (lambda: draw(2, 12, 5, 6),)),
+    "conv3d": (VOLUMES, (lambda: draw(2, 6, 3, 5, 6).contiguous(memory_format=torch.channels_last_3d),)),
+    "conv3d of volumes that are copied": (
+        lambda x, r: VOLUMES(x, r), (lambda: draw(1, 6, 3, 5, 6), lambda: draw(6, 1, 1, 1))
+    ),
     "depthwise conv2d": (DEPTHWISE, (lambda: draw(3, 6, 5, 7),)),
     "linear": (LINEAR, (lambda: draw(3, 4, 6),)),
     "matmul": (

@@ -11,9 +11,8 @@ from torch import nn
 from fxquant.errors import KernelError
 from fxquant.kernels.conv_reference import ConvGeometry
 from fxquant.kernels.library import native_status
-from fxquant.kernels.onednn import OnednnStatus
 from fxquant.nn import choice
-from fxquant.nn.choice import native_refusal, onednn_refusal
+from fxquant.nn.choice import kernel_of, native_refusal
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.settings import Settings
@@ -31,8 +30,9 @@ LOADED = replace(native_status(), devices=("cpu",), reason="")
         (nn.Conv2d(4, 4, 3, groups=4), ""),
         (nn.Conv2d(4, 4, 3, groups=2), ""),
         (nn.Conv2d(4, 8, 3, groups=4), ""),
-        (nn.Conv3d(4, 4, 3), "the native operator has at most two spatial dimensions"),
-        (nn.Conv2d(4, 4, (2, 129)), "the native operator takes windows of at most 256 elements"),
+        (nn.Conv3d(4, 4, (7, 7, 7)), ""),
+        (nn.Conv2d(1, 1, (256, 256)), ""),
+        (nn.Conv1d(1, 1, 65537), "the int8 operators take windows of at most 65536 elements"),
     ],
 )
 def test_geometry_that_the_native_operator_takes(monkeypatch: pytest.MonkeyPatch, conv: nn.Conv2d, reason: str) -> None:
@@ -40,22 +40,22 @@ def test_geometry_that_the_native_operator_takes(monkeypatch: pytest.MonkeyPatch
     assert native_refusal(ZERO, ConvGeometry.of(conv)) == reason
 
 
-def test_neither_takes_a_zero_point_of_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zero_point_of_the_weight_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "native_status", lambda: LOADED)
-    monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(True, ""))
-    one = torch.ones(1, dtype=torch.int32)
 
-    assert native_refusal(ZERO) == onednn_refusal(ZERO) == ""
-    assert native_refusal(one) == "the int8 operators take no zero point of the weight"
-    assert onednn_refusal(one) == "the oneDNN operators take no zero point of the weight"
+    assert native_refusal(ZERO) == ""
+    assert native_refusal(torch.ones(1, dtype=torch.int32)) == "the int8 operators take no zero point of the weight"
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "native_status", lambda: LOADED)
-    elsewhere = ZERO.to("meta")
 
-    assert native_refusal(elsewhere) == "no native kernels for meta"
-    assert onednn_refusal(elsewhere) == "the oneDNN operators run on the CPU, not on meta"
+    assert native_refusal(ZERO.to("meta")) == "no native kernels for meta"
+
+
+def test_what_runs_is_named() -> None:
+    assert kernel_of("") == "native"
+    assert kernel_of("not built") == "reference: not built"
 
 
 def test_without_a_native_library_its_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,19 +64,16 @@ def test_without_a_native_library_its_reason_is_given(monkeypatch: pytest.Monkey
 
 
 X = QParams(QScheme(signed=False), torch.ones(1), ZERO)
-WEIGHT = QParams(QScheme(symmetric=True), torch.ones(1), ZERO)
 WITH_ZERO_POINT = QParams(QScheme(), torch.ones(1), torch.ones(1, dtype=torch.int32))
-ONEDNN = "this CPU has no VNNI"
+REFUSAL = "the int8 operators take no zero point of the weight"
 LEFT_TO_THE_REFERENCE = {
     "conv": (
-        QuantizedConv(nn.Conv3d(2, 2, 1), x=X, weight=WEIGHT, y=X),
+        QuantizedConv(nn.Conv3d(2, 2, 1), x=X, weight=WITH_ZERO_POINT, y=X),
         torch.ones(1, 2, 1, 1, 1, dtype=torch.uint8),
-        f"the native operator has at most two spatial dimensions, and {ONEDNN}",
     ),
     "linear": (
         QuantizedLinear(nn.Linear(2, 2), x=X, weight=WITH_ZERO_POINT, y=X),
         torch.ones(1, 2, dtype=torch.uint8),
-        f"the int8 operators take no zero point of the weight, and {ONEDNN}",
     ),
 }
 
@@ -85,10 +82,9 @@ LEFT_TO_THE_REFERENCE = {
 def test_the_reference_stands_in_only_where_kernels_are_not_insisted_on(
     monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    module, x, reasons = LEFT_TO_THE_REFERENCE[case]
+    module, x = LEFT_TO_THE_REFERENCE[case]
     module.unit = "features.3"
     monkeypatch.setattr(choice, "native_status", lambda: LOADED)
-    monkeypatch.setattr(choice, "onednn_status", lambda: OnednnStatus(False, ONEDNN))
 
     monkeypatch.setattr(choice, "SETTINGS", Settings())
     module.forget()
@@ -102,7 +98,7 @@ def test_the_reference_stands_in_only_where_kernels_are_not_insisted_on(
         "no kernel runs this layer, only the Python reference does\n"
         "  at:       features.3\n"
         "  got:      FXQUANT_KERNELS=native\n"
-        f"  expected: a layer that a kernel takes; but {reasons}\n"
+        f"  expected: a layer that a kernel takes; but {REFUSAL}\n"
         "  hint:     FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing"
     )
     assert module.reference(x).dtype == torch.uint8  # who asks for the reference gets it

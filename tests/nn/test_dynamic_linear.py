@@ -13,7 +13,6 @@ from torch import nn
 from fxquant.errors import InputError, KernelError, LoweringError
 from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
 from fxquant.fake_quantize.grid import fake_quantize
-from fxquant.kernels.onednn import onednn_status
 from fxquant.nn import QuantizedDynamicLinear, choice
 from fxquant.nn.base import FloatResult
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
@@ -22,8 +21,6 @@ from fxquant.spec import Dynamic, QParams, QScheme
 
 FLOAT_SUMS = 1e-5
 """Integer sums are exact, float32 sums of 40 products of the simulation are not: relative to the largest result."""
-ONEDNN = 1e-6
-"""oneDNN multiplies the scales in an order of its own: relative to the largest result."""
 
 PER_ROW = QScheme(symmetric=True, axis=0)
 INPUTS = (QScheme(signed=False), QScheme(symmetric=True), QScheme(bits=5, signed=False))
@@ -65,22 +62,10 @@ def test_it_is_the_simulation_and_the_reference(x, weight, bias):
             torch.testing.assert_close(y, expected, rtol=0, atol=FLOAT_SUMS * float(expected.abs().max()))
 
 
-@pytest.mark.skipif(not onednn_status().usable, reason="the oneDNN operators saturate here")
-@pytest.mark.parametrize("x", INPUTS, ids=str)
-def test_onednn_takes_over_where_native_kernels_do_not_run(monkeypatch, x):
-    module = made(layer(), x)
-    expected = module(data(5))
-    monkeypatch.setattr("fxquant.nn.dynamic_linear.native_refusal", lambda *arguments: "no kernels today")
-    module.forget()
-    assert module.kernel() == "onednn"
-    torch.testing.assert_close(module(data(5)), expected, rtol=0, atol=ONEDNN * float(expected.abs().max()))
-
-
 def test_the_reference_runs_where_no_kernel_does(monkeypatch):
     module = made(layer())
     expected = module(data(5))
-    for name in ("native_refusal", "onednn_refusal"):
-        monkeypatch.setattr(f"fxquant.nn.dynamic_linear.{name}", lambda *arguments: "no kernels today")
+    monkeypatch.setattr("fxquant.nn.dynamic_linear.native_refusal", lambda *arguments: "no kernels today")
     module.forget()
     assert module.kernel() == "reference: no kernels today"
     assert torch.equal(module(data(5)), expected)

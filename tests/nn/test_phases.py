@@ -89,3 +89,14 @@ def test_results_lie_as_those_of_the_convolutions() -> None:
     y = Phases(axes, weight, absent, 1, in_channels_last)(integers(2, 2, 5, 5))
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert Phases(axes, weight, absent, 1, plain)(integers(2, 2, 5, 5)).is_contiguous()
+
+
+def test_volumes_lie_as_those_of_the_convolutions() -> None:
+    def in_channels_last(weight: Tensor, geometry: ConvGeometry):
+        convolve = plain(weight, geometry)
+        return lambda x, residual: convolve(x, residual).contiguous(memory_format=torch.channels_last_3d)
+
+    axes = (Axis(2, 2, 0, 0, 1),) * 3
+    weight, absent = integers(3, 2, 2, 2, 2), torch.zeros(3, dtype=torch.int64)
+    y = Phases(axes, weight, absent, 1, in_channels_last)(integers(2, 2, 3, 4, 5))
+    assert y.is_contiguous(memory_format=torch.channels_last_3d)

@@ -1,4 +1,4 @@
-// What the bindings of conv2d and linear share: checks, geometry, the tensor for the result.
+// What the bindings of convolutions and linear layers share: checks, geometry, the tensor for the result.
 #pragma once
 #include <optional>
 #include <string>
@@ -29,7 +29,7 @@ struct Conv {
   bool gives_real() const { return y.scalar_type() == ScalarType::Float; }
 };
 
-// All that conv2d and linear are called with, but for the geometry.
+// All that they are called with, but for the geometry.
 struct ConvCall {
   const char* op;
   const Tensor& x;
@@ -112,44 +112,67 @@ inline void check_input(const ConvCall& c) {
 inline void check_numbers(const char* op, const char* argument, const std::vector<int64_t>& values, size_t count,
                           int64_t least) {
   bool right = values.size() == count;
-  for (const int64_t value : values) right = right && value >= least;
+  for (const int64_t value : values) right = right && value >= least && value <= kInt32Max;
   if (!right) {
     fail(std::string(op) + ": " + argument + " is out of range", list_of(values),
-         std::to_string(count) + " numbers of at least " + std::to_string(least));
+         std::to_string(count) + " numbers of " + std::to_string(least) + " to " + std::to_string(kInt32Max));
   }
 }
 
-inline Conv prepare_conv2d(const ConvCall& c, const std::vector<int64_t>& kernel_size,
-                           const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
-                           const std::vector<int64_t>& dilation, int64_t groups) {
-  check_input(c);
-  if (c.x.dim() != 4) {
-    fail(std::string(c.op) + ": x has the wrong shape", shape_of(c.x), "[N, C, H, W]");
+// Windows along one axis of x.
+inline int64_t check_windows(const char* op, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
+                             int64_t dilation) {
+  const int64_t padded = size + padding;
+  const int64_t reach = dilation * (kernel - 1) + 1;
+  if (padded < reach) {
+    fail(std::string(op) + ": the window does not fit the padded input",
+         std::to_string(reach) + " and " + std::to_string(padded), "a window that is no longer than the input");
   }
-  check_numbers(c.op, "kernel_size", kernel_size, 2, 1);
-  check_numbers(c.op, "stride", stride, 2, 1);
-  check_numbers(c.op, "padding", padding, 4, 0);
-  check_numbers(c.op, "dilation", dilation, 2, 1);
-  if (kernel_size[0] > kMaxTaps || kernel_size[1] > kMaxTaps || kernel_size[0] * kernel_size[1] > kMaxTaps) {
-    fail(std::string(c.op) + ": kernel_size is too large", list_of(kernel_size),
+  return (padded - reach) / stride + 1;
+}
+
+inline void check_kernel_size(const char* op, const std::vector<int64_t>& kernel_size) {
+  int64_t taps = 1;
+  for (const int64_t size : kernel_size) taps = taps > kMaxTaps ? taps : taps * size;  // of numbers below 2^31
+  if (taps > kMaxTaps) {
+    fail(std::string(op) + ": kernel_size is too large", list_of(kernel_size),
          "at most " + std::to_string(kMaxTaps) + " elements");
   }
+}
+
+// Of an operator for so many spatial dimensions, 2 or 3: an image is a volume of one plane.
+inline Conv prepare_conv(const ConvCall& c, size_t spatial, std::vector<int64_t> kernel_size,
+                         std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation,
+                         int64_t groups) {
+  check_input(c);
+  if (static_cast<size_t>(c.x.dim()) != spatial + 2) {
+    fail(std::string(c.op) + ": x has the wrong shape", shape_of(c.x), spatial == 2 ? "[N, C, H, W]" : "[N, C, D, H, W]");
+  }
+  check_numbers(c.op, "kernel_size", kernel_size, spatial, 1);
+  check_numbers(c.op, "stride", stride, spatial, 1);
+  check_numbers(c.op, "padding", padding, 2 * spatial, 0);
+  check_numbers(c.op, "dilation", dilation, spatial, 1);
+  check_kernel_size(c.op, kernel_size);
   if (groups < 1 || c.x.size(1) % groups != 0 || c.scale.numel() % groups != 0) {
     fail(std::string(c.op) + ": groups is out of range", groups, "a divisor of the channels of x and of the result");
   }
-  const auto length = [&](int axis) {
-    const int64_t padded = c.x.size(2 + axis) + padding[2 * axis] + padding[2 * axis + 1];
-    const int64_t reach = dilation[axis] * (kernel_size[axis] - 1) + 1;
-    if (padded < reach) {
-      fail(std::string(c.op) + ": the window does not fit the padded input",
-           std::to_string(reach) + " and " + std::to_string(padded), "a window that is no longer than the input");
-    }
-    return (padded - reach) / stride[axis] + 1;
-  };
-  const ConvShape shape{c.x.size(0),    c.x.size(2),    c.x.size(3), c.x.size(1), length(0), length(1),   c.scale.numel(),
-                        kernel_size[0], kernel_size[1], stride[0],   stride[1],   padding[0], padding[2], dilation[0],
-                        dilation[1],    groups};
-  return prepare(c, shape, {shape.batch, shape.channels, shape.out_height, shape.out_width}, true);
+  std::vector<int64_t> sizes = sizes_of(c.x);
+  sizes[1] = c.scale.numel();
+  for (size_t i = 0; i < spatial; ++i) {
+    const int64_t sides = padding[2 * i] + padding[2 * i + 1];
+    sizes[2 + i] = check_windows(c.op, c.x.size(2 + i), kernel_size[i], stride[i], sides, dilation[i]);
+  }
+  check_result_sizes(c.op, sizes);
+  std::vector<int64_t> size(c.x.sizes().begin() + 2, c.x.sizes().end()), out(sizes.begin() + 2, sizes.end());
+  if (spatial == 2) {
+    for (std::vector<int64_t>* each : {&kernel_size, &stride, &dilation, &size, &out}) each->insert(each->begin(), 1);
+    padding.insert(padding.begin(), 2, 0);
+  }
+  const ConvShape shape{c.x.size(0),    size[1],        size[2],   c.x.size(1), out[1],     out[2],       sizes[1],
+                        kernel_size[1], kernel_size[2], stride[1], stride[2],   padding[2], padding[4],   dilation[1],
+                        dilation[2],    groups,         size[0],   out[0],      kernel_size[0], stride[0], padding[0],
+                        dilation[0]};
+  return prepare(c, shape, sizes, true);
 }
 
 inline Conv prepare_linear(const ConvCall& c) {

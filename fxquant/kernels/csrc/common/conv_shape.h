@@ -1,4 +1,5 @@
-// How a convolution walks over images stored as [batch, height, width, depth]. No torch: for loops and CUDA alike.
+// How a convolution walks over volumes stored as [batch, planes, height, width, depth]; an image is a volume of one plane.
+// No torch: for loops and CUDA alike.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +12,7 @@ namespace fxquant {
 constexpr int64_t kPanel = 16;     // output channels of a register
 constexpr int64_t kBlockPanels = 4;  // that lie together in a packed weight, at most
 constexpr int64_t kQuad = 4;       // bytes of the input that are multiplied together
-constexpr int64_t kMaxTaps = 256;  // elements of a kernel's window
+constexpr int64_t kMaxTaps = 1 << 16;  // elements of a kernel's window
 constexpr int64_t kFewDepth = 16;  // input channels below which a row of taps is read as if it were one pixel
 
 struct ConvShape {
@@ -22,23 +23,28 @@ struct ConvShape {
   int64_t top, left;  // padding
   int64_t dilation_height, dilation_width;
   int64_t groups;
+  int64_t planes = 1, out_planes = 1, kernel_planes = 1, stride_planes = 1;
+  int64_t front = 0;  // padding
+  int64_t dilation_planes = 1;
 
-  FXQ_INLINE int64_t taps() const { return kernel_height * kernel_width; }
-  FXQ_INLINE int64_t rows() const { return batch * out_height * out_width; }
+  FXQ_INLINE int64_t kernel_rows() const { return kernel_planes * kernel_height; }
+  FXQ_INLINE int64_t taps() const { return kernel_rows() * kernel_width; }
+  FXQ_INLINE int64_t all_planes() const { return batch * out_planes; }  // of the result
+  FXQ_INLINE int64_t rows() const { return all_planes() * out_height * out_width; }
   FXQ_INLINE bool empty() const { return rows() == 0 || channels == 0; }
   // Whether each channel of the result is made of the same channel of the input.
   FXQ_INLINE bool depthwise() const { return groups > 1 && groups == depth && groups == channels; }
   FXQ_INLINE bool has_few() const { return taps() > 1 && depth < kFewDepth && groups == 1; }
   // Whether pixel i of the result is made of pixel i of the input alone.
   FXQ_INLINE bool is_product() const {
-    return taps() == 1 && stride_height == 1 && stride_width == 1 && out_height == height && out_width == width &&
-           top == 0 && left == 0;
+    return taps() == 1 && stride_planes == 1 && stride_height == 1 && stride_width == 1 && out_planes == planes &&
+           out_height == height && out_width == width && front == 0 && top == 0 && left == 0;
   }
 
   // Of the packed weight: [bundles][blocks][pieces][quads][panels of the block][kPanel][kQuad], as kernels/packing.py
   // says; a block is one panel of a depthwise convolution.
   FXQ_INLINE int64_t bundled() const {  // groups of a bundle
-    if (groups == 1) return 1;
+    if (groups == 1 || channels == 0) return 1;
     const int64_t most = kPanel * groups / channels;
     for (int64_t count = most < groups ? most : groups; count > 1; --count) {
       if (groups % count == 0) return count;
@@ -51,9 +57,9 @@ struct ConvShape {
   FXQ_INLINE int64_t panels() const { return (bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
   FXQ_INLINE int64_t blocks() const { return (panels() + kBlockPanels - 1) / kBlockPanels; }  // of a bundle
   FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
-  FXQ_INLINE int64_t pieces() const { return depthwise() ? kernel_width : has_few() ? kernel_height : taps(); }
+  FXQ_INLINE int64_t pieces() const { return depthwise() ? kernel_width : has_few() ? kernel_rows() : taps(); }
   FXQ_INLINE int64_t piece() const {  // bytes
-    return depthwise() ? kernel_height : has_few() ? kernel_width * depth : bundle_depth();
+    return depthwise() ? kernel_rows() : has_few() ? kernel_width * depth : bundle_depth();
   }
   FXQ_INLINE int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
   FXQ_INLINE int64_t panel() const { return pieces() * quads() * kPanel * kQuad; }  // bytes

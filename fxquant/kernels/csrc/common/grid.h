@@ -1,8 +1,10 @@
 // Checks of int8 operators: stored integers, grids given as numbers. The words of fxquant/kernels/arithmetic.py.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "../math/requantize.h"
 #include "checks.h"
@@ -34,6 +36,15 @@ std::string list_of(const Values& values) {
   std::string text = "[";
   for (size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + std::to_string(values[i]);
   return text + "]";
+}
+
+// As many elements as a tensor can have: a product of sizes may pass 63 bits.
+inline void check_result_sizes(const char* op, const std::vector<int64_t>& sizes) {
+  int64_t room = std::numeric_limits<int64_t>::max() / 8;  // bytes of an element at most
+  for (const int64_t size : sizes) {
+    if (size > room) fail(std::string(op) + ": the result is too large", list_of(sizes), "a size that memory has room for");
+    room /= std::max<int64_t>(size, 1);
+  }
 }
 
 inline int32_t smallest_of(ScalarType dtype) { return dtype == ScalarType::Byte ? 0 : -128; }

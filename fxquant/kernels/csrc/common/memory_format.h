@@ -19,10 +19,16 @@ inline bool is_channels_last(const Tensor& x) {
   return true;
 }
 
-// Strides of a dense tensor of these sizes, as torch gives them to one without elements too.
+// Strides of a dense tensor of these sizes, as torch gives them to one without elements too. Channels are dimension 1.
 inline std::vector<int64_t> dense_strides(const std::vector<int64_t>& sizes, bool channels_last) {
-  if (channels_last) return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
   std::vector<int64_t> strides(sizes.size());
+  if (channels_last) {
+    int64_t step = sizes[1];
+    for (size_t d = sizes.size() - 1; d > 1; step *= sizes[d--]) strides[d] = step;
+    strides[0] = step;
+    strides[1] = 1;
+    return strides;
+  }
   int64_t step = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
     strides[d] = step;

@@ -40,7 +40,10 @@ inline Tensor conv_cpu(const Conv& c) {
     return c.y;
   }
   launch(args, args.tasks(), args.grain(),
-         [](const ConvArgs& a, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(conv_loop)(a, begin, end); });
+         [](const ConvArgs& a, int64_t begin, int64_t end, void* scratch) {
+           FXQ_VNNI_LOOP(conv_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+         },
+         args.scratch());
   return c.y;
 }
 

@@ -27,12 +27,14 @@ struct ConvKernel {
   float* real_y;
   OutputGrid grid;
 
-  // In the order of memory: channels, columns, rows, images.
+  // In the order of memory: channels, columns, rows, planes, volumes.
   FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t c = i % s.channels;
     const int64_t row = i / s.channels;
     const int64_t left = row % s.out_width * s.stride_width - s.left;
-    const int64_t image = row / s.out_width / s.out_height;
+    const int64_t plane = row / s.out_width / s.out_height;
+    const int64_t image = plane / s.out_planes;
+    const int64_t front = plane % s.out_planes * s.stride_planes - s.front;
     const int64_t top = row / s.out_width % s.out_height * s.stride_height - s.top;
     const int64_t group = c / (s.channels / s.groups), depth = s.depth / s.groups;
     const int64_t bundle = c / bundle_channels, place = c % bundle_channels;
@@ -44,12 +46,13 @@ struct ConvKernel {
                       ((of_bundle - first_panel) * kPanel + place % kPanel) * kQuad;
     const int64_t first = depthwise ? 0 : group * depth - bundle * bundle_depth;
     int32_t sum = start[c];
-    for (int64_t row_of_taps = 0; row_of_taps < s.kernel_height; ++row_of_taps) {
-      const int64_t h = top + row_of_taps * s.dilation_height;
+    for (int64_t row_of_taps = 0; row_of_taps < s.kernel_planes * s.kernel_height; ++row_of_taps) {
+      const int64_t d = front + row_of_taps / s.kernel_height * s.dilation_planes;
+      const int64_t h = top + row_of_taps % s.kernel_height * s.dilation_height;
       for (int64_t column = 0; column < s.kernel_width; ++column) {
         const int64_t v = left + column * s.dilation_width;
-        const bool inside = h >= 0 && h < s.height && v >= 0 && v < s.width;
-        const uint8_t* pixel = x + ((image * s.height + h) * s.width + v) * s.depth + group * depth;
+        const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height && v >= 0 && v < s.width;
+        const uint8_t* pixel = x + (((image * s.planes + d) * s.height + h) * s.width + v) * s.depth + group * depth;
         for (int64_t k = 0; k < depth; ++k) {
           const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
           const int64_t at = first + row_of_taps * row_step + column * column_step + k;

@@ -12,7 +12,7 @@ Tensor conv2d_cuda(const Tensor& x, int64_t x_zero_point, const Tensor& weight, 
                   double y_scale, int64_t y_zero_point, int64_t quant_min, int64_t quant_max, ScalarType dtype) {
   const ConvCall call{"fxquant::conv2d", x, x_zero_point, weight, start, scale, bias, residual, residual_scale,
                       residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype};
-  return conv_cuda(prepare_conv2d(call, kernel_size, stride, padding, dilation, groups));
+  return conv_cuda(prepare_conv(call, 2, kernel_size, stride, padding, dilation, groups));
 }
 
 }  // namespace

@@ -71,15 +71,15 @@ struct Block {
 };
 
 template <bool kSigned>
-void walk(const ConvArgs& a, int64_t begin, int64_t end) {
+void walk(const ConvArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
   const ConvShape& s = a.shape;
   const bool depthwise = s.depthwise();
   const int64_t strips = a.strips(), blocks = a.blocks(), bundle_blocks = s.blocks(), segments = a.segments();
-  const int64_t most = a.column(), image_strips = a.image_strips();
+  const int64_t most = a.column(), plane_strips = a.plane_strips();
   const int64_t panels = s.panels(), bundle_channels = s.bundle_channels(), bundle_depth = s.bundle_depth();
   const Epilogue epilogue(a);
-  Strip strip(a);
-  Depthwise window(a, epilogue);
+  Strip strip(a, scratch);
+  Depthwise window(a, epilogue, scratch);
   Block tiles{a, epilogue};
   Lookups lookups{a};
   int64_t found = -1;
@@ -94,10 +94,10 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
     const int64_t first = s.first_panel(block % bundle_blocks);
     const int64_t last = s.first_panel(block % bundle_blocks + 1);
     if (depthwise) {
-      const int64_t line = number % image_strips / segments * a.strip_lines();
+      const int64_t line = number % plane_strips / segments * a.strip_lines();
       const int64_t from = number % segments * kStripRows;
       const int64_t to = from + kStripRows < s.out_width ? from + kStripRows : s.out_width;
-      window.image = number / image_strips;
+      window.plane = number / plane_strips;
       window.out_row = line;
       window.out_rows = s.out_height - line < a.strip_lines() ? s.out_height - line : a.strip_lines();
       const int64_t panel = block * kBlockPanels;
@@ -105,7 +105,7 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
       window.panel = panel;
       window.run<kVectors, kSigned>(from, to - from, count);
       if (a.table != nullptr) {
-        const int64_t row = (window.image * s.out_height + line) * s.out_width + from;
+        const int64_t row = (window.plane * s.out_height + line) * s.out_width + from;
         const int64_t left = s.channels - panel * kPanel;
         const int64_t channels = left < count * kPanel ? left : count * kPanel;
         lookups.next({a, window.out_rows, s.out_width, row, to - from, panel * kPanel, channels});
@@ -129,8 +129,8 @@ void walk(const ConvArgs& a, int64_t begin, int64_t end) {
 
 }  // namespace
 
-void conv_loop(const ConvArgs& args, int64_t begin, int64_t end) {
-  args.x_signed ? walk<true>(args, begin, end) : walk<false>(args, begin, end);
+void conv_loop(const ConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
+  args.x_signed ? walk<true>(args, begin, end, scratch) : walk<false>(args, begin, end, scratch);
 }
 
 }  // namespace FXQ_ISA

@@ -23,8 +23,8 @@ struct Walk {
       : a(args),
         depth(args.depth()),
         epilogue(args),
-        gathered(scratch, args.strip_rows, depth),
-        strip(args),
+        gathered(scratch + args.ConvArgs::scratch(), args.strip_rows, depth),
+        strip(args, scratch),
         lookups{args} {}
 
   // What `count` pixels from `row` on read of a bundle, where it lies if that is how it is wanted.

@@ -38,7 +38,8 @@ struct BrgemmConvArgs : ConvArgs {
     const int64_t work = shape.rows() * shape.bundles() * shape.panels() * kPanel * (depth() / 4 + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
-  FXQ_INLINE int64_t scratch() const { return gathered_bytes(strip_rows, depth()); }
+  // Of a strip of ConvArgs, and for what is gathered.
+  FXQ_INLINE int64_t scratch() const { return ConvArgs::scratch() + gathered_bytes(strip_rows, depth()); }
 };
 
 }  // namespace fxquant

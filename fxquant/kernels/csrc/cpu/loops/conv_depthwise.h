@@ -9,28 +9,34 @@ namespace FXQ_ISA {
 namespace {
 
 constexpr int64_t kLineBytes = kPanel * kQuad;
-constexpr int64_t kMostLines = 512;  // 32 KB
 
-// Some outputs of a row of an image, or of two, for some panels.
+// Some outputs of a row of a plane, or of two, for some panels.
 struct Depthwise {
   const ConvArgs& a;
   const Epilogue& epilogue;
   const int64_t quads = a.shape.quads();
   const int64_t taps = a.shape.kernel_width;
-  int64_t image = 0, out_row = 0, out_rows = 1, panel = 0, panels = 1;
+  int64_t plane = 0, out_row = 0, out_rows = 1, panel = 0, panels = 1;
   bool shares = false;  // Whether neighbours share columns.
   // Columns from one output to the next and from one tap to the next, in the lines of the window below.
   int64_t output_step = 0, tap_step = 0;
-  const uint8_t* rows[kMaxTaps + kQuad];
-  int64_t steps[kMaxTaps + kQuad];
-  alignas(64) uint8_t lines[kMostLines * kLineBytes];  // [columns][quads][panels]
+  const int64_t most_lines = a.most_lines();
+  uint8_t* const lines;  // [columns][quads][panels]
+  const uint8_t** const rows;
+  int64_t* const steps;
 
-  Depthwise(const ConvArgs& args, const Epilogue& end) : a(args), epilogue(end) {}
+  // In so much memory as ConvArgs::scratch says, of a depthwise convolution; another one does not look there.
+  Depthwise(const ConvArgs& args, const Epilogue& end, uint8_t* memory)
+      : a(args),
+        epilogue(end),
+        lines(memory + (-reinterpret_cast<uintptr_t>(memory)) % kLineBytes),
+        rows(reinterpret_cast<const uint8_t**>(lines + most_lines * kLineBytes)),
+        steps(reinterpret_cast<int64_t*>(rows + args.window_rows())) {}
 
   // How many outputs there is room for: at least one if panels is 1. Neighbours share columns where that is as good.
   int64_t most(int64_t wanted) {
     const ConvShape& s = a.shape;
-    const int64_t columns = kMostLines / (quads * panels);
+    const int64_t columns = most_lines / (quads * panels);
     const int64_t reach = (taps - 1) * s.dilation_width + 1;
     const int64_t together = columns < reach ? 0 : (columns - reach) / s.stride_width + 1;
     const int64_t apart = columns / taps;
@@ -58,16 +64,24 @@ struct Depthwise {
     }
   }
 
-  // Where the rows of the window begin, and how far apart their pixels are; outside of the image that is nothing.
+  // Where the rows of the window begin, and how far apart their pixels are; outside of the input that is nothing.
   void find_rows() {
     const ConvShape& s = a.shape;
+    const int64_t image = plane / s.out_planes;
+    const int64_t front = plane % s.out_planes * s.stride_planes - s.front;
     const int64_t top = out_row * s.stride_height - s.top;
-    for (int64_t i = 0; i < quads * kQuad; ++i) {
-      const int64_t h = top + i * s.dilation_height;
-      const bool inside = i < s.kernel_height + out_rows - 1 && h >= 0 && h < s.height;
-      rows[i] = (inside ? a.x + (image * s.height + h) * s.width * s.depth : a.outside) + panel * kPanel;
-      steps[i] = inside ? s.depth : 0;
+    int64_t i = 0;
+    const auto add = [&](int64_t d, int64_t h) {
+      const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height;
+      rows[i] = (inside ? a.x + ((image * s.planes + d) * s.height + h) * s.width * s.depth : a.outside) + panel * kPanel;
+      steps[i++] = inside ? s.depth : 0;
+    };
+    for (int64_t k = 0; k < s.kernel_planes; ++k) {
+      for (int64_t j = 0; j < s.kernel_height + out_rows - 1; ++j) {
+        add(front + k * s.dilation_planes, top + j * s.dilation_height);
+      }
     }
+    while (i < quads * kQuad) add(-1, -1);
   }
 
   template <int V, bool kSigned>
@@ -92,7 +106,7 @@ struct Depthwise {
     }
   }
 
-  // R outputs from `output` of the window on, which is `row` of the result. Of the second of two rows of an image the
+  // R outputs from `output` of the window on, which is `row` of the result. Of the second of two rows of a plane the
   // weights are moved by one byte of their quads.
   template <int R, int V, bool kSecond>
   void tile(int64_t output, int64_t row) const {
@@ -124,14 +138,14 @@ struct Depthwise {
   template <int V, bool kSigned>
   void run(int64_t first, int64_t count, int64_t wanted) {
     if constexpr (V > 1) {
-      if (wanted < V || quads * taps * V > kMostLines) return run<V - 1, kSigned>(first, count, wanted);
+      if (wanted < V || quads * taps * V > most_lines) return run<V - 1, kSigned>(first, count, wanted);
     }
     panels = V;
     for (const int64_t end = panel + wanted; panel + V <= end; panel += V, wanted -= V) {
       for (int64_t done = 0; done < count;) {
         const int64_t some = most(count - done);
         fill<V, kSigned>(first + done, some);
-        const int64_t row = (image * a.shape.out_height + out_row) * a.shape.out_width + first + done;
+        const int64_t row = (plane * a.shape.out_height + out_row) * a.shape.out_width + first + done;
         tiles<rows_of_tile(V), V, false>(0, some, row);
         if (out_rows > 1) tiles<rows_of_tile(V), V, true>(0, some, row + a.shape.out_width);
         done += some;
