@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fxquant.spec import GridPolicy, Means, QParams, SharedWith, TensorRef
 
@@ -45,6 +46,25 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleCall:
+    """A call that evaluation mode needs not and training may: where it stood, and what it was."""
+
+    name: str
+    inputs: tuple[str, ...]
+    """Names of its first arguments: nodes, or other such calls. It gives the first of them back."""
+    readers: tuple[tuple[str, tuple[int, ...]], ...]
+    """Names of what reads it, each with the places where it stands among the nodes that the reader takes."""
+    before: str
+    """Name of the first node behind it that is left."""
+    op: str
+    target: Any
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    """Its other arguments, by position and by name: constants."""
+    meta: Mapping[str, Any]
+    """Of its node."""
+
+
+@dataclass(frozen=True, slots=True)
 class QuantPlan:
     """Immutable; can be printed, compared and tested without running anything."""
 
@@ -55,6 +75,8 @@ class QuantPlan:
     """Empty until calibrated."""
     fake_quants: Mapping[TensorRef, str] = field(default_factory=dict)
     """While training: the path of the module that puts a tensor on its grid; of a weight, that of its layer."""
+    idle: tuple[IdleCall, ...] = ()
+    """What was taken out of the graph, in its order, and stands in it while training."""
 
     def unit_of(self) -> dict[str, QuantUnit]:
         """Node name -> the unit that holds it."""
@@ -87,7 +109,7 @@ class QuantPlan:
     ) -> QuantPlan:
         """A new plan that holds ``qparams``, without the units that ``rejections`` names (by their root).
 
-        Policies and qparams that no unit needs any more are dropped with them.
+        Policies and qparams that no unit needs any more are dropped with them, and what only training needs.
         """
         refused = tuple(rejections)
         gone = {rejection.node for rejection in refused}
@@ -97,6 +119,7 @@ class QuantPlan:
         return replace(
             self,
             units=units,
+            idle=(),
             rejections=self.rejections + refused,
             policies={ref: policy for ref, policy in self.policies.items() if ref in kept},
             qparams={

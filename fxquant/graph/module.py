@@ -17,9 +17,23 @@ from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
 from fxquant.graph.methods import bound_to_traced
-from fxquant.graph.query import BY_REQUEST, CALLED, INPLACE, NAMED, REASON, REGULARIZER, VALUE, WEIGHT, WRITTEN
+from fxquant.graph.query import (
+    BY_REQUEST,
+    CALLED,
+    INPLACE,
+    NAMED,
+    ONLY_IN_TRAINING,
+    REASON,
+    REGULARIZER,
+    VALUE,
+    WEIGHT,
+    WRITTEN,
+)
 
-_KEPT_META = (VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, "stack_trace")
+_KEPT_META = (
+    *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
+    "stack_trace",
+)
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
 
 STACK = "nn_module_stack"

@@ -31,6 +31,8 @@ WRAPPED = "is_wrapped"
 """Where torch.fx notes that a function was wrapped; code made from the graph then wraps its target again, for all."""
 REGULARIZER = "fxquant_regularizer"
 """Key of ``node.meta``: (function, its other arguments by name) of what drops values while training, now idle."""
+ONLY_IN_TRAINING = "fxquant_only_in_training"
+"""Key of ``node.meta``: True where a module or function of the user's gives its input back in evaluation mode alone."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 

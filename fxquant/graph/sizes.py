@@ -51,6 +51,35 @@ def fixed_dimensions(graph: Graph) -> dict[Node, Dims]:
 _NONE: Dims = frozenset()
 
 
+def source_of_rank(value: Node) -> Node:
+    """A value that has as many dimensions as ``value`` in every call: what the layer that makes it reads.
+
+    Functions and batch norms may stand between. A value that no layer makes is the answer itself.
+    """
+    found = value
+    while isinstance(source := value.args[0] if value.args else None, Node):
+        module = module_of(value)
+        kind = None if module is None else canonical_type(module)
+        if kind is nn.Linear or kind in _SPATIAL:
+            return source
+        if kind in BATCH_NORMS:
+            found = source
+        elif (value.target if module is None else kind) not in _SAME:
+            break
+        value = source
+    return found
+
+
+def asks_for_rank(node: Node) -> bool:
+    """Whether a node asks a tensor for nothing but the number of its dimensions."""
+    arguments: Any = node.args
+    if node.op == "call_method":
+        return node.target in ("dim", "ndimension")
+    if node.target is not getattr:
+        return False
+    return bool(arguments[1] == "ndim") or (arguments[1] == "shape" and all(user.target is len for user in node.users))
+
+
 def _last(node: Node, module: Any, rank: int, known: Known) -> Dims:
     return frozenset({rank - 1})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import operator
 import sys
 import threading
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node, Proxy, Tracer
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import FxQuantError, is_library_file
+from fxquant.errors import FxQuantError
 from fxquant.graph.attributes import (
     Attributes,
     Change,
@@ -30,7 +29,9 @@ from fxquant.graph.attributes import (
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.failures import not_running
+from fxquant.graph.frames import instruction, user_line, user_stack
 from fxquant.graph.guards import require_answer, require_given, require_value
+from fxquant.graph.idle import asks_for_training, gave_back, last_of, note_idle
 from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
 from fxquant.graph.made import MadeTensors, TracedFactories
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
@@ -112,14 +113,17 @@ class QuantTracer(Tracer):
         """Trace the call of ``m``, and remember where an error came from. Other threads run their modules."""
         if self._running or threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        depth = len(self.module_stack)
+        depth, last = len(self.module_stack), last_of(self.graph)
         if self.is_leaf_module(m, self.path_of_module(m)):
             self._whole.append(m)
         else:
             self._answers.about_proxies(m)
         try:
             with no_traced_attributes(m):
-                return super().call_module(m, forward, args, kwargs)
+                result = super().call_module(m, forward, args, kwargs)
+            if asks_for_training(m) and gave_back(result, args, kwargs, last):
+                return note_idle(self, "call_module", self.path_of_module(m), args, kwargs)
+            return result
         except Exception as error:
             if self.failed is None or self.failed[0] is not error:
                 self.failed = (error, self.path_of_module(m), type(m))
@@ -226,7 +230,7 @@ class QuantTracer(Tracer):
         self._write_guards()
         # torch's own recording of stack traces takes seconds, once, to import what it needs.
         node = super().create_node(*args, **kwargs)
-        node.stack_trace = _user_stack(sys._getframe(1))
+        node.stack_trace = user_stack(sys._getframe(1), QuantTracer.trace.__code__)
         if self._bound is not None and node.op == "get_attr":
             node.meta[VALUE] = info_of(self._attribute(str(node.target)))
         elif self._bound is not None and node.op == "output":
@@ -314,15 +318,15 @@ class QuantTracer(Tracer):
 
     def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None) -> None:
         """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
-        self._guard(proxy, value, _user_line(frame))
+        self._guard(proxy, value, user_line(frame, QuantTracer.trace.__code__))
 
     def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
         """The same for a number that C code asked for, perhaps only to see whether it is one."""
-        self._asked.append((proxy, _instruction(frame), _user_line(frame)))
+        self._asked.append((proxy, instruction(frame), user_line(frame, QuantTracer.trace.__code__)))
 
     def torch_called(self, frame: FrameType | None) -> None:
         """What C code asked for in this call becomes an argument of a node, and needs no guard."""
-        self._asked = [one for one in self._asked if one[1] != _instruction(frame)]
+        self._asked = [one for one in self._asked if one[1] != instruction(frame)]
 
     def _write_guards(self) -> None:
         asked, self._asked = self._asked, []
@@ -337,7 +341,7 @@ class QuantTracer(Tracer):
 
     def open_function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Trace the body of a function that was to be kept whole, or keep it whole, with a reason, where that fails."""
-        last = next(iter(reversed(self.graph.nodes)))
+        last = last_of(self.graph)
         self._answers.about_proxies(function)
         try:
             return function(*args, **kwargs)
@@ -361,32 +365,6 @@ class QuantTracer(Tracer):
             if not held and not node.users:
                 self._answered = {key for key in self._answered if key[0] is not node}
                 self.graph.erase_node(node)
-
-
-def _user_stack(frame: FrameType | None) -> str:
-    """The user's frames below the call of ``QuantTracer.trace``, innermost last, as Python prints them."""
-    lines: list[str] = []
-    while frame is not None and frame.f_code is not QuantTracer.trace.__code__:
-        code, number = frame.f_code, frame.f_lineno
-        if not is_library_file(code.co_filename):
-            source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
-            lines.append(f'File "{code.co_filename}", line {number}, in {code.co_name}\n    {source}')
-        frame = frame.f_back
-    return "\n  ".join(reversed(lines))
-
-
-def _user_line(frame: FrameType | None) -> str:
-    """``file:line: source`` of the innermost frame of the user's below the trace; empty if there is none."""
-    while frame is not None and is_library_file(frame.f_code.co_filename):
-        frame = None if frame.f_code is QuantTracer.trace.__code__ else frame.f_back
-    if frame is None:
-        return ""
-    source = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}: {source}"
-
-
-def _instruction(frame: FrameType | None) -> tuple[int, int]:
-    return (id(frame), frame.f_lasti) if frame is not None else (0, 0)
 
 
 def _described(argument: Any) -> Any:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch.fx import _symbolic_trace
 
 from fxquant.errors import is_library_file
+from fxquant.graph.idle import noted_if_idle, takes_training
 from fxquant.graph.proxies import UNKNOWN, TensorProxy, proxies_in
 from fxquant.graph.spelling import REGULARIZERS
 
@@ -27,6 +28,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._before: list[tuple[Globals, str, Any]] = []
+        self._seen: set[int] = set()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -42,6 +44,7 @@ class Answers:
                 self._put(vars(torch), name, _record(getattr(torch, name)))
             yield
         finally:
+            self._seen.clear()
             while self._before:
                 namespace, name, value = self._before.pop()
                 if value is UNKNOWN:
@@ -50,9 +53,18 @@ class Answers:
                     namespace[name] = value
 
     def about_proxies(self, code: Any) -> None:
-        """Let ``isinstance`` in the module of a function (or of a module's forward) see what a proxy stands for."""
+        """Let ``isinstance`` in the module of a function (or of a module's forward) see what a proxy stands for.
+
+        Functions there that take ``training`` become nodes where they give their input back.
+        """
         namespace = getattr(getattr(code, "forward", code), "__globals__", None)
-        if namespace is not None and "isinstance" not in namespace:
+        if namespace is None or id(namespace) in self._seen:
+            return
+        self._seen.add(id(namespace))
+        for name, value in list(namespace.items()):
+            if isinstance(value, FunctionType) and takes_training(value):
+                self._put(namespace, name, noted_if_idle(value))
+        if "isinstance" not in namespace:
             self._put(namespace, "isinstance", _isinstance)
 
     def _put(self, namespace: Globals, name: str, value: Any) -> None:

@@ -53,7 +53,7 @@ class _Refusal:
     excused: bool = False
 
 
-@graph_pass(after=("normalize", "make_layers"), keeps_values=True, required=True)
+@graph_pass(after=("normalize", "make_layers", "drop_idle"), keeps_values=True, required=True)
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
     decisions = decide(gm, ctx.config)

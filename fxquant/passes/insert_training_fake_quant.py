@@ -14,12 +14,13 @@ from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.graph.edit import add_module, insert_after, retarget
-from fxquant.graph.query import REGULARIZER, called_module, nodes_by_name
+from fxquant.graph.query import ONLY_IN_TRAINING, REGULARIZER, called_module, nodes_by_name
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.nn.folding import training_factor
 from fxquant.nn.regularizer import Regularizer
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.idle import restore_idle
 from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
 from fxquant.patterns.shape import DROPOUT_FUNCTIONS
 from fxquant.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
@@ -29,6 +30,7 @@ from fxquant.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
 def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``t`` becomes ``t_fake_quant(t)``, one module for all values of one grid; weights are rounded in their layers."""
     _refuse_handlers(ctx)
+    restore_idle(gm, ctx.plan.idle)
     homes: dict[TensorRef, str] = {}
     grids = [ref for ref in ctx.plan.policies if _is_made(ctx.plan.policies[ctx.plan.grid_owner(ref)])]
     grids = [ref for ref in grids if ctx.plan.grid_factor(ref) == 1]  # multiples of rounded values need no rounding
@@ -104,15 +106,17 @@ def _factor(conv: Node, bn: Node) -> Node:
 def _follow_training_mode(gm: GraphModule, node: Node) -> None:
     """A dropout that is idle in evaluation mode drops values while training."""
     found: tuple[Any, Mapping[str, Any]] | None = node.meta.get(REGULARIZER)
-    if node.op != "call_function" or node.target not in DROPOUT_FUNCTIONS:
+    known = node.target in DROPOUT_FUNCTIONS or ONLY_IN_TRAINING in node.meta
+    if node.op != "call_function" or not known:
         return
     target: Any = node.target
     given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
     if given.get("training", True) is not False:
         return
-    function, arguments = found or (target, {name: given[name] for name in given if name not in ("input", "training")})
+    (_, first), *others = given.items()
+    function, arguments = found or (target, {name: value for name, value in others if name != "training"})
     home = add_module(gm, f"{node.name}_regularizer", Regularizer(function, arguments))
-    retarget(node, "call_module", home, (node.args[0],))
+    retarget(node, "call_module", home, (first,))
 
 
 def _refuse_handlers(ctx: PassContext) -> None:

@@ -8,6 +8,7 @@ from fxquant.passes.choose_layout import choose_layout
 from fxquant.passes.correct_bias import correct_bias
 from fxquant.passes.decompose_attention import decompose_attention
 from fxquant.passes.decompose_compounds import decompose_compounds
+from fxquant.passes.drop_idle import drop_idle
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.insert_fake_quant import insert_fake_quant
@@ -33,6 +34,7 @@ PREPARE: Pipeline = (
     make_layers,  # patterns know layers, not functions that take weights
     settle_sizes,  # layers say which sizes are always the same
     decompose_attention,  # before the plan is made: it is made of the parts
+    drop_idle,  # patterns know operators that stand side by side; all passes before read through what is idle
     annotate,
     propagate_grids,  # needs every unit
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -35,15 +35,17 @@ def rounding_points(gm: GraphModule, ctx: PassContext, values: Iterable[TensorRe
     """Every activation of ``values`` that is rounded.
 
     A unit's output is rounded for all its users, since no other value exists in the integer graph. A value that no
-    unit makes is rounded for the units that read it; whatever else reads it goes on reading the float value.
+    unit makes is rounded for the units that read it; whatever else reads it goes on reading the float value. Where it
+    goes through a dropout that trains, it is rounded before that, for all that reads the dropout: they see one mask.
     """
     nodes = nodes_by_name(gm)
     made = {unit.roles["y"].name: unit for unit in ctx.plan.units if "y" in unit.roles}
+    idle = [nodes[call.name] for call in ctx.plan.idle]
     readers: dict[str, list[Node]] = {}
     for unit in ctx.plan.units:
         for name in dict.fromkeys(unit.roles[role].name for role in unit.inputs):
-            inside = [nodes[member] for member in unit.nodes if nodes[name] in nodes[member].all_input_nodes]
-            readers.setdefault(name, []).extend(inside)
+            inside = {nodes[member] for member in unit.nodes}
+            readers.setdefault(name, []).extend(user for user in nodes[name].users if _leads_to(user, inside, idle))
     points = []
     for ref in values:
         if ref.kind != "activation":
@@ -54,6 +56,11 @@ def rounding_points(gm: GraphModule, ctx: PassContext, values: Iterable[TensorRe
         elif ctx.pattern_of(made[ref.name]).output is not Output.PICKED:
             points.append(RoundingPoint(node, ref, tuple(node.users)))
     return points
+
+
+def _leads_to(user: Node, inside: Collection[Node], idle: Collection[Node]) -> bool:
+    """Whether a reader of a value belongs to a unit, or hands the value on to one."""
+    return user in inside or (user in idle and any(_leads_to(reader, inside, idle) for reader in user.users))
 
 
 def insert_call_grids(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:

@@ -12,8 +12,8 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.edit import erase_unread, substitute
 from fxquant.graph.guards import require_answer
-from fxquant.graph.query import value_of
-from fxquant.graph.sizes import Dims, fixed_dimensions
+from fxquant.graph.query import is_shape_query, value_of
+from fxquant.graph.sizes import Dims, asks_for_rank, fixed_dimensions, source_of_rank
 from fxquant.passes.base import PassContext, graph_pass
 
 _MODULES = {module.__name__ for module in (math, builtins)} | {operator.add.__module__}
@@ -25,9 +25,16 @@ def settle_sizes(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``q * (x.shape[-1] // heads) ** -0.5`` behind a layer becomes ``q * 0.125``: a number, which has an integer form.
 
     Only of dimensions that a layer makes, or takes in that size alone; other resolutions and batches go on as before.
+    The number of dimensions is asked of what a layer reads, so that nothing but the next operator reads what it makes.
     """
     fixed = fixed_dimensions(gm.graph)
     for node in list(gm.graph.nodes):
+        if is_shape_query(node) and not node.users:
+            gm.graph.erase_node(node)
+            continue
+        if asks_for_rank(node):
+            source: Any = node.args[0]
+            node.replace_input_with(source, source_of_rank(source))
         value = _computed(node) if (size := _size(node, fixed)) is None else size
         if value is not None:
             for reader in list(node.users):

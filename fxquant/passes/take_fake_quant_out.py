@@ -7,6 +7,7 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.edit import erase_unread
 from fxquant.nn.fake_quantized import FakeQuantizedWeight, without_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.idle import drop_restored
 
 
 @graph_pass(required=True)
@@ -19,6 +20,7 @@ def take_fake_quant_out(gm: GraphModule, ctx: PassContext) -> GraphModule:
             assert isinstance(value, Node)  # the pass that inserted it gave it one
             node.replace_all_uses_with(value, propagate_meta=False)
             gm.graph.erase_node(node)
+    drop_restored(gm, ctx.plan.idle)
     for ref, path in ctx.plan.fake_quants.items():
         if ref.kind == "parameter":
             _plain(gm, path)

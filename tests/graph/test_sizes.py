@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.graph.sizes import fixed_dimensions
+from fxquant.graph.sizes import asks_for_rank, fixed_dimensions, source_of_rank
 from fxquant.graph.tracing import trace
 from fxquant.passes.base import PassContext
 from fxquant.passes.normalize import normalize
@@ -85,3 +85,18 @@ def test_a_batch_size_that_a_bound_brings_in_is_asked_for_in_each_call():
     gm = fxq.prepare(model, torch.rand(32, 6)).graph_module
     x = torch.rand(3, 6)
     torch.testing.assert_close(gm(x), model(x))
+
+
+def test_the_number_of_dimensions_is_asked_of_what_a_layer_reads():
+    class Checked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            y = self.norm(self.conv(torch.relu(x + 1)))
+            return torch.relu(y), y.dim(), (x + 2).ndim
+
+    gm = trace(Checked().eval(), example_args=(torch.rand(1, 3, 4, 4),))
+    asked = [node for node in gm.graph.nodes if asks_for_rank(node)]
+    assert [source_of_rank(node.args[0]).name for node in asked] == ["relu", "add_1"]

@@ -69,7 +69,7 @@ IMAGE_MODELS = {
     ),
     "moves": (
         Lambda(lambda m, x: m.i(m.d(m.c(x))).flatten(1).view(2, -1), c=conv(), d=nn.Dropout(), i=nn.Identity()),
-        ["conv", "dropout", "identity", "flatten", "reshape"],
+        ["conv", "flatten", "reshape"],
     ),
     "relu alone, behind a max-pool": (
         Lambda(lambda m, x: F.relu(F.max_pool2d(m.c(x), 2)), c=conv()),

@@ -29,11 +29,6 @@ def test_all_keep_the_grid_of_their_input():
         (nn.Flatten(2), "flatten"),
         (lambda x: x.view(x.size(0), -1), "reshape"),
         (lambda x: torch.reshape(x, (-1,)), "reshape"),
-        (nn.Dropout(0.5), "dropout"),
-        (nn.Dropout2d(0.5, inplace=True), "dropout"),
-        (lambda x: F.dropout(x, 0.5, False), "dropout"),
-        (lambda x: F.dropout2d(x, 0.5, training=False), "dropout"),
-        (nn.Identity(), "identity"),
         (lambda x: x.contiguous(), "contiguous"),
     ],
 )

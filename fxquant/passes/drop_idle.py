@@ -1,0 +1,190 @@
+"""Takes out what gives its input back in evaluation mode, so that the operators around it meet and can be fused."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.edit import positions
+from fxquant.graph.inputs import is_given
+from fxquant.graph.query import (
+    BY_REQUEST,
+    INPLACE,
+    NAMED,
+    ONLY_IN_TRAINING,
+    REASON,
+    REGULARIZER,
+    canonical_type,
+    flat_arguments,
+    has_hooks,
+    module_of,
+    value_of,
+)
+from fxquant.graph.sizes import BATCH_NORMS
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.configure import own_targets
+from fxquant.passes.idle import record, take_out
+from fxquant.patterns.matcher import PatternIndex, match
+from fxquant.patterns.pattern import Match
+from fxquant.patterns.shape import CASTS, DROPOUT_FUNCTIONS, NOTHING
+
+_IDLE = PatternIndex(NOTHING)
+
+_CONVERSIONS = ("to", "type_as", "cpu", *CASTS)
+_COPIES = ("clone", torch.clone, "contiguous")
+_ALWAYS = (*_COPIES, torch.positive, operator.pos)
+"""Functions and methods that are as idle while training."""
+
+_BY_ELEMENT = frozenset(
+    (
+        *(torch.clamp, torch.sigmoid, torch.tanh),
+        *(F.relu, F.relu6, F.hardtanh, F.hardsigmoid, F.hardswish, F.silu, F.mish, F.gelu, F.elu, F.leaky_relu),
+    )
+)
+"""Functions that compute element by element: the same bits in any memory order."""
+
+
+@graph_pass(after=("normalize", "make_layers", "decompose_attention"), keeps_values=True)
+def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``bn(identity(conv(x)))`` becomes ``bn(conv(x))``: identities, dropouts in evaluation mode, clones, conversions.
+
+    A copy stays where something is changed in place later, and where it is returned; what sees to a memory order stays,
+    but behind activations. What training needs is noted in the plan, and stands there again in a model that trains.
+    """
+    idle, order = _idle_calls(gm, own_targets(ctx))
+    recorded = [node for node in idle if not _is_always_idle(node)]
+    for node in [node for node in idle if node not in recorded]:
+        take_out(node)
+    calls = tuple(record(node, recorded) for node in recorded)
+    for node in recorded:
+        take_out(node)
+    for node in reversed(order):
+        _let_sink(node)
+    ctx.plan = replace(ctx.plan, idle=calls)
+    return gm
+
+
+def _idle_calls(gm: GraphModule, theirs: Collection[Any]) -> tuple[list[Node], list[Node]]:
+    """Of the calls that do nothing, those that can be taken out, and those that may only stand elsewhere."""
+    memory = _Memory(gm.graph)
+    idle = [node for node in gm.graph.nodes if _is_idle(node, theirs)]
+    gone = [node for node in idle if _may_go(node, memory)]
+    for node in gm.graph.nodes:
+        if node.meta.get(INPLACE) and any(copy in gone and _copies(copy) for copy in memory.roots[node.args[0]]):
+            del node.meta[INPLACE]  # what is written to is no longer a copy
+    kept = [node for node in idle if node not in gone and _copies(node)]
+    return gone, [node for node in kept if not memory.is_changed_after(node, cast(Node, node.args[0]))]
+
+
+def _is_idle(node: Node, theirs: Collection[Any]) -> bool:
+    """Whether a call gives its first argument back; what a user's pattern names is nothing that may go."""
+    if node.op not in ("call_module", "call_function", "call_method") or not _takes_one_value(node):
+        return False
+    if any(node.meta.get(key) for key in (REASON, BY_REQUEST, NAMED)):
+        return False
+    module = module_of(node)
+    if module is not None and (has_hooks(module) or module.training or type(module) in theirs):
+        return False
+    if node.target in theirs or (module is not None and canonical_type(module) in theirs):
+        return False
+    if ONLY_IN_TRAINING in node.meta:
+        return True
+    for pattern in _IDLE.ending_in(node):
+        found = match(pattern, node)
+        if isinstance(found, Match) and (pattern.check is None or pattern.check(found.captures) is None):
+            return True
+    return False
+
+
+def _takes_one_value(node: Node) -> bool:
+    """Whether all that a call computes with is its first argument; of another it may take the dtype."""
+    if not node.args or not isinstance(node.args[0], Node):
+        return False
+    return node.target == "type_as" or node.all_input_nodes == [node.args[0]]
+
+
+class _Memory:
+    """Which values of a graph share memory, what is changed in place, and what is returned."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.roots: dict[Node, Roots] = {}
+        for node in graph.nodes:
+            self.roots[node] = roots_of(node, self.roots)
+        self._order = positions(graph)
+        changed = ((node, changed_argument(node)) for node in graph.nodes)
+        self._changes = [(self._order[node], self.roots[value]) for node, value in changed if isinstance(value, Node)]
+        self._returned = frozenset[Any]().union(*(self.roots[node] for node in graph.output_node().all_input_nodes))
+
+    def is_changed_after(self, node: Node, source: Node) -> bool:
+        """Whether a value, or the one that it is a copy of, is changed in place behind it."""
+        own = self.roots[node] | self.roots[source]
+        return any(place > self._order[node] and memory & own for place, memory in self._changes)
+
+    def is_returned(self, node: Node) -> bool:
+        """Whether what the model returns may lie in the memory of ``node``."""
+        return node in self._returned
+
+
+def _may_go(node: Node, memory: _Memory) -> bool:
+    """Whether nothing notices that an idle call is gone."""
+    source: Any = node.args[0]
+    if node.target in _CONVERSIONS and is_given(source):
+        return False  # another batch may come in another dtype
+    if not _copies(node):
+        return True
+    info = value_of(source)
+    if info is None or not info.contiguous or memory.is_returned(node) or memory.is_changed_after(node, source):
+        return False
+    return node.target in ("clone", torch.clone) and not node.kwargs
+
+
+def _copies(node: Node) -> bool:
+    """Whether a call may give new memory, or memory in another order."""
+    if node.target in _CONVERSIONS:
+        return any(argument is True or isinstance(argument, torch.memory_format) for argument in flat_arguments(node))
+    return node.target in _COPIES
+
+
+def _let_sink(node: Node) -> None:
+    """``relu(x.contiguous())`` becomes ``relu(x).contiguous()``: the same bits in the same order, and ReLU is fused.
+
+    Past all that computes element by element of the one tensor. Of two that meet so one is left.
+    """
+    while len(node.users) == 1 and _is_by_element(reader := next(iter(node.users))):
+        reader.meta.pop(INPLACE, None)
+        source: Any = node.args[0]
+        reader.replace_input_with(node, source)
+        reader.replace_all_uses_with(node, propagate_meta=False)
+        node.replace_input_with(source, reader)
+        reader.append(node)
+    same = [(user.target, user.args[1:], user.kwargs) == (node.target, (), node.kwargs) for user in node.users]
+    if same == [True] and len(node.args) == 1:
+        take_out(node)
+
+
+def _is_by_element(reader: Node) -> bool:
+    """Whether a node computes element by element, of one tensor."""
+    if len(reader.all_input_nodes) != 1 or reader.meta.get(REASON):
+        return False
+    module = module_of(reader)
+    return reader.target in _BY_ELEMENT if module is None else isinstance(module, BATCH_NORMS) and not has_hooks(module)
+
+
+def _is_always_idle(node: Node) -> bool:
+    """Whether a call gives its input back while training as well, to the gradient and in autocast too."""
+    module = module_of(node)
+    if ONLY_IN_TRAINING in node.meta:
+        return False
+    if module is not None:
+        return canonical_type(module) is nn.Identity or getattr(module, "p", None) == 0
+    if node.target in DROPOUT_FUNCTIONS:
+        return REGULARIZER not in node.meta and node.args[1:2] == (0,)
+    return node.target in _ALWAYS
