@@ -12,10 +12,10 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint large sanitize bench real zoo clean
+.PHONY: help demo test test-all lint fuzz large sanitize bench real zoo clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs; text here, picture in out/
 	@$(BIN)/python -m fxquant demo --output out
@@ -24,12 +24,24 @@ test: lint ## lint, then all tests
 	@echo "== pytest, one process per core"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist loadfile
 
+test-all: ## every test whole: make test, then fuzz for an hour, sanitize, large and zoo (many hours, 16 GB of memory)
+	@$(MAKE) test
+	@$(MAKE) fuzz SECONDS=3600
+	@$(MAKE) sanitize
+	@$(MAKE) large
+	@$(MAKE) zoo
+
 lint: $(READY) ## ruff (rules and format) and mypy
 	@echo "== ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@echo "== mypy"
 	@$(BIN)/mypy
+
+SECONDS ?= 60
+SEED ?= 1
+fuzz: $(READY) ## random models for SECONDS (60) from SEED (1) on, each checked in all its forms; exits 1 if any is wrong
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
 	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py

@@ -1,0 +1,169 @@
+"""One model with all its forms, made when a check asks for them."""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+import fxquant as fxq
+from fxquant.errors import FxQuantError, FxQuantWarning
+from fxquant.quantizer import Quantizer
+from tests.fuzz.inputs import VARIANTS, Values, values_of
+from tests.fuzz.source import Input, Recipe
+
+TAKEN_APART = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention")
+"""What preparation takes apart; its parts sum in another order."""
+NOTHING = "no operator can be quantized"
+"""Begins what ``prepare`` says of a model in which there is nothing to do."""
+
+
+class NothingToDoError(Exception):
+    """A model that says nothing: it has no operator for integers, or does not run."""
+
+
+class Case:
+    """A model under test.
+
+    Args:
+        make: Gives it, in any mode; equal ones.
+        inputs: Its arguments.
+        seed: Of the values that it is given.
+        code: Of its class.
+    """
+
+    def __init__(self, make: Callable[[], nn.Module], inputs: tuple[Input, ...], seed: int, code: str) -> None:
+        self.make = make
+        self.inputs = inputs
+        self.seed = seed
+        self.code = code
+        self.has_attention = any(word in code for word in TAKEN_APART)
+        self.calls = 0
+        """How many times int8 models were run."""
+
+    @classmethod
+    def of(cls, recipe: Recipe, seed: int) -> Case:
+        """A random model under test."""
+        return cls(recipe.build, recipe.inputs, seed, str(recipe))
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return self.make().eval()
+
+    @cached_property
+    def facts_before(self) -> dict[str, Any]:
+        """What the model was before anything was done with it."""
+        return facts_of(self.model)
+
+    @cached_property
+    def example(self) -> Values:
+        return values_of(self.inputs, self.seed)
+
+    def again(self) -> Case:
+        """The same, from the beginning."""
+        other = copy.copy(self)
+        for name in [*vars(other)]:
+            if isinstance(getattr(type(self), name, None), cached_property):
+                del vars(other)[name]
+        return other
+
+    def run(self, model: nn.Module, values: Values) -> Any:
+        with torch.no_grad():
+            return model(*values)
+
+    @cached_property
+    def expected(self) -> Any:
+        try:
+            return self.run(self.model, self.example)
+        except Exception as error:  # whatever torch says of a model that was shortened too far
+            raise NothingToDoError(str(error)) from error
+
+    @cached_property
+    def prepared(self) -> Quantizer:
+        """Calibrated on the example and another batch."""
+        assert self.facts_before
+        assert self.expected is not None
+        with quiet():
+            try:
+                prepared = fxq.prepare(self.model, self.example)
+            except FxQuantError as error:
+                if str(error).startswith(NOTHING):
+                    raise NothingToDoError(NOTHING) from error
+                raise
+            batches = [self.example, values_of(self.inputs, self.seed + 100)]
+            return fxq.calibrate(prepared, batches, progress=False)
+
+    def converted(self, **options: Any) -> GraphModule:
+        with quiet():
+            return fxq.convert(self.prepared, **options)
+
+    @cached_property
+    def programs(self) -> GraphModule:
+        return self.converted()
+
+    @cached_property
+    def graph(self) -> GraphModule:
+        return self.converted(engine="graph")
+
+    @cached_property
+    def simulated(self) -> GraphModule:
+        return self.converted(to="fake_quant")
+
+    @cached_property
+    def variants(self) -> dict[str, Values]:
+        """Kind of input -> the values, for each kind that the float model takes."""
+        found = {"example": self.example}
+        for number, (name, make) in enumerate(VARIANTS.items()):
+            values = make(self.inputs, self.seed + 1000 * (number + 1))
+            try:
+                self.run(self.model, values)
+            except Exception:  # the float model does not take it: reshapes of an empty batch, say
+                continue
+            found[name] = values
+        return found
+
+    def some_variants(self, count: int, among: Iterable[str] = VARIANTS) -> dict[str, Values]:
+        """The example and a few other kinds of input, which hang on the seed."""
+        names = [name for name in among if name in self.variants]
+        chosen = random.Random(self.seed).sample(names, min(count, len(names)))
+        return {name: self.variants[name] for name in ("example", *chosen)}
+
+    def qat_of(self, model: nn.Module) -> GraphModule:
+        with quiet():
+            return fxq.prepare_qat(model, self.example)
+
+    def training_model(self) -> nn.Module:
+        return copy.deepcopy(self.model).train()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of fxquant: they speak of ranges that random models have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FxQuantWarning)
+        yield
+
+
+def facts_of(model: nn.Module) -> dict[str, Any]:
+    """Everything that a user may see of a model: its values, flags, attributes, hooks."""
+    facts: dict[str, Any] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        facts[f"tensor {name}"] = (
+            tensor.detach().clone().reshape(-1).view(torch.uint8).tolist(),
+            tensor.requires_grad,
+            id(tensor),
+            tensor.grad is None,
+            tensor._version,
+        )
+    for name, module in model.named_modules():
+        hooks = sum(len(value) for key, value in vars(module).items() if key.endswith("hooks") and value)
+        facts[f"module {name}"] = (type(module), module.training, sorted(vars(module)), hooks, id(module))
+    return facts

@@ -1,0 +1,68 @@
+"""Norms: batch, layer, group, instance, RMS."""
+
+from __future__ import annotations
+
+from tests.fuzz.ingredients.table import Ingredient
+from tests.fuzz.scope import NoValueError, Scope
+
+
+def batch_norm(s: Scope) -> None:
+    x = s.pick(2, 3, 4, 5)
+    dims = {2: 1, 3: 1, 4: 2, 5: 3}[s.rank(x)]
+    affine = "" if s.happens(0.8) else ", affine=False"
+    s.give(f"{s.module(f'nn.BatchNorm{dims}d({s.shape(x)[1]}{affine})')}({x})")
+
+
+def layer_norm(s: Scope) -> None:
+    x = s.pick(2, 3, 4, where=lambda value: value.shape[-1] > 2)
+    size = s.shape(x)[-1]
+    s.give(s.choose(f"{s.module(f'nn.LayerNorm({size})')}({x})", f"F.layer_norm({x}, ({size},))"))
+
+
+def channel_layer_norm(s: Scope) -> None:
+    """ConvNeXt's: over the channels of a map."""
+    x = s.pick(4, where=lambda value: value.shape[1] > 2)
+    norm = s.module(f"nn.LayerNorm({s.shape(x)[1]}, eps=1e-6)")
+    s.give(f"{norm}({x}.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)")
+
+
+def group_norm(s: Scope) -> None:
+    x = s.pick(3, 4, 5, where=lambda value: value.shape[1] > 1 and value[0, 0].numel() > 3)
+    channels = s.shape(x)[1]
+    groups = s.choose(*(n for n in range(1, channels) if channels % n == 0))
+    s.give(f"{s.module(f'nn.GroupNorm({groups}, {channels})')}({x})")
+
+
+def instance_norm(s: Scope) -> None:
+    x = s.pick(3, 4, 5, where=lambda value: value[0, 0].numel() > 3)
+    options = s.choose("", ", affine=True", ", affine=True, track_running_stats=True")
+    s.give(f"{s.module(f'nn.InstanceNorm{s.rank(x) - 2}d({s.shape(x)[1]}{options})')}({x})")
+
+
+def rms_norm(s: Scope) -> None:
+    x = s.pick(2, 3, 4, where=lambda value: value.shape[-1] > 2)
+    size = s.shape(x)[-1]
+    s.give(
+        s.choose(
+            f"{s.module(f'nn.RMSNorm({size})')}({x})",
+            f"{x} * torch.rsqrt({x}.pow(2).mean(-1, keepdim=True) + 1e-5) * {s.parameter(size)}",
+        )
+    )
+
+
+def normalize(s: Scope) -> None:
+    x = s.pick(2, 3, 4, where=lambda value: value.shape[-1] > 2)
+    if s.rank(x) < 2:
+        raise NoValueError
+    s.give(f"F.normalize({x}, dim=-1)")
+
+
+INGREDIENTS = (
+    Ingredient("batch norm", batch_norm, (2, 3, 4, 5)),
+    Ingredient("layer norm", layer_norm, (2, 3, 4)),
+    Ingredient("layer norm over channels", channel_layer_norm, (4,)),
+    Ingredient("group norm", group_norm, (3, 4, 5)),
+    Ingredient("instance norm", instance_norm, (3, 4, 5)),
+    Ingredient("RMS norm", rms_norm, (2, 3, 4)),
+    Ingredient("normalize", normalize, (2, 3, 4)),
+)
