@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from fxquant.engine.generated import function_of
@@ -25,18 +25,21 @@ from fxquant.engine.plan import (
     needs_gradient,
 )
 from fxquant.engine.settling import Settled
-from fxquant.errors import KernelError
+from fxquant.errors import FxQuantWarning, KernelError, layout
 from fxquant.graph.query import module_of
-from fxquant.kernels.recording import Looking, NotRecordableError, Recording
+from fxquant.kernels.program import Program
+from fxquant.kernels.recording import Looking, NotRecordableError, Recording, copy_apart, is_lazy
 from fxquant.nn.base import QuantizedModule
 
 
 def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True) -> tuple[Plan | None, Any]:
     """A plan for inputs of these shapes, and the result for these.
 
-    Every node is run once. One that does nothing but launch native loops and look at tensors in another way becomes
-    part of a program; one that depends on nothing but shapes and parameters is settled: its value is kept; what is left
-    between programs stays Python.
+    A node that does nothing but launch native loops and look at tensors in another way becomes part of a program; one
+    that depends on nothing but shapes and parameters is settled: its value is kept; what is left between programs stays
+    Python. Nodes of a program run twice: on other values than those that they read, to be recorded, and as the graph
+    runs them. The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped
+    with a warning.
 
     Args:
         gm: On the CPU; every unit was run before.
@@ -48,11 +51,7 @@ def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True
     """
     settled = Settled(enabled=settle)
     compiler = _Compiler(gm, settled)
-    try:
-        result = compiler.run(inputs)
-    except BaseException:
-        compiler.abandon()
-        raise
+    result = compiler.run(inputs)
     return compiler.plan() if settled.holds(result) else None, result
 
 
@@ -65,6 +64,8 @@ class _Stretch:
     nodes: list[Node] = field(default_factory=list)
     inputs: list[Node] = field(default_factory=list)
     """What they read of other stretches."""
+    values: dict[Node, Any] = field(default_factory=dict)
+    """Copies of these, and what the nodes made of the copies while they were recorded."""
 
 
 class _Compiler:
@@ -82,6 +83,8 @@ class _Compiler:
         """Path of a module that went into the plan, or of one around it."""
         self._watched: dict[nn.Module, Watched] = {}
         self._open: _Stretch | None = None
+        self._reasons: dict[Node, str] = {}
+        """Why nodes run in Python."""
 
     def run(self, inputs: Sequence[Any]) -> Any:
         nodes = list(self._gm.graph.nodes)
@@ -91,19 +94,14 @@ class _Compiler:
             self._at(node)
         for node in nodes:  # first, so that they interrupt nothing
             if node.op == "get_attr" and not self._is_constant(node):
-                self._by_python(node)
+                self._by_python(node, "its value may be another one in the next call")
         for node in nodes:
             if node.op in ("call_module", "call_function", "call_method"):
                 self._place_node(node)
         output = nodes[-1]
-        self._by_python(output)
+        self._by_python(output, "")
         self._close()
         return self._values[output]
-
-    def abandon(self) -> None:
-        """Record no more."""
-        if self._open is not None and self._open.recording is not None:
-            self._open.recording.drop()
 
     def plan(self) -> Plan:
         steps = tuple(self._python(step) if isinstance(step, _Stretch) else step for step in self._steps)
@@ -144,61 +142,61 @@ class _Compiler:
             try:
                 with Looking():
                     value = self._call(node)
-            except NotRecordableError:
+            except Exception:  # whatever is wrong with the model shows where it runs as it is
                 pass
             else:
                 if not _holds_tensors(value):  # a size, or what is computed of sizes
                     self._values[node] = self._fixed[node] = tuple(value) if isinstance(value, torch.Size) else value
                     return
                 if self._open is not None and self._open.recording is None:
-                    self._by_python(node)  # no program begins with a view
+                    self._by_python(node, "a view of what Python computed")  # no program begins with a view
                     return
-        if not self._by_program(node):
-            self._by_python(node)
+        reason = self._by_program(node)
+        if reason is not None:
+            self._by_python(node, reason)
 
-    def _by_program(self, node: Node) -> bool:
-        """Whether the node could be recorded."""
+    def _by_program(self, node: Node) -> str | None:
+        """Record the node; why it cannot be recorded, otherwise."""
         module = module_of(node)
         if node.op == "call_module" and not isinstance(module, QuantizedModule):
-            return False
+            return "a module that is not quantized"
         if any(used in self._varying for used in node.all_input_nodes):
-            return False
-        if self._open is None or self._open.recording is None:
-            self._close()
-            self._open = _Stretch(Recording())
-        stretch = self._open
-        assert stretch.recording is not None
-        kept = self._settled.values
-        read = (
-            used
-            for used in node.all_input_nodes
-            if used not in self._fixed and used not in kept and used not in stretch.nodes
-        )
-        for used in [used for used in read if used not in stretch.inputs]:
-            if type(value := self._values[used]) is not Tensor or not value.is_cpu:
-                return self._not_recorded(stretch)
-            stretch.inputs.append(used)
-            stretch.recording.add_input(value)
+            return "it depends on numbers that are computed in each call"
         try:
+            if self._open is None or self._open.recording is None:
+                self._close()
+                self._open = _Stretch(Recording())
+            stretch = self._open
+            assert stretch.recording is not None
+            self._read(node, stretch, stretch.recording)
             value = stretch.recording.attempt(lambda: _checked(self._call(node)))
-        except NotRecordableError:
-            return self._not_recorded(stretch)
-        self._values[node] = value
+        except Exception as error:  # as above
+            if self._open is not None and not self._open.nodes:
+                self._open = None
+            return str(error).partition("\n")[0] or type(error).__name__
+        stretch.values[node] = value
         self._settled.note_read(node)
         stretch.nodes.append(node)
         if isinstance(module, QuantizedModule):
             self._watched[module] = Watched(module, module._derived)
             self._watch_place(str(node.target))
-        return True
+        return None
 
-    def _not_recorded(self, stretch: _Stretch) -> bool:
-        if not stretch.nodes:
-            assert stretch.recording is not None
-            stretch.recording.drop()
-            self._open = None
-        return False
+    def _read(self, node: Node, stretch: _Stretch, recording: Recording) -> None:
+        """Name what the node reads of other stretches as inputs of the program: copies, which share no memory."""
+        kept = self._settled.values
+        for used in node.all_input_nodes:
+            if used in self._fixed or used in kept or used in stretch.values:
+                continue
+            value = self._values[used]
+            if type(value) is not Tensor or not value.is_cpu or value.layout is not torch.strided or is_lazy(value):
+                raise NotRecordableError("it reads what is no plain tensor on the CPU")
+            copied = copy_apart(value)
+            recording.add_input(copied)
+            stretch.inputs.append(used)
+            stretch.values[used] = copied
 
-    def _by_python(self, node: Node) -> None:
+    def _by_python(self, node: Node, reason: str) -> None:
         if self._open is not None and self._open.recording is not None:
             self._close()
         if self._open is None:
@@ -206,13 +204,16 @@ class _Compiler:
         self._settled.note_read(node)
         value = self._call(node)
         self._values[node] = value
+        self._reasons[node] = reason
         if node.op != "get_attr" and not isinstance(value, Tensor) and not _holds_tensors(value):
             self._varying.add(node)
         self._open.nodes.append(node)
 
     def _call(self, node: Node) -> Any:
+        inside = {} if self._open is None else self._open.values
+
         def real(argument: Any) -> Any:
-            return map_arg(argument, lambda used: self._values[used])
+            return _with_values(argument, lambda used: inside[used] if used in inside else self._values[used])
 
         args, kwargs = real(node.args), real(node.kwargs)
         match node.op:
@@ -234,13 +235,17 @@ class _Compiler:
         stretch, self._open = self._open, None
         if stretch is None or not stretch.nodes:
             return
-        step = None if stretch.recording is None else self._program(stretch)
+        step = None
+        if stretch.recording is not None:
+            for node in stretch.nodes:
+                self._values[node] = self._call(node)
+            step = self._program(stretch, stretch.recording)
         if step is not None:
             self._steps.append(step)
         elif self._steps and isinstance(before := self._steps[-1], _Stretch):
             before.nodes += stretch.nodes
         else:
-            self._steps.append(stretch)
+            self._steps.append(_Stretch(None, stretch.nodes))
 
     def _python(self, stretch: _Stretch) -> PythonStep:
         outside = (used for node in stretch.nodes for used in node.all_input_nodes if used not in stretch.nodes)
@@ -253,35 +258,41 @@ class _Compiler:
             tuple(self._at(node) for node in gives),
             function_of(body, read, results, self._fixed),
             tuple(self._geometry(node) for node in gives),
-            len(body),
+            tuple((node.name, self._reasons[node]) for node in body),
         )
 
     def _read_elsewhere(self, stretch: _Stretch) -> list[Node]:
         inside = set(stretch.nodes)
         return [node for node in stretch.nodes if node.op == "output" or not inside.issuperset(node.users)]
 
-    def _program(self, stretch: _Stretch) -> ProgramStep | None:
-        recording, gives = stretch.recording, self._read_elsewhere(stretch)
-        assert recording is not None
-        results: list[Tensor] = []
-        places: list[tuple[int, ...] | int] = []
-        for node in gives:
-            value = self._values[node]
-            first = len(results)
-            results += value if isinstance(value, (tuple, list)) else [value]
-            places.append(first if isinstance(value, Tensor) else tuple(range(first, len(results))))
-        if not recording.steps:
-            recording.drop()
+    def _program(self, stretch: _Stretch, recording: Recording) -> ProgramStep | None:
+        gives = self._read_elsewhere(stretch)
+        recorded = [value for node in gives for value in _items(stretch.values[node])]
+        wanted = [value for node in gives for value in _items(self._values[node])]
+        program: Program | None = None
+        reason = "views alone, which are no quicker in a program"
+        if recording.steps:
+            try:
+                program = recording.finish(recorded)
+                if not program.gives([self._values[node] for node in stretch.inputs], wanted):
+                    program, reason = None, "the program gave other values"
+                    _warn_of(stretch)
+            except KernelError as error:
+                program, reason = None, str(error).partition("\n")[0]
+        recording.drop()
+        if program is None:
+            self._reasons.update(dict.fromkeys(stretch.nodes, reason))
             return None
-        try:
-            program = recording.finish(results)
-        except KernelError:
-            return None
+        ends = iter(range(len(recorded)))
+        places = tuple(
+            next(ends) if isinstance(value, Tensor) else tuple(next(ends) for _ in value)
+            for value in (self._values[node] for node in gives)
+        )
         return ProgramStep(
             tuple(self._at(node) for node in stretch.inputs),
             tuple(self._at(node) for node in gives),
             program,
-            tuple(places),
+            places,
             len(stretch.nodes),
             program.loops,
         )
@@ -302,9 +313,40 @@ def _holds_tensors(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
 
 
+def _items(value: Any) -> Sequence[Tensor]:
+    return (value,) if isinstance(value, Tensor) else value
+
+
 def _checked(value: Any) -> Any:
     """A value that a program can give: tensors that autograd does not follow, or a tuple or list of them."""
     tensors = value if type(value) in (tuple, list) else (value,)
-    if any(type(item) is not Tensor or needs_gradient(item) for item in tensors):
-        raise NotRecordableError("a value that no program can give")
+    if any(type(item) is not Tensor or needs_gradient(item) or is_lazy(item) for item in tensors):
+        raise NotRecordableError("it gives what is no plain tensor, or one that autograd follows")
     return value
+
+
+def _with_values(argument: Any, value_of: Callable[[Node], Any]) -> Any:
+    """An argument of a node with values in place of nodes, in the containers of generated code: none of fx."""
+    if isinstance(argument, Node):
+        return value_of(argument)
+    if isinstance(argument, tuple):
+        items = [_with_values(item, value_of) for item in argument]
+        return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
+    if isinstance(argument, list):
+        return [_with_values(item, value_of) for item in argument]
+    if isinstance(argument, dict):
+        return {key: _with_values(item, value_of) for key, item in argument.items()}
+    if isinstance(argument, slice):
+        return slice(*(_with_values(item, value_of) for item in (argument.start, argument.stop, argument.step)))
+    return argument
+
+
+def _warn_of(stretch: _Stretch) -> None:
+    modules = [str(node.target) for node in stretch.nodes if node.op == "call_module"]
+    names = modules or [node.name for node in stretch.nodes]
+    message = layout(
+        "a program gave other values than the graph that it was made of, and was dropped: this part runs as a graph",
+        at=names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}",
+        hint="results are right; please report the model. engine='graph' makes no programs",
+    )
+    warnings.warn(FxQuantWarning(message), stacklevel=2)

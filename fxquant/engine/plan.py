@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from tabulate import tabulate
 from torch import Tensor, nn
 
 from fxquant.engine.generated import Generated
@@ -49,7 +50,13 @@ class PythonStep:
     function: Generated
     expected: tuple[Geometry | None, ...]
     """Of each value that is given; None where it is no tensor."""
-    nodes: int
+    reasons: tuple[tuple[str, str], ...]
+    """Each node, by its name, and why it is in no program."""
+
+    @property
+    def nodes(self) -> int:
+        """How many."""
+        return len(self.reasons)
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
         results = self.function(module, *values)
@@ -163,12 +170,20 @@ class Plan:
         """The steps that need no Python."""
         return tuple(step for step in self.steps if isinstance(step, ProgramStep))
 
+    @property
+    def in_python(self) -> tuple[tuple[str, str], ...]:
+        """The nodes that are in no program, by name, and why."""
+        return tuple(each for step in self.steps if isinstance(step, PythonStep) for each in step.reasons)
+
     def __str__(self) -> str:
         inside, loops = sum(step.nodes for step in self.programs), sum(step.loops for step in self.programs)
-        outside = sum(step.nodes for step in self.steps if isinstance(step, PythonStep))
         arena = max((step.program.arena_bytes for step in self.programs), default=0)
-        count = len(self.programs)
-        return (
+        count, outside = len(self.programs), self.in_python
+        head = (
             f"{count} program{'' if count == 1 else 's'} of {inside} nodes ({loops} loops, {arena / 1e6:.1f} MB), "
-            f"{outside} nodes in Python"
+            f"{len(outside)} nodes in Python"
         )
+        if not outside:
+            return head
+        table = tabulate(outside, headers=("in Python", "why"), tablefmt="plain")
+        return f"{head}\n" + "\n".join(f"  {line}" for line in table.splitlines())

@@ -21,15 +21,8 @@ INPUT, OUTPUT, TEMPORARY, CONSTANT = range(4)
 """What memory is to a program: the roles of ``csrc/cpu/recorder.h``."""
 
 
-class Region(ctypes.Structure):
-    """A stretch of memory that recorded operators read or wrote."""
-
-    _fields_ = (
-        ("begin", ctypes.c_void_p),
-        ("bytes", ctypes.c_int64),
-        ("role", ctypes.c_int64),
-        ("index", ctypes.c_int64),
-    )
+PATTERNS = (0xA5, 0x5A)
+"""Bytes that fill the memory of a program before it runs to be checked: what is read before it is written shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +64,28 @@ class Program:
     """Runs what was recorded, on other inputs of the same shapes, dtypes and strides. Several threads may call it.
 
     Args:
-        regions: All memory that recorded operators read and wrote, apart from what bindings made for themselves.
+        recorder: Handle of the recording.
         inputs: How many.
         buffers: What runs write their results to.
         results: In the order in which calls give them: views, or tensors that are always the same.
         constants: Tensors whose memory the program reads. They are kept.
 
     Raises:
-        KernelError: what was recorded cannot be run again; the message says why.
+        KernelError: there is no memory for the program.
     """
 
     def __init__(
         self,
-        regions: Sequence[Region],
+        recorder: int,
         inputs: int,
         buffers: Sequence[Buffer],
         results: Sequence[View | Tensor],
         constants: Sequence[Tensor],
     ) -> None:
         self._library = library()
-        self._handle = self._library.fxquant_record_end((Region * len(regions))(*regions), len(regions))
+        self._handle = self._library.fxquant_record_end(recorder)
         if not self._handle:
-            reason = self._library.fxquant_failure().decode()
-            raise KernelError("what was recorded makes no program", got=reason)
+            raise KernelError("what was recorded makes no program", got=last_failure())
         weakref.finalize(self, self._library.fxquant_program_free, self._handle)
         self._inputs, self._outputs = ctypes.c_void_p * inputs, ctypes.c_void_p * len(buffers)
         self._buffers, self._results, self._constants = tuple(buffers), tuple(results), tuple(constants)
@@ -104,11 +96,33 @@ class Program:
         Raises:
             KernelError: there is no memory for what lies between the loops.
         """
-        buffers = [buffer.make() for buffer in self._buffers]
+        return self._run(inputs, [buffer.make() for buffer in self._buffers], -1)
+
+    def gives(self, inputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
+        """Whether runs give certain results to the bit, strides included, whatever lay in their memory before.
+
+        Args:
+            inputs: As for a call; best none of the tensors that were recorded.
+            wanted: As many as calls give.
+
+        Raises:
+            KernelError: as for a call.
+        """
+        for pattern in PATTERNS:
+            buffers = [buffer.make() for buffer in self._buffers]
+            for buffer in buffers:
+                torch.tensor([], dtype=torch.uint8).set_(buffer.untyped_storage()).fill_(pattern)
+            found = self._run(inputs, buffers, pattern)
+            if not all(map(_same_bits, found, wanted)):
+                return False
+        return True
+
+    def _run(self, inputs: Sequence[Tensor], buffers: Sequence[Tensor], pattern: int) -> list[Tensor]:
         ran = self._library.fxquant_program_run(
             self._handle,
             self._inputs(*[x.data_ptr() for x in inputs]),
             self._outputs(*[buffer.data_ptr() for buffer in buffers]),
+            pattern,
         )
         if not ran:
             raise KernelError(
@@ -127,9 +141,24 @@ class Program:
         return self._library.fxquant_program_arena(self._handle)
 
 
+def _same_bits(found: Tensor, wanted: Tensor) -> bool:
+    if (found.dtype, found.shape, found.stride()) != (wanted.dtype, wanted.shape, wanted.stride()):
+        return False
+    return torch.equal(_bytes_of(found), _bytes_of(wanted))
+
+
+def _bytes_of(x: Tensor) -> Tensor:
+    return x.detach().contiguous().flatten().view(torch.uint8)
+
+
 def give_memory_back() -> None:
     """Leave to the system what was freed, which the C library would keep for later."""
     library().fxquant_trim()
+
+
+def last_failure() -> str:
+    """Why a function of the library failed that this thread called last."""
+    return library().fxquant_failure().decode()
 
 
 def library() -> Any:
@@ -138,18 +167,20 @@ def library() -> Any:
     if loaded is not None and loaded.fxquant_record_end.restype is not ctypes.c_void_p:
         pointer, number, numbers = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)
         for name, result, arguments in (
-            ("record_begin", None, ()),
-            ("record_drop", None, ()),
-            ("record_steps", number, ()),
-            ("record_forget", None, (number,)),
             ("failure", ctypes.c_char_p, ()),
-            ("copy", None, (pointer, pointer, number, number, numbers, numbers, numbers)),
+            ("record_begin", pointer, ()),
+            ("record_free", None, (pointer,)),
+            ("record_to", pointer, (pointer,)),
+            ("record_region", ctypes.c_bool, (pointer, pointer, number, number, number)),
+            ("record_steps", number, (pointer,)),
+            ("record_forget", None, (pointer, number)),
+            ("copy", ctypes.c_bool, (pointer, pointer, number, number, numbers, numbers, numbers)),
             ("trim", None, ()),
             ("program_free", None, (pointer,)),
             ("program_arena", number, (pointer,)),
             ("program_steps", number, (pointer,)),
-            ("program_run", ctypes.c_bool, (pointer, pointer, pointer)),
-            ("record_end", pointer, (ctypes.POINTER(Region), number)),
+            ("program_run", ctypes.c_bool, (pointer, pointer, pointer, number)),
+            ("record_end", pointer, (pointer,)),
         ):
             function = getattr(loaded, f"fxquant_{name}")
             function.restype, function.argtypes = result, arguments

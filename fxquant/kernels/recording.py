@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxquant.errors import KernelError
-from fxquant.kernels.program import CONSTANT, INPUT, OUTPUT, TEMPORARY, Buffer, Program, Region, View, library
+from fxquant.kernels.program import CONSTANT, INPUT, OUTPUT, TEMPORARY, Buffer, Program, View, last_failure, library
 
 RECORDED = frozenset(
     getattr(torch.ops.fxquant, name).default
@@ -80,16 +81,22 @@ class Settling(_Mode):
 
 
 class Recording(_Mode):
-    """What a thread runs inside :meth:`attempt`, recorded until :meth:`finish` or :meth:`drop`.
+    """What a thread runs inside :meth:`attempt`, recorded until :meth:`finish`.
 
     Tensors that the operators read are inputs, where they were named so before, results of earlier operators, or
-    constants: packed weights, tables, scales.
+    constants: packed weights, tables, scales. Whatever is allocated meanwhile lives as long as the recording.
+
+    Raises:
+        KernelError: there is no memory for it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._library = library()
-        self._library.fxquant_record_begin()
+        self._handle = self._library.fxquant_record_begin()
+        if not self._handle:
+            raise KernelError("nothing can be recorded", got=last_failure())
+        self._free = weakref.finalize(self, self._library.fxquant_record_free, self._handle)
         self._inputs: list[Tensor] = []
         self._made: dict[int, Tensor] = {}
         """Start of the memory of a result -> a tensor that keeps it."""
@@ -97,13 +104,18 @@ class Recording(_Mode):
         self._bytes = 0
 
     def add_input(self, x: Tensor) -> None:
-        """Name an input of the program, before it is read."""
+        """Name an input of the program, before it is read.
+
+        Raises:
+            NotRecordableError: another tensor of the recording lies in the same memory.
+        """
+        self._know(x.data_ptr(), _extent(x) * x.element_size(), INPUT, len(self._inputs))
         self._inputs.append(x)
 
     @property
     def steps(self) -> int:
         """Loops recorded so far."""
-        return self._library.fxquant_record_steps()
+        return self._library.fxquant_record_steps(self._handle)
 
     def attempt(self, call: Callable[[], Any]) -> Any:
         """What ``call`` gives, recorded.
@@ -112,33 +124,35 @@ class Recording(_Mode):
             NotRecordableError: it runs an operator that no program can hold; nothing of it was recorded then.
         """
         steps = self.steps
+        before = self._library.fxquant_record_to(self._handle)
         try:
             with self:
                 return call()
         except BaseException:
-            self._library.fxquant_record_forget(steps)
+            self._library.fxquant_record_forget(self._handle, steps)
             raise
+        finally:
+            self._library.fxquant_record_to(before)
 
     def finish(self, results: Sequence[Tensor]) -> Program:
-        """The program that gives these results; nothing more is recorded.
+        """The program that gives these results.
 
         Raises:
-            KernelError: what was recorded cannot be run again.
+            KernelError: a result is none that a program can give, or there is no memory for the program.
         """
         buffers, views, outputs = self._described(results)
-        regions = [
-            Region(x.data_ptr(), _extent(x) * x.element_size(), INPUT, index) for index, x in enumerate(self._inputs)
-        ]
-        for begin, tensor in self._made.items():
-            role, index = (OUTPUT, outputs[begin]) if begin in outputs else (TEMPORARY, 0)
-            regions.append(Region(begin, tensor.untyped_storage().nbytes(), role, index))
-        for begin, tensor in self._constants.items():
-            regions.append(Region(begin, tensor.untyped_storage().nbytes(), CONSTANT, 0))
-        return Program(regions, len(self._inputs), buffers, views, tuple(self._constants.values()))
+        for begin, index in outputs.items():
+            self._know(begin, self._made[begin].untyped_storage().nbytes(), OUTPUT, index)
+        return Program(self._handle, len(self._inputs), buffers, views, tuple(self._constants.values()))
 
     def drop(self) -> None:
-        """Forget all."""
-        self._library.fxquant_record_drop()
+        """Forget all. Nothing can be recorded after that."""
+        self._free()
+        self._inputs, self._made, self._constants = [], {}, {}
+
+    def _know(self, begin: int, bytes_: int, role: int, index: int = 0) -> None:
+        if not self._library.fxquant_record_region(self._handle, begin, bytes_, role, index):
+            raise NotRecordableError(last_failure())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -159,8 +173,9 @@ class Recording(_Mode):
 
     def _own(self, result: Tensor) -> Tensor:
         storage = result.untyped_storage()
-        if storage.nbytes():
-            self._made.setdefault(storage.data_ptr(), result)
+        if storage.nbytes() and storage.data_ptr() not in self._made:
+            self._know(storage.data_ptr(), storage.nbytes(), TEMPORARY)
+            self._made[storage.data_ptr()] = result
             self._bytes += storage.nbytes()
         if self._bytes > LARGEST_RECORDING:
             raise NotRecordableError("the results are too large to be kept")
@@ -172,6 +187,7 @@ class Recording(_Mode):
                 raise NotRecordableError("a tensor whose values are not what lies in memory")
             begin = tensor.untyped_storage().data_ptr()
             if begin and begin not in self._made and begin not in self._constants and not self._is_input(tensor):
+                self._know(begin, tensor.untyped_storage().nbytes(), CONSTANT)
                 self._constants[begin] = tensor.detach()
 
     def _is_input(self, tensor: Tensor) -> bool:
@@ -185,19 +201,25 @@ class Recording(_Mode):
                 return index
         raise KernelError("a result lies outside of the inputs")
 
-    def copy(self, to: Tensor, source: Tensor) -> None:
-        """``to.copy_(source)`` as a step of the program; ``to`` is a result of this recording."""
+    def copy(self, to: Tensor, source: Tensor, flipped: Sequence[int] = ()) -> None:
+        """``to.copy_(source.flip(flipped))`` as a step of the program; ``to`` is a result of this recording."""
         if source.requires_grad and torch.is_grad_enabled():
             raise NotRecordableError("a copy that autograd follows")
         if to.element_size() > 8 or to.dtype != source.dtype or to.untyped_storage().data_ptr() not in self._made:
             raise NotRecordableError("a copy to another dtype, or into a tensor that was there before")
         self._read(iter((source,)))
         source = source.expand(to.shape)
+        begin, strides = source.data_ptr(), list(source.stride())
+        for dim in flipped if to.numel() else ():
+            begin += (to.shape[dim] - 1) * strides[dim] * to.element_size()
+            strides[dim] = -strides[dim]
         numbers = ctypes.c_int64 * to.dim()
-        self._library.fxquant_copy(
-            to.data_ptr(), source.data_ptr(), to.element_size(), to.dim(), numbers(*to.shape), numbers(*to.stride()),
-            numbers(*source.stride()),
+        copied = self._library.fxquant_copy(
+            to.data_ptr(), begin, to.element_size(), to.dim(), numbers(*to.shape), numbers(*to.stride()),
+            numbers(*strides),
         )  # fmt: skip
+        if not copied:
+            raise NotRecordableError(last_failure())
 
     def _described(self, results: Sequence[Tensor]) -> tuple[list[Buffer], list[View | Tensor], dict[int, int]]:
         """Buffers, results, and which buffer takes the place of which memory."""
@@ -209,8 +231,11 @@ class Recording(_Mode):
                 raise KernelError("no program gives a tensor whose values are not what lies in memory")
             begin = result.untyped_storage().data_ptr()
             where = (tuple(result.shape), tuple(result.stride()))
-            if begin in self._made or not result.numel():
-                if begin not in outputs or not result.numel():
+            if not result.numel():
+                views.append(View(False, len(buffers), True))
+                buffers.append(Buffer(*where, result.dtype))
+            elif begin in self._made:
+                if begin not in outputs:
                     bytes_ = result.untyped_storage().nbytes()
                     whole = _extent(result) * result.element_size() == bytes_
                     outputs[begin] = len(buffers)
@@ -238,7 +263,7 @@ def _looked_at(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs
             return func.decompose(*args, **kwargs)
     returns = func._schema.returns
     if not returns or any(each.alias_info is None or each.alias_info.is_write for each in returns):
-        raise NotRecordableError(str(func))
+        raise NotRecordableError(f"{func} is no native loop")
     return func(*args, **kwargs)
 
 
@@ -248,6 +273,18 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (tuple, list)):
             yield from _tensors(value)
+
+
+def copy_apart(x: Tensor) -> Tensor:
+    """A tensor like ``x`` to all that a recording looks at, in memory of its own, with its values the other way round.
+
+    So whatever a program holds of the values or of the memory of its recording shows when it runs on ``x``.
+    """
+    extent = _extent(x)
+    if not extent:
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    copied = x.detach().as_strided((extent,), (1,)).flip(0).as_strided(x.shape, x.stride())
+    return copied.requires_grad_() if x.requires_grad and torch.is_grad_enabled() else copied
 
 
 def is_lazy(x: Tensor) -> bool:
@@ -271,6 +308,12 @@ def _copied(recording: Recording, x: Tensor, *, memory_format: torch.memory_form
 def _copied_into(recording: Recording, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     recording.copy(to, source)
     return to
+
+
+def _flipped(recording: Recording, x: Tensor, dims: Sequence[int]) -> Tensor:
+    made = recording._own(torch.empty_like(x))
+    recording.copy(made, x, dims)
+    return made
 
 
 def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
@@ -307,6 +350,14 @@ def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequen
     return made
 
 
+def _restrided(
+    recording: Recording, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> Tensor:
+    if offset is not None and x.untyped_storage().data_ptr() not in recording._made:
+        raise NotRecordableError("a view by its place in memory, which is another one in each call")
+    return x.as_strided(size, stride, offset)
+
+
 def _by_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def look_up(recording: Recording, x: Tensor, *args: Any) -> Tensor:
         if x.dtype not in (torch.uint8, torch.int8):
@@ -328,6 +379,8 @@ TRANSLATED: Mapping[Any, Callable[..., Any]] = {
     _aten.copy_.default: _copied_into,
     _aten.constant_pad_nd.default: _padded,
     _aten.roll.default: _rolled,
+    _aten.flip.default: _flipped,
+    _aten.as_strided.default: _restrided,
     _aten._unsafe_view.default: lambda recording, x, size: x.view(size),
     _aten.bitwise_xor.Scalar: _by_table(torch.bitwise_xor),
     _aten.bitwise_not.default: _by_table(torch.bitwise_not),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
 from fxquant.kernels.linear import NativeLinear
 from fxquant.kernels.native_conv import NativeConv
+from fxquant.kernels.program import last_failure, library
 from fxquant.kernels.recording import RECORDED, RECORDED_QUANTIZE, Looking, NotRecordableError, Recording
 from fxquant.nn.moves import interpolate
 from fxquant.nn.resample import taps_of
@@ -130,6 +134,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     "padding": (lambda x: F.pad(x, (1, -1, 0, 2), value=7), (lambda: draw(2, 3, 4, 5),)),
     "a roll": (lambda x: torch.roll(x, (-3, 1, 0), (2, 3, 0)), (lambda: draw(2, 3, 4, 5),)),
     "a roll of real numbers": (lambda x: torch.roll(x, 7, 1), (lambda: torch.randn(3, 5),)),
+    "a flip": (lambda x: x.flip(1, -1), (lambda: draw(2, 3, 4, 5),)),
+    "a flip of some real numbers": (lambda x: x[:, ::2].flip(0), (lambda: torch.randn(3, 5),)),
     "the other byte": (lambda x: ~(x.view(torch.uint8) ^ 128).view(torch.int8), (lambda: draw(4, 5),)),
     "writing between": (lambda x: written(x), (lambda: draw(2, 3),)),
 }  # fmt: skip
@@ -233,6 +239,25 @@ def test_results_may_be_views_of_inputs_of_each_other_and_constants(recording):
     assert row.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
+def test_a_result_without_elements_takes_the_place_of_no_other(recording):
+    x = draw(2, 6)
+    recording.add_input(x)
+    y = recording.attempt(lambda: kernels.table(x, TABLE))
+    program = recording.finish([y, y[:0], x[:, :0]])
+    other = draw(2, 6)
+    whole, *empty = program([other])
+    assert torch.equal(whole, kernels.table(other, TABLE))
+    assert [part.shape for part in empty] == [(0, 6), (2, 0)]
+
+
+def test_a_view_by_its_place_in_memory_is_refused(recording):
+    whole = draw(4, 6)
+    recording.add_input(whole[1:])
+    assert recording.attempt(lambda: whole[1:].as_strided((2, 2), (6, 1))).shape == (2, 2)
+    with pytest.raises(NotRecordableError, match="a view by its place in memory"):
+        recording.attempt(lambda: whole[1:].as_strided((2, 2), (6, 1), 7))
+
+
 def test_a_view_is_one_of_the_input_that_it_lies_in(recording):
     whole = draw(4, 6)
     for part in (whole[:2], whole[2:]):
@@ -258,6 +283,65 @@ def test_results_that_no_program_can_give(recording, view, message):
     result = recording.attempt(lambda: view(whole))
     with pytest.raises(KernelError, match=message):
         recording.finish([result])
+
+
+def test_inputs_that_share_memory_are_refused(recording):
+    x = draw(4, 6)
+    recording.add_input(x)
+    for other in (x, x[1:], x[:, :3]):
+        with pytest.raises(NotRecordableError, match="tensors share memory"):
+            recording.add_input(other)
+
+
+def test_memory_that_comes_from_nowhere_is_refused_where_it_is_read(recording):
+    """As a copy would be that a binding makes past the recording: it is gone after the call."""
+    x, unknown = draw(4), draw(4)
+    recording.add_input(x)
+    one = (ctypes.c_int64 * 1)(4), (ctypes.c_int64 * 1)(1), (ctypes.c_int64 * 1)(1)
+    for to, source in ((x, unknown), (unknown, x)):
+        assert not recording.attempt(lambda to=to, source=source: _copy(to, source, one))
+        assert last_failure() == "an operator reads or writes memory that its program does not know"
+    assert recording.attempt(lambda: _copy(x, x, one))
+
+
+def _copy(to: Tensor, source: Tensor, shape: Any) -> bool:
+    return library().fxquant_copy(to.data_ptr(), source.data_ptr(), 1, 1, *shape)
+
+
+CSRC = Path(kernels.__file__).parent / "csrc"
+PAST_THE_RECORDING = {
+    "copies": r"torch::stable::(clone|contiguous|copy_|fill_|zero_|reshape|flatten|pad)\b",
+    "allocations": r"(?<!allocated\()torch::stable::(empty_like|new_empty|empty)\b",
+}
+
+
+@pytest.mark.parametrize("kind", PAST_THE_RECORDING)
+def test_bindings_copy_and_allocate_where_a_recording_sees_it(kind):
+    """With ``copy_elements`` and ``allocated`` (csrc/common/tensor.h), which are steps and memory of a program."""
+    found = [
+        f"{path.name}: {line.strip()}"
+        for folder in ("common", "cpu")
+        for path in sorted((CSRC / folder).glob("*.*"))
+        for line in path.read_text().splitlines()
+        if re.search(PAST_THE_RECORDING[kind], line)
+    ]
+    assert found == []
+
+
+def test_only_what_runs_in_an_attempt_is_recorded(recording):
+    x = draw(2, 6)
+    recording.add_input(x)
+    other = Recording()
+    other.add_input(x)
+    kernels.table(x, TABLE)
+    recording.attempt(lambda: (kernels.table(x, TABLE), other.attempt(lambda: kernels.table(x, TABLE))))
+    recording.attempt(lambda: kernels.table(x, TABLE))
+    other.drop()
+    kernels.table(x, TABLE)
+    with pytest.raises(ZeroDivisionError):
+        recording.attempt(lambda: (kernels.table(x, TABLE), 1 // 0))
+    kernels.table(x, TABLE)
+    assert recording.steps == 2
 
 
 def test_a_lazy_negation_is_not_read(recording):

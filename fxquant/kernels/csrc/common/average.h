@@ -124,7 +124,7 @@ inline Average prepare_mean(const Tensor& x, const std::vector<int64_t>& dim, bo
     for (int64_t d = 0; d < x.dim(); ++d) {
       if (reduced[d]) order.push_back(d);
     }
-    values = torch::stable::contiguous(torch::stable::permute(x, order));
+    values = row_major(torch::stable::permute(x, order));
     outer *= inner;
     inner = 1;
   }

@@ -44,7 +44,7 @@ inline Cat prepare_cat(const char* op, const std::vector<Tensor>& tensors, const
   }
   cat.grid = check_output(op, scale, zero_point, quant_min, quant_max, dtype);
   if (cat.parts.empty()) {
-    cat.y = torch::stable::new_empty(tensors[0], std::vector<int64_t>{0});
+    cat.y = empty_as(tensors[0], {0}, false);
     return cat;
   }
   const Tensor& first = cat.parts[0];

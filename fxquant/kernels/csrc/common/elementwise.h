@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "grid.h"
+#include "memory_format.h"
 #include "strided.h"
-#include "tensor.h"
 
 namespace fxquant {
 
@@ -101,9 +101,9 @@ inline Elementwise prepare_elementwise(const char* op, const Tensor& a, double a
     return {empty_like_dense(a, dtype), flat, numbers};
   }
   const std::vector<int64_t> sizes = broadcast_sizes(op, a, b);
-  const Tensor y = has_sizes(a, sizes)   ? torch::stable::empty_like(a)
-                   : has_sizes(b, sizes) ? torch::stable::empty_like(b)
-                                         : torch::stable::new_empty(a, sizes);
+  const Tensor y = has_sizes(a, sizes)   ? allocated(torch::stable::empty_like(a))
+                   : has_sizes(b, sizes) ? allocated(torch::stable::empty_like(b))
+                                         : empty_as(a, sizes, false);
   return {y, merged_strides(y, a, b), numbers};
 }
 

@@ -1,8 +1,8 @@
 // Checks and results of fxquant::histogram, for the CPU and for CUDA.
 #pragma once
 #include "../math/histogram.h"
+#include "memory_format.h"
 #include "numbers.h"
-#include "tensor.h"
 
 namespace fxquant {
 
@@ -32,8 +32,8 @@ struct Histogram {
         old_low(checked("low", low_, ScalarType::Float, "float32", axis, false)),
         old_high(checked("high", high_, ScalarType::Float, "float32", axis, false)),
         counts(torch::stable::new_zeros(old_counts, old_counts.sizes())),
-        low(torch::stable::new_empty(old_low, old_low.sizes())),
-        high(torch::stable::new_empty(old_high, old_high.sizes())),
+        low(empty_as(old_low, sizes_of(old_low), false)),
+        high(empty_as(old_high, sizes_of(old_high), false)),
         nonfinite(torch::stable::new_zeros(old_counts, {})) {}
 
   int64_t length() const { return rows == 0 ? 0 : x.numel() / rows; }
@@ -60,12 +60,12 @@ struct Histogram {
     if (shape_of(state) != shape) {
       fail(std::string(kOp) + ": " + argument + " has the wrong shape", shape_of(state), shape);
     }
-    return torch::stable::contiguous(state);
+    return row_major(state);
   }
 
   // In what order a row lies is all the same.
   static Tensor rows_first(const Tensor& x, int64_t axis) {
-    return torch::stable::contiguous(torch::stable::transpose(x, 0, axis));
+    return row_major(torch::stable::transpose(x, 0, axis));
   }
 };
 

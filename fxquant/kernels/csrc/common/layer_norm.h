@@ -16,7 +16,7 @@ inline Tensor checked_coefficients(const char* op, const char* argument, const T
   if (values.scalar_type() != ScalarType::Float) fail_dtype(op, argument, values.scalar_type(), "float32");
   check_same_device(op, argument, values, x);
   check_count(op, argument, values, x.size(x.dim() - 1));
-  return torch::stable::contiguous(values);
+  return row_major(values);
 }
 
 inline LayerNorm prepare_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,

@@ -4,7 +4,7 @@
 
 #include "grid.h"
 #include "lookup.h"
-#include "tensor.h"
+#include "memory_format.h"
 
 namespace fxquant {
 
@@ -15,7 +15,7 @@ inline Tensor checked_qparam(const char* op, const char* argument, const Tensor&
          "[" + std::to_string(weight.size(0)) + "] or [1]");
   }
   check_same_device(op, argument, values, weight);
-  return torch::stable::contiguous(values);
+  return row_major(values);
 }
 
 // int32 or int64, as contiguous int64.
@@ -23,7 +23,7 @@ inline Tensor checked_indices(const char* op, const char* argument, const Tensor
   const ScalarType dtype = indices.scalar_type();
   if (dtype != ScalarType::Int && dtype != ScalarType::Long) fail_dtype(op, argument, dtype, "int32 or int64");
   check_same_device(op, argument, indices, weight);
-  return torch::stable::contiguous(dtype == ScalarType::Long ? indices : torch::stable::to(indices, ScalarType::Long));
+  return row_major(dtype == ScalarType::Long ? indices : torch::stable::to(indices, ScalarType::Long));
 }
 
 // Owns what a LookupTable points to.
@@ -62,7 +62,7 @@ struct CheckedTable {
     if (weight.dim() != 2 || columns < 0 || weight.size(1) != bytes) {
       fail(std::string(op) + ": weight has the wrong shape", shape_of(weight), "[rows, " + std::to_string(bytes) + "]");
     }
-    return torch::stable::contiguous(weight);
+    return row_major(weight);
   }
 };
 
@@ -83,7 +83,7 @@ inline Tensor checked_sample_weights(const char* op, const Tensor& weights, cons
     fail(std::string(op) + ": per_sample_weights has the wrong shape", shape_of(weights), shape_of(indices));
   }
   check_same_device(op, "per_sample_weights", weights, indices);
-  return torch::stable::contiguous(weights);
+  return row_major(weights);
 }
 
 // indices [n] and offsets [bags + 1]; their values are looked at on the CPU only.

@@ -38,15 +38,8 @@ inline std::vector<int64_t> dense_strides(const std::vector<int64_t>& sizes, boo
 }
 
 inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool channels_last, ScalarType dtype) {
-  AtenTensorHandle handle = nullptr;
-  int32_t device_type = 0;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
-  const auto shim_dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   const std::vector<int64_t> strides = dense_strides(sizes, channels_last);
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
-                                                         strides.data(), shim_dtype, device_type,
-                                                         x.get_device_index(), &handle));
-  return Tensor(handle);
+  return empty_strided(x, static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), dtype);
 }
 
 inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool channels_last) {
@@ -55,16 +48,18 @@ inline Tensor empty_as(const Tensor& x, const std::vector<int64_t>& sizes, bool 
 
 inline std::vector<int64_t> sizes_of(const Tensor& x) { return {x.sizes().begin(), x.sizes().end()}; }
 
-// x itself if it is dense in the order asked for, else a copy that is.
+// x itself if its elements lie in the order asked for, else a copy of which they do.
 inline Tensor in_order(const Tensor& x, bool channels_last) {
   const std::vector<int64_t> sizes = sizes_of(x);
   const std::vector<int64_t> strides = dense_strides(sizes, channels_last);
   bool right = true;
   for (int64_t d = 0; d < x.dim(); ++d) right = right && (sizes[d] == 1 || x.stride(d) == strides[d]);
-  if (right || x.numel() == 0) return x;
+  if (right) return x;
   const Tensor y = empty_as(x, sizes, channels_last);
   copy_elements(y, x);
   return y;
 }
+
+inline Tensor row_major(const Tensor& x) { return in_order(x, false); }
 
 }  // namespace fxquant

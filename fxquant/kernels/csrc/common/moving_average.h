@@ -57,7 +57,7 @@ struct MovingAverage {
   Tensor checked(const char* argument, const Tensor& range) const {
     if (range.scalar_type() != ScalarType::Float) fail_dtype(kOp, argument, range.scalar_type(), "float32");
     check_count(kOp, argument, range, channels);
-    return torch::stable::contiguous(range);
+    return row_major(range);
   }
 };
 

@@ -1,8 +1,8 @@
 // What the bindings of softmax and layer_norm share: rows of real numbers, or of stored integers, to stored integers.
 #pragma once
 #include "grid.h"
+#include "memory_format.h"
 #include "row_type.h"
-#include "tensor.h"
 
 namespace fxquant {
 
@@ -34,10 +34,10 @@ inline Rows prepare_rows(const char* op, const Tensor& x_, double x_scale, doubl
                                                   : RowType::kInt8;
   const float step = type == RowType::kFloat ? 1.0f : check_grid(op, "x_", x_scale, 0, from);
   const OutputGrid grid = check_output(op, scale, zero_point, quant_min, quant_max, dtype);
-  const Tensor x = torch::stable::contiguous(x_);
+  const Tensor x = row_major(x_);
   const int64_t columns = x.size(x.dim() - 1);
   const int64_t count = columns == 0 ? 0 : x.numel() / columns;
-  const Tensor y = torch::stable::new_empty(x, x.sizes(), dtype);
+  const Tensor y = empty_as(x, sizes_of(x), false, dtype);
   prefer_huge_pages(y);
   return {x, y, type, count, columns, step, grid};
 }

@@ -22,7 +22,7 @@ inline Elementwise prepare_prelu(const Tensor& x, double x_scale, int64_t x_zero
     fail(std::string(op) + ": slope does not broadcast to x", list_of(slope.sizes()) + " and " + list_of(x.sizes()),
          "sizes that are equal or 1, from the last dimension on");
   }
-  const Tensor y = torch::stable::empty_like(x);
+  const Tensor y = allocated(torch::stable::empty_like(x));
   return {y, merged_strides(y, x, slope), {step, 1.0f, static_cast<int32_t>(x_zero_point), 0, grid}};
 }
 

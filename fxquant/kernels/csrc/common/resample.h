@@ -38,7 +38,7 @@ inline ResampleAxis check_resample_axis(const char* op, const std::string& name,
   }
   check_same_device(op, name + "_start", start, x);
   check_same_device(op, name + "_weight", weight, x);
-  return {torch::stable::contiguous(start), torch::stable::contiguous(weight), weight.size(1)};
+  return {row_major(start), row_major(weight), weight.size(1)};
 }
 
 inline Resample prepare_resample2d(const Tensor& x, const Tensor& row_start, const Tensor& row_weight,

@@ -42,11 +42,22 @@ inline bool is_dense(const Tensor& x) {
   return true;
 }
 
-// Copies the elements of a tensor to another one of equal sizes and dtype. Each library has its own: copy.cpp, copy.cu.
+// Copies the elements of a tensor to another one of equal sizes and dtype. Bindings copy in no other way: a program has to
+// copy again what its operators copied, which torch's own copies would hide from it. Each library has its own: copy.cpp,
+// copy.cu.
 void copy_elements(const Tensor& to, const Tensor& from);
 
+// A tensor that a binding has just allocated. All of them pass through here, so that a program knows their memory, and
+// keeps it from being allocated again while it is recorded. Each library has its own, likewise.
+Tensor allocated(Tensor x);
+
 // x, or a dense copy of it in the same order of dimensions.
-inline Tensor dense(const Tensor& x) { return is_dense(x) ? x : torch::stable::clone(x); }
+inline Tensor dense(const Tensor& x) {
+  if (is_dense(x)) return x;
+  Tensor y = allocated(torch::stable::empty_like(x));
+  copy_elements(y, x);
+  return y;
+}
 
 // Fresh memory costs a page fault for every 4 KB at its first write, which is more than our work on it. malloc maps
 // anew whatever is larger than 32 MB, so for those the kernel is asked for 2 MB pages (5 times quicker to write first);
@@ -63,14 +74,21 @@ inline void prefer_huge_pages(const Tensor& x) {
 #endif
 }
 
-inline Tensor empty_strided(const Tensor& x, const int64_t* strides, ScalarType dtype) {
+// A new tensor on the device of x.
+inline Tensor empty_strided(const Tensor& x, int64_t dims, const int64_t* sizes, const int64_t* strides,
+                            ScalarType dtype) {
   AtenTensorHandle handle = nullptr;
   int32_t device_type = 0;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(x.get(), &device_type));
   const auto shim_dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(x.dim(), x.sizes().data(), strides, shim_dtype, device_type,
-                                                         x.get_device_index(), &handle));
-  Tensor y(handle);
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(dims, sizes, strides, shim_dtype, device_type, x.get_device_index(), &handle));
+  return allocated(Tensor(handle));
+}
+
+// A new tensor of the sizes of x, for results.
+inline Tensor empty_strided(const Tensor& x, const int64_t* strides, ScalarType dtype) {
+  const Tensor y = empty_strided(x, x.dim(), x.sizes().data(), strides, dtype);
   prefer_huge_pages(y);
   return y;
 }
@@ -80,18 +98,13 @@ inline Tensor empty_like_dense(const Tensor& x, ScalarType dtype) {
   return empty_strided(x, x.strides().data(), dtype);
 }
 
-// x in channels_last order: itself, or a copy.
-inline Tensor in_channels_last(const Tensor& x) {
-  return torch::stable::contiguous(x, torch::headeronly::MemoryFormat::ChannelsLast);
-}
-
 // grad, of the shape of a dense x, with its elements in the same places: itself, or a copy.
 inline Tensor in_strides_of(const Tensor& x, const Tensor& grad) {
   bool same = true;
   for (int64_t d = 0; d < x.dim(); ++d) same = same && (x.size(d) == 1 || x.stride(d) == grad.stride(d));
   if (same) return grad;
-  Tensor copy = empty_like_dense(x, grad.scalar_type());
-  torch::stable::copy_(copy, grad);
+  const Tensor copy = empty_like_dense(x, grad.scalar_type());
+  copy_elements(copy, grad);
   return copy;
 }
 

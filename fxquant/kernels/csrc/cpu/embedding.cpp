@@ -15,7 +15,7 @@ Tensor embedding_cpu(const Tensor& weight, const Tensor& scale, const Tensor& ze
   check_index_values(kOp, indices, checked.rows());
   std::vector<int64_t> sizes(indices.sizes().begin(), indices.sizes().end());
   sizes.push_back(columns);
-  const Tensor y = torch::stable::new_empty(checked.scale, sizes);
+  const Tensor y = empty_as(checked.scale, sizes, false);
   prefer_huge_pages(y);
   const EmbeddingArgs args{checked.table, indices.const_data_ptr<int64_t>(), y.mutable_data_ptr<float>()};
   const auto loop = FXQ_LOOP(embedding_loop);

@@ -20,7 +20,7 @@ Tensor embedding_bag_cpu(const Tensor& weight, const Tensor& scale, const Tensor
   check_offset_values(kOp, offsets, indices.numel());
   std::optional<Tensor> weights;
   if (per_sample_weights.has_value()) weights = checked_sample_weights(kOp, *per_sample_weights, indices, mode);
-  const Tensor y = torch::stable::new_empty(checked.scale, {bags, columns});
+  const Tensor y = empty_as(checked.scale, {bags, columns}, false);
   prefer_huge_pages(y);
   const EmbeddingBagArgs args{checked.table,
                               {indices.const_data_ptr<int64_t>(), offsets.const_data_ptr<int64_t>(),

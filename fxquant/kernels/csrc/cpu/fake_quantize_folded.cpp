@@ -4,6 +4,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../common/memory_format.h"
 #include "loops/fake_quantize_folded.h"
 #include "qparams.h"
 
@@ -37,13 +38,14 @@ struct Call {
       fail(std::string(op) + ": factor lies on another device than the tensor", "no CPU tensor", "cpu");
     }
     std::vector<double> factors;
-    visit_numbers(op, "factor", dense(factor), [&](const auto* values) {
-      for (int64_t c = 0; c < channels; ++c) factors.push_back(static_cast<double>(values[c]));
+    const int64_t step = factor.dim() == 0 ? 0 : factor.stride(0);
+    visit_numbers(op, "factor", factor, [&](const auto* values) {
+      for (int64_t c = 0; c < channels; ++c) factors.push_back(static_cast<double>(values[c * step]));
     });
-    const Tensor x = torch::stable::contiguous(input);
+    const Tensor x = row_major(input);
     const Tensor result = empty_like_dense(x, x.scalar_type());
     if (x.numel() == 0) return result;
-    const Tensor grad = grad_ ? torch::stable::contiguous(*grad_) : Tensor();
+    const Tensor grad = grad_ ? row_major(*grad_) : Tensor();
     const AnyGrids grids(type, qparams, quant_min, quant_max);
     const FoldedArgs args{type,
                           x.const_data_ptr(),
@@ -72,7 +74,7 @@ std::tuple<Tensor, Tensor> backward_cpu(const Tensor& grad, const Tensor& input,
   check_gradient(kBackwardOp, grad, input);
   std::vector<double> sums(factor.numel());
   const Tensor dx = Call{kBackwardOp, input, factor, scale, zero_point, quant_min, quant_max}.run(&grad, &sums);
-  const Tensor of_factor = torch::stable::new_empty(factor, factor.sizes(), ScalarType::Double);
+  const Tensor of_factor = empty_as(factor, sizes_of(factor), false, ScalarType::Double);
   std::copy(sums.begin(), sums.end(), of_factor.mutable_data_ptr<double>());
   return {dx, torch::stable::to(of_factor, factor.scalar_type())};
 }

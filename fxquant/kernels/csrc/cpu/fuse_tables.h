@@ -10,7 +10,7 @@ namespace fxquant {
 
 // Lets steps look their bytes up themselves where the next step does nothing else, and nobody else reads them: what was
 // written is still in the first cache then.
-inline void fuse_tables(std::vector<Step>& steps, std::vector<Slot>& slots, const std::vector<Region>& regions) {
+inline void fuse_tables(std::vector<Step>& steps, std::vector<Slot>& slots) {
   const auto slot_at = [&](int64_t at) {
     return std::find_if(slots.begin(), slots.end(), [at](const Slot& slot) { return slot.at == at; });
   };
@@ -23,22 +23,19 @@ inline void fuse_tables(std::vector<Step>& steps, std::vector<Slot>& slots, cons
       left.push_back(step);
       continue;
     }
-    const auto* memory = static_cast<const uint8_t*>(bytes->memory);
-    const auto region = std::find_if(regions.begin(), regions.end(), [memory](const Region& each) {
-      return memory >= each.begin && memory < each.begin + each.bytes;
-    });
-    const auto touches = [&](const Slot& slot) {
-      const auto* other = static_cast<const uint8_t*>(slot.memory);
-      return other != nullptr && other >= region->begin && other < region->begin + region->bytes;
-    };
-    if (region == regions.end() || region->role != Role::kTemporary || slot_at(table.x)->memory != memory ||
+    const auto read = slot_at(table.x);
+    const auto touches = [&](const Slot& slot) { return slot.region == bytes->region; };
+    if (bytes->region->role != Role::kTemporary || read->region != bytes->region || read->offset != bytes->offset ||
         std::count_if(slots.begin(), slots.end(), touches) != 2 || slot_at(before.table) != slots.end()) {
       left.push_back(step);
       continue;
     }
-    const Slot entries{before.table, slot_at(table.table)->memory, 0};
-    bytes->memory = slot_at(table.bytes)->memory;
-    slots.insert(bytes + 1, entries);
+    const auto entries = slot_at(table.table);
+    const auto written = slot_at(table.bytes);
+    const Slot looked_up{before.table, entries->region, entries->offset};
+    bytes->region = written->region;
+    bytes->offset = written->offset;
+    slots.insert(bytes + 1, looked_up);
     slots.erase(std::remove_if(slots.begin(), slots.end(),
                                [&](const Slot& slot) {
                                  return slot.at == table.x || slot.at == table.table || slot.at == table.bytes;

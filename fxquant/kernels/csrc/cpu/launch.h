@@ -25,10 +25,4 @@ void launch(const Args& args, int64_t tasks, int64_t grain, Loop stateless, int6
   });
 }
 
-// A tensor that a binding makes for itself, and fills by a launch.
-inline const Tensor& kept(const Tensor& x) {
-  if (recorder() != nullptr) recorder()->keep(x);
-  return x;
-}
-
 }  // namespace fxquant

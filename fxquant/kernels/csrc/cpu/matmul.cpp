@@ -26,7 +26,7 @@ struct Distinct {
   }
 };
 
-Tensor bytes_for(const Tensor& like, int64_t size) { return torch::stable::new_empty(like, {size}, ScalarType::Byte); }
+Tensor bytes_for(const Tensor& like, int64_t size) { return empty_as(like, {size}, false, ScalarType::Byte); }
 
 Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const Tensor& b, double b_scale,
                   int64_t b_zero_point, double y_scale, int64_t y_zero_point, int64_t quant_min, int64_t quant_max,
@@ -45,8 +45,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
 
   const Distinct of_b(m.b.matrices);
   const int64_t panels = (m.columns + kPanel - 1) / kPanel;
-  const Tensor packed = kept(bytes_for(a, of_b.count * panels * kPanel * padded));
-  const Tensor column_sums = kept(torch::stable::new_empty(a, {of_b.count * panels * kPanel}, ScalarType::Int));
+  const Tensor packed = bytes_for(a, of_b.count * panels * kPanel * padded);
+  const Tensor column_sums = empty_as(a, {of_b.count * panels * kPanel}, false, ScalarType::Int);
   const PackArgs pack_b{m.b.data,
                         static_cast<uint8_t>(m.b.is_signed ? 0 : 0x80),
                         of_b.each,
@@ -92,7 +92,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   std::optional<Tensor> rows;
   if (m.a.is_signed || m.a.step != 1) {
     const Distinct of_a(m.a.matrices);
-    rows = kept(bytes_for(a, of_a.count * m.rows * padded));
+    rows = bytes_for(a, of_a.count * m.rows * padded);
     const PackArgs pack_a{m.a.data,
                           static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0),
                           of_a.each,

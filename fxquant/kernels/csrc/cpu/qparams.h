@@ -47,11 +47,12 @@ struct QParams {
     check_cpu(op, "zero_point", zero_point_);
     scale.reserve(channels);
     zero_point.reserve(channels);
-    visit_numbers(op, "scale", dense(scale_), [&](const auto* values) {
-      for (int64_t c = 0; c < channels; ++c) scale.push_back(real(values[c]));
+    const auto step_of = [](const Tensor& values) { return values.dim() == 0 ? 0 : values.stride(0); };
+    visit_numbers(op, "scale", scale_, [&, step = step_of(scale_)](const auto* values) {
+      for (int64_t c = 0; c < channels; ++c) scale.push_back(real(values[c * step]));
     });
-    visit_numbers(op, "zero_point", dense(zero_point_), [&](const auto* values) {
-      for (int64_t c = 0; c < channels; ++c) zero_point.push_back(integral(op, static_cast<double>(values[c])));
+    visit_numbers(op, "zero_point", zero_point_, [&, step = step_of(zero_point_)](const auto* values) {
+      for (int64_t c = 0; c < channels; ++c) zero_point.push_back(integral(op, static_cast<double>(values[c * step])));
     });
   }
 

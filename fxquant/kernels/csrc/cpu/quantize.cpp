@@ -1,5 +1,6 @@
 #include <torch/csrc/stable/library.h>
 
+#include "../common/memory_format.h"
 #include "launch.h"
 #include "loops/quantize.h"
 #include "qparams.h"
@@ -34,7 +35,7 @@ Tensor quantize_cpu(const Tensor& x_, const Tensor& scale, const Tensor& zero_po
   QParams qparams(kOp, scale, zero_point, axis.has_value() ? x_.size(*axis) : 1);
 
   const bool as_image = channels_last && (!axis.has_value() || *axis == 1) && x_.is_contiguous() && x_.numel() > 0;
-  const Tensor x = channels_last && !as_image ? in_channels_last(x_) : dense(x_);
+  const Tensor x = channels_last && !as_image ? in_order(x_, true) : dense(x_);
   QuantizeArgs args{from, to, x.const_data_ptr(), nullptr, layout_of(x, axis), {}, {}};
   if (!as_image) qparams.lengthen_rows(args.layout);
   const AnyGrids grids(from, qparams, quant_min, quant_max);

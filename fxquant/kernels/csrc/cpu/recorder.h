@@ -2,8 +2,13 @@
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <stdexcept>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "../common/checks.h"
@@ -20,11 +25,48 @@ struct Region {
   int64_t index;  // of an input or an output
 };
 
+// All memory that a recording knows. What was added stays where it is until the recording ends.
+class Regions {
+ public:
+  void add(const Region& added) {
+    if (added.bytes == 0) return;
+    const auto after = regions_.upper_bound(added.begin);
+    if (after != regions_.begin()) {
+      Region& before = std::prev(after)->second;
+      if (before.begin == added.begin) {
+        // what a binding allocated becomes known by its role once it is handed out
+        if (before.bytes != added.bytes || before.role != Role::kTemporary) fail_shared();
+        before = added;
+        return;
+      }
+      if (before.begin + before.bytes > added.begin) fail_shared();
+    }
+    if (after != regions_.end() && after->first < added.begin + added.bytes) fail_shared();
+    regions_.emplace(added.begin, added);
+  }
+
+  // The region in which a pointer lies.
+  const Region* around(const void* pointer) const {
+    const auto* memory = static_cast<const uint8_t*>(pointer);
+    const auto after = regions_.upper_bound(memory);
+    if (after != regions_.begin()) {
+      const Region& region = std::prev(after)->second;
+      if (memory < region.begin + region.bytes) return &region;
+    }
+    throw std::runtime_error("an operator reads or writes memory that its program does not know");
+  }
+
+ private:
+  [[noreturn]] static void fail_shared() { throw std::runtime_error("tensors share memory"); }
+
+  std::map<const uint8_t*, Region> regions_;
+};
+
 // A pointer inside the image.
 struct Slot {
-  int64_t at;             // its own place in the image
-  const void* memory;     // where it points while recording; null: into the image
-  int64_t place;          // then there
+  int64_t at;            // its own place in the image
+  const Region* region;  // into which it points; null: into the image
+  int64_t offset;        // there
 };
 
 // Places in the image of the pointers of a step whose bytes may be looked up in a table at once (then `bytes` is where it
@@ -67,13 +109,16 @@ struct Image {
 // What the `pointers` of an argument struct is called with; it names each pointer of the struct once, as one of these.
 class Pointers {
  public:
-  Pointers(Image& image, const void* base, int64_t place)
-      : image_(image), base_(static_cast<const uint8_t*>(base)), place_(place) {}
+  Pointers(Image& image, const Regions& regions, const void* base, int64_t place)
+      : image_(image), regions_(regions), base_(static_cast<const uint8_t*>(base)), place_(place) {}
 
   // To memory of a tensor.
   template <typename T>
   void tensor(T* const& field) {
-    if (field != nullptr) image_.slots.push_back({place_of(&field), field, 0});
+    if (field == nullptr) return;
+    const Region* region = regions_.around(field);
+    const auto* memory = static_cast<const uint8_t*>(static_cast<const void*>(field));
+    image_.slots.push_back({place_of(&field), region, memory - region->begin});
   }
   // To an array of the binding, which is gone after the call; it holds no pointers.
   template <typename T>
@@ -86,7 +131,7 @@ class Pointers {
     const int64_t place = image_.append(field, count);
     image_.slots.push_back({place_of(&field), nullptr, place});
     for (int64_t i = 0; i < count; ++i) {
-      Pointers inner(image_, field + i, place + i * static_cast<int64_t>(sizeof(T)));
+      Pointers inner(image_, regions_, field + i, place + i * static_cast<int64_t>(sizeof(T)));
       field[i].pointers(inner);
     }
   }
@@ -95,6 +140,7 @@ class Pointers {
   int64_t place_of(const void* field) const { return place_ + (static_cast<const uint8_t*>(field) - base_); }
 
   Image& image_;
+  const Regions& regions_;
   const uint8_t* base_;
   int64_t place_;
 };
@@ -114,11 +160,12 @@ struct IsLookedUp<Args, std::void_t<decltype(std::declval<const Args&>().is_look
 
 class Recorder {
  public:
+  // Throws where a pointer leads to memory that is not known: whoever made that has let a program miss it.
   template <typename Args>
   void add(const Args& args, int64_t tasks, int64_t grain, void (*loop)(const Args&, int64_t, int64_t, void*),
            int64_t scratch) {
     const int64_t place = image.append(&args, 1);
-    Pointers pointers(image, &args, place);
+    Pointers pointers(image, regions, &args, place);
     args.pointers(pointers);
     Lookup lookup;
     const auto place_of = [&](const void* field) {
@@ -136,18 +183,23 @@ class Recorder {
     steps.push_back({call<Args>, reinterpret_cast<void (*)()>(loop), place, tasks, grain, scratch, lookup});
   }
 
-  // Nothing else is to be allocated where x lies until the recording ends.
-  void keep(const torch::stable::Tensor& x) { temporaries_.push_back(x); }
-
-  std::vector<Region> temporaries() const {
-    std::vector<Region> regions;
-    for (const torch::stable::Tensor& x : temporaries_) {
-      const int64_t bytes = x.numel() * x.element_size();
-      regions.push_back({static_cast<const uint8_t*>(x.const_data_ptr()), bytes, Role::kTemporary, 0});
-    }
-    return regions;
+  // Nothing else is to be allocated where x, a dense tensor, lies until the recording ends.
+  void keep(const torch::stable::Tensor& x) {
+    kept_.push_back(x);
+    const int64_t bytes = x.numel() * x.element_size();
+    regions.add({static_cast<const uint8_t*>(x.const_data_ptr()), bytes, Role::kTemporary, 0});
   }
 
+  // Forgets the steps from `count` on.
+  void forget(int64_t count) {
+    if (count >= static_cast<int64_t>(steps.size())) return;
+    const int64_t place = steps[count].args;
+    while (!image.slots.empty() && image.slots.back().at >= place) image.slots.pop_back();
+    image.bytes.resize(place);
+    steps.resize(count);
+  }
+
+  Regions regions;
   Image image;
   std::vector<Step> steps;
 
@@ -158,7 +210,7 @@ class Recorder {
                                                                            scratch);
   }
 
-  std::vector<torch::stable::Tensor> temporaries_;
+  std::vector<torch::stable::Tensor> kept_;
 };
 
 // That of this thread; null where nothing is recorded.
