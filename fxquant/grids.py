@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.checks import listing
@@ -28,6 +28,16 @@ def make_observers(plan: QuantPlan) -> nn.ModuleDict:
         elif isinstance(policy, Means):
             observers._modules[ref.name] = ChannelMeans(policy.axis)
     return observers.apply(disable_fake_quant)  # calibration measures the float model
+
+
+def means_of(plan: QuantPlan, observers: Mapping[str, Any]) -> dict[TensorRef, Tensor]:
+    """What was measured to correct biases with: float64 [C] each."""
+    found: dict[TensorRef, Tensor] = {}
+    for ref, policy in plan.policies.items():
+        observer = observers[ref.name] if isinstance(policy, Means) else None
+        if observer is not None and (means := observer.means()) is not None:
+            found[ref] = means
+    return found
 
 
 def grids_of(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.checks import check_model, listing, not_prepared
@@ -16,7 +16,9 @@ from fxquant.fake_quantize.base import FakeQuantizeBase, disable_observer, obser
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.graph.edit import order_alike
 from fxquant.graph.query import follow
+from fxquant.graph.tracing import copy_of
 from fxquant.nn.frozen import freeze_bn_stats
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.manager import PassManager
@@ -28,6 +30,10 @@ from fxquant.quantizer import Quantizer
 from fxquant.settings import read_settings
 from fxquant.spec import QParams, TensorRef
 from fxquant.statistics.collected import Statistics
+
+
+class _TrainingQuantizer(Quantizer):
+    trains = True
 
 
 def prepare_qat(
@@ -47,7 +53,9 @@ def prepare_qat(
     value goes through a fake-quantize module as ``qconfig`` makes it (an observer gets a ``FakeQuantize`` around it).
     The weight before a batch norm is quantized as it will be when the batch norm is folded into it, and trained as it
     is: ``bn(conv(x, fake_quantize(w * f) / f))``, with ``f = gamma / sqrt(running_var + eps)``, 1 where below 1e-12.
-    Parameters that this graph does not hold, as those of heads that only training uses, are named in a warning.
+    A weight that ``forward`` computes (``w * mask``, ``w + a @ b``, a parametrization, a part of a parameter) is
+    computed in each call, and rounded behind that; ``convert`` takes the value that it has then. Parameters that this
+    graph does not hold, as those of heads that only training uses, are named in a warning.
 
     Args:
         model: The float model, in the mode in which training goes on; each module keeps its own.
@@ -70,8 +78,8 @@ def prepare_qat(
         ['0.weight', '0.bias', '1.weight', '1.bias']
     """
     check_model(model)
-    preparation = Quantizer(
-        copy.deepcopy(model).eval(),
+    preparation = _TrainingQuantizer(
+        copy_of(model).eval(),
         example_inputs,
         get_default_qat_qconfig_mapping(backend) if qconfig is None else qconfig,
         example_kwargs=example_kwargs,
@@ -93,7 +101,10 @@ def prepare_qat(
     trainable.quant_plan, trainable.snapshots = ctx.plan, preparation.snapshots
     modes = {name: module.training for name, module in model.named_modules()}
     for name, module in trainable.named_modules():
-        module.training = modes.get(name, model.training)
+        while name not in modes:  # what passes have made follows what it is in
+            name = name.rpartition(".")[0]
+        module.training = modes[name]
+    order_alike(trainable, model)
     _warn_of_left_out(model, trainable)
     return trainable
 
@@ -114,8 +125,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     quantizer.weight_layers = _layers_of_own_integers(trained, preparation.plan)
     ctx = quantizer.context(preparation.plan)
     manager = PassManager(FROM_TRAINING, instruments_for(read_settings()), first=len(preparation.snapshots))
-    quantizer.graph_module = manager.run(copy.deepcopy(trained), ctx)
-    quantizer.graph_module.eval()
+    quantizer.graph_module = manager.run(copy.deepcopy(trained).eval(), ctx)  # so that no norm goes on iterating
     del quantizer.graph_module.preparation
     quantizer.snapshots += manager.snapshots
     return quantizer
@@ -166,25 +176,18 @@ class TrainingSchedule:
 
 def _warn_of_left_out(model: nn.Module, trainable: nn.Module) -> None:
     """Name the parameters that trained before, and no longer do."""
-    before, kept = dict(model.named_parameters()), dict(trainable.named_parameters())
-    moved = [parameter for name, parameter in kept.items() if name not in before]
-    left_out = [
-        name
-        for name, parameter in before.items()
-        if parameter.requires_grad and name not in kept and not any(_holds(parameter, other) for other in moved)
-    ]
+    kept = {name for name, _ in trainable.named_parameters(remove_duplicate=False)}
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad:
+            names.setdefault(id(parameter), []).append(name)
+    left_out = [tied[0] for tied in names.values() if kept.isdisjoint(tied)]
     if left_out:
         warn(
             "parameters of the model are not in the graph of evaluation mode, and will not be trained",
             got=listing(left_out),
-            hint="heads that only training runs are left out; remove_parametrizations keeps a weight",
+            hint="heads that only training runs are left out; what forward makes a number (by item()) is fixed",
         )
-
-
-def _holds(parameter: Tensor, other: Tensor) -> bool:
-    """Whether ``other`` is the whole parameter, or a third of it: an attention has three layers in one."""
-    parts = (parameter, *parameter.chunk(3)) if parameter.dim() else (parameter,)
-    return any(part.shape == other.shape and torch.equal(part, other) for part in parts)
 
 
 def _fake_quants(gm: GraphModule, homes: Mapping[TensorRef, str]) -> Iterator[tuple[TensorRef, Any]]:

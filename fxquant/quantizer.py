@@ -7,7 +7,7 @@ import html
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.inputs import bind, example_tuple
 from fxquant.graph.query import follow, nodes_by_name
 from fxquant.graph.tracing import trace
-from fxquant.grids import grids_of, make_observers, observers_by_node
+from fxquant.grids import grids_of, make_observers, means_of, observers_by_node
 from fxquant.mutation import Weights
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.parity import Parity, measure_parity, plan_of
@@ -61,7 +61,7 @@ from fxquant.plan import QuantPlan, Rejection
 from fxquant.qconfig import QConfig, QConfigMapping
 from fxquant.registry import did_you_mean
 from fxquant.settings import read_settings
-from fxquant.spec import Means, Observed, QParams, TensorRef
+from fxquant.spec import Observed, QParams, TensorRef
 from fxquant.statistics.collected import Statistics
 from fxquant.statistics.places import places_of
 from fxquant.statistics.problems import find_problems, warn_of_problems
@@ -100,6 +100,9 @@ class Quantizer:
         UnknownNameError: no backend has that name, or ``leaf_modules`` names what does not exist.
     """
 
+    trains: ClassVar[bool] = False
+    """Whether the float graph is to be trained: then what it computes of parameters stays computed."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -128,6 +131,7 @@ class Quantizer:
             leaf_modules=leaves,
             leaf_types=module_types(self.patterns),
             keep_untraceable=not strict,
+            trains=self.trains,
         )
         unused = unused_rules(gm, self.config)
         ctx = self.context(QuantPlan())
@@ -343,18 +347,11 @@ class Quantizer:
             input_observer=self._input_observer,
             handlers=getattr(self, "handlers", {}),
             weight_layers=dict(getattr(self, "weight_layers", {})),
-            means=self._means(plan),
+            means=means_of(plan, getattr(self, "observers", {})),
             example_args=self.example_args,
             example_kwargs=self.example_kwargs,
+            trains=self.trains,
         )
-
-    def _means(self, plan: QuantPlan) -> dict[TensorRef, Tensor]:
-        found: dict[TensorRef, Tensor] = {}
-        for ref, policy in plan.policies.items():
-            observer: Any = self.observers[ref.name] if isinstance(policy, Means) else None
-            if observer is not None and (means := observer.means()) is not None:
-                found[ref] = means
-        return found
 
     def _make_handlers(self) -> dict[str, Any]:
         kinds = {pattern.name: pattern.handler for pattern in self.patterns if pattern.handler is not None}

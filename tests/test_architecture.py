@@ -121,6 +121,13 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "analysis/suspects.py",
         "analysis/weights.py",
     ),
+    # Weights that are computed: into training and back, by models.
+    "test_computed_weights.py": (
+        "graph/computed.py",
+        "nn/computed.py",
+        "passes/compute_tensors.py",
+        "passes/fold_tensors.py",
+    ),
     # Into training and back is one way.
     "test_qat.py": ("passes/insert_training_fake_quant.py", "passes/take_fake_quant_out.py"),
 }

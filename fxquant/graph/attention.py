@@ -11,10 +11,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx import Node
+from torch.fx import GraphModule, Node
+from torch.nn.utils import parametrize
 
+from fxquant.graph.computed import Aside, ComputedLayer
 from fxquant.graph.emit import Emitter
-from fxquant.graph.query import CALLED, TensorInfo, module_of, value_of
+from fxquant.graph.query import CALLED, MADE_OF, TensorInfo, module_of, value_of
 
 INPUT_LAYERS = ("q_proj", "k_proj", "v_proj")
 LAYERS = (*INPUT_LAYERS, "out_proj")
@@ -118,20 +120,44 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return layer
 
 
-def emit_multihead(call: AttentionCall, emit: Emitter, path: str, *, whole_product: bool) -> tuple[Node, Node | None]:
+def sources_of_layers(gm: GraphModule, path: str, module: Any, aside: Aside) -> dict[str, ComputedLayer]:
+    """Which part of which parameter of an ``nn.MultiheadAttention`` each of its layers has, where it is not its own."""
+    found: dict[str, ComputedLayer] = {}
+    whole = None if module.in_proj_weight is None else aside.attribute(gm, path, "in_proj_weight")
+    biases = None if module.in_proj_bias is None else aside.attribute(gm, path, "in_proj_bias")
+    for i, name in enumerate(INPUT_LAYERS):
+        part = slice(i * module.embed_dim, (i + 1) * module.embed_dim)
+        own = aside.attribute(gm, path, f"{name}_weight") if whole is None else aside.item(whole, part)
+        bias = {} if biases is None else {"bias": aside.item(biases, part)}
+        found[name] = ComputedLayer({"weight": own, **bias}, "")
+    inside = f"{path}.out_proj"
+    computed = {
+        name: aside.attribute(gm, inside, name)
+        for name in ("weight", "bias")
+        if parametrize.is_parametrized(module.out_proj, name)
+    }
+    return {**found, "out_proj": ComputedLayer(computed, "")} if computed else found
+
+
+def emit_multihead(
+    call: AttentionCall, emit: Emitter, path: str, *, whole_product: bool, trains: bool = False
+) -> tuple[Node, Node | None]:
     """Write the operators of one call.
 
     Args:
         path: Where the module lies.
         whole_product: Leave the middle part one ``F.scaled_dot_product_attention``, where nothing reads the weights.
+        trains: The layers are to be given their parts of the parameters, which stay as they are.
 
     Returns:
         The two items of the module's result; None in place of the weights where nothing reads them.
     """
+    aside = Aside() if trains else None
+    computed = {} if aside is None else sources_of_layers(emit.gm, path, call.module, aside)
     if not _has_layers(call.module):
         give_layers(call.module)
     projected = [
-        _apply(emit, f"{path}.{name}", source)
+        _apply(emit, f"{path}.{name}", source, computed.get(name))
         for name, source in zip(INPUT_LAYERS, (call.query, call.key, call.value), strict=True)
     ]
     shape = (call.module.num_heads, call.module.head_dim)
@@ -147,17 +173,18 @@ def emit_multihead(call: AttentionCall, emit: Emitter, path: str, *, whole_produ
             weights = emit.module(f"{path}.{DROPOUT}", weights, value=_info(weights))
         context = emit.function(torch.matmul, weights, value)
     merged = emit.function(torch.flatten, _heads_last(call, emit, context), -2, -1)
-    out = _apply(emit, f"{path}.out_proj", merged)
+    out = _apply(emit, f"{path}.out_proj", merged, computed.get("out_proj"))
     if weights is not None and call.wants_weights:
         return out, emit.method("mean", weights, -3) if call.average else weights
     return out, None
 
 
-def _apply(emit: Emitter, path: str, x: Node) -> Node:
+def _apply(emit: Emitter, path: str, x: Node, computed: ComputedLayer | None) -> Node:
     layer: Any = emit.gm.get_submodule(path)
     info = _info(x)
     value = replace(info, shape=(*info.shape[:-1], layer.weight.shape[0]), contiguous=True)
-    return emit.module(path, x, value=value, meta={CALLED: (path, type(layer))})
+    meta: dict[str, Any] = {CALLED: (path, type(layer))}
+    return emit.module(path, x, value=value, meta=meta if computed is None else meta | {MADE_OF: computed})
 
 
 def _heads_first(call: AttentionCall, emit: Emitter, x: Node) -> Node:

@@ -9,7 +9,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
-from fxquant.graph.query import reason_of
+from fxquant.graph.computed import computes_tensor
+from fxquant.graph.query import module_of, reason_of
 
 
 class NotConstantError(Exception):
@@ -19,7 +20,8 @@ class NotConstantError(Exception):
 class Constants:
     """Computes, once each, the values that come of parameters, buffers and numbers alone.
 
-    A parameter or buffer that the graph changes in place is none, nor is what random numbers or modules make.
+    A parameter or buffer that the graph changes in place is none, nor is what random numbers make, or modules other
+    than those that compute weights.
     """
 
     def __init__(self, gm: GraphModule) -> None:
@@ -55,13 +57,16 @@ class Constants:
             if node.target in self._changed:
                 raise NotConstantError
             return _attribute(self._gm, str(node.target))
-        if node.op not in ("call_function", "call_method"):
+        if node.op not in ("call_function", "call_method") and not computes_tensor(node):
             raise NotConstantError
         args, kwargs = self.value(node.args), self.value(node.kwargs)
-        function: Any = node.target if node.op == "call_function" else getattr(args[0], str(node.target))
+        if node.op == "call_method":
+            function: Any = getattr(args[0], str(node.target))
+        else:
+            function = module_of(node) if node.op == "call_module" else node.target
         with torch.no_grad(), torch.random.fork_rng(devices=()):
             before = torch.random.get_rng_state()
-            value = function(*(args if node.op == "call_function" else args[1:]), **kwargs)
+            value = function(*(args[1:] if node.op == "call_method" else args), **kwargs)
             if not torch.equal(before, torch.random.get_rng_state()):
                 raise NotConstantError
         return value

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.graph.guards import GUARDS
-from fxquant.graph.query import INPLACE, WRAPPED, module_path
+from fxquant.graph.query import INPLACE, MADE_OF, WRAPPED, module_path
 
 
 def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: Iterable[Node] = ()) -> str:
@@ -52,12 +52,17 @@ def _exists(gm: GraphModule, target: str) -> bool:
 
 
 def vacate(gm: GraphModule, path: str) -> bool:
-    """Remove the parameter, buffer or module at ``path``, unless something calls it, holds it, or reads from there."""
+    """Remove what parameter, buffer or module is at ``path``, unless something calls it, holds it, or reads from there.
+
+    Returns:
+        Whether the place is free now.
+    """
     for node in gm.graph.nodes:
         if node.op in ("call_module", "get_attr") and _overlap(str(node.target), path):
             return False
-    parent, _, name = path.rpartition(".")
-    delattr(gm.get_submodule(parent), name)
+    if _exists(gm, path):
+        parent, _, name = path.rpartition(".")
+        delattr(gm.get_submodule(parent), name)
     return True
 
 
@@ -79,7 +84,7 @@ def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:
     graph, readers = node.graph, tuple(users)
     with graph.inserting_after(_end_of_inputs(node)):
         call = graph.create_node("call_module", target, (node,), name=target.replace(".", "_"))
-    call.meta = {key: value for key, value in node.meta.items() if key != INPLACE}
+    call.meta = {key: value for key, value in node.meta.items() if key not in (MADE_OF, INPLACE)}
     for user in readers:
         user.replace_input_with(node, call)
     return call
@@ -140,6 +145,19 @@ def positions(graph: Graph) -> dict[Node, int]:
 def redirect_later_reads(node: Node, new: Node, order: Mapping[Node, int]) -> None:
     """Let everything that reads ``node`` after ``new`` read ``new`` instead."""
     node.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new], propagate_meta=False)
+
+
+def order_alike(module: nn.Module, like: nn.Module) -> None:
+    """Let parameters, buffers and modules stand in the order of those of the same names in ``like``, others behind."""
+    others = dict(like.named_modules(remove_duplicate=False))
+    for path, own in module.named_modules(remove_duplicate=False):
+        if path in others:
+            for kind in ("_parameters", "_buffers", "_modules"):
+                found, order = getattr(own, kind), list(getattr(others[path], kind))
+                names = [name for name in order if name in found] + [name for name in found if name not in order]
+                items = {name: found[name] for name in names}
+                found.clear()
+                found.update(items)
 
 
 def keep_children_only(gm: GraphModule, path: str) -> None:

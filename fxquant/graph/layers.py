@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,14 @@ class Layer:
     """Parameters that the module holds; it is named after the first of them."""
     build: Callable[[Tensors, Arguments, int], nn.Module | None]
     """Makes the module of its tensors, the other arguments, and the rank of the input; None where none computes it."""
+    views: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = field(default_factory=dict)
+    """Parameter of the module -> (the function's tensor, what makes the one of the other), where they are not one."""
+
+    def sources(self, given: Mapping[str, Any]) -> dict[str, tuple[Any, Callable[[Tensor], Tensor] | None]]:
+        """Parameter of the module -> (what stands for the function's tensor, what makes the parameter of it)."""
+        viewed = {argument for argument, _ in self.views.values()}
+        own: dict[str, Any] = {name: (source, None) for name, source in given.items() if name not in viewed}
+        return own | {name: (given[argument], view) for name, (argument, view) in self.views.items()}
 
 
 def _with_tensors(layer: nn.Module, tensors: Tensors) -> nn.Module:
@@ -112,8 +120,8 @@ _WEIGHT_AND_BIAS = ("weight", "bias")
 
 LAYERS: dict[Any, Layer] = {
     F.linear: Layer((nn.Linear,), _WEIGHT_AND_BIAS, _linear),
-    torch.matmul: Layer((), ("other",), _product),
-    torch.mm: Layer((), ("mat2",), _product),
+    torch.matmul: Layer((), ("other",), _product, {"weight": ("other", torch.t)}),
+    torch.mm: Layer((), ("mat2",), _product, {"weight": ("mat2", torch.t)}),
     F.conv1d: Layer((nn.Conv1d,), _WEIGHT_AND_BIAS, _conv(nn.Conv1d)),
     F.conv2d: Layer((nn.Conv2d,), _WEIGHT_AND_BIAS, _conv(nn.Conv2d)),
     F.conv3d: Layer((nn.Conv3d,), _WEIGHT_AND_BIAS, _conv(nn.Conv3d)),
@@ -121,7 +129,7 @@ LAYERS: dict[Any, Layer] = {
     F.conv_transpose2d: Layer((nn.ConvTranspose2d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose2d)),
     F.conv_transpose3d: Layer((nn.ConvTranspose3d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose3d)),
     F.embedding: Layer((nn.Embedding,), ("weight",), _embedding),
-    F.prelu: Layer((nn.PReLU,), ("weight",), _prelu),
+    F.prelu: Layer((nn.PReLU,), ("weight",), _prelu, {"weight": ("weight", torch.flatten)}),
     F.layer_norm: Layer((nn.LayerNorm,), _WEIGHT_AND_BIAS, _layer_norm),
     F.batch_norm: Layer(
         (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),

@@ -33,6 +33,8 @@ REGULARIZER = "fxquant_regularizer"
 """Key of ``node.meta``: (function, its other arguments by name) of what drops values while training, now idle."""
 ONLY_IN_TRAINING = "fxquant_only_in_training"
 """Key of ``node.meta``: True where a module or function of the user's gives its input back in evaluation mode alone."""
+MADE_OF = "fxquant_made_of"
+"""Key of ``node.meta``: how what training changes is computed, in place of its value (``graph.computed``)."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 
@@ -74,6 +76,17 @@ def info_of(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): info_of(item) for key, item in value.items()}
     return type(value)
+
+
+def described(argument: Any) -> Any:
+    """What is known of a structure of nodes."""
+    if isinstance(argument, Node):
+        return argument.meta.get(VALUE)
+    if isinstance(argument, (tuple, list)):
+        return tuple(described(item) for item in argument)
+    if isinstance(argument, dict):
+        return {str(key): described(item) for key, item in argument.items()}
+    return type(argument)
 
 
 def only_device(module: nn.Module) -> torch.device | None:

@@ -26,6 +26,8 @@ from fxquant.graph.attributes import (
     is_made_of_sizes,
     no_traced_attributes,
 )
+from fxquant.graph.baking import is_opened
+from fxquant.graph.computed import TensorComputation
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.failures import not_running
@@ -35,7 +37,7 @@ from fxquant.graph.idle import asks_for_training, gave_back, last_of, note_idle
 from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
 from fxquant.graph.made import MadeTensors, TracedFactories
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
-from fxquant.graph.query import REASON, VALUE, canonical_type, info_of
+from fxquant.graph.query import REASON, VALUE, canonical_type, described, info_of
 from fxquant.graph.shapes import unchanged_state
 from fxquant.graph.state import changes_in_place, store_at_the_end
 from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
@@ -100,8 +102,10 @@ class QuantTracer(Tracer):
         """Whether the call of ``m`` becomes one node."""
         if module_qualified_name in self._leaf_names or isinstance(m, self._leaf_classes):
             return True
-        if type(m) in self._leaf_types:
+        if type(m) in self._leaf_types or isinstance(m, TensorComputation):
             return True
+        if is_opened(m):
+            return False
         kind = canonical_type(m)
         if kind is not None:
             return not issubclass(kind, (nn.Sequential, *TRANSFORMERS))
@@ -234,7 +238,7 @@ class QuantTracer(Tracer):
         if self._bound is not None and node.op == "get_attr":
             node.meta[VALUE] = info_of(self._attribute(str(node.target)))
         elif self._bound is not None and node.op == "output":
-            node.meta[VALUE] = _described(node.args[0])
+            node.meta[VALUE] = described(node.args[0])
         return node
 
     def _attribute(self, target: str) -> Any:
@@ -365,14 +369,3 @@ class QuantTracer(Tracer):
             if not held and not node.users:
                 self._answered = {key for key in self._answered if key[0] is not node}
                 self.graph.erase_node(node)
-
-
-def _described(argument: Any) -> Any:
-    """What is known of a structure of nodes."""
-    if isinstance(argument, Node):
-        return argument.meta.get(VALUE)
-    if isinstance(argument, (tuple, list)):
-        return tuple(_described(item) for item in argument)
-    if isinstance(argument, dict):
-        return {str(key): _described(item) for key, item in argument.items()}
-    return type(argument)

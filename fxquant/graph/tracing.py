@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn.utils import parametrize
 
 from fxquant.errors import InputError, TracingError, UnknownNameError
-from fxquant.graph.baking import bake_weights
+from fxquant.graph.baking import bake_weights, weights_by_modules
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
@@ -41,6 +43,7 @@ def trace(
     leaf_modules: LeafModules = (),
     leaf_types: Sequence[type[nn.Module]] = (),
     keep_untraceable: bool = False,
+    trains: bool = False,
 ) -> GraphModule:
     """Trace a copy of ``model``, run the example through it once, and record what is known of every value.
 
@@ -53,7 +56,8 @@ def trace(
     so is a tensor attribute, which becomes a buffer outside of the state dict. Other attributes that it changes make it
     untraceable, unless a second call does the same as the first: then they are what they were before the first.
     Functions that ``torch.fx.wrap`` names are traced through.
-    Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value.
+    Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value, unless
+    the graph is to train: then it computes them, and layers of ``torch.nn`` with such weights become functions.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
 
     Args:
@@ -63,6 +67,7 @@ def trace(
         leaf_modules: Types (subclasses too) or qualified names kept whole and in float.
         leaf_types: Types (no subclasses) that patterns name: kept whole.
         keep_untraceable: Keep the smallest submodules that cannot be traced whole and in float, with a warning.
+        trains: Whether the graph is to be trained.
 
     Returns:
         A GraphModule with the name of the model's class. ``node.meta`` holds what ``graph.query`` asks for.
@@ -77,16 +82,18 @@ def trace(
     bound = bind_example(model, example_args, kwargs)
     _check_leaf_modules(model, leaf_modules)
     own = copy_of(model)
-    bake_weights(own)
+    if not trains:
+        bake_weights(own)
     kept: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
         gm = own
     else:
-        graph, kept = trace_what_can_be(
-            lambda paths, factories: QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories),
-            own,
-            keep_untraceable=keep_untraceable,
-        )
+        with weights_by_modules(own) if trains else nullcontext():
+            graph, kept = trace_what_can_be(
+                lambda paths, factories: QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories),
+                own,
+                keep_untraceable=keep_untraceable,
+            )
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
     _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})
@@ -184,7 +191,7 @@ def _carry_over(model: nn.Module, gm: GraphModule) -> None:
         # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
         if name not in gm._buffers and not name.startswith("_tensor_constant"):
             vars(gm).setdefault(name, value)
-    vars(gm)[USERS_CLASS] = UsersClass(type(model))
+    vars(gm)[USERS_CLASS] = UsersClass(parametrize.type_before_parametrizations(model))
     vars(gm)[BESIDE] = modules_beside(model, gm)
     for name in _ROOT_HOOKS:
         if name in vars(model):

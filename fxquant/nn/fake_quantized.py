@@ -17,6 +17,7 @@ from fxquant.fake_quantize.grid import from_integers, to_integers
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
 from fxquant.graph.query import canonical_type
+from fxquant.nn.computed import WithTensors
 from fxquant.nn.folding import along_outputs
 from fxquant.nn.recompute import made_anew
 from fxquant.observers.base import cast_dtype, keeping_dtype
@@ -26,17 +27,11 @@ FLOAT_BIAS = "float_bias"
 """Buffer of a layer whose bias makes up for its rounded weight: the bias that it had before. Not part of the state."""
 
 
-class WithWeight:
+class WithWeight(WithTensors):
     """A layer as its own ``forward`` sees it, with another weight, and another bias where one is given."""
 
     def __init__(self, layer: nn.Module, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.layer = layer
-        self.weight = weight
-        if bias is not None:
-            self.bias = bias
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.layer, name)
+        super().__init__(layer, {"weight": weight} if bias is None else {"weight": weight, "bias": bias})
 
 
 class WeightOnGrid(nn.Module):
@@ -56,28 +51,37 @@ class WeightOnGrid(nn.Module):
 class FakeQuantizedWeight(WeightOnGrid):
     """``weight`` is a trainable float parameter, and goes through ``weight_fake_quant`` in each forward.
 
-    Where a batch norm follows that will be folded into the weight, ``forward`` takes its ``factor``: the weight is then
-    quantized as it will be, times the factor, and divided by it again.
+    ``forward`` takes ``weight`` and ``bias`` where these are computed of parameters that lie elsewhere; then the layer
+    holds none. Where a batch norm follows that will be folded into the weight, ``forward`` takes its ``factor``: the
+    weight is then quantized as it will be, times the factor, and divided by it again.
     """
 
     weight_fake_quant: nn.Module
     output_axis: int
     """Dimension of the weight that counts the output channels."""
 
-    def forward(self, input: Tensor, *args: Any, factor: Tensor | None = None, **kwargs: Any) -> Tensor:
-        fake_quant, weight = self.weight_fake_quant, self.weight
+    def forward(
+        self,
+        input: Tensor,
+        *args: Any,
+        factor: Tensor | None = None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        fake_quant, weight = self.weight_fake_quant, self.weight if weight is None else weight
         if isinstance(fake_quant, FakeQuantize) and fake_quant.rounds_plainly(factor, self.output_axis):
             rounding = fake_quant.rounding_of(weight, factor)
             rounded = rounding(weight, factor)
             kept, kept_factor = weight.detach(), None if factor is None else factor.detach()
             with made_anew(rounded, weight, lambda: rounding(kept, kept_factor)):
-                return self.torch_class.forward(WithWeight(self, rounded), input, *args, **kwargs)
+                return self.torch_class.forward(WithWeight(self, rounded, bias), input, *args, **kwargs)
         if factor is None:
             rounded = fake_quant(weight)
         else:
-            along = along_outputs(factor, self, self.output_axis).to(weight.dtype)
+            along = along_outputs(factor, WithWeight(self, weight), self.output_axis).to(weight.dtype)
             rounded = fake_quant(weight * along) / along
-        return self.torch_class.forward(WithWeight(self, rounded), input, *args, **kwargs)
+        return self.torch_class.forward(WithWeight(self, rounded, bias), input, *args, **kwargs)
 
     def unrounded(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """What the float layer gives: the weight as it is, and the bias that it had before it was corrected."""

@@ -35,6 +35,8 @@ class PassContext:
     """What was observed for the policies of kind ``Means``: float64 [C]."""
     example_args: tuple[Any, ...] = ()
     example_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    trains: bool = False
+    """True: parameters go on learning, so what is computed of them must stay computed."""
     _by_name: dict[str, Pattern] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

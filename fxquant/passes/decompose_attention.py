@@ -28,7 +28,7 @@ def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
     multihead = [node for node in gm.graph.nodes if _is_multihead(node)]
     for node in multihead:
         _take_multihead_apart(gm, node, decisions[node].rule, ctx)
-    for path in dict.fromkeys(str(node.target) for node in multihead):
+    for path in dict.fromkeys(str(node.target) for node in multihead if not ctx.trains):
         keep_children_only(gm, path)
     decisions = decide(gm, ctx.config)
     for node in [node for node in gm.graph.nodes if node.target is F.scaled_dot_product_attention]:
@@ -54,7 +54,9 @@ def _take_multihead_apart(gm: GraphModule, node: Node, rule: Rule, ctx: PassCont
     if isinstance(call, str):
         node.meta[REASON] = call
         return
-    parts = emit_multihead(call, Emitter(gm, node, {WHOLE: whole}), path, whole_product=not of_products)
+    parts = emit_multihead(
+        call, Emitter(gm, node, {WHOLE: whole}), path, whole_product=not of_products, trains=ctx.trains
+    )
     for user in list(node.users):
         item = picked_item(user)
         if item is None:

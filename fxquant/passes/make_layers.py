@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,11 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.canonical import operator_of
+from fxquant.graph.computed import Aside, ComputedLayer, attributes_read, computed_parameter, computes_tensor
 from fxquant.graph.constants import Constants, NotConstantError
 from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
 from fxquant.graph.layers import LAYERS
-from fxquant.graph.query import CALLED, WEIGHT, WRITTEN, qualified_name, reason_of, value_of
+from fxquant.graph.query import CALLED, MADE_OF, WEIGHT, WRITTEN, qualified_name, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import own_targets
 
@@ -28,8 +29,21 @@ class _Call:
     layer: nn.Module
     sources: tuple[Any, ...]
     """What the call read its tensors from."""
-    origin: Node
-    """Where the first of them lies, or what makes it: the layer is named after that."""
+    origin: str
+    """Where the first of them lies, or the one parameter that it is made of; empty if there are several."""
+    computed: Mapping[str, Node]
+    """While training: parameter of the layer -> the node aside that computes it."""
+
+    @property
+    def home(self) -> str:
+        """Where the layer goes: where the first tensor stood, or, if it is named alike, where the layer of it stood."""
+        parent, _, name = self.origin.rpartition(".")
+        return parent if parent and (name in self.layer._parameters or name in self.layer._buffers) else self.origin
+
+    @property
+    def keeps_names(self) -> bool:
+        """Whether all tensors of the layer have, at its home, the names that they have now."""
+        return all(node.op == "get_attr" and node.target == f"{self.home}.{n}" for n, node in self.computed.items())
 
 
 @graph_pass(after=("normalize", "decompose_compounds"), keeps_values=True)
@@ -40,21 +54,27 @@ def make_layers(gm: GraphModule, ctx: PassContext) -> GraphModule:
     The layer stands where the weight stood: that of ``block.conv.weight`` at ``block.conv``, that of ``block.kernel``
     at ``block.kernel`` (so it is ``block.kernel.weight`` in a state dict), unless something else reads from there;
     then it is named as the node. Functions that a user's own pattern names stay what they are.
+
+    For training, a layer takes over its parameters only if they keep their names. Else they stay where they are, the
+    layer holds their values while the plan is made, and its calls say how these are computed.
     """
-    calls = list(_calls(gm, own_targets(ctx)))
+    calls = list(_calls(gm, own_targets(ctx), Aside() if ctx.trains else None))
     for call in calls:  # all before the first layer is placed: where nothing reads any more, there is room
         call.node.args = call.node.args[:1]
     read = _attributes(gm)
     erase_unread(gm.graph, (source for call in calls for source in call.sources if isinstance(source, Node)))
     made: dict[tuple[Any, ...], str] = {}
-    for call in calls:
+    left = set(gm.graph.nodes)  # a product of two parameters was part of a weight
+    for call in (call for call in calls if call.node in left):
         call.node.meta |= {CALLED: (qualified_name(call.node), None), WRITTEN: call.node.target}
         if isinstance(weight := call.sources[0], Node) and weight.op == "get_attr":
             call.node.meta[WEIGHT] = str(weight.target)
         if call.key not in made:
-            made[call.key] = _place(gm, call)
+            made[call.key] = _place_trained(gm, call, calls) if ctx.trains else _place(gm, call)
         retarget(call.node, "call_module", made[call.key], call.node.args)
-    for path in read - _attributes(gm):
+        if ctx.trains and made[call.key] != call.home:
+            call.node.meta[MADE_OF] = ComputedLayer(call.computed, call.home)
+    for path in read - _attributes(gm) if not ctx.trains else ():
         vacate(gm, path)
     return gm
 
@@ -63,7 +83,7 @@ def _attributes(gm: GraphModule) -> set[str]:
     return {str(node.target) for node in gm.graph.nodes if node.op == "get_attr"}
 
 
-def _calls(gm: GraphModule, theirs: set[Any]) -> Iterator[_Call]:
+def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_Call]:
     constants = Constants(gm)
     layers: dict[tuple[Any, ...], nn.Module | None] = {}
     for node in gm.graph.nodes:
@@ -85,7 +105,10 @@ def _calls(gm: GraphModule, theirs: set[Any]) -> Iterator[_Call]:
             except NotConstantError:
                 layers[key] = None
         if (layer := layers[key]) is not None:
-            yield _Call(node, key, layer, tuple(sources.values()), _origin(next(iter(sources.values()))))
+            own = row.sources(sources).items() if aside is not None else ()
+            computed = {name: aside.view(one, view) for name, (one, view) in own if aside and isinstance(one, Node)}
+            first = next(iter(sources.values()))
+            yield _Call(node, key, layer, tuple(sources.values()), _origin(first), computed)
 
 
 def _identity(source: Any) -> Any:
@@ -93,20 +116,31 @@ def _identity(source: Any) -> Any:
     return source.target if isinstance(source, Node) and source.op == "get_attr" else source
 
 
-def _origin(source: Node) -> Node:
+def _origin(source: Node) -> str:
     """The parameter that a weight is made of, if nothing else is: of ``self.weight.t()`` it is ``self.weight``."""
     origin = source
-    while len(origin.all_input_nodes) == 1:
+    while len(origin.all_input_nodes) == 1 and not computes_tensor(origin):
         origin = origin.all_input_nodes[0]
-    return origin if origin.op == "get_attr" else source
+    if computes_tensor(origin):
+        return computed_parameter(origin)
+    return str(origin.target) if origin.op == "get_attr" else ""
 
 
 def _place(gm: GraphModule, call: _Call) -> str:
-    source, layer = call.origin, call.layer
-    if source.op == "get_attr":
-        parent, _, name = str(source.target).rpartition(".")
-        home = parent if parent and (name in layer._parameters or name in layer._buffers) else str(source.target)
-        if vacate(gm, home):
-            gm.add_submodule(home, layer)
-            return home
-    return add_module(gm, call.node.name, layer)
+    if call.origin and vacate(gm, call.home):
+        gm.add_submodule(call.home, call.layer)
+        return call.home
+    return add_module(gm, call.node.name, call.layer)
+
+
+def _place_trained(gm: GraphModule, call: _Call, calls: list[_Call]) -> str:
+    if call.origin and call.keeps_names and not _is_read_by_others(call, calls):
+        return _place(gm, call)
+    return add_module(gm, call.node.name, call.layer)
+
+
+def _is_read_by_others(call: _Call, calls: list[_Call]) -> bool:
+    """Whether a parameter that is none of this layer's lies at its home, and another layer is computed of it."""
+    own = {str(node.target) for node in call.computed.values()}
+    read = {path for other in calls for node in other.computed.values() for path in attributes_read(node)}
+    return any(path.startswith(f"{call.home}.") for path in read - own)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from fxquant.passes.annotate import annotate
 from fxquant.passes.base import Pass
 from fxquant.passes.choose_layout import choose_layout
+from fxquant.passes.compute_tensors import compute_tensors
 from fxquant.passes.correct_bias import correct_bias
 from fxquant.passes.decompose_attention import decompose_attention
 from fxquant.passes.decompose_compounds import decompose_compounds
 from fxquant.passes.drop_idle import drop_idle
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 from fxquant.passes.fold_conv_bn import fold_conv_bn
+from fxquant.passes.fold_tensors import fold_tensors
 from fxquant.passes.insert_fake_quant import insert_fake_quant
 from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
 from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
@@ -61,8 +63,8 @@ TO_INT8: Pipeline = (
 CONVERT: dict[str, Pipeline] = {"int8": TO_INT8, "fake_quant": TO_FAKE_QUANT, "reference": TO_REFERENCE}
 """What ``convert(..., to=...)`` runs."""
 
-TO_TRAINING: Pipeline = (insert_training_fake_quant,)
+TO_TRAINING: Pipeline = (insert_training_fake_quant, compute_tensors)
 """What ``prepare_qat`` runs behind ``PREPARE``: nothing is folded, since batch norms go on learning."""
 
-FROM_TRAINING: Pipeline = (take_fake_quant_out,)
+FROM_TRAINING: Pipeline = (take_fake_quant_out, fold_tensors)
 """What ``convert`` runs first on a model that was trained."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.computed import Aside, ComputedValue, attributes_read
 from fxquant.graph.constants import Constants, NotConstantError
 from fxquant.graph.edit import erase_unread, positions, replace_node
-from fxquant.graph.query import is_shape_query
+from fxquant.graph.module import NamedGraphModule
+from fxquant.graph.query import MADE_OF, is_shape_query
+from fxquant.nn.computed import SettledTensor
 from fxquant.passes.base import PassContext, graph_pass
 
 
@@ -20,8 +23,10 @@ from fxquant.passes.base import PassContext, graph_pass
 def settle_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bias = self.bias.clone(); bias[4:8].zero_()`` becomes a buffer that holds the result, and no change in place.
 
-    Only where every read of the values comes after the last change, and nothing but this memory is changed.
+    Only where every read of the values comes after the last change, and nothing but this memory is changed. For
+    training, it is noted how the values are made of parameters and buffers, which may change.
     """
+    aside = Aside()
     roots: dict[Node, Roots] = {}
     for node in gm.graph.nodes:
         roots[node] = roots_of(node, roots)
@@ -35,7 +40,8 @@ def settle_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
             continue
         gone = {made, *changes}
         helpers = {*aliases, *(source for node in gone for source in node.all_input_nodes)} - gone
-        _replace(gm, made, changes, value)
+        made_of = _program(made, aliases, changes, aside) if ctx.trains else None
+        _replace(gm, made, changes, value, made_of)
         erase_unread(gm.graph, helpers)
     return gm
 
@@ -70,11 +76,30 @@ def _settled(made: Node, aliases: Iterable[Node], changes: list[Node], constants
     return env[made].detach()
 
 
-def _replace(gm: GraphModule, made: Node, changes: list[Node], value: Tensor) -> None:
+def _program(made: Node, aliases: Iterable[Node], changes: list[Node], aside: Aside) -> ComputedValue | None:
+    """How the memory is made and changed, as a module of the parameters and buffers that this reads; None of none."""
+    inside = {made, *aliases, *changes}
+    order = positions(made.graph)
+    steps = sorted((node for node in inside if node.op in ("call_function", "call_method")), key=order.__getitem__)
+    read = dict.fromkeys(source for node in steps for source in node.all_input_nodes if source not in steps)
+    graph = Graph()
+    copies = {source: graph.placeholder(source.name) for source in read}
+    for node in steps:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(copies[made])
+    sources = tuple(aside.copy(source) for source in read)
+    if not any(map(attributes_read, sources)):
+        return None
+    return ComputedValue(SettledTensor(NamedGraphModule(nn.Module(), graph)), sources)
+
+
+def _replace(gm: GraphModule, made: Node, changes: list[Node], value: Tensor, made_of: ComputedValue | None) -> None:
     name = f"_settled_{made.name}"
     gm.register_buffer(name, value)
     for node in reversed(changes):
         node.replace_all_uses_with(changed_argument(node))
         gm.graph.erase_node(node)
     with gm.graph.inserting_before(made):
-        replace_node(made, gm.graph.get_attr(name))
+        buffer = gm.graph.get_attr(name)
+    buffer.meta = {} if made_of is None else {MADE_OF: made_of}
+    replace_node(made, buffer)

@@ -1,0 +1,75 @@
+"""Takes out of a trained graph what computes the tensors of layers: the layers hold the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from fxquant.graph.constants import Constants
+from fxquant.graph.edit import erase_unread, vacate
+from fxquant.graph.query import module_of
+from fxquant.nn.computed import HOME, GivenTensors, SettledTensor, with_values
+from fxquant.passes.base import PassContext, graph_pass
+
+
+@graph_pass(after=("take_fake_quant_out",), required=True)
+def fold_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Layers hold the values that their tensors have now, where ``prepare`` would put them."""
+    constants = Constants(gm)
+    read = _attributes(gm)
+    layers = _given(gm)
+    values = {path: constants.value(calls[0].kwargs) for path, calls in layers.items()}
+    settled = {node: constants.value(node) for node in gm.graph.nodes if isinstance(module_of(node), SettledTensor)}
+    gone: list[Node] = []
+    for calls in layers.values():
+        gone += [source for call in calls for source in call.all_input_nodes if source in call.kwargs.values()]
+        for call in calls:
+            call.kwargs = {}
+    erase_unread(gm.graph, gone)
+    for path, calls in layers.items():
+        _hold(gm, path, calls, values[path])
+    for node, value in settled.items():
+        if node in gm.graph.nodes:
+            _settle(gm, node, value)
+    for path in read - _attributes(gm):
+        vacate(gm, path)
+    return gm
+
+
+def _attributes(gm: GraphModule) -> set[str]:
+    return {str(node.target) for node in gm.graph.nodes if node.op == "get_attr"}
+
+
+def _given(gm: GraphModule) -> dict[str, list[Node]]:
+    """Path of a layer whose tensors are given -> its calls."""
+    layers: dict[str, list[Node]] = {}
+    for node in gm.graph.nodes:
+        module = module_of(node)
+        if isinstance(module, GivenTensors) or HOME in getattr(module, "__dict__", {}):
+            layers.setdefault(str(node.target), []).append(node)
+    return layers
+
+
+def _hold(gm: GraphModule, path: str, calls: Iterable[Node], values: dict[str, Tensor]) -> None:
+    layer = with_values(gm.get_submodule(path), values)
+    home = vars(layer).pop(HOME)
+    gm.set_submodule(path, layer)
+    if home and vacate(gm, home):
+        gm.add_submodule(home, layer)
+        for call in calls:
+            call.target = home
+        vacate(gm, path)
+
+
+def _settle(gm: GraphModule, node: Node, value: Tensor) -> None:
+    name = node.name.removesuffix("_computation")
+    gm.register_buffer(name, value)
+    with gm.graph.inserting_before(node):
+        buffer = gm.graph.get_attr(name)
+    buffer.meta = dict(node.meta)
+    sources = node.all_input_nodes
+    node.replace_all_uses_with(buffer, propagate_meta=False)
+    gm.graph.erase_node(node)
+    erase_unread(gm.graph, sources)
