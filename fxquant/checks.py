@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from fxquant.backends.base import SIGNED_WEIGHTS, Backend
 from fxquant.coverage import Coverage
-from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, warn
+from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, listing, warn
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.query import called_module, module_of, nodes_by_name
 from fxquant.graph.tracing import check_unscripted, copy_of
@@ -27,9 +27,6 @@ from fxquant.patterns.pattern import Pattern
 from fxquant.plan import QuantPlan
 from fxquant.qconfig import QConfig, QConfigMapping, UnusedRule
 from fxquant.spec import Observed
-
-LONGEST_LISTING = 20
-"""Lines that a message lists before it says how many more there are."""
 
 RESERVED = (
     "_engine",
@@ -313,9 +310,3 @@ def check_weights(gm: GraphModule, plan: QuantPlan) -> None:
             expected="finite numbers in every layer that is to be quantized",
             hint="a training that diverged leaves such weights; set_module_name(name, None) keeps a layer in float",
         )
-
-
-def listing(lines: Sequence[str]) -> str:
-    """Lines of a message, one below the other, the first twenty."""
-    more = [f"and {len(lines) - LONGEST_LISTING} more"] if len(lines) > LONGEST_LISTING else []
-    return "\n            ".join([*lines[:LONGEST_LISTING], *more])

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,9 @@ import torch
 from torch.fx import Node
 
 _LIBRARY_ROOTS = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, __file__))
+
+LONGEST_LISTING = 20
+"""Lines that a message lists before it says how many more there are."""
 
 
 class FxQuantError(Exception):
@@ -133,6 +136,12 @@ def layout(
 
 def _text(fact: object) -> str | None:
     return None if fact is None else str(fact)
+
+
+def listing(lines: Sequence[str]) -> str:
+    """Lines of a message, one below the other, the first twenty."""
+    more = [f"and {len(lines) - LONGEST_LISTING} more"] if len(lines) > LONGEST_LISTING else []
+    return "\n            ".join([*lines[:LONGEST_LISTING], *more])
 
 
 def describe(node: Node) -> str:

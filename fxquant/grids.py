@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from fxquant.checks import listing
-from fxquant.errors import CalibrationError
+from fxquant.errors import CalibrationError, listing
 from fxquant.fake_quantize.base import disable_fake_quant
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.plan import QuantPlan

@@ -13,8 +13,8 @@ from fxquant.algorithms.memory import Memory
 from fxquant.algorithms.reconstruct import Learning
 from fxquant.algorithms.rounding_layers import Grids, rounding_layers
 from fxquant.calibration import batches
-from fxquant.checks import listing, not_prepared
-from fxquant.errors import InputError, PlanError, UnknownNameError
+from fxquant.checks import not_prepared
+from fxquant.errors import InputError, PlanError, UnknownNameError, listing
 from fxquant.graph.inputs import bind
 from fxquant.parity import plan_of
 from fxquant.plan import QuantPlan

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.checks import listing
-from fxquant.errors import warn
+from fxquant.errors import listing, warn
 
 Checksum = tuple[tuple[int, ...], str, int, int]
 

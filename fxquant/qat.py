@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.checks import check_model, listing, not_prepared
-from fxquant.errors import CalibrationError, warn
+from fxquant.checks import check_model, not_prepared
+from fxquant.errors import CalibrationError, listing, warn
 from fxquant.fake_quantize.base import FakeQuantizeBase, disable_observer, observer_in
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from fxquant.errors import SpecError
 
+_FLOAT32 = torch.finfo(torch.float32)
+
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
@@ -154,8 +156,10 @@ class QParams:
             raise SpecError(f"{name} has the wrong dtype", got=tensor.dtype, expected=dtype)
 
     def scaled(self, factor: float) -> QParams:
-        """The grid on which the same integers stand for ``factor`` times as much; ``factor`` > 0."""
-        return self if factor == 1 else replace(self, scale=self.scale * factor)
+        """The grid on which the same integers stand for ``factor`` times as much, as far as float32 reaches."""
+        if factor == 1:
+            return self
+        return replace(self, scale=(self.scale * factor).clamp(_FLOAT32.smallest_normal, _FLOAT32.max))
 
     def same_grid(self, other: QParams) -> bool:
         """Whether a stored integer means the same number under both."""
@@ -230,7 +234,7 @@ class Dynamic:
     """Each call chooses the grid, from the smallest to the largest value of the tensor that it gets."""
 
     scheme: QScheme
-    eps: float = torch.finfo(torch.float32).eps
+    eps: float = _FLOAT32.smallest_normal
     """Smallest scale, in real units per step."""
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.checks import RESERVED, listing
-from fxquant.errors import FxQuantWarning, InputError, SpecError
+from fxquant.checks import RESERVED
+from fxquant.errors import FxQuantWarning, InputError, SpecError, listing
 
 X = torch.rand(2, 3)
 

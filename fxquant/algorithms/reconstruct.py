@@ -98,6 +98,7 @@ def learn(
     Source:
         arXiv:2004.10568, eq. 21-25.
     """
+    in_real_units = samples.unit**2
     rounding.set_soft_rounding(False)
     at_first = rounding.V.detach().clone()
     before = samples.mean_loss(rounding(weight))
@@ -119,5 +120,5 @@ def learn(
     after = samples.mean_loss(rounding(weight))
     if not after <= before:
         rounding.V.data.copy_(at_first)
-        return before, before
-    return before, after
+        after = before
+    return in_real_units * before, in_real_units * after

@@ -98,7 +98,7 @@ def least_error_scale(weight: Tensor, grid: QParams) -> Tensor:
 
 def _errors(weight: Tensor, scale: Tensor, grid: QParams) -> Tensor:
     """Of each scale."""
-    error = (fake_quantize(weight, scale, grid.zero_point, grid.scheme) - weight).float().square()
+    error = (fake_quantize(weight, scale, grid.zero_point, grid.scheme) - weight).double().square()  # of any magnitude
     if grid.scheme.axis is None:
         return error.sum().reshape(1)
     values, kept = split_groups(error, grid.scheme)

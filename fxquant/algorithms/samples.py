@@ -78,7 +78,16 @@ class UnitNodes:
 
 
 class Samples(ABC):
-    """Pairs of what a unit reads and what it should give."""
+    """Pairs of what a unit reads and what it should give.
+
+    Args:
+        targets: What the float model gives, of each batch.
+    """
+
+    def __init__(self, targets: Sequence[Tensor]) -> None:
+        largest = max((float(target.abs().amax().nan_to_num()) for target in targets if target.numel()), default=1.0)
+        self.unit = 2.0 ** (math.frexp(largest)[1] - 1)
+        """The power of two below the largest target: squares of errors that are counted in it fit float32."""
 
     @abstractmethod
     def draw(self, rows: int, generator: Generator) -> Any:
@@ -86,7 +95,8 @@ class Samples(ABC):
 
     @abstractmethod
     def loss(self, weight: Tensor, drawn: Any) -> Tensor:
-        """The squared error of the unit with that weight: the sum over channels, the mean over all else."""
+        """The squared error of the unit with that weight, in squares of ``unit``: the sum over channels, the mean over
+        all else."""
 
     @abstractmethod
     def all(self) -> Iterator[tuple[Any, int]]:
@@ -136,6 +146,7 @@ class RowSamples(Samples):
     def __init__(
         self, nodes: UnitNodes, lane: Lane, targets: Sequence[Tensor], memory: Memory, generator: Generator
     ) -> None:
+        super().__init__(targets)
         self._nodes = nodes
         self._layer: Any = nodes.module
         self._groups = getattr(self._layer, "groups", 1)
@@ -167,7 +178,7 @@ class RowSamples(Samples):
     def loss(self, weight: Tensor, drawn: Rows) -> Tensor:
         values = {self._nodes.input: drawn.inputs, **drawn.added}
         y = self._nodes.run(values, lambda *_, **__: self._product(drawn.inputs, weight))
-        return (y - drawn.target).square().sum(1).mean()
+        return ((y - drawn.target) / self.unit).square().sum(1).mean()
 
     def all(self) -> Iterator[tuple[Rows, int]]:
         for part in torch.arange(len(self._rows.target)).split(ROWS_AT_ONCE):
@@ -202,6 +213,7 @@ class WholeSamples(Samples):
     """
 
     def __init__(self, nodes: UnitNodes, lane: Lane, targets: Sequence[Tensor]) -> None:
+        super().__init__(targets)
         self._nodes, self._lane, self._targets = nodes, lane, targets
         self._weight = _Given()
         self._layer: Any = copy.copy(nodes.module)
@@ -231,7 +243,7 @@ class WholeSamples(Samples):
         self._weight.weight = weight.to(self._layer.weight.dtype)
         y = self._nodes.run(values, self._layer)
         error = (y - target).to(torch.promote_types(target.dtype, torch.float32))  # float16 holds no such sum
-        return error.square().sum() * (self._channels / max(target.numel(), 1))
+        return (error / self.unit).square().sum() * (self._channels / max(target.numel(), 1))
 
     def all(self) -> Iterator[tuple[tuple[dict[Node, Any], Tensor], int]]:
         for batch, target in enumerate(self._targets):

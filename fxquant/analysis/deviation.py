@@ -56,11 +56,11 @@ class DeviationSums:
         if not exact.numel():
             return
         error = (exact - given).abs().nan_to_num(nan=math.inf, posinf=math.inf)
-        self.signal = _sum(self.signal, exact.square().sum(1, dtype=torch.float64).cpu())
-        self.noise = _sum(self.noise, error.square().sum(1, dtype=torch.float64).cpu())
-        self.peak = _largest(self.peak, exact.abs().amax(1).double().cpu())
-        self.power += float(given.square().sum(dtype=torch.float64))
-        self.product += float((exact * given).sum(dtype=torch.float64))
+        self.signal = _sum(self.signal, exact.square().sum(1).cpu())
+        self.noise = _sum(self.noise, error.square().sum(1).cpu())
+        self.peak = _largest(self.peak, exact.abs().amax(1).cpu())
+        self.power += float(given.square().sum())
+        self.product += float((exact * given).sum())
         self.largest = max(self.largest, float(error.max()))
 
     @property
@@ -71,7 +71,7 @@ class DeviationSums:
     def result(self) -> Deviation:
         """What the sums come to."""
         signal, noise = float(self.signal.sum()), float(self.noise.sum())
-        lengths = math.sqrt(signal * self.power)
+        lengths = math.sqrt(signal) * math.sqrt(self.power)
         shares = torch.tensor(
             [min(1.0, _ratio(n, s)) for n, s in zip(self.noise.tolist(), self.signal.tolist(), strict=True)]
         )
@@ -99,9 +99,8 @@ def _ratio(noise: float, signal: float) -> float:
 
 
 def _channels_first(x: Tensor, axis: int) -> Tensor:
-    """[C, all else], at least float32."""
-    x = x.detach()
-    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    """float64 [C, all else]: squares of float32 values neither vanish nor overflow."""
+    x = x.detach().double()
     return x.reshape(1, -1) if x.dim() == 0 else x.movedim(axis, 0).reshape(x.shape[axis], -1)
 
 

@@ -202,7 +202,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         """
         if self.scheme.symmetric:
             mean = self._mean(x)
-            spread = 3 * (self._mean(x.double() ** 2) - mean.double() ** 2).clamp(min=0).sqrt().float()
+            spread = 3 * (self._mean(x.double() ** 2) - mean**2).clamp(min=0).sqrt()
             half = (self.quant_max - self.quant_min + 1) / 2
             self.scale.copy_(torch.maximum((mean - spread).abs(), (mean + spread).abs()) / half)
         else:
@@ -213,8 +213,8 @@ class LearnableFakeQuantize(FakeQuantizeBase):
     def _mean(self, x: Tensor) -> Tensor:
         axis = self.scheme.axis
         if axis is None:
-            return x.double().mean().reshape(1).float()
-        return x.double().mean([d for d in range(x.dim()) if d != axis % x.dim()]).float()
+            return x.double().mean().reshape(1)
+        return x.double().mean([d for d in range(x.dim()) if d != axis % x.dim()])
 
     def enable_param_learning(self) -> LearnableFakeQuantize:
         """Learn the grid; the observer rests."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.affine import FLOATS
 from fxquant.kernels.affine_qparams import affine_qparams
+from fxquant.kernels.arithmetic import SMALLEST_NORMAL
 from fxquant.kernels.cachemask import copied, switched
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits
 from fxquant.kernels.fake_quantize import StraightThrough
@@ -16,8 +17,6 @@ from fxquant.kernels.library import compose
 from fxquant.kernels.moving_average_qparams import moving_average_qparams
 
 OP = "fxquant::fused_moving_avg_obs_fake_quant"
-EPS = torch.finfo(torch.float32).eps
-"""Smallest scale."""
 
 
 def fused_moving_avg_obs_fake_quant(
@@ -114,11 +113,13 @@ def _helper(
     limits = quant_min, quant_max
     middle = _middle(quant_min, quant_max) if symmetric_quant else None
     if observes:
-        low, high, *chosen, _ = moving_average_qparams(input, *ranges, axis, averaging_const, EPS, *limits, middle)
+        low, high, *chosen, _ = moving_average_qparams(
+            input, *ranges, axis, averaging_const, SMALLEST_NORMAL, *limits, middle
+        )
         running_min.copy_(low)
         running_max.copy_(high)
     else:
-        chosen = list(affine_qparams(*ranges, *limits, middle, EPS))
+        chosen = list(affine_qparams(*ranges, *limits, middle, SMALLEST_NORMAL))
     if not quantizes:
         return copied(input)
     if not bool((running_min <= running_max).all()):

@@ -3,6 +3,7 @@ grid would make on them."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,7 +99,9 @@ class Bins:
             _integral(edges, scale, zero_point, scheme, power) @ weights
             for scale, zero_point in zip(scales.split(chunks), zero_points.split(chunks), strict=True)
         ]
-        return (torch.cat(costs) * scales ** (power + 1) / self.counts.sum()).clamp_(min=0)  # rounding may go below
+        errors = torch.cat(costs) * scales ** (power + 1) / self.counts.sum()
+        # Rounding may go below 0; and where steps are so narrow that their number has no such power, nothing is left.
+        return errors.clamp_(min=0).nan_to_num_(nan=math.inf)
 
     def spread(self) -> tuple[Tensor, Tensor]:
         """Edges between which values are taken to be spread evenly, and how many values per real unit lie there.

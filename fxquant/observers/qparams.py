@@ -9,7 +9,8 @@ from fxquant.errors import CalibrationError
 from fxquant.kernels.affine_qparams import affine_qparams, step_width
 from fxquant.spec import QParams, QScheme
 
-SMALLEST_SCALE = torch.finfo(torch.float32).eps
+SMALLEST_SCALE = torch.finfo(torch.float32).smallest_normal
+"""Of grids that are chosen, in real units per step: its inverse is finite, and nothing about it is rounded away."""
 
 
 def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tensor = SMALLEST_SCALE) -> QParams:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fxquant.checks import listing
-from fxquant.errors import warn
+from fxquant.errors import listing, warn
 from fxquant.observers.histogram import HistogramObserver
+from fxquant.observers.smallest_scale import HINT, WHAT, below_smallest_scale
 from fxquant.spec import TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
 from fxquant.statistics.collected import Statistics
@@ -28,8 +28,6 @@ FEWEST_VALUES = 128
 """Values that must all be the same before a channel is called dead, or a tensor is warned of as constant."""
 MANY_DEAD = 0.5
 """Part of the channels: fewer dead ones are shown in the report, and not warned of."""
-FEW_STEPS = 0.25
-"""Part of a grid: values that reach fewer steps, on the finest grid there is, have lost two bits and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,7 @@ class Advice:
 
 
 ADVICE: Mapping[Kind, Advice] = {
+    "tiny": Advice(WHAT, HINT),
     "NaN, inf": Advice(
         "calibration met values that are inf or NaN; the grids were chosen from the others",
         "look at the batch that is named, and at the value named first: the others may follow from it. On a grid, "
@@ -83,7 +82,7 @@ ADVICE: Mapping[Kind, Advice] = {
 }
 """In the order of severity. What was never observed is an error of ``convert``, not a warning."""
 
-SEVERITY: tuple[Kind, ...] = ("unseen", "tiny", *ADVICE)
+SEVERITY: tuple[Kind, ...] = ("unseen", *ADVICE)
 
 
 def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[str, Problem]:
@@ -105,6 +104,7 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
         checks = (
             _nonfinite(name, observer, int(history.first_nonfinite[index])),
             _unseen(name, observer),
+            _tiny(name, observer),
             _constant(name, observer, int(history.batches)) if name in statistics.given else None,
             # Beside others on one grid, a value may well be small.
             _outlier(name, observer, channels, _width(*course[-1][1:])) if name in statistics.channels else None,
@@ -158,6 +158,11 @@ def _nonfinite(name: str, observer: Any, batch: int) -> Problem | None:
         return None
     since = f", first in batch {batch}" if batch >= 0 else ""
     return Problem(name, "NaN, inf", f"{count} values{since}", -float(batch))
+
+
+def _tiny(name: str, observer: Any) -> Problem | None:
+    lost = below_smallest_scale(observer)
+    return None if lost is None else Problem(name, "tiny", lost.text, lost.unused)
 
 
 def _constant(name: str, observer: Any, batches: int) -> Problem | None:

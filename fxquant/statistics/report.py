@@ -18,7 +18,7 @@ from fxquant.registry import did_you_mean
 from fxquant.spec import QParams, TensorRef
 from fxquant.statistics.collected import Statistics
 from fxquant.statistics.places import Place, places_of, shortened
-from fxquant.statistics.problems import FEW_STEPS, OUTLIER, Problem, by_severity, dead_channels, find_problems
+from fxquant.statistics.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
 from fxquant.statistics.shares import USUAL, Shares, shares_of
 
 WIDTH = 100
@@ -211,21 +211,8 @@ def _row(
         nonfinite=int(getattr(observer, "nonfinite_count", 0)),
         first_nonfinite=int(statistics.history.first_nonfinite[index]),
         constant=low.numel() > 0 and bool((low == high).all()),
-        problem=problem or _tiny(ref.name, observer, grid, ends) or _rare(ref.name, shares, ends),
+        problem=problem or _rare(ref.name, shares, ends),
     )
-
-
-def _tiny(name: str, observer: Any, grid: QParams | None, ends: tuple[float, float]) -> Problem | None:
-    """Values so small that the smallest scale, the observer's ``eps``, leaves most steps of the grid unused."""
-    eps = getattr(observer, "eps", None)
-    if grid is None or eps is None or ends[0] > ends[1] or bool((grid.scale > eps).any()):
-        return None
-    smallest, steps = float(eps), grid.scheme.quant_max - grid.scheme.quant_min
-    reached = (max(ends[1], 0.0) - min(ends[0], 0.0)) / smallest
-    if reached >= FEW_STEPS * steps:
-        return None
-    text = f"{ends[0]:.3g} to {ends[1]:.3g} is {reached:.1f} of {steps} steps: the observer's eps= keeps scales above"
-    return Problem(name, "tiny", f"{text} {smallest:.3g}", steps / max(reached, 1.0), warned=False)
 
 
 def _rare(name: str, shares: Shares | None, ends: tuple[float, float]) -> Problem | None:

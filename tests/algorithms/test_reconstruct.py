@@ -23,6 +23,9 @@ WEIGHT = torch.tensor([[0.35, 0.4, 0.45, 0.42]])
 class Sums(Samples):
     """The input is 1 everywhere: all that counts is the sum of the weights."""
 
+    def __init__(self) -> None:
+        super().__init__([torch.ones(1)])
+
     def draw(self, rows: int, generator: Generator) -> Tensor:
         return torch.ones(rows, 4)
 

@@ -145,4 +145,5 @@ def test_errors_of_half_precision_are_summed_in_float32() -> None:
         lane._values[0] = {node: value.half() for node, value in lane.values(0).items()}
         y = nodes.run(lane.values(0), nodes.module).detach()
         found = WholeSamples(nodes, lane, [y + error])
-        assert found.mean_loss(nodes.module.weight.detach()) == pytest.approx(6 * error**2, rel=1e-2)
+        squared = found.unit**2 * found.mean_loss(nodes.module.weight.detach())
+        assert squared == pytest.approx(6 * error**2, rel=1e-2)

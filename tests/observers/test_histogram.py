@@ -25,6 +25,7 @@ from fxquant.observers import (
     choose_qparams,
 )
 from fxquant.observers.bins import Bins
+from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.spec import QScheme
 
 ABOVE_BRUTE_FORCE = 1.05
@@ -148,11 +149,11 @@ def test_values_that_are_all_alike(kind):
     zeros = kind()
     zeros(torch.zeros(8))
     scale, zero = zeros.calculate_qparams()
-    assert (scale.item(), zero.item()) == (torch.finfo(torch.float32).eps, 0)
+    assert (scale.item(), zero.item()) == (SMALLEST_SCALE, 0)
     weight = kind(dtype=torch.int8, qscheme="per_channel_symmetric", ch_axis=0)
     weight(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
     scale, zero = weight.calculate_qparams()
-    assert scale[0].item() == torch.finfo(torch.float32).eps
+    assert scale[0].item() == SMALLEST_SCALE
     assert 0 < scale[1].item() <= torch.tensor(2 / 127.5).item()
     assert zero.tolist() == [0, 0]
 

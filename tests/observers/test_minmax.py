@@ -19,6 +19,10 @@ from fxquant.spec import QScheme
 FLOAT32_ROUNDINGS = 4
 """Range, scale and zero point are each rounded to float32: so many units in the last place of the largest value."""
 
+TORCH_EPS = torch.finfo(torch.float32).eps
+"""Smallest scale of observers of torch.ao, unless they are told another one."""
+SMALLEST = torch.finfo(torch.float32).smallest_normal
+
 GRIDS = (
     {"dtype": torch.quint8},
     {"dtype": torch.uint8},
@@ -89,7 +93,9 @@ def shared(*qschemes: torch.qscheme) -> list[tuple[dict[str, object], torch.qsch
 def test_per_tensor_equals_torch(grid, qscheme):
     arguments = {**grid, "qscheme": qscheme}
     for data in BATCHES:
-        same_as_torch(MinMaxObserver(**arguments), torch_observer("MinMaxObserver", **arguments), data)
+        same_as_torch(
+            MinMaxObserver(**{"eps": TORCH_EPS, **arguments}), torch_observer("MinMaxObserver", **arguments), data
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +107,7 @@ def test_per_channel_equals_torch(grid, qscheme):
     for data, ch_axis in zip(BATCHES, itertools.cycle((0, 1, 3, -1, -3)), strict=False):
         arguments = {**grid, "qscheme": qscheme, "ch_axis": ch_axis}
         peer = torch_observer("PerChannelMinMaxObserver", **arguments)
-        same_as_torch(PerChannelMinMaxObserver(**arguments), peer, data)
+        same_as_torch(PerChannelMinMaxObserver(**{"eps": TORCH_EPS, **arguments}), peer, data)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +127,12 @@ def test_all_zero_range_has_a_usable_scale():
     activation = MinMaxObserver()
     activation(torch.zeros(8))
     scale, zero_point = activation.calculate_qparams()
-    assert (scale.item(), zero_point.item()) == (torch.finfo(torch.float32).eps, 0)
+    assert (scale.item(), zero_point.item()) == (SMALLEST, 0)
 
     weight = PerChannelMinMaxObserver(dtype=torch.qint8, qscheme=torch.per_channel_symmetric)
     weight(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
     scale, zero_point = weight.calculate_qparams()
-    assert scale.tolist() == [torch.finfo(torch.float32).eps, torch.tensor(2 / 127.5).item()]
+    assert scale.tolist() == [SMALLEST, torch.tensor(2 / 127.5).item()]
     assert zero_point.tolist() == [0, 0]
 
 
@@ -223,7 +229,7 @@ def test_grid_covers_what_was_seen(data, bits, signed, symmetric):
     low, high = qparams.scheme.quant_min, qparams.scheme.quant_max
     assert low <= zero_point.item() <= high
     assert torch.isfinite(scale).all()
-    assert scale.item() >= torch.finfo(torch.float32).eps
+    assert scale.item() >= SMALLEST
     values = torch.tensor([value for batch in data for value in batch], dtype=torch.float64)
     steps = values / scale + zero_point
     restored = (torch.round(steps).clamp(low, high) - zero_point) * scale

@@ -127,7 +127,7 @@ def test_attributes_that_users_of_torch_read():
     assert (observer.dtype, observer.qscheme) == (torch.qint8, torch.per_tensor_symmetric)
     assert (observer.quant_min, observer.quant_max) == (-127, 127)
     assert (observer.reduce_range, observer.is_dynamic) == (False, False)
-    assert observer.eps.tolist() == [torch.finfo(torch.float32).eps]
+    assert observer.eps.tolist() == [torch.finfo(torch.float32).smallest_normal]
     channels = PerChannelMinMaxObserver(2, scheme=MAKE[2]().scheme)
     assert (channels.ch_axis, channels.dtype, channels.qscheme) == (-1, torch.qint8, torch.per_channel_symmetric)
 

@@ -88,7 +88,7 @@ def test_a_state_from_before_there_was_a_report_can_be_loaded(prepared):
     assert torch.equal(fresh.observers["_1"].counts, prepared.observers["_1"].counts)
 
 
-def test_values_below_the_smallest_scale_are_named_first():
+def test_values_below_the_smallest_scale_are_named_first_and_warned_of():
     model, data = nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 2)).eval(), torch.rand(64, 4) * 1e-6
     with torch.no_grad():
         model[0].bias.zero_()
@@ -100,13 +100,15 @@ def test_values_below_the_smallest_scale_are_named_first():
         prepared = fxq.calibrate(fxq.prepare(model, data, qconfig), [data], progress=False)
         return prepared.calibration_report()
 
-    report = found()
+    with pytest.warns(fxq.FxQuantWarning, match=r"few steps of the grid\n  got:      input_1 \(0 input\)") as caught:
+        report = found(eps=2.0**-23)
+    assert len(caught) == 1
     assert [row.problem.kind for row in report.worst(2)] == ["tiny", "tiny"]
     text = report["input_1"].problem.text
     assert re.fullmatch(
         r"[\d.e-]+ to [\d.e-]+ is 8\.\d of 255 steps: the observer's eps= keeps scales above 1.19e-07", text
     )
-    assert [row.problem for row in found(eps=1e-12)] == [None] * 3
+    assert [row.problem for row in found()] == [None] * 3
 
 
 def test_long_names_keep_their_end():
