@@ -65,4 +65,27 @@ def require_answer(value: Any, answer: Any, line: str) -> None:
         )
 
 
-GUARDS = (require_value, require_given, require_answer)
+def require_rank(rank: int, expected: int, unit: str, line: str) -> None:
+    """Stand in a graph before a unit that is right for one number of dimensions only.
+
+    Args:
+        rank: Number of dimensions of what it reads.
+        expected: Of the example.
+        unit: The unit, in words.
+        line: ``file:line`` of the user's code, or empty.
+
+    Raises:
+        InputError: the two differ.
+    """
+    if rank != expected:
+        raise InputError(
+            f"a norm was planned for inputs of {expected} dimensions: of these, another dimension is the channels",
+            at=f"{unit}, from {line}" if line else unit,
+            got=f"{rank} dimensions",
+            expected=f"{expected}, as in the example inputs",
+            hint="prepare with example inputs of that many dimensions, or keep the module in float with "
+            "set_module_name(name, None)",
+        )
+
+
+GUARDS = (require_value, require_given, require_answer, require_rank)

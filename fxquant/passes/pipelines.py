@@ -13,6 +13,7 @@ from fxquant.passes.drop_idle import drop_idle
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.fold_tensors import fold_tensors
+from fxquant.passes.guard_ranks import guard_ranks
 from fxquant.passes.insert_fake_quant import insert_fake_quant
 from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
 from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
@@ -39,6 +40,7 @@ PREPARE: Pipeline = (
     drop_idle,  # patterns know operators that stand side by side; all passes before read through what is idle
     annotate,
     propagate_grids,  # needs every unit
+    guard_ranks,  # the same; last, since nothing but the unit may read what it guards before
 )
 
 FOLD: Pipeline = (
