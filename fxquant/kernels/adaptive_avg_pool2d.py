@@ -10,7 +10,15 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import average, check_grid, check_output, check_stored
 from fxquant.kernels.library import define
-from fxquant.kernels.windows import adaptive_windows, check_image, empty_output, pair, window_products, window_sums
+from fxquant.kernels.windows import (
+    adaptive_windows,
+    check_image,
+    check_largest,
+    empty_output,
+    pair,
+    window_products,
+    window_sums,
+)
 
 OP = "fxquant::adaptive_avg_pool2d"
 
@@ -90,6 +98,7 @@ def empty_pooled(
     height, width = pair(OP, "output_size", output_size)
     if min(height, width) < 0:
         raise KernelError(f"{OP}: output_size is too small", got=[height, width], expected="at least 0")
+    check_largest(OP, "output_size", (height, width))
     return empty_output(x, height, width)
 
 

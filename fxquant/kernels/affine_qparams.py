@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_FAR = 2.0**33
+"""Steps below 0 that no grid of 32 bits has."""
+
 
 def affine_qparams(
     low: Tensor, high: Tensor, quant_min: int, quant_max: int, middle: int | None, eps: float | Tensor
@@ -24,12 +27,13 @@ def affine_qparams(
         ``scale`` float32, in real units per step, and ``zero_point`` int32, in steps; of the shape of ``low``.
     """
     steps = float(quant_max - quant_min)
-    low, high = low.clamp(max=0.0), high.clamp(min=0.0)
+    low, high = torch.where(low < 0, low, 0.0), torch.where(high > 0, high, 0.0)  # NaN becomes 0
     if middle is not None:
         scale = torch.clamp(torch.maximum(-low, high) / (steps / 2), min=eps)
         return scale.float(), torch.full_like(scale, middle, dtype=torch.int32)
     scale = torch.clamp(step_width(low, high, steps), min=eps)
-    zero_point = quant_min - torch.round(low / scale).to(torch.int64)  # up to 2^32 steps below 0
+    below = torch.round(low / scale)  # up to 2^32 steps; of a range that is no finite one more, or NaN
+    zero_point = quant_min - torch.where(below > -_FAR, below, -_FAR).to(torch.int64)
     return scale.float(), zero_point.clamp(quant_min, quant_max).to(torch.int32)
 
 

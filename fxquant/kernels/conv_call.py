@@ -15,11 +15,11 @@ from fxquant.kernels.arithmetic import check_grid, check_result, check_stored, i
 from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.packing import PackedOrder, unpack_weight
+from fxquant.kernels.windows import LARGEST
 
 MOST_TAPS = 1 << 16
 """Largest window, in elements."""
 
-_LARGEST = 2**31 - 1
 _MOST_BYTES = 2**63 - 1
 
 _CONVOLUTION = {2: F.conv2d, 3: F.conv3d}
@@ -198,9 +198,9 @@ def check_residual(op: str, residual: Tensor | None, sizes: list[int], scale: fl
 
 
 def _check_numbers(op: str, argument: str, values: Sequence[int], count: int, least: int) -> None:
-    if len(values) != count or min(values) < least or max(values) > _LARGEST:
+    if len(values) != count or min(values) < least or max(values) > LARGEST:
         raise KernelError(
             f"{op}: {argument} is out of range",
             got=list(values),
-            expected=f"{count} numbers of {least} to {_LARGEST}",
+            expected=f"{count} numbers of {least} to {LARGEST}",
         )

@@ -80,7 +80,7 @@ def reference(
         bags = torch.nonzero(starts + k < ends).flatten()
         at = starts[bags] + k
         if padding_idx is not None:
-            counts = indices[at] != padding_idx
+            counts = indices[at].long() != padding_idx
             bags, at = bags[counts], at[counts]
         rows = real_rows(weight, scale, zero_point, indices[at].long(), bits, columns)
         if per_sample_weights is not None:

@@ -180,7 +180,10 @@ def backward_reference(
     return (
         like(input, torch.where(inside, incoming, zero).to(input.dtype)),
         (sum_of_scale * grad_factor).float().to(scale.dtype),
-        (sum_of_clipped * grad_factor * -scale_values(scale).double()).float().to(zero_point.dtype),
+        (sum_of_clipped * grad_factor * -scale_values(scale).double())
+        .reshape(zero_point.shape)
+        .float()
+        .to(zero_point.dtype),
     )
 
 

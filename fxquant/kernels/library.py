@@ -95,11 +95,27 @@ def _define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], g
     name = LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     operator = schema.partition("(")[0]
     LIBRARY.impl(operator, kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"fxquant::{operator}", fake, lib=LIBRARY)
+    torch.library.register_fake(f"fxquant::{operator}", _of_one_kind(operator, fake), lib=LIBRARY)
     torch.library.register_vmap(f"fxquant::{operator}", _one_by_one(operator), lib=LIBRARY)
     if not gradient:
         LIBRARY.impl(operator, torch.library.fallthrough_kernel, "Autograd")
     return f"fxquant::{name}"
+
+
+def _of_one_kind(operator: str, fake: Callable[..., Any]) -> Callable[..., Any]:
+    """A shape function that refuses tensors with and without data in one call: no data would come out of it."""
+
+    def check(*args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        if len({tensor.device.type == "meta" for tensor in tensors}) > 1:
+            raise KernelError(
+                f"fxquant::{operator}: the tensors lie on different devices",
+                got=", ".join(sorted({tensor.device.type for tensor in tensors})),
+                expected="one device",
+            )
+        return fake(*args, **kwargs)
+
+    return check
 
 
 def _one_by_one(operator: str) -> Callable[..., Any]:

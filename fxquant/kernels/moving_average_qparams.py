@@ -8,10 +8,12 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.affine import FLOATS
 from fxquant.kernels.affine_qparams import affine_qparams
-from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits
+from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
 from fxquant.kernels.library import define
 
 OP = "fxquant::moving_average_qparams"
+
+_LARGEST = torch.finfo(torch.float32).max
 
 Result = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -38,7 +40,7 @@ def moving_average_qparams(
         eps: Smallest scale, in real units per step.
         quant_min: Smallest step of the grid; an int32.
         quant_max: Largest step of the grid; an int32.
-        middle: Zero point of a symmetric grid; None: an affine one.
+        middle: Zero point of a symmetric grid, a step of it; None: an affine one.
 
     Returns:
         The new ``running_min`` and ``running_max``, of their shape; ``scale`` float32 [C] and ``zero_point`` int32 [C]
@@ -69,12 +71,15 @@ def reference(
 ) -> Result:
     """The same in pure torch, on any device."""
     axis = _check(x, running_min, running_max, axis, quant_min, quant_max)
+    _check_numbers(averaging_constant, eps, quant_min, quant_max, middle)
     values, infinity = x.float(), torch.tensor(torch.inf, device=x.device)
     finite = values.isfinite()
     reduced = [d for d in range(x.dim()) if d != axis]
     lows, highs = torch.where(finite, values, infinity), torch.where(finite, values, -infinity)
     low = (lows.amin(reduced) if reduced or not x.dim() else lows).reshape(running_min.shape)
-    high = (highs.amax(reduced) if reduced or not x.dim() else highs).reshape(running_max.shape)
+    high = highs.amax(reduced) if reduced or not x.dim() else highs
+    of_max = running_max.shape
+    running_max, high = running_max.reshape(running_min.shape), high.reshape(running_min.shape)
     started, seen = running_min <= running_max, low <= high
     new = []
     for before, batch in ((running_min, low), (running_max, high)):
@@ -82,7 +87,7 @@ def reference(
         new.append(torch.where(seen, blended, before))
     smallest, largest = (torch.atleast_1d(each) for each in new)
     grid = affine_qparams(smallest, largest, quant_min, quant_max, middle, eps)
-    return new[0], new[1], *grid, (~finite).sum()
+    return new[0], new[1].reshape(of_max), *grid, (~finite).sum()
 
 
 def _fake(
@@ -97,6 +102,7 @@ def _fake(
     middle: int | None,
 ) -> Result:
     axis = _check(x, running_min, running_max, axis, quant_min, quant_max)
+    _check_numbers(averaging_constant, eps, quant_min, quant_max, middle)
     channels = 1 if axis is None else x.shape[axis]
     scale = running_min.new_empty([channels])
     nonfinite = running_min.new_empty([], dtype=torch.int64)
@@ -116,6 +122,14 @@ def _check(
         raise KernelError(f"{OP}: x is empty", got=list(x.shape), expected="at least one value")
     check_limits(OP, quant_min, quant_max)
     return axis
+
+
+def _check_numbers(averaging: float, eps: float, quant_min: int, quant_max: int, middle: int | None) -> None:
+    if middle is not None:
+        check_zero_points(OP, middle, quant_min, quant_max)
+    for name, value in (("averaging_constant", averaging), ("eps", eps)):
+        if not abs(value) <= _LARGEST:
+            raise KernelError(f"{OP}: {name} is out of range", got=f"{value:g}", expected="a finite float32")
 
 
 define(

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from fxquant.errors import KernelError
 
+LARGEST = 2**31 - 1
+"""Of a size, stride, padding or dilation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -96,6 +99,7 @@ def check_pooling(
     ):
         if min(values) < least:
             raise KernelError(f"{op}: {name} is too small", got=list(values), expected=f"at least {least}")
+        check_largest(op, name, values)
     limits = [k // 2 for k in kernel]
     if padding[0] > limits[0] or padding[1] > limits[1]:
         raise KernelError(
@@ -112,6 +116,12 @@ def check_pooling(
             expected="at least one window",
         )
     return height, width
+
+
+def check_largest(op: str, name: str, values: Sequence[int]) -> None:
+    """Sizes of windows, and how many there are, are 32 bit numbers: sums of a few of them are exact in 64."""
+    if max(values) > LARGEST:
+        raise KernelError(f"{op}: {name} is too large", got=list(values), expected=f"at most {LARGEST}")
 
 
 def check_image(op: str, x: Tensor) -> None:

@@ -76,6 +76,7 @@ def test_within_one_step_of_the_frameworks_own_operator(isa, stored, framework_t
         ),
         ({"output_size": [1, 1, 1]}, "output_size has the wrong length", "[1, 1, 1]", "one number or two"),
         ({"output_size": [1, -1]}, "output_size is too small", "[1, -1]", "at least 0"),
+        ({"output_size": [2**31]}, "output_size is too large", f"[{2**31}, {2**31}]", "at most 2147483647"),
         ({"scale": -1.0}, "scale is unusable", "-1", "a positive, normal float32"),
     ],
 )

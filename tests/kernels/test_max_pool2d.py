@@ -101,6 +101,7 @@ SHAPES = "[N, C, H, W] or [C, H, W], of which only N may be 0"
         ({"kernel_size": [0, 1]}, "kernel_size is too small", "[0, 1]", "at least 1"),
         ({"stride": [1, 0]}, "stride is too small", "[1, 0]", "at least 1"),
         ({"dilation": [0]}, "dilation is too small", "[0, 0]", "at least 1"),
+        ({"dilation": [1, 2**63 - 1]}, "dilation is too large", f"[1, {2**63 - 1}]", "at most 2147483647"),
         ({"padding": [-1]}, "padding is too small", "[-1, -1]", "at least 0"),
         ({"padding": [1, 2]}, "padding is too large", "[1, 2]", "at most half of the kernel, [1, 1]"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -107,6 +108,20 @@ def test_bad_arguments(function: Callable[..., object], assert_message: Callable
     with pytest.raises(RuntimeError) as caught:
         function(torch.ones(2), *start(None), None, 0.1, EPS, 5, 4, None)
     assert_message(caught.value, f"{op}: quant_min is above quant_max", "5 and 4", "quant_min <= quant_max")
+    with pytest.raises(RuntimeError) as caught:
+        function(torch.ones(2), *start(None), None, 0.1, EPS, 0, 255, 2**31)
+    assert_message(caught.value, f"{op}: a zero point lies outside [quant_min, quant_max]", f"{2**31}", "0 to 255")
+    for numbers, name, got in (((math.nan, EPS), "averaging_constant", "nan"), ((0.1, math.inf), "eps", "inf")):
+        with pytest.raises(RuntimeError) as caught:
+            function(torch.ones(2), *start(None), None, *numbers, 0, 255, None)
+        assert_message(caught.value, f"{op}: {name} is out of range", got, "a finite float32")
+
+
+def test_each_range_keeps_its_shape(device: str) -> None:
+    ranges = torch.full((), torch.inf), torch.full((1,), -torch.inf)
+    for function in (moving_average_qparams, reference):
+        low, high, *_ = function(torch.ones(2), *ranges, None, 0.1, EPS, 0, 255, None)
+        assert (low.shape, high.shape) == ((), (1,))
 
 
 @pytest.mark.parametrize(

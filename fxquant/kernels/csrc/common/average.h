@@ -59,7 +59,7 @@ inline Average prepare_adaptive_avg_pool2d(const Tensor& x, const std::vector<in
   const std::vector<int64_t> outputs = pair(op, "output_size", output_size, 0);
   const PoolAxis rows{x.size(x.dim() - 2), outputs[0], 0, 0, 0, 0};
   const PoolAxis columns{x.size(x.dim() - 1), outputs[1], 0, 0, 0, 0};
-  return {images_of(x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.grid};
+  return {images_of(op, x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.grid};
 }
 
 // Dimensions that are reduced, as flags.

@@ -60,9 +60,13 @@ inline Cat prepare_cat(const char* op, const std::vector<Tensor>& tensors, const
            list_of(first.sizes()) + " and " + list_of(x.sizes()),
            "equal sizes in every dimension but " + std::to_string(cat.axis));
     }
+    if (x.size(cat.axis) > std::numeric_limits<int64_t>::max() - sizes[cat.axis]) {
+      fail(std::string(op) + ": the result is too large", "2^63 and more", "a size that memory has room for");
+    }
     sizes[cat.axis] += x.size(cat.axis);
     channels_last = channels_last && is_channels_last(x);
   }
+  check_result_sizes(op, sizes);
   const bool all = quant_min == smallest_of(dtype) && quant_max == smallest_of(dtype) + 255;
   for (size_t i = 0; i < cat.parts.size(); ++i) {
     cat.parts[i] = in_order(cat.parts[i], channels_last);

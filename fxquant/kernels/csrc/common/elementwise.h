@@ -58,6 +58,7 @@ inline bool same_strides(const Tensor& a, const Tensor& b) {
 inline StridedPair merged_strides(const Tensor& y, const Tensor& a, const Tensor& b) {
   StridedPair s;
   s.dims = 0;
+  if (y.numel() == 0) return {1, {0}, {1}, {1}};  // it may have more dimensions than there is room for
   for (const int64_t d : memory_order(y)) {
     const int64_t size = y.size(d);
     const int64_t a_stride = stride_at(a, d, y.dim());

@@ -58,7 +58,7 @@ struct CheckedTable {
   static Tensor checked_weight(const char* op, const Tensor& weight, int64_t bits, int64_t columns) {
     check_stored(op, "weight", weight);
     if (bits != 4 && bits != 8) fail(std::string(op) + ": bits is out of range", bits, "4 or 8");
-    const int64_t bytes = bits == 4 ? (columns + 1) / 2 : columns;
+    const int64_t bytes = bits == 4 ? columns / 2 + columns % 2 : columns;
     if (weight.dim() != 2 || columns < 0 || weight.size(1) != bytes) {
       fail(std::string(op) + ": weight has the wrong shape", shape_of(weight), "[rows, " + std::to_string(bytes) + "]");
     }

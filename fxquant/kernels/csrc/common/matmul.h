@@ -83,13 +83,11 @@ inline Matmul prepare_matmul(const Tensor& a, double a_scale, int64_t a_zero_poi
   if (sizes.size() < others.size()) sizes.insert(sizes.begin(), others.size() - sizes.size(), 1);
   others.insert(others.begin(), sizes.size() - others.size(), 1);
   if (static_cast<int64_t>(sizes.size()) > kMaxDims) fail(name + ": a and b have too many dimensions", both, "at most 64");
-  int64_t batch = 1;
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (sizes[d] != others[d] && sizes[d] != 1 && others[d] != 1) {
       fail(name + ": the batches of a and b do not broadcast", both, "leading sizes that are equal or 1");
     }
     sizes[d] = sizes[d] == 1 ? others[d] : sizes[d];
-    batch *= sizes[d];
   }
   const auto factor = [&](const Tensor& x, int64_t zero_point, int64_t line, int64_t step) {
     return Factor{static_cast<const uint8_t*>(x.const_data_ptr()),
@@ -105,6 +103,9 @@ inline Matmul prepare_matmul(const Tensor& a, double a_scale, int64_t a_zero_poi
   const int64_t columns = has_columns ? b.size(b.dim() - 1) : 1;
   if (has_rows) sizes.push_back(rows);
   if (has_columns) sizes.push_back(columns);
+  check_result_sizes(op, sizes);
+  int64_t batch = 1;
+  for (int d = 0; d < left.matrices.dims; ++d) batch *= left.matrices.size[d];
   return {batch, rows, depth, columns, left, right, sa * sb, grid, is_float, empty_as(a, sizes, false, dtype)};
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 #include <torch/csrc/stable/ops.h>
 
+#include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,14 +40,16 @@ struct MovingAverage {
         running_max(checked("running_max", running_max_)) {
     if (x.numel() == 0) fail(std::string(kOp) + ": x is empty", shape_of(x), "at least one value");
     check_limits(kOp, quant_min, quant_max, kInt32Min, kInt32Max);
+    if (middle.has_value()) check_zero_point(kOp, *middle, quant_min, quant_max);
+    check_real("averaging_constant", averaging);
+    check_real("eps", eps);
     choice = {static_cast<float>(eps), static_cast<float>(averaging), static_cast<int32_t>(quant_min),
               static_cast<int32_t>(quant_max), static_cast<int32_t>(middle.value_or(0)), middle.has_value()};
   }
 
   Results results() const {
-    const std::vector<int64_t> sizes = sizes_of(running_min);
-    return {empty_as(running_min, sizes, false, ScalarType::Float),
-            empty_as(running_min, sizes, false, ScalarType::Float),
+    return {empty_as(running_min, sizes_of(running_min), false, ScalarType::Float),
+            empty_as(running_min, sizes_of(running_max), false, ScalarType::Float),
             empty_as(running_min, {channels}, false, ScalarType::Float),
             empty_as(running_min, {channels}, false, ScalarType::Int),
             empty_as(running_min, {}, false, ScalarType::Long)};
@@ -53,6 +57,12 @@ struct MovingAverage {
 
  private:
   static constexpr const char* kOp = "fxquant::moving_average_qparams";
+
+  static void check_real(const char* argument, double value) {
+    if (!(std::abs(value) <= std::numeric_limits<float>::max())) {
+      fail(std::string(kOp) + ": " + argument + " is out of range", value, "a finite float32");
+    }
+  }
 
   Tensor checked(const char* argument, const Tensor& range) const {
     if (range.scalar_type() != ScalarType::Float) fail_dtype(kOp, argument, range.scalar_type(), "float32");

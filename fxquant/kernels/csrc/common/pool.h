@@ -37,6 +37,9 @@ inline std::vector<int64_t> pair(const char* op, const char* name, const std::ve
   if (std::min(both[0], both[1]) < least) {
     fail(std::string(op) + ": " + name + " is too small", list_of(both), "at least " + std::to_string(least));
   }
+  if (std::max(both[0], both[1]) > kInt32Max) {
+    fail(std::string(op) + ": " + name + " is too large", list_of(both), "at most " + std::to_string(kInt32Max));
+  }
   return both;
 }
 
@@ -49,11 +52,12 @@ inline int64_t pooling_size(const PoolAxis& a, bool ceil_mode) {
 }
 
 // Images of x, with the windows of both axes known.
-inline Images images_of(const Tensor& x_, const PoolAxis& rows, const PoolAxis& columns) {
+inline Images images_of(const char* op, const Tensor& x_, const PoolAxis& rows, const PoolAxis& columns) {
   const bool channels_last = is_channels_last(x_);
   std::vector<int64_t> sizes = sizes_of(x_);
   sizes[x_.dim() - 2] = rows.outputs;
   sizes[x_.dim() - 1] = columns.outputs;
+  check_result_sizes(op, sizes);
   const int64_t channels = x_.size(x_.dim() - 3);
   const int64_t batch = x_.dim() == 4 ? x_.size(0) : 1;
   return {in_order(x_, channels_last),           empty_as(x_, sizes, channels_last), channels_last ? batch : batch * channels,
@@ -81,7 +85,7 @@ inline Images prepare_pool(const char* op, const Tensor& x, const std::vector<in
     fail(std::string(op) + ": x is smaller than the kernel",
          "x " + list_of(x.sizes()) + ", kernel_size " + list_of(kernel), "at least one window");
   }
-  return images_of(x, axes[0], axes[1]);
+  return images_of(op, x, axes[0], axes[1]);
 }
 
 inline Images prepare_max_pool2d(const Tensor& x, const std::vector<int64_t>& kernel_size,

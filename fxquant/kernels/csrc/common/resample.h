@@ -54,7 +54,7 @@ inline Resample prepare_resample2d(const Tensor& x, const Tensor& row_start, con
   const int64_t width = x.size(x.dim() - 1);
   const ResampleAxis rows = check_resample_axis(op, "row", row_start, row_weight, x, height);
   const ResampleAxis columns = check_resample_axis(op, "column", column_start, column_weight, x, width);
-  const Images images = images_of(x, {height, row_start.size(0), 0, 0, 0, 0}, {width, column_start.size(0), 0, 0, 0, 0});
+  const Images images = images_of(op, x, {height, row_start.size(0), 0, 0, 0, 0}, {width, column_start.size(0), 0, 0, 0, 0});
   return {images, rows, columns, step, static_cast<int32_t>(x_zero_point), grid};
 }
 

@@ -32,8 +32,10 @@ struct Call {
     check_count(op, "factor", factor, channels);
     QParams qparams(op, scale, zero_point, scale.numel() == 1 ? 1 : channels);
     for (const int32_t z : qparams.zero_point) check_zero_point(op, z, quant_min, quant_max);
-    qparams.scale.resize(channels, qparams.scale.front());
-    qparams.zero_point.resize(channels, qparams.zero_point.front());
+    if (qparams.scale.size() == 1) {
+      qparams.scale.resize(channels, qparams.scale.front());
+      qparams.zero_point.resize(channels, qparams.zero_point.front());
+    }
     if (!factor.is_cpu()) {
       fail(std::string(op) + ": factor lies on another device than the tensor", "no CPU tensor", "cpu");
     }

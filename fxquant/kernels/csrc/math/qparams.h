@@ -44,7 +44,9 @@ FXQ_HOST_DEVICE ChosenGrid choose_grid(const Range& range, const GridChoice& cho
   const float width = high - low;
   const float wide = is_finite(width) ? width / steps : high / steps - low / steps;
   const float scale = wide > choice.eps ? wide : choice.eps;
-  const int64_t zero_point = choice.quant_min - static_cast<int64_t>(round_even(low / scale));
+  constexpr float kFar = 8589934592.0f;  // 2^33; a range that is no finite one may lie further below 0, or nowhere
+  const float below = round_even(low / scale);
+  const int64_t zero_point = choice.quant_min - static_cast<int64_t>(below > -kFar ? below : -kFar);
   const int64_t at_least = zero_point > choice.quant_min ? zero_point : choice.quant_min;
   return {scale, static_cast<int32_t>(at_least < choice.quant_max ? at_least : choice.quant_max)};
 }
