@@ -13,7 +13,7 @@ from fxquant.errors import CalibrationError, listing
 from fxquant.fake_quantize.base import disable_fake_quant
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.plan import QuantPlan
-from fxquant.spec import Fixed, Handled, Means, Observed, QParams, SharedWith, TensorRef
+from fxquant.spec import Fixed, Handled, Means, Observed, QParams, TensorRef
 from fxquant.statistics.places import places_of
 
 
@@ -91,10 +91,8 @@ def observers_by_node(
     """Name of a node -> the observers that are to see its value, and those of ``watchers``."""
     found: dict[str, list[nn.Module]] = {name: list(modules) for name, modules in watchers.items()}
     for ref, policy in plan.policies.items():
-        if ref.kind == "activation" and (
-            isinstance(policy, Observed) or (isinstance(policy, SharedWith) and policy.observed)
-        ):
-            found.setdefault(ref.name, []).append(observers[plan.grid_owner(ref).name])
+        if ref.kind == "activation" and isinstance(policy, Observed):
+            found.setdefault(ref.name, []).append(observers[ref.name])
         elif isinstance(policy, Means):
             found.setdefault(policy.value, []).append(observers[ref.name])
     return found

@@ -218,8 +218,6 @@ class SharedWith:
     """Same grid as another tensor: max-pool, reshape, concatenation."""
 
     source: TensorRef
-    observed: bool = False
-    """True: this tensor's values count for the common range too, since the source does not hold them all."""
     factor: float = 1.0
     """What the source's scale is multiplied with, since the values are: then integers and zero points are the same."""
 

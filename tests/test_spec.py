@@ -244,5 +244,5 @@ def test_policies_are_values():
     grid = qparams()
     assert Fixed(grid) == Fixed(grid)
     assert Observed(dict) == Observed(dict) != Observed(list)
-    assert SharedWith(TensorRef("a")) == SharedWith(TensorRef("a"), observed=False)
-    assert SharedWith(TensorRef("a")) != SharedWith(TensorRef("a"), observed=True)
+    assert SharedWith(TensorRef("a")) == SharedWith(TensorRef("a"), factor=1.0)
+    assert SharedWith(TensorRef("a")) != SharedWith(TensorRef("a"), factor=2.0)

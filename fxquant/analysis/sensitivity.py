@@ -209,4 +209,4 @@ class _Run:
 def _only_moves(unit: QuantUnit, plan: QuantPlan) -> bool:
     """Whether a unit rounds nothing: it shares the grid of its input."""
     policy = plan.policies.get(unit.roles["y"]) if "y" in unit.roles else None
-    return isinstance(policy, SharedWith) and not policy.observed and "weight" not in unit.roles
+    return isinstance(policy, SharedWith) and "weight" not in unit.roles

@@ -28,17 +28,19 @@ from fxquant.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
 
 @graph_pass(required=True)
 def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """``t`` becomes ``t_fake_quant(t)``, one module for all values of one grid; weights are rounded in their layers."""
+    """``t`` becomes ``t_fake_quant(t)`` where a grid is measured or fixed; weights are rounded in their layers.
+
+    One module stands for one grid, and is called once: an average over calls would mix the ranges of several values.
+    What shares the grid of another value needs no rounding of its own. It is rounded already, or, of the inputs of a
+    join, rounded as part of the joined value.
+    """
     _refuse_handlers(ctx)
     restore_idle(gm, ctx.plan.idle)
     homes: dict[TensorRef, str] = {}
-    grids = [ref for ref in ctx.plan.policies if _is_made(ctx.plan.policies[ctx.plan.grid_owner(ref)])]
-    grids = [ref for ref in grids if ctx.plan.grid_factor(ref) == 1]  # multiples of rounded values need no rounding
+    grids = [ref for ref, policy in ctx.plan.policies.items() if _is_made(policy)]
     for point in rounding_points(gm, ctx, grids):
-        owner = ctx.plan.grid_owner(point.ref)
-        if owner not in homes:
-            homes[owner] = add_module(gm, f"{owner.name}_fake_quant", _made(ctx.plan.policies[owner]))
-        insert_after(point.node, homes[owner], users=point.users)
+        homes[point.ref] = add_module(gm, f"{point.ref.name}_fake_quant", _made(ctx.plan.policies[point.ref]))
+        insert_after(point.node, homes[point.ref], users=point.users)
     homes |= insert_call_grids(gm, ctx)
     homes |= _quantize_weights(gm, ctx)
     for node in gm.graph.nodes:

@@ -19,6 +19,7 @@ from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
 from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.make_layers import make_layers
+from fxquant.passes.merge_join_grids import merge_join_grids
 from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
@@ -47,6 +48,7 @@ FOLD: Pipeline = (
     fold_conv_bn,
     observe_weights,  # a weight's range is that of the folded weight
     correct_bias,  # before the weight is replaced by what it is rounded to
+    merge_join_grids,  # before values are rounded
 )
 
 TO_FAKE_QUANT: Pipeline = (*FOLD, insert_fake_quant, eliminate_dead_code)

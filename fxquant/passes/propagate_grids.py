@@ -7,39 +7,37 @@ from dataclasses import replace
 from torch.fx import GraphModule
 
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.patterns.pattern import Output
-from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.passes.joins import Joins
+from fxquant.plan import QuantPlan
 from fxquant.spec import GridPolicy, Observed, QScheme, SharedWith, TensorRef
 
 
 @graph_pass(after=("annotate",), keeps_values=True)
 def propagate_grids(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """Refine the plan's policies; the graph stays as it is."""
-    plan = ctx.plan
-    for unit in plan.units:
-        if ctx.pattern_of(unit).output is Output.ONE_FOR_ALL:
-            plan = _join(plan, unit)
+    """What nothing but a join reads lies on the grid of the joined value; the graph stays as it is.
+
+    What anything else reads, another operator, the user or a second join, keeps a grid of its own, and the join
+    requantizes it. So does what is fixed, is observed for another number of bits, or is a multiple of something.
+    """
+    joins, plan = Joins(gm, ctx), ctx.plan
+    made_by = {unit.root: unit.roles["y"] for unit in joins.units}
+    order = {root: index for index, root in enumerate(made_by)}
+    joined = [(owner, readers.joins) for owner, readers in joins.joined().items() if not readers.others]
+    for owner, roots in sorted(joined, key=lambda each: -order[each[1][0]]):
+        # Later joins first: the grid that a join ends on may be that of a later one.
+        plan = _on_one_grid(plan, owner, {plan.grid_owner(made_by[root]) for root in roots})
     ctx.plan = plan
     return gm
 
 
-def _join(plan: QuantPlan, unit: QuantUnit) -> QuantPlan:
-    """Let the inputs of a concatenation use the grid of its output, where they have none of another kind.
-
-    What is fixed, is observed for another number of bits, or is a multiple of something, keeps its own: the
-    concatenation requantizes it.
-    """
-    target = plan.grid_owner(unit.roles["y"])
-    scheme = _scheme_of(plan.policies[target])
-    direct = {ref for name in unit.inputs if plan.grid_factor(ref := unit.roles[name]) == 1}
+def _on_one_grid(plan: QuantPlan, owner: TensorRef, targets: set[TensorRef]) -> QuantPlan:
+    target = min(targets, key=str)
     policies: dict[TensorRef, GridPolicy] = dict(plan.policies)
-    for ref in direct:
-        owner = plan.grid_owner(ref)
-        if owner != target and isinstance(policies[owner], Observed) and _scheme_of(policies[owner]) == scheme:
-            # An owner further up (the input of a max-pool, say) may hold values that never reach the output.
-            policies[owner] = SharedWith(target, observed=owner not in direct)
-            plan = replace(plan, policies=policies)
-    return plan
+    scheme = _scheme_of(policies[owner])
+    if len(targets) > 1 or owner == target or scheme is None or scheme != _scheme_of(policies[target]):
+        return plan
+    policies[owner] = SharedWith(target)
+    return replace(plan, policies=policies)
 
 
 def _scheme_of(policy: GridPolicy) -> QScheme | None:

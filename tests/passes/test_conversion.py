@@ -52,6 +52,7 @@ FORMS = {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
         "correct_bias": "",
+        "merge_join_grids": "",
         "insert_fake_quant": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
@@ -73,6 +74,7 @@ FORMS = {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
         "correct_bias": "",
+        "merge_join_grids": "",
         "take_integers": "",
         "insert_quantize_dequantize": """\
 - bn = Conv2d[conv](x)
@@ -99,6 +101,7 @@ FORMS = {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
         "correct_bias": "",
+        "merge_join_grids": "",
         "take_integers": "",
         "lower_units": """\
 - bn = Conv2d[conv](x)

@@ -231,27 +231,6 @@ def test_picked_and_clamped_values_share_their_inputs_grid():
     assert found.grid_owner(TensorRef("relu")) == TensorRef("c")
 
 
-def test_a_concatenation_has_one_grid():
-    model = Lambda(lambda m, x: torch.cat([m.c(x), F.max_pool2d(m.d(x), 1)], 1), c=conv(), d=conv())
-    found = plan(model)
-    out = TensorRef("cat")
-    assert {found.grid_owner(ref) for ref in (TensorRef("c"), TensorRef("d"), TensorRef("max_pool2d"))} == {out}
-    # c goes straight into the concatenation, whose range holds it; d's own values may never reach it.
-    assert found.policies[TensorRef("c")] == SharedWith(out, observed=False)
-    assert found.policies[TensorRef("d")] == SharedWith(out, observed=True)
-
-
-def test_concatenations_of_concatenations_meet_in_one_owner():
-    def forward(m, x):
-        a = m.c(x)
-        b = torch.cat([a, m.d(x)], 1)
-        return torch.cat([a, b], 1), torch.cat([b, a], 1)
-
-    found = plan(Lambda(forward, c=conv(), d=conv()))
-    owners = {found.grid_owner(ref) for ref in found.policies if ref.kind == "activation" and ref.name != "x"}
-    assert len(owners) == 1
-
-
 def test_the_input_observer_sees_what_no_unit_makes():
     found = plan(Lambda(lambda m, x: m.c(torch.sin(m.d(x))), c=conv(), d=conv()))
     assert TensorRef("d") not in found.policies  # only a float operator reads it: nothing to observe
