@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
@@ -16,6 +16,7 @@ from fxquant.backends.base import SIGNED_WEIGHTS, Backend
 from fxquant.coverage import Coverage
 from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, listing, warn
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
+from fxquant.graph.module import noted
 from fxquant.graph.query import called_module, module_of, nodes_by_name
 from fxquant.graph.tracing import check_unscripted, copy_of
 from fxquant.nn.weight import all_finite
@@ -24,24 +25,10 @@ from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
 from fxquant.passes.rounding import weighted_nodes
 from fxquant.patterns.pattern import Pattern
+from fxquant.patterns.registry import in_own_namespace
 from fxquant.plan import QuantPlan
 from fxquant.qconfig import QConfig, QConfigMapping, UnusedRule
 from fxquant.spec import Observed
-
-RESERVED = (
-    "_engine",
-    "calibration_statistics",
-    "observers",
-    "parity",
-    "preparation",
-    "quant_coverage",
-    "quant_plan",
-    "snapshots",
-    "tuning",
-    "weight_layers",
-)
-"""Names that a converted model or a state dict needs for itself."""
-
 
 MADE_BY = {"prepared": "prepare", "training": "prepare_qat", "converted": "convert"}
 """Form of a model -> the function that gave it."""
@@ -77,9 +64,14 @@ def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], A
 
 
 def distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
-    """Plans look patterns up by name, so two of one name cannot be told apart."""
+    """Plans look patterns up by name, so two of one name cannot be told apart.
+
+    One of the user's own that has the name of a default one beside it is called ``own.NAME``.
+    """
     if wrong := [item for item in patterns if not isinstance(item, Pattern)]:
         raise InputError("patterns holds something that is no Pattern", got=repr(wrong[0]), expected="Pattern objects")
+    names = Counter(pattern.name for pattern in patterns)
+    patterns = [in_own_namespace(pattern) if names[pattern.name] > 1 else pattern for pattern in patterns]
     names = Counter(pattern.name for pattern in patterns)
     if twice := [name for name, count in names.items() if count > 1]:
         raise DuplicateNameError("two patterns have the same name", got=", ".join(twice), expected="a name for each")
@@ -91,9 +83,9 @@ def form_of(model: object) -> str:
     attributes = getattr(model, "__dict__", {})
     if isinstance(attributes.get("plan"), QuantPlan):
         return "prepared"
-    if not isinstance(model, GraphModule) or not isinstance(attributes.get("quant_plan"), QuantPlan):
+    if not isinstance(model, GraphModule) or not isinstance(noted(model, "quant_plan"), QuantPlan):
         return ""
-    return "training" if "preparation" in attributes else "converted"
+    return "training" if noted(model, "preparation") is not None else "converted"
 
 
 def named_by_form(model: object) -> str:
@@ -107,7 +99,7 @@ def check_model(model: object) -> None:
 
     Raises:
         InputError: no module; one that this package made; a wrapped one, one without values, or one with an attribute
-            of a reserved name.
+            whose name cannot stand in code.
         TracingError: it is scripted.
     """
     if form := form_of(model):
@@ -136,10 +128,25 @@ def check_model(model: object) -> None:
             expected="a model with its weights",
             hint="model.to_empty(device='cpu'), and load a state dict",
         )
-    if taken := [name for name in RESERVED if hasattr(model, name)]:
+    if unfit := [name for name in _names(model) if not _is_fit_for_code(name)]:
         raise InputError(
-            "the model has an attribute of a name that fxquant needs", got=taken[0], expected="another name for it"
+            "a name cannot stand in generated code",
+            got=repr(unfit[0]),
+            expected="names of modules, parameters and buffers without quotes, backslashes and control characters",
+            hint="add_module and register_parameter take another name",
         )
+
+
+def _names(model: nn.Module) -> Iterator[str]:
+    """Every name by which generated code may ask for a part of a model."""
+    for module in model.modules():
+        yield from (*module._modules, *module._parameters, *module._buffers)
+        yield from (name for name, value in vars(module).items() if isinstance(value, Tensor))
+
+
+def _is_fit_for_code(name: str) -> bool:
+    """Whether ``getattr(model, "name")`` is what it looks like: torch.fx writes names as they are."""
+    return name.isprintable() and not set(name) & set("\"'\\")
 
 
 def check_unwrapped(model: nn.Module) -> None:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from fxquant.errors import InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.inputs import bind
+from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.base import QuantizedModule
@@ -144,7 +145,7 @@ def measure_parity(
     nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
     present = [(unit, nodes[unit.root]) for unit in plan.units if unit.root in nodes]
     measured = [(unit, node, module_of(node)) for unit, node in present]
-    if plan.units and not present:
+    if not present and any(unit.root in simulated_nodes for unit in plan.units):  # else all of it is dead code
         raise InputError(
             "no unit of the plan is found in the int8 model",
             got=f"{len(plan.units)} units planned, none of them a node of the graph",
@@ -232,7 +233,7 @@ def plan_of(converted: GraphModule) -> QuantPlan:
     Raises:
         InputError: the model was not made by ``convert``.
     """
-    plan = getattr(converted, "quant_plan", None)
+    plan = noted(converted, "quant_plan")
     if not isinstance(plan, QuantPlan):
         raise InputError("this model was not made by convert", got=type(converted).__name__)
     return plan

@@ -17,6 +17,7 @@ from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import order_alike
+from fxquant.graph.module import RECORD, note, noted
 from fxquant.graph.query import follow
 from fxquant.graph.tracing import copy_of
 from fxquant.nn.frozen import freeze_bn_stats
@@ -97,8 +98,7 @@ def prepare_qat(
     preparation.observers, preparation.weight_layers = nn.ModuleDict(), nn.ModuleDict()
     preparation.graph_module = GraphModule(nn.Module(), torch.fx.Graph())
     preparation.statistics = Statistics(preparation.graph_module, QuantPlan(), preparation.observers)
-    trainable.preparation = preparation
-    trainable.quant_plan, trainable.snapshots = ctx.plan, preparation.snapshots
+    note(trainable, preparation=preparation, quant_plan=ctx.plan, snapshots=preparation.snapshots)
     modes = {name: module.training for name, module in model.named_modules()}
     for name, module in trainable.named_modules():
         while name not in modes:  # what passes have made follows what it is in
@@ -116,7 +116,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
         InputError: not what ``prepare_qat`` gave.
         CalibrationError: a grid was never chosen, since its observer saw nothing; the message names it.
     """
-    preparation: Any = getattr(trained, "preparation", None)
+    preparation: Any = noted(trained, "preparation")
     if not isinstance(trained, GraphModule) or not isinstance(preparation, Quantizer):
         raise not_prepared(trained, "convert", or_training=True)
     quantizer = copy.copy(preparation)
@@ -126,7 +126,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     ctx = quantizer.context(preparation.plan)
     manager = PassManager(FROM_TRAINING, instruments_for(read_settings()), first=len(preparation.snapshots))
     quantizer.graph_module = manager.run(copy.deepcopy(trained).eval(), ctx)  # so that no norm goes on iterating
-    del quantizer.graph_module.preparation
+    del vars(quantizer.graph_module)[RECORD]
     quantizer.snapshots += manager.snapshots
     return quantizer
 

@@ -40,7 +40,9 @@ from fxquant.engine import attach_engine
 from fxquant.errors import UnknownNameError, warn, within
 from fxquant.fake_quantize.base import observer_in
 from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.graph.edit import free_name
 from fxquant.graph.inputs import bind, example_tuple
+from fxquant.graph.module import note
 from fxquant.graph.query import follow, nodes_by_name
 from fxquant.graph.tracing import trace
 from fxquant.grids import grids_of, make_observers, means_of, observers_by_node
@@ -68,6 +70,8 @@ from fxquant.statistics.problems import find_problems, warn_of_problems
 from fxquant.statistics.report import CalibrationReport, calibration_report
 from fxquant.tuning.tune import check_tunable, tuned
 from fxquant.undo import RunState
+
+STATISTICS = "calibration_statistics"
 
 
 class Quantizer:
@@ -258,10 +262,10 @@ class Quantizer:
             plan = self.plan.with_observations(qparams, declined)
             with within("the batch to tune on"):
                 converted, tuning = tuned(self.graph_module, plan, make, *batch)
-            converted.tuning = tuning
+            note(converted, tuning=tuning)
             print(tuning)
         if check is not None:
-            converted.parity = self._check(converted if to == "int8" else self.convert(), check, qparams)
+            note(converted, parity=self._check(converted if to == "int8" else self.convert(), check, qparams))
         return converted
 
     def _form(self, to: str, engine: str | None, plan: QuantPlan) -> GraphModule:
@@ -271,8 +275,8 @@ class Quantizer:
         converted: Any = manager.run(copy.deepcopy(self.graph_module), ctx)
         converted.eval()  # the modules that passes made, too
         follow(converted, self.graph_module)
-        converted.quant_plan, converted.quant_coverage = ctx.plan, coverage(self.graph_module, plan)
-        converted.snapshots = self.snapshots + manager.snapshots
+        facts = {"quant_coverage": coverage(self.graph_module, plan), "snapshots": self.snapshots + manager.snapshots}
+        note(converted, quant_plan=ctx.plan, **facts)
         attach_engine(converted, engine, to)
         return converted
 
@@ -316,8 +320,9 @@ class Quantizer:
             RuntimeError: keys or shapes differ, as ``torch.nn.Module.load_state_dict`` says.
         """
         measured = self.measured()
-        if not any(name.startswith("calibration_statistics.") for name in state_dict):
-            del measured.calibration_statistics  # a state from before there were any
+        statistics = free_name(self.graph_module, STATISTICS)
+        if not any(name.startswith(f"{statistics}.") for name in state_dict):
+            delattr(measured, statistics)  # a state from before there were any
         prefixes = tuple(f"{name}." for name, _ in measured.named_children())
         own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
         self.graph_module.load_state_dict(own, strict=strict)
@@ -325,10 +330,13 @@ class Quantizer:
         self._weights.measure(self.graph_module, anew=True)
 
     def measured(self) -> nn.Module:
-        """What is kept beside the model: ``observers``, ``weight_layers`` and ``calibration_statistics``."""
+        """What is kept beside the model: ``observers``, ``weight_layers`` and ``calibration_statistics``.
+
+        Of a name that the model has itself, ``_`` stands behind it, in ``state_dict`` too."""
         holder = nn.Module()
-        holder.observers, holder.weight_layers = self.observers, self.weight_layers
-        holder.calibration_statistics = self.statistics
+        parts = ("observers", self.observers), ("weight_layers", self.weight_layers), (STATISTICS, self.statistics)
+        for name, part in parts:
+            holder.add_module(free_name(self.graph_module, name), part)
         return holder
 
     def __getstate__(self) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.checks import RESERVED
 from fxquant.errors import FxQuantWarning, InputError, SpecError, listing
+from fxquant.graph.module import noted
 
 X = torch.rand(2, 3)
 
@@ -17,15 +19,65 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).eval()
 
 
-@pytest.mark.parametrize("name", RESERVED)
-def test_reserved_names(name):
+NAMES = ("observers", "weight_layers", "calibration_statistics", "quant_plan", "quant_coverage", "snapshots", "tuning",
+         "parity", "preparation", "_engine", "a b", "a-b", "größe")  # fmt: skip
+
+
+class Named(nn.Module):
+    """A layer, a parameter and a plain attribute of names that are the user's business."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.add_module(name, nn.Linear(3, 3))
+        self.other = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.other(torch.relu(getattr(self, self.name)(x)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_is_the_users(name):
+    torch.manual_seed(0)
+    net = Named(name).eval()
+    prepared = fxq.prepare(net, X).calibrate([X], progress=False)
+    int8 = fxq.convert(prepared, check=X)
+    assert isinstance(getattr(int8, name), nn.Module)
+    assert noted(int8, "parity").breaches == ()
+    assert len(noted(int8, "quant_plan").units) == 2
+    expected = int8(X)
+    again = fxq.prepare(net, X)
+    again.load_state_dict(prepared.state_dict())
+    assert torch.equal(fxq.convert(again)(X), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(int8))(X), expected)
+    qat = fxq.prepare_qat(net, X)
+    qat(X)
+    assert len(noted(fxq.convert(qat), "quant_plan").units) == 2
+
+
+def test_a_plain_attribute_stays_what_it_is():
+    net = Named("first").eval()
+    net.parity, net.snapshots = "mine", [1]
+    int8 = fxq.convert(fxq.prepare(net, X).calibrate([X], progress=False), check=X)
+    assert (int8.parity, int8.snapshots) == ("mine", [1])
+    assert noted(int8, "parity").breaches == ()
+
+
+@pytest.mark.parametrize("name", ['a"b', "a'b", "a\\b", "a\nb", '"); import os; ("', "a\x00b"])
+def test_names_that_code_would_be_made_of(name):
     net = model()
     net.add_module(name, nn.Identity())
     with pytest.raises(InputError) as caught:
         fxq.prepare(net, X)
     assert str(caught.value) == (
-        f"the model has an attribute of a name that fxquant needs\n  got:      {name}\n  expected: another name for it"
+        f"a name cannot stand in generated code\n  got:      {name!r}\n"
+        "  expected: names of modules, parameters and buffers without quotes, backslashes and control characters\n"
+        "  hint:     add_module and register_parameter take another name"
     )
+    net = model()
+    setattr(net[1], name, torch.zeros(1))
+    with pytest.raises(InputError, match="a name cannot stand in generated code"):
+        fxq.prepare_qat(net, X)
 
 
 def test_patterns_that_are_none():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning, InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.module import note
 from fxquant.parity import measure_parity
 
 
@@ -173,10 +174,25 @@ def test_a_model_without_its_units_is_refused(prepared):
     bare = torch.fx.GraphModule(nn.Module(), torch.fx.Graph())
     bare.graph.output(None)
     bare.recompile()
-    bare.quant_plan = int8.quant_plan
+    note(bare, quant_plan=int8.quant_plan)
     with pytest.raises(InputError) as caught:
         measure_parity(bare, simulated, ())
     assert str(caught.value).startswith("no unit of the plan is found in the int8 model")
+
+
+def test_a_model_whose_units_are_all_dead_code():
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            self.linear(x)
+            return torch.sin(x)
+
+    x = torch.rand(2, 4)
+    int8 = fxq.convert(fxq.prepare(Unused().eval(), x).calibrate([x], progress=False), check=x)
+    assert int8.parity.rows == ()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)

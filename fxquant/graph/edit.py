@@ -51,6 +51,13 @@ def _exists(gm: GraphModule, target: str) -> bool:
         return False
 
 
+def free_name(model: nn.Module, name: str) -> str:
+    """A name that no part of a module has: the one given, or that with ``_`` behind it."""
+    while name in model._modules or name in model._parameters or name in model._buffers:
+        name += "_"
+    return name
+
+
 def vacate(gm: GraphModule, path: str) -> bool:
     """Remove what parameter, buffer or module is at ``path``, unless something calls it, holds it, or reads from there.
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from fxquant.errors import MethodError
 
-BESIDE = "_beside_forward"
+BESIDE = "fxquant.beside_forward"
 """Attribute of a traced module: modules without state that its forward does not use, but methods may: a loss, say."""
 
 

@@ -40,12 +40,29 @@ STACK = "nn_module_stack"
 """Key of ``node.meta``, torch's own: the modules that called each other when the node was traced."""
 
 
-ENGINE = "_engine"
+ENGINE = "fxquant.engine"
 """Attribute of a converted module: what runs its graph, in place of the generated code. It is called with the module,
 the generated ``forward``, positional and keyword arguments, and told to ``forget`` when the graph has changed."""
 
-USERS_CLASS = "_users_class"
+RECORD = "fxquant.record"
+"""Attribute of a model that was converted or prepared for training: what is known of it, by name.
+
+No attribute that code can write has a name with a dot, so whatever the user's model holds stays what it is. What the
+model has no name of its own for is found as an attribute: ``int8.quant_plan``.
+"""
+
+USERS_CLASS = "fxquant.users_class"
 """Attribute of a traced module: the class of the model that it was made from, as a ``UsersClass``."""
+
+
+def note(model: nn.Module, **facts: Any) -> None:
+    """Keep facts about a model beside its own attributes."""
+    vars(model).setdefault(RECORD, {}).update(facts)
+
+
+def noted(model: object, name: str) -> Any:
+    """What ``note`` kept under a name; None if it did not."""
+    return getattr(model, "__dict__", {}).get(RECORD, {}).get(name)
 
 
 class UsersClass:
@@ -92,6 +109,8 @@ class NamedGraphModule(GraphModule):
             users = self.__dict__.get(USERS_CLASS)
             kind = None if users is None or name.startswith("__") else users.find()
             found = inspect.getattr_static(kind, name, None)
+            if found is None and name in self.__dict__.get(RECORD, {}):
+                return noted(self, name)
             if kind is None or found is None:
                 raise
         return bound_to_traced(found, self, name, kind)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TextIO
 from tabulate import tabulate
 from torch.fx import GraphModule
 
+from fxquant.graph.module import noted
 from fxquant.graph.printer import WIDTH, coloured, format_graph, format_table, shows_colour
 from fxquant.graph.repeats import folded
 from fxquant.passes.base import PassContext
@@ -231,9 +232,9 @@ def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None, ev
     """
     out = sys.stdout if file is None else file
     paint: Callable[[str], str] = coloured if shows_colour(out) else str
-    plan = getattr(prepared, "quant_plan", getattr(prepared, "plan", None))
+    plan = noted(prepared, "quant_plan") or getattr(prepared, "plan", None)
     notes = grid_notes(plan) if isinstance(plan, QuantPlan) else {}
-    for snapshot in prepared.snapshots:
+    for snapshot in noted(prepared, "snapshots") or prepared.snapshots:
         print(snapshot.title(), file=out)
         if snapshot.changed:
             print(paint(_change(snapshot, notes, every_line=every_line)), file=out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from torch import nn
@@ -78,10 +79,11 @@ def register_pattern(pattern: Any) -> Any:
             * optionally ``qparams()``: the grid of the answered node's integers. Without it the answer is a float.
 
     Returns:
-        The pattern, or a decorator that gives the class back.
+        The pattern, as plans name it (``own.conv`` for one of the name of a default pattern); or a decorator that gives
+        the class back.
 
     Raises:
-        DuplicateNameError: a pattern of that name exists, or one with that tree is registered already.
+        DuplicateNameError: a pattern of that name, or one with that tree, is registered already.
         SpecError: ``pattern`` is neither a pattern nor made of targets, or the class lacks a method.
 
     Example:
@@ -91,8 +93,7 @@ def register_pattern(pattern: Any) -> Any:
         >>> unregister_pattern("glu")
     """
     if isinstance(pattern, Pattern):
-        _add(pattern)
-        return pattern
+        return _add(pattern)
     tree = _from_tuple(pattern)
 
     def decorate(handler: H) -> H:
@@ -114,17 +115,24 @@ def unregister_pattern(name: str) -> None:
     Raises:
         UnknownNameError: no registered pattern has that name.
     """
-    REGISTERED.remove(name)
+    REGISTERED.remove(name if name in REGISTERED else _own_name(name))
 
 
-def _add(pattern: Pattern) -> None:
-    # Plans and backends name patterns: a second one of that name would be lowered by the rule of the first.
-    if any(pattern.name == other.name for other in DEFAULT_PATTERNS):
-        raise DuplicateNameError(
-            f"pattern {pattern.name!r} is one of the default patterns",
-            got=_text(pattern.root),
-            expected="a new name: registered patterns are tried before the default ones of the same size",
-        )
+def in_own_namespace(pattern: Pattern) -> Pattern:
+    """A pattern of the user's that has the name of a default one, under a name of its own.
+
+    Plans and backends name patterns, so it would be lowered by the rule of the other.
+    """
+    taken = pattern not in DEFAULT_PATTERNS and any(pattern.name == other.name for other in DEFAULT_PATTERNS)
+    return replace(pattern, name=_own_name(pattern.name)) if taken else pattern
+
+
+def _own_name(name: str) -> str:
+    return f"own.{name}" if any(name == other.name for other in DEFAULT_PATTERNS) else name
+
+
+def _add(given: Pattern) -> Pattern:
+    pattern = in_own_namespace(given)
     for other in REGISTERED.values():
         if other.root == pattern.root and other.name != pattern.name:
             raise DuplicateNameError(
@@ -133,6 +141,7 @@ def _add(pattern: Pattern) -> None:
                 hint=f"unregister_pattern({other.name!r}) first, if it should be replaced",
             )
     REGISTERED.add(pattern.name, pattern)
+    return pattern
 
 
 def by_name(patterns: Iterable[Pattern]) -> tuple[Pattern | str, ...]:

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from fxquant.coverage import Coverage
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import observer_in
+from fxquant.graph.module import noted
 from fxquant.passes.snapshot import Snapshot
 from fxquant.plan import QuantPlan
 from fxquant.qat import quantizer_of
@@ -56,13 +57,14 @@ def subject_of(model: Quantizer | nn.Module) -> Subject:
     """
     if isinstance(model, Quantizer):
         return _of_quantizer(model)
-    plan = getattr(model, "quant_plan", None)
+    plan = noted(model, "quant_plan")
     if isinstance(model, GraphModule) and isinstance(plan, QuantPlan):
-        if isinstance(getattr(model, "preparation", None), Quantizer):
+        if isinstance(noted(model, "preparation"), Quantizer):
             return _of_training(model)
-        seen: Any = model
-        coverage = getattr(seen, "quant_coverage", Coverage(()))
-        return Subject(type(model).__name__, "converted", plan, plan, coverage, seen.snapshots, converted=model)
+        coverage = noted(model, "quant_coverage") or Coverage(())
+        return Subject(
+            type(model).__name__, "converted", plan, plan, coverage, noted(model, "snapshots"), converted=model
+        )
     raise InputError(
         "report takes what prepare, prepare_qat or convert gave",
         got=type(model).__name__,
@@ -88,9 +90,9 @@ def _of_quantizer(quantizer: Quantizer) -> Subject:
         type(quantizer.graph_module).__name__,
         "calibrated",
         quantizer.plan,
-        converted.quant_plan,
-        converted.quant_coverage,
-        converted.snapshots,
+        noted(converted, "quant_plan"),
+        noted(converted, "quant_coverage"),
+        noted(converted, "snapshots"),
         quantizer.graph_module,
         converted,
         simulated,

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fxquant as fxq
 from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
 from fxquant.patterns.pattern import Op, Pattern, op, tensor
 from fxquant.patterns.registry import (
@@ -77,17 +78,22 @@ pattern 'gated' has the same tree as the registered pattern 'glu'
     assert list(REGISTERED) == ["glu"]
 
 
-def test_the_name_of_a_default_pattern_is_taken():
-    with pytest.raises(DuplicateNameError) as caught:
-        register_pattern(Pattern("conv", op(MyConv)(tensor("x"))))
-    assert (
-        str(caught.value)
-        == """\
-pattern 'conv' is one of the default patterns
-  got:      MyConv(x)
-  expected: a new name: registered patterns are tried before the default ones of the same size"""
-    )
+def test_the_name_of_a_default_pattern():
+    """Built-in patterns that come later break no registration: each has its own rule."""
+    mine = Pattern("conv", op(MyConv)(tensor("x")), weight=None)
+    registered = register_pattern(mine)
+    assert registered.name == "own.conv"
+    assert list(REGISTERED) == ["own.conv"]
+    assert known_patterns()[0] is registered
+    unregister_pattern("conv")
     assert not REGISTERED
+
+
+def test_the_name_of_a_default_pattern_in_a_list_of_ones_own():
+    layer = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Softsign(), nn.Conv2d(3, 3, 1)).eval()
+    mine = Pattern("relu", op(nn.Softsign)(tensor("x")), lower={"cpu": lambda unit: nn.Softsign()})
+    quantizer = fxq.prepare(layer, torch.rand(1, 3, 4, 4), patterns=(mine, *DEFAULT_PATTERNS))
+    assert [unit.pattern for unit in quantizer.plan.units] == ["conv", "own.relu", "conv"]
 
 
 def test_the_tree_of_a_default_pattern_can_be_taken_over():
