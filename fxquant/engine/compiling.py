@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,10 @@ from fxquant.engine.plan import (
     Plan,
     ProgramStep,
     PythonStep,
+    Step,
     Watch,
     Watched,
+    WatchedMemory,
     WatchedPlace,
     geometry_of,
     needs_gradient,
@@ -113,8 +115,23 @@ class _Compiler:
         )
         kept = self._settled.values
         settled = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
-        watched: tuple[Watch, ...] = (*self._places.values(), *self._watched.values(), *self._settled.watched)
+        watched: tuple[Watch, ...] = (
+            *self._places.values(), *self._watched.values(), *self._settled.watched, *self._memory(steps)
+        )  # fmt: skip
         return Plan(steps, len(self._place), unused, result, watched, settled)
+
+    def _memory(self, steps: Iterable[Step]) -> Iterator[WatchedMemory]:
+        """What programs read of tensors that a pickle of the model would hold."""
+        held = {
+            leaf.untyped_storage().data_ptr()
+            for module in self._gm.modules()
+            for name, value in vars(module).items()
+            if name not in ("_modules", "_derived", "_graph")
+            for leaf in pytree.tree_leaves(value)
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided
+        }
+        constants = (x for step in steps if isinstance(step, ProgramStep) for x in step.program.constants)
+        return (WatchedMemory(x, x.data_ptr()) for x in constants if x.untyped_storage().data_ptr() in held)
 
     def _at(self, node: Node) -> int:
         return self._place.setdefault(node, len(self._place))
@@ -189,7 +206,7 @@ class _Compiler:
             if used in self._fixed or used in kept or used in stretch.values:
                 continue
             value = self._values[used]
-            if type(value) is not Tensor or not value.is_cpu or value.layout is not torch.strided or is_lazy(value):
+            if type(value) not in (Tensor, nn.Parameter) or not value.is_cpu or not _is_plain(value):
                 raise NotRecordableError("it reads what is no plain tensor on the CPU")
             copied = copy_apart(value)
             recording.add_input(copied)
@@ -311,6 +328,10 @@ class _Compiler:
 
 def _holds_tensors(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.layout is torch.strided and not is_lazy(x)
 
 
 def _items(value: Any) -> Sequence[Tensor]:

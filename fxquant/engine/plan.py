@@ -128,7 +128,19 @@ class WatchedTensor:
         return getattr(self.owner, self.name, None) is self.tensor and self.tensor._version == self.version
 
 
-Watch = WatchedPlace | Watched | WatchedTensor
+@dataclass(frozen=True, slots=True)
+class WatchedMemory:
+    """A tensor of the model's state whose memory a program reads: it moves when a process gets a share of it."""
+
+    tensor: Tensor
+    address: int
+
+    def is_as_before(self) -> bool:
+        """Whether it lies where it lay."""
+        return self.tensor.data_ptr() == self.address
+
+
+Watch = WatchedPlace | Watched | WatchedTensor | WatchedMemory
 
 
 @dataclass(slots=True)

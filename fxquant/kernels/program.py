@@ -131,6 +131,11 @@ class Program:
         return [result.of(inputs, buffers) if isinstance(result, View) else result for result in self._results]
 
     @property
+    def constants(self) -> tuple[Tensor, ...]:
+        """Tensors whose memory it reads in each run, where it lay when they were recorded."""
+        return self._constants
+
+    @property
     def loops(self) -> int:
         """How many it runs: a table in which the bytes of a convolution are looked up needs none of its own."""
         return self._library.fxquant_program_steps(self._handle)

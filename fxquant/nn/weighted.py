@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
@@ -95,7 +96,11 @@ class WeightedModule(QuantizedModule):
             super()._save_to_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_buffers": {"weight": self.plain_weight(), **self._buffers}}
+        with DERIVING:
+            plain = self.plain_weight()
+            if get_spawning_popen() is not None:  # the new process is handed the memory later than this returns
+                self._keep(plain)
+        return {**super().__getstate__(), "_buffers": {"weight": plain, **self._buffers}}
 
 
 def unpacking(run: Any) -> Callable[[], Tensor] | None:
