@@ -124,7 +124,7 @@ class Reconstructor:
     def _learn(self, index: int, unit: QuantUnit, place: range, exact: Lane, quantized: Lane, bar: Any) -> Learned:
         layer = self.layers[unit.root]
         rounding: AdaRoundFakeQuantize = layer.weight_fake_quant
-        if self.checkpoint is not None and (found := self.checkpoint.load(index)) is not None:
+        if self.checkpoint is not None and (found := self.checkpoint.load(index, rounding.V.shape)) is not None:
             rounding.V.data.copy_(found.v)
             rounding.set_soft_rounding(False)
             bar.update(self.learning.iterations)

@@ -44,7 +44,7 @@ class Checkpoint:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / IDENTITY
         if path.exists():
-            found: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+            found = _read_identity(path)
             if differing := [name for name in {**found, **identity} if found.get(name) != identity.get(name)]:
                 raise InputError(
                     f"the checkpoint is of another run: {', '.join(differing)} differ",
@@ -62,13 +62,32 @@ class Checkpoint:
         else:
             self._write(path, (json.dumps(dict(identity), indent=1) + "\n").encode())
 
-    def load(self, index: int) -> Learned | None:
-        """What the unit of that number learned; None if it is not finished."""
+    def load(self, index: int, shape: torch.Size) -> Learned | None:
+        """What the unit of that number learned; None if it is not finished.
+
+        Args:
+            index: Of the unit.
+            shape: Of its weight.
+
+        Raises:
+            InputError: the file is damaged, or of another weight.
+        """
         path = self._folder / f"{index:04}.pt"
         if not path.exists():
             return None
-        state = torch.load(path, weights_only=True)
-        return Learned(state["V"], state["before"], state["after"])
+        try:
+            state = torch.load(path, weights_only=True)
+        except Exception as error:  # torch raises whatever the first damaged byte leads to
+            raise _damaged(
+                path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ) from error
+        match state:
+            case {"V": Tensor() as v, "before": float() as before, "after": float() as after}:
+                if v.shape == shape and v.is_floating_point() and bool(v.isfinite().all()):
+                    return Learned(v, before, after)
+                got = f"V: {v.dtype} {list(v.shape)}" + ("" if v.is_complex() or v.isfinite().all() else ", not finite")
+                raise _damaged(path, got, f"V: finite numbers, {list(shape)}")
+        raise _damaged(path, f"{type(state).__name__} of other entries", "V, before, after")
 
     def save(self, index: int, learned: Learned) -> None:
         """Write down what the unit of that number learned."""
@@ -82,6 +101,26 @@ class Checkpoint:
         new = path.with_suffix(".new")
         new.write_bytes(content)
         os.replace(new, path)
+
+
+def _read_identity(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}", "JSON") from error
+    if not isinstance(found, dict):
+        raise _damaged(path, type(found).__name__, "an object of JSON")
+    return found
+
+
+def _damaged(path: Path, got: str, expected: str = "a file that adaround wrote whole") -> InputError:
+    return InputError(
+        "a file of the checkpoint is damaged, or of another run",
+        at=str(path),
+        got=got,
+        expected=expected,
+        hint="remove the file, and its unit is learned anew; for identity.json, give another folder",
+    )
 
 
 def digest(values: Iterable[Any]) -> str:

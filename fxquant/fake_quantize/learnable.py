@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError, SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase, refuse_script
+from fxquant.graph.loading import check_finite
 from fxquant.kernels import fake_quantize_learnable_per_channel_affine, fake_quantize_learnable_per_tensor_affine
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.constructor import construct
@@ -252,6 +253,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Learn on if the saved module did; take as many channels as it had, if none were counted yet."""
+        check_finite(state_dict, prefix + "scale", prefix + "zero_point")  # forward holds them within their bounds
         saved = state_dict.get(prefix + "scale")
         if isinstance(saved, Tensor) and self.channel_len is None and self.scheme.axis is not None:
             self._expand(saved.numel())

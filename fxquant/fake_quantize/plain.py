@@ -10,6 +10,7 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.graph.loading import check_grid
 from fxquant.graph.query import has_hooks
 from fxquant.kernels import fake_quantize_per_tensor_affine
 from fxquant.kernels.fake_quantize_folded import fake_quantize_folded
@@ -197,6 +198,7 @@ class FakeQuantize(FakeQuantizeBase):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool, *args: Any
     ) -> None:
         """Take grids of any number of channels."""
+        check_grid(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
         for name in ("scale", "zero_point"):
             saved = state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and saved.shape != self.scale.shape and self.is_per_channel:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.graph.loading import check_grid
 from fxquant.observers.base import keeping_dtype
 from fxquant.spec import QParams
 
@@ -59,8 +60,9 @@ class StaticFakeQuantize(nn.Module):
         super()._apply(keeping_dtype(fn), recurse)
         return self
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        check_grid(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._calibrated = is_calibrated(self.scale)
 
     def extra_repr(self) -> str:

@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
+from fxquant.graph.loading import check_finite
 from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.query import (
     BY_REQUEST,
@@ -114,6 +115,15 @@ class NamedGraphModule(GraphModule):
             if kind is None or found is None:
                 raise
         return bound_to_traced(found, self, name, kind)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As ``torch.nn.Module.load_state_dict``.
+
+        Raises:
+            InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
+        """
+        check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
+        return super().load_state_dict(state_dict, strict, assign)
 
     def recompile(self) -> PythonCode:
         """Generate the code of the graph; an engine, where there is one, runs it in its own way from then on."""

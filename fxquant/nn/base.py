@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError
+from fxquant.graph.loading import check_finite, check_grid, check_integers
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import Clamp, QParams, QScheme
 
@@ -151,9 +152,29 @@ class QuantizedModule(nn.Module):
         self.forget()
         return self
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        self._check_state(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.forget()
+
+    def _check_state(self, state: Mapping[str, Any], prefix: str) -> None:
+        """Refuse what no module of this kind can run on.
+
+        Raises:
+            InputError: the message names the key.
+        """
+        for role, scheme in self._schemes.items():
+            check_grid(state, f"{prefix}{role}_scale", f"{prefix}{role}_zero_point", scheme)
+        for name, buffer in self._buffers.items():
+            if buffer is not None and not name.endswith(("_scale", "_zero_point")):
+                if buffer.is_floating_point():
+                    check_finite(state, prefix + name)
+                else:
+                    check_integers(state, prefix + name, buffer.dtype, self._stored_in(name))
+
+    def _stored_in(self, name: str) -> QScheme | None:
+        """The grid of the integers in a buffer; None where they are something else."""
+        return self._schemes.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_derived": None}

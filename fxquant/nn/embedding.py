@@ -16,7 +16,7 @@ from fxquant.kernels.embedding_bag import MODES
 from fxquant.kernels.embedding_bag import reference as embedding_bag_reference
 from fxquant.kernels.lookup import HALF_BITS, pack_halves
 from fxquant.nn.base import FloatResult, QuantizedModule
-from fxquant.spec import QParams
+from fxquant.spec import QParams, QScheme
 
 
 class QuantizedLookup(QuantizedModule):
@@ -53,6 +53,9 @@ class QuantizedLookup(QuantizedModule):
         rows = to_integers(layer.weight.detach(), weight.scale, weight.zero_point, scheme)
         self.register_buffer("weight", pack_halves(rows) if self.bits == HALF_BITS else rows.contiguous())
         self.add_grid("weight", weight)
+
+    def _stored_in(self, name: str) -> QScheme | None:
+        return None if self.bits == HALF_BITS else super()._stored_in(name)  # two values lie in a byte
 
     def derive(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.weight, self.weight_scale, self.weight_zero_point.float()

@@ -16,6 +16,7 @@ from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.grid import from_integers, to_integers
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
+from fxquant.graph.loading import check_finite, check_grid, check_integers
 from fxquant.graph.query import canonical_type
 from fxquant.nn.computed import WithTensors
 from fxquant.nn.folding import along_outputs
@@ -83,6 +84,10 @@ class FakeQuantizedWeight(WeightOnGrid):
             rounded = fake_quant(weight * along) / along
         return self.torch_class.forward(WithWeight(self, rounded, bias), input, *args, **kwargs)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        check_finite(state_dict, prefix + "weight", prefix + "bias")
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def unrounded(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """What the float layer gives: the weight as it is, and the bias that it had before it was corrected."""
         layer = WithWeight(self, self.weight, self._buffers.get(FLOAT_BIAS))
@@ -122,8 +127,11 @@ class DequantizedWeight(WeightOnGrid):
         self.weight_dtype = cast_dtype(fn, self.weight_dtype, scale)
         return self
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        check_integers(state_dict, prefix + "weight", self.weight.dtype, self.weight_scheme)
+        check_grid(state_dict, prefix + "weight_scale", prefix + "weight_zero_point", self.weight_scheme)
+        check_finite(state_dict, prefix + "bias")
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.weight_is_known = is_calibrated(self.weight_scale)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, SpecError
+from fxquant.graph.loading import check_range
 from fxquant.observers.base import ObserverBase, put_pooled, refuse_to_trace, take_pooled
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.ranges import value_range
@@ -141,6 +142,7 @@ class RangeObserver(ObserverBase):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Take ranges of any number of channels, and states written by torch.ao, which count nothing."""
+        check_range(state_dict, prefix + "min_val", prefix + "max_val")
         for name in ("min_val", "max_val"):
             buffer, saved = getattr(self, name), state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and self.scheme.axis is not None and saved.shape != buffer.shape:
