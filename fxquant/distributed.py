@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor, distributed, nn
 
 from fxquant.errors import CalibrationError, InputError
@@ -39,7 +41,8 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
         group: A process group of ``torch.distributed``; None: the default one.
 
     Raises:
-        InputError: the processes have different modules, or have seen different numbers of channels.
+        InputError: the processes have different modules, or have seen different numbers of channels; the class of an
+            observer has no ``pool``, or one that leaves the processes with different states.
 
     Example:
         >>> import torch
@@ -59,6 +62,8 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
             raise InputError(f"process {rank} observes other values", got=differing[0], expected="one model for all")
     for name, module in modules.items():
         _take(module, [state[name] for state in states])
+    if len(states) > 1:
+        _check_same(modules, group, len(states))
 
 
 def _measuring(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -69,6 +74,32 @@ def _measuring(model: nn.Module) -> Iterator[tuple[str, Any]]:
             inside.update(module.modules())
         if isinstance(module, FakeQuantizeBase) or (isinstance(module, _POOLED) and module not in inside):
             yield name, module
+
+
+def _check_same(modules: Mapping[str, Any], group: Any, size: int) -> None:
+    """All processes compare what they have come to.
+
+    Raises:
+        InputError: it is not the same, so what pools an observer leaves something out.
+    """
+    own = {(name, key): _digest(value) for name, each in modules.items() for key, value in each.state_dict().items()}
+    found: list[dict[tuple[str, str], bytes]] = [{} for _ in range(size)]
+    distributed.all_gather_object(found, own, group)
+    places = sorted({place for state in found for place in state})
+    differing = [(name, key) for name, key in places if len({state.get((name, key)) for state in found}) > 1]
+    if differing:
+        name, key = differing[0]
+        kind = type(observer_in(modules[name])).__name__
+        raise InputError(
+            f"the processes keep different states of {name!r} after {kind}.pool",
+            got=key,
+            expected="a pool that sets every buffer from the states that it is given, alike in each process",
+        )
+
+
+def _digest(value: Tensor) -> bytes:
+    values = value.detach().cpu().contiguous().flatten()
+    return hashlib.sha256(bytes(values.view(torch.uint8).numpy().data)).digest()
 
 
 def _take(module: Any, states: list[Mapping[str, Tensor]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fxquant as fxq
-from fxquant.observers.base import ObserverBase
+from fxquant.errors import InputError
+from fxquant.observers import ObserverBase, choose_qparams
+from fxquant.spec import QParams, QScheme
 
 WORLD = 2
 
@@ -53,6 +56,62 @@ def calibrated(rank: int) -> dict[str, Any]:
         prepared.observe(batch(rank, step))
     fxq.synchronize_observers(prepared)
     return {"state": prepared.state_dict(), "y": fxq.convert(prepared)(batch(0, 9))}
+
+
+class Largest(ObserverBase):
+    """Somebody's own, which says nothing of other processes."""
+
+    def __init__(self) -> None:
+        super().__init__(QScheme(symmetric=True), dtype=torch.int8)
+        self.register_buffer("magnitude", torch.tensor(0.0))
+
+    def update(self, x: Tensor) -> None:
+        self.magnitude.copy_(torch.maximum(self.magnitude, x.abs().max()))
+
+    def qparams(self) -> QParams:
+        return choose_qparams(-self.magnitude, self.magnitude, self.scheme)
+
+
+class LargestOfAll(Largest):
+    """As the recipe says."""
+
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        self.magnitude.copy_(torch.stack([state["magnitude"] for state in states]).max())
+
+
+class OwnCount(fxq.MinMaxObserver):
+    """Inherits a pool that does not know of its buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("batches", torch.tensor(0))
+
+    def update(self, x: Tensor) -> None:
+        super().update(x)
+        self.batches += x.numel()
+
+
+def of_users(rank: int) -> dict[str, Any]:
+    """Observers of the user's own in a prepared model, in a trained one, and alone."""
+    found: dict[str, Any] = {}
+    for kind in (Largest, LargestOfAll, OwnCount):
+        qconfig = fxq.QConfig(
+            activation=kind, weight=fxq.MinMaxObserver.with_args(dtype=torch.int8, qscheme="per_tensor_symmetric")
+        )
+        prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 3)).eval(), torch.ones(2, 4), qconfig, backend="reference")
+        prepared.observe(torch.full((2 + rank, 4), 2.0 * (1 + rank)))
+        qat = fxq.prepare_qat(nn.Sequential(nn.Linear(4, 3)).train(), torch.ones(2, 4), qconfig, backend="reference")
+        qat(torch.full((2 + rank, 4), 2.0 * (1 + rank)))
+        for name, model in (("prepared", prepared), ("trained", qat)):
+            try:
+                fxq.synchronize_observers(model)
+            except InputError as error:
+                found[f"{kind.__name__} {name}"] = str(error)
+        if kind is LargestOfAll:
+            found["scales"] = (prepared.observers["input_1"].calculate_qparams()[0], qat.input_1_fake_quant.scale)
+    fixed = nn.ModuleList((fxq.FixedQParamsObserver(0.5, 3), fxq.PlaceholderObserver(), fxq.NoopObserver()))
+    fxq.synchronize_observers(fixed)
+    return {**found, "fixed": fixed[0].calculate_qparams()}
 
 
 def outside(rank: int) -> dict[str, Any]:
@@ -105,6 +164,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     meeting = f"file://{folder}/meeting"
     distributed.init_process_group("gloo", meeting, timedelta(minutes=5), rank=own, world_size=WORLD)
-    done = {story.__name__: story(own) for story in (bare, outside, calibrated, trained, learned)}
+    done = {story.__name__: story(own) for story in (bare, of_users, outside, calibrated, trained, learned)}
     torch.save(done, folder / f"{own}.pt")
     distributed.destroy_process_group()

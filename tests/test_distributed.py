@@ -60,6 +60,24 @@ def test_observers_end_with_what_all_have_seen(results):
     assert_same({name: pooled[name] for name in whole.state_dict()}, whole.state_dict())
 
 
+def test_observers_of_the_users_own_pool_or_say_that_they_do_not(results):
+    own = [result["of_users"] for result in results]
+    for form in ("prepared", "trained"):
+        for found in own:
+            assert found[f"Largest {form}"].splitlines() == [
+                "Largest has no method 'pool', so several processes would keep different grids",
+                "  got:      the states of 2 processes",
+                "  expected: def pool(self, states) in Largest: set the buffers to what all of them have seen",
+                "  hint:     states holds the state_dict() of each; an observer that learns nothing has an empty pool",
+            ]
+            assert f"LargestOfAll {form}" not in found
+            assert "after OwnCount.pool" in found[f"OwnCount {form}"]
+            assert "batches" in found[f"OwnCount {form}"]
+    for found in own:
+        assert [scale.item() for scale in found["scales"]] == [pytest.approx(4 / 127.5)] * 2
+        assert [value.item() for value in found["fixed"]] == [0.5, 3]
+
+
 def test_a_process_outside_of_the_group_keeps_its_own(results):
     assert [result["outside"]["max_val"].item() for result in results] == [1, 2]
 

@@ -72,8 +72,9 @@ class ObserverBase(nn.Module):
     """Base class of observers.
 
     ``forward(x)`` returns ``x`` itself and hands its values to ``update``, unless there are none. Statistics are
-    float32 buffers, and stay float32 when the model is cast. A derived class writes ``update`` and ``qparams``, and,
-    if it is to run in TorchScript, ``update_in_script`` and ``qparams_in_script``.
+    float32 buffers, and stay float32 when the model is cast. A derived class writes ``update`` and ``qparams``;
+    ``pool``, if several processes are to measure together; and, if it is to run in TorchScript, ``update_in_script``
+    and ``qparams_in_script``.
 
     Args:
         scheme: The grid asked for; None if the observer leaves values in float.
@@ -136,9 +137,21 @@ class ObserverBase(nn.Module):
     def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Take what several copies of this observer have seen, each a part of the data, for what this one has seen.
 
+        A derived class says how, as in ``self.top.copy_(torch.stack([state["top"] for state in states]).max())``. One
+        that learns nothing from what it sees has an empty ``pool``.
+
         Args:
-            states: The ``state_dict()`` of each, this one's among them, in any order.
+            states: The ``state_dict()`` of each, this one's among them, in the same order in each process.
+
+        Raises:
+            InputError: the class does not say how.
         """
+        raise InputError(
+            f"{type(self).__name__} has no method 'pool', so several processes would keep different grids",
+            got=f"the states of {len(states)} processes",
+            expected=f"def pool(self, states) in {type(self).__name__}: set the buffers to what all of them have seen",
+            hint="states holds the state_dict() of each; an observer that learns nothing has an empty pool",
+        )
 
     def update_in_script(self, x: Tensor) -> None:
         """``update`` for TorchScript."""

@@ -1,6 +1,7 @@
 """A grid that is known beforehand: outputs of sigmoid, softmax, tanh."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -68,6 +69,9 @@ class FixedQParamsObserver(ObserverBase):
 
     def update_in_script(self, x: Tensor) -> None:
         """As ``update``."""
+
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """What others have seen changes nothing."""
 
     def qparams_in_script(self) -> tuple[Tensor, Tensor]:
         return self.scale, self.zero_point

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,9 @@ class PlaceholderObserver(ObserverBase):
 
     def update(self, x: Tensor) -> None:
         """What is seen changes nothing."""
+
+    def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """What others have seen changes nothing."""
 
     def qparams(self) -> QParams:
         raise CalibrationError(
