@@ -20,7 +20,7 @@ from fxquant.graph.edit import order_alike
 from fxquant.graph.module import RECORD, note, noted
 from fxquant.graph.query import follow
 from fxquant.graph.tracing import copy_of
-from fxquant.nn.frozen import freeze_bn_stats
+from fxquant.nn.frozen import freeze_bn_stats, keep_frozen_state, thaw
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.manager import PassManager
 from fxquant.passes.pipelines import FROM_TRAINING, TO_TRAINING
@@ -66,7 +66,7 @@ def prepare_qat(
 
     Returns:
         A ``torch.fx.GraphModule`` whose parameters are named as in ``model``, with fake-quantize modules beside them.
-        It copies, pickles, and goes through ``convert``.
+        It copies, pickles, and goes through ``convert``. Its state holds all switches, ``freeze_bn_stats`` too.
 
     Source:
         Jacob et al., arXiv:1712.05877, section 3; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
@@ -105,6 +105,7 @@ def prepare_qat(
             name = name.rpartition(".")[0]
         module.training = modes[name]
     order_alike(trainable, model)
+    trainable.apply(keep_frozen_state)
     _warn_of_left_out(model, trainable)
     return trainable
 
@@ -125,7 +126,8 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     quantizer.weight_layers = _layers_of_own_integers(trained, preparation.plan)
     ctx = quantizer.context(preparation.plan)
     manager = PassManager(FROM_TRAINING, instruments_for(read_settings()), first=len(preparation.snapshots))
-    quantizer.graph_module = manager.run(copy.deepcopy(trained).eval(), ctx)  # so that no norm goes on iterating
+    settled = copy.deepcopy(trained).eval().apply(thaw)  # so that no norm goes on iterating
+    quantizer.graph_module = manager.run(settled, ctx)
     del vars(quantizer.graph_module)[RECORD]
     quantizer.snapshots += manager.snapshots
     return quantizer

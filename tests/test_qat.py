@@ -484,3 +484,51 @@ def test_hooks_of_a_weights_fake_quant_run():
     qat.get_submodule("0").weight_fake_quant.register_forward_hook(lambda *_: seen.append(None))
     qat(torch.randn(2, 6))
     assert len(seen) == 1
+
+
+def test_frozen_statistics_are_in_the_state(tmp_path, model):
+    """A run that is resumed by its state alone is the run that was not interrupted, to the bit."""
+
+    def run(qat: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+        for step in steps:
+            torch.manual_seed(step)
+            if step == 2:
+                qat.apply(fxq.freeze_bn_stats)
+            optimizer.zero_grad()
+            qat(batch()).square().mean().backward()
+            optimizer.step()
+
+    def start() -> tuple[nn.Module, torch.optim.Optimizer]:
+        qat = fxq.prepare_qat(model, batch())
+        return qat, torch.optim.SGD(qat.parameters(), 0.1, momentum=0.9)
+
+    whole = start()
+    run(*whole, range(3))
+    torch.save([part.state_dict() for part in whole], tmp_path / "checkpoint.pt")
+    resumed = start()
+    for part, state in zip(resumed, torch.load(tmp_path / "checkpoint.pt"), strict=True):
+        part.load_state_dict(state)
+    for each in (whole, resumed):
+        run(*each, range(3, 6))
+    state = resumed[0].state_dict()
+    assert state.keys() == whole[0].state_dict().keys()
+    assert all(torch.equal(value, state[name]) for name, value in whole[0].state_dict().items())
+    assert type(resumed[0].bn1) is type(whole[0].bn1)
+    assert not any("frozen" in name for name in fxq.convert(resumed[0]).state_dict())
+
+
+def test_states_thaw_what_they_know_to_be_thawed(model):
+    qat = fxq.prepare_qat(model, batch())
+    thawed = copy.deepcopy(qat.state_dict())
+    assert not any("frozen" in name for name in thawed)
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(qat.apply(fxq.freeze_bn_stats))))
+    assert "bn1.statistics_frozen" in copied.state_dict()
+    copied.load_state_dict(model.state_dict(), strict=False)  # a float model knows nothing of it
+    assert type(copied.bn1) is not nn.BatchNorm2d
+    copied.eval().load_state_dict(thawed)
+    assert type(copied.bn1) is nn.BatchNorm2d
+    assert not copied.bn1.training
+    copied.load_state_dict(qat.state_dict())
+    assert not copied.train().bn1.training
+    copied.load_state_dict(thawed)
+    assert copied.bn1.training

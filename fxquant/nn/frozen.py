@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fxquant.errors import warn
 
+STATE = "statistics_frozen"
+"""Key in the state of a training model, behind the name of a batch norm that is frozen; in its metadata, of each."""
+
 
 class FrozenStatistics(nn.Module):
     """Normalizes by the running statistics and leaves them alone; weight and bias train on."""
 
+    mode_if_thawed: bool
+    """The training mode that it would be in."""
+
     def train(self, mode: bool = True) -> Any:
         super().train(mode)
-        self.training = False
+        self.mode_if_thawed, self.training = mode, False
         return self
 
 
@@ -52,7 +59,7 @@ def freeze_bn_stats(module: nn.Module) -> None:
     """
     if type(module) in FROZEN:
         module.__class__ = FROZEN[type(module)]
-        module.eval()
+        module.train(module.training)
     elif isinstance(module, _BatchNorm) and type(module) not in _THAWED:
         warn(
             "the statistics of this kind of batch norm are not frozen",
@@ -65,5 +72,37 @@ def freeze_bn_stats(module: nn.Module) -> None:
 def update_bn_stats(module: nn.Module) -> None:
     """For ``model.apply``: undo ``freeze_bn_stats``; batch norms are then in training mode."""
     if type(module) in _THAWED:
-        module.__class__ = _THAWED[type(module)]
+        thaw(module)
         module.train()
+
+
+def thaw(module: nn.Module) -> None:
+    """``update_bn_stats`` in the mode that ``train()`` and ``eval()`` last asked for."""
+    if type(module) in _THAWED:
+        mode = module.mode_if_thawed
+        module.__class__ = _THAWED[type(module)]
+        module.train(bool(mode))
+
+
+def keep_frozen_state(module: nn.Module) -> None:
+    """For ``model.apply``: let the state of a batch norm say whether it is frozen, and be restored from it.
+
+    The state of a float model, which cannot tell, changes nothing.
+    """
+    if type(module) in FROZEN or type(module) in _THAWED:
+        module.register_state_dict_post_hook(_save)
+        module.register_load_state_dict_pre_hook(_restore)
+
+
+def _save(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
+    local_metadata[STATE] = type(module) in _THAWED
+    if type(module) in _THAWED:
+        state_dict[prefix + STATE] = torch.tensor(True)
+
+
+def _restore(
+    module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], *_: Any
+) -> None:
+    frozen = state_dict.pop(prefix + STATE, local_metadata.get(STATE))
+    if frozen is not None:
+        (freeze_bn_stats if bool(frozen) else thaw)(module)
