@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from fxquant.checks import check_model, not_prepared
 from fxquant.errors import CalibrationError, listing, warn
-from fxquant.fake_quantize.base import FakeQuantizeBase, disable_observer, observer_in
+from fxquant.fake_quantize.base import FakeQuantizeBase, disable_observer
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegers
@@ -211,23 +211,12 @@ def _layers_of_own_integers(gm: GraphModule, plan: QuantPlan) -> nn.ModuleDict:
     return layers
 
 
-def _has_grid(module: Any) -> bool:
-    """Whether a grid was ever chosen: by what an observer saw, or by learning."""
-    if isinstance(module, LearnableFakeQuantize) and not module.is_on("static_enabled"):
-        return True
-    try:
-        observer_in(module).calculate_qparams()
-    except CalibrationError:
-        return False
-    return True
-
-
 def _grids(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
     """The grids in use; nothing is observed. Those that training never saw are warned of."""
     grids: dict[TensorRef, QParams] = {}
     missing, unseen = [], []
     for ref, module in modules.items():
-        if _has_grid(module):
+        if module.has_grid():
             grids[ref] = module.qparams()
         else:
             missing.append(ref.name)

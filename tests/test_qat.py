@@ -403,6 +403,31 @@ def test_a_grid_that_was_never_chosen_is_named(model):
         shell(batch())
 
 
+@pytest.mark.parametrize(
+    "qconfig", [None, fxq.get_lsq_qconfig(4, 4), DEFAULT_QCONFIG], ids=["fused", "learned", "plain"]
+)
+def test_observers_that_are_off_from_the_start_are_named(model, qconfig):
+    qat = fxq.prepare_qat(model, batch(), qconfig)
+    start = copy.deepcopy(qat)
+    qat.apply(fxq.disable_observer)
+    with pytest.raises(CalibrationError) as caught:
+        qat(batch())
+    assert str(caught.value).splitlines() == [
+        "a value is to be rounded to a grid that was never chosen: its observer is off, and saw nothing",
+        "  at:       x",
+        "  hint:     run a batch with observers on (model.apply(fxquant.enable_observer)), or load a state dict that "
+        "was saved after that; model.apply(fxquant.disable_fake_quant) trains in float",
+    ]
+    qat.apply(fxq.disable_fake_quant)(batch())
+    qat.apply(fxq.enable_fake_quant).apply(fxq.enable_observer)(batch())
+    qat.apply(fxq.disable_observer)(batch())
+    start.apply(fxq.disable_observer).load_state_dict(qat.state_dict())
+    start(batch())
+    weight = fxq.prepare_qat(model, batch(), qconfig).conv2.weight_fake_quant.apply(fxq.disable_observer)
+    with pytest.raises(CalibrationError, match=r"at: +conv2\.weight"):
+        weight(torch.ones(8, 8, 3, 3))
+
+
 def test_observers_that_went_on_alone_are_warned_of(model):
     qat = train(fxq.prepare_qat(model, batch())).apply(fxq.disable_fake_quant)
     with pytest.warns(FxQuantWarning, match="observers went on"):

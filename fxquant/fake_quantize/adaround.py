@@ -69,7 +69,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
             self.observe(x.detach())
         elif self.V.numel() == 0 and x.numel():
             self.initialize(x)
-        if not self.is_on("fake_quant_enabled"):
+        if not self.rounds():
             return x
         scale, zero_point, low, high = self._grid(x)
         if self.V.numel() == 0:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import SpecError
+from fxquant.errors import CalibrationError, SpecError
 from fxquant.observers.base import keeping_dtype
 from fxquant.observers.constructor import Constructor
 from fxquant.spec import QParams, QScheme
@@ -94,7 +94,7 @@ class FakeQuantizeBase(Switches):
     ``scheme``, the grid that it simulates, is what a ``QConfig`` needs to know of it.
     """
 
-    __jit_ignored_attributes__ = ("_said", "scheme")
+    __jit_ignored_attributes__ = ("_said", "scheme", "place", "_grid_is_known")
 
     scheme: QScheme
     fake_quant_enabled: Tensor
@@ -104,6 +104,9 @@ class FakeQuantizeBase(Switches):
         super().__init__()
         self.add_switch("fake_quant_enabled", True, torch.uint8)
         self.add_switch("observer_enabled", True, torch.uint8)
+        self.place = ""
+        """In a graph that trains: which value it rounds. Alone, it rounds to steps of 1 until it is told otherwise."""
+        self._grid_is_known = False
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -120,6 +123,39 @@ class FakeQuantizeBase(Switches):
         scale, zero_point = self.calculate_qparams()
         kind = torch.float32 if self.scheme.float_qparams else torch.int32
         return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
+
+    def has_grid(self) -> bool:
+        """Whether a grid was ever chosen: by what an observer saw, by learning, or by whoever wrote the buffers."""
+        scale, zero_point = getattr(self, "scale", None), getattr(self, "zero_point", None)
+        if (
+            isinstance(scale, Tensor)
+            and isinstance(zero_point, Tensor)
+            and bool((scale != 1).any() or zero_point.any())
+        ):
+            return True
+        try:
+            observer_in(self).calculate_qparams()
+        except CalibrationError:
+            return False
+        return True
+
+    def rounds(self) -> bool:
+        """Whether ``forward`` is to round, when it has measured what it is to measure.
+
+        Raises:
+            CalibrationError: it stands in a graph that trains, and its observer was turned off before it saw a value.
+        """
+        on = self.is_on("fake_quant_enabled")
+        if on and self.place and not self._grid_is_known and not torch.compiler.is_compiling():
+            if not (self.is_on("observer_enabled") or self.has_grid()):
+                raise CalibrationError(
+                    "a value is to be rounded to a grid that was never chosen: its observer is off, and saw nothing",
+                    at=self.place,
+                    hint="run a batch with observers on (model.apply(fxquant.enable_observer)), or load a state dict "
+                    "that was saved after that; model.apply(fxquant.disable_fake_quant) trains in float",
+                )
+            self._grid_is_known = True
+        return on
 
     def choose_grid(self) -> None:
         """Choose the grid anew, by what the observer has seen.

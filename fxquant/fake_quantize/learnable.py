@@ -92,7 +92,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format."""
         if self.is_on("static_enabled") and x.numel():
             self._estimate(x.detach())
-        if not self.is_on("fake_quant_enabled"):
+        if not self.rounds():
             return x
         exporting = torch.compiler.is_exporting()
         if not exporting:

@@ -99,7 +99,7 @@ class FakeQuantize(FakeQuantizeBase):
         else:
             if self.is_on("observer_enabled") and x.numel():
                 self.observe(x.detach())
-            if self.is_on("fake_quant_enabled"):
+            if self.rounds():
                 grid = self.scale, self.zero_point
                 if self.is_per_channel:
                     return fake_quantize(x, *grid, self.scheme)
@@ -124,7 +124,7 @@ class FakeQuantize(FakeQuantizeBase):
         if self.is_on("observer_enabled") and x.numel():
             seen = x.detach()
             self.observe(seen if factor is None else seen * factor.detach().reshape(-1, *[1] * (x.dim() - 1)))
-        if not self.is_on("fake_quant_enabled"):
+        if not self.rounds():
             return _as_it_is
         return partial(_round, self.scale.clone(), self.zero_point.clone(), self.scheme)
 

@@ -39,7 +39,8 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
     homes: dict[TensorRef, str] = {}
     grids = [ref for ref, policy in ctx.plan.policies.items() if _is_made(policy)]
     for point in rounding_points(gm, ctx, grids):
-        homes[point.ref] = add_module(gm, f"{point.ref.name}_fake_quant", _made(ctx.plan.policies[point.ref]))
+        made = _made(ctx.plan.policies[point.ref], point.ref.name)
+        homes[point.ref] = add_module(gm, f"{point.ref.name}_fake_quant", made)
         insert_after(point.node, homes[point.ref], users=point.users)
     homes |= insert_call_grids(gm, ctx)
     homes |= _quantize_weights(gm, ctx)
@@ -53,8 +54,8 @@ def _is_made(policy: GridPolicy) -> bool:
     return isinstance(policy, (Observed, Fixed))
 
 
-def _made(policy: GridPolicy) -> FakeQuantizeBase:
-    """The module that a policy asks for; an observer gets a ``FakeQuantize`` around it."""
+def _made(policy: GridPolicy, place: str) -> FakeQuantizeBase:
+    """The module that a policy asks for, to round ``place``; an observer gets a ``FakeQuantize`` around it."""
     if isinstance(policy, Fixed):
         scale, zero_point = policy.qparams.scale.item(), policy.qparams.zero_point.item()
         return FixedQParamsFakeQuantize(
@@ -62,7 +63,9 @@ def _made(policy: GridPolicy) -> FakeQuantizeBase:
         )
     assert isinstance(policy, Observed)  # the caller asked
     made = policy.observer()
-    return made if isinstance(made, FakeQuantizeBase) else FakeQuantize(policy.observer)
+    module = made if isinstance(made, FakeQuantizeBase) else FakeQuantize(policy.observer)
+    module.place = place
+    return module
 
 
 def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
@@ -81,7 +84,7 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]
         everywhere = {other for other in gm.graph.nodes if other.op == "call_module" and other.target == path}
         if any("bn" in its.captures for _, its in same) or {other for other, _ in same} != everywhere:
             same = [(node, unit)]
-        module = _made(ctx.plan.policies[unit.roles["weight"]])
+        module = _made(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
         module.make_room(called_module(node).weight)
         axis = ctx.pattern_of(unit).weight_axis
         layer = with_fake_quantized_weight(called_module(node), module, axis, share=True)
