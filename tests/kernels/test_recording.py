@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -413,3 +414,19 @@ def test_looking_lets_through_what_computes_nothing():
             x.reshape(3, 4).t().reshape(12)
         with pytest.raises(NotRecordableError):
             x.max()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float32, torch.float64])
+def test_copies_to_another_order_move_tiles(dtype):
+    """Sizes around that of a tile, 16, in every order of the dimensions."""
+    for sizes in ((2, 15, 3, 17), (1, 48, 2, 33), (3, 16, 1, 16), (1, 3, 5, 70), (2, 65, 31, 1)):
+        for order in itertools.permutations(range(4)):
+            x, other = (torch.randint(0, 100, sizes).to(dtype).permute(order) for _ in range(2))
+            if x.is_contiguous():
+                continue
+            recording = Recording()
+            recording.add_input(x)
+            program = recording.finish([recording.attempt(x.contiguous)])
+            for isa in available_isas():
+                with use_isa(isa):
+                    assert torch.equal(program([other])[0], other), (isa, sizes, order)

@@ -34,6 +34,12 @@ inline void copy_strided(uint8_t* to, const uint8_t* from, int64_t element, int6
     s.dims = 1;
     s.size[0] = s.a_stride[0] = s.b_stride[0] = 1;
   }
+  if (args.transposes()) {
+    const int64_t matrix = s.size[s.dims - 2] * s.size[s.dims - 1];
+    launch(args, numel / matrix * args.row_tiles(), kGrain / (kTile * s.size[s.dims - 1]) + 1,
+           [](const CopyArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(transpose_loop)(a, begin, end); });
+    return;
+  }
   launch(args, numel, kGrain,
          [](const CopyArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(copy_loop)(a, begin, end); });
 }
