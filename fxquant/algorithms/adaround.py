@@ -136,10 +136,11 @@ class Reconstructor:
             raise CalibrationError("there is nothing to learn from: all batches are empty", at=unit.root)
         generator = Generator().manual_seed(_mixed(self.seed, index))
         samples = self._samples(unit, quantized, targets, generator)
-        weight = self._unit_nodes(unit).module.weight.detach()
+        module = self._unit_nodes(unit).module
+        weight = module.weight.detach()
         weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
         with torch.enable_grad():
-            before, after = learn(rounding, weight, samples, self.learning, generator, bar.update)
+            before, after = learn(rounding, weight, samples, self.learning, generator, bar.update, module.output_axis)
         self.memory.free("rows")
         learned = Learned(rounding.V.detach(), before, after)
         if self.checkpoint is not None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from fxquant.algorithms.reconstruct import Learning, learn
+from fxquant.algorithms.reconstruct import Learning, learn, turn_single_values
 from fxquant.algorithms.samples import Samples
 from fxquant.errors import InputError
 from fxquant.fake_quantize import AdaRoundFakeQuantize
@@ -56,6 +56,54 @@ def test_it_learns_which_to_round_up() -> None:
     assert not module.is_on("use_soft_rounding")
     assert len(steps) == 300
     assert module.V.grad is None
+
+
+@pytest.mark.parametrize("values", [[0.4] * 4, [0.3] * 6, [0.25] * 8, [0.45] * 16, [-0.4] * 5], ids=str)
+def test_weights_that_are_all_alike_are_rounded_apart(values: list[float]) -> None:
+    """By symmetry all have one slope; the best sum takes some up and others down."""
+    weight = torch.tensor([values])
+
+    class Alike(Sums):
+        def draw(self, rows: int, generator: Generator) -> Tensor:
+            return torch.ones(rows, len(values))
+
+        def loss(self, given: Tensor, drawn: Any) -> Tensor:
+            return (drawn @ (given - weight).t()).square().sum(1).mean()
+
+        def all(self) -> Iterator[tuple[Tensor, int]]:
+            yield torch.ones(2, len(values)), 2
+
+    best = abs(sum(values) - round(sum(values)))
+    for seed in range(3):
+        module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
+        module(weight)
+        module.set_grid(torch.ones(1), torch.zeros(1))
+        module.disable_observer()
+        module.initialize(weight)
+        generator = Generator().manual_seed(seed)
+        _, after = learn(module, weight, Alike(), Learning(iterations=100), generator, lambda: None)
+        assert after == pytest.approx(best**2, abs=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_of_each_output_channel_single_values_are_turned(axis: int) -> None:
+    weight = torch.rand(6, 6, generator=Generator().manual_seed(0))
+    inputs = torch.ones(4, 6)
+
+    class Product(Sums):
+        def loss(self, given: Tensor, drawn: Any) -> Tensor:
+            error = given - weight
+            return (drawn @ (error.t() if axis == 0 else error)).square().sum(1).mean()
+
+    module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
+    module(weight)
+    module.set_grid(torch.ones(1), torch.zeros(1))
+    module.disable_observer()
+    module.initialize(weight)
+    module.set_soft_rounding(False)
+    turn_single_values(module, weight, Product(), inputs, axis)
+    sums = (module(weight).detach() - weight).sum(1 - axis)
+    assert float(sums.abs().max()) <= 0.5  # the nearest whole number to the sum of six
 
 
 def test_what_does_not_lower_the_error_is_not_kept() -> None:
