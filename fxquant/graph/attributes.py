@@ -23,6 +23,15 @@ _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
+class NeverRead:
+    """Stands, in a second trace, for what the first call left in an attribute: every call must write that before."""
+
+    def __bool__(self) -> bool:
+        raise TypeError("what an earlier call left in an attribute is read")
+
+    __len__ = __eq__ = __hash__ = __bool__  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """An attribute that a forward left as another one."""

@@ -99,6 +99,26 @@ class TensorProxy(Proxy):
         self.tracer.answer(self, bool(self.example), sys._getframe(1))
         return bool(self.example)
 
+    def __hash__(self) -> int:
+        """That of a number, a string, a shape or a dtype that is known, guarded: it is looked up in a table."""
+        if not (self.answers and isinstance(self.example, _HASHED)):
+            return object.__hash__(self)
+        self.tracer.answer(self, self.example, sys._getframe(1))
+        return hash(self.example)
+
+    def __str__(self) -> str:
+        return AnsweredText(self) if self.answers and type(self.example) is int else repr(self)
+
+    def __format__(self, form: str) -> str:
+        return repr(self)  # of a message; a guard would fix sizes for the sake of it
+
+    def settle(self, frame: FrameType | None) -> Any:
+        """The value on the example, guarded; the proxy itself where Python may not have it."""
+        if not self.answers:
+            return self
+        self.tracer.answer(self, self.example, frame)
+        return self.example
+
     def __index__(self) -> int:
         if not (self.answers and isinstance(self.example, int)):
             raise TypeError(f"'{type(self).__name__}' object cannot be interpreted as an integer")
@@ -174,6 +194,31 @@ class TensorProxy(Proxy):
             proxy.tracer.torch_called(frame)
             break
         return Proxy.__torch_function__.__func__(Proxy, orig_method, types, args, kwargs)  # type: ignore[attr-defined]
+
+
+_HASHED = (int, float, str, tuple, torch.dtype, torch.device)
+
+
+class AnsweredText(str):
+    """``str(x.shape[1])``: the number is guarded where the text is compared or looked up, not where it is printed."""
+
+    _proxy: TensorProxy
+
+    def __new__(cls, proxy: TensorProxy) -> AnsweredText:
+        text = super().__new__(cls, proxy.example)
+        text._proxy = proxy
+        return text
+
+    def __hash__(self) -> int:
+        self._proxy.settle(sys._getframe(1))
+        return str.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        self._proxy.settle(sys._getframe(1))
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
 
 class ExampleAttribute(Attribute, TensorProxy):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import FrameType, NoneType
 from typing import Any
@@ -17,27 +18,30 @@ from torch import Tensor, nn
 from torch.fx import Graph, Node, Proxy, Tracer
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import FxQuantError
+from fxquant.errors import FxQuantError, is_library_file
 from fxquant.graph.attributes import (
     Attributes,
     Change,
+    NeverRead,
     StateAssignmentError,
     holds_proxy,
     is_made_of_sizes,
     no_traced_attributes,
 )
 from fxquant.graph.baking import is_opened
+from fxquant.graph.calling import called_by_name
 from fxquant.graph.computed import TensorComputation
 from fxquant.graph.edit import gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.failures import not_running
 from fxquant.graph.frames import instruction, user_line, user_stack
 from fxquant.graph.guards import require_answer, require_given, require_value
+from fxquant.graph.hooks import watched_hooks
 from fxquant.graph.idle import asks_for_training, gave_back, last_of, note_idle
 from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
 from fxquant.graph.made import MadeTensors, TracedFactories
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
-from fxquant.graph.query import REASON, VALUE, canonical_type, described, info_of
+from fxquant.graph.query import REASON, VALUE, canonical_type, described, has_hooks, info_of
 from fxquant.graph.shapes import unchanged_state
 from fxquant.graph.state import changes_in_place, store_at_the_end
 from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
@@ -83,7 +87,7 @@ class QuantTracer(Tracer):
         self._bound = bound
         self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in FIXED}
         self._names: dict[int, str] = {}
-        self._answers = Answers()
+        self._answers = Answers(self)
         self._running = False
         self._thread = threading.get_ident()
         self._made = MadeTensors(self)
@@ -95,6 +99,8 @@ class QuantTracer(Tracer):
         """The last error that left a submodule: (error, path of the innermost module it left, its type)."""
         self.left: list[Change] = []
         """What the forward changed in attributes; all is put back when the trace ends."""
+        self.hooks_that_watch: dict[str, None] = {}
+        """Paths of modules that were traced through and have hooks that return nothing."""
         self._whole: list[nn.Module] = []
         """Modules that became one node: what they keep is their own."""
 
@@ -123,7 +129,7 @@ class QuantTracer(Tracer):
         else:
             self._answers.about_proxies(m)
         try:
-            with no_traced_attributes(m):
+            with no_traced_attributes(m), self._watched(m):
                 result = super().call_module(m, forward, args, kwargs)
             if asks_for_training(m) and gave_back(result, args, kwargs, last):
                 return note_idle(self, "call_module", self.path_of_module(m), args, kwargs)
@@ -134,6 +140,11 @@ class QuantTracer(Tracer):
             while len(self.module_stack) > depth:
                 self.module_stack.popitem()
             raise
+
+    def _watched(self, m: nn.Module) -> AbstractContextManager[None]:
+        if self._whole[-1:] == [m] or not has_hooks(m):
+            return nullcontext()
+        return watched_hooks(m, self.path_of_module(m), self.hooks_that_watch)
 
     def proxy(self, node: Node) -> Proxy:
         """Wrap ``node`` in a proxy that records ``x += y`` as what it is."""
@@ -211,11 +222,23 @@ class QuantTracer(Tracer):
                 continue
             if holds_proxy(change.after) and all(is_made_of_sizes(proxy.node) for proxy in proxies_in(change.after)):
                 change = replace(change, after=on_example(change.after), of_sizes=True)
+            elif holds_proxy(change.after) and not change.was_tensor:
+                change = replace(change, after=NeverRead())
             elif holds_proxy(change.after):
                 error = StateAssignmentError(change.module, change.name)
                 self.failed = (error, change.path, type(change.module)) if change.path else None
                 raise error
             self.left.append(change)
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        """As ``Tracer.create_args_for_root``, which cannot call a forward that is decorated by its arguments' names."""
+        code = getattr(root_fn, "__code__", None)
+        decorated = (
+            inspect.unwrap(root_fn) is not root_fn and code is not None and not is_library_file(code.co_filename)
+        )
+        if not is_module or self._bound is None or not decorated:
+            return super().create_args_for_root(root_fn, is_module, concrete_args)
+        return called_by_name(root_fn, self.root, self._proxy_placeholder)
 
     def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
         # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
@@ -267,6 +290,11 @@ class QuantTracer(Tracer):
     def runs_example(self) -> bool:
         """Whether what is called now is run, not traced."""
         return self._running
+
+    @property
+    def traces_now(self) -> bool:
+        """Whether what is called now is part of the trace: not run on the example, and not by another thread."""
+        return not self._running and threading.get_ident() == self._thread
 
     def constant(self, value: Tensor) -> Node:
         """A node that gives a copy of ``value``."""

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 
 from fxquant.errors import InputError, TracingError, UnknownNameError
 from fxquant.graph.baking import bake_weights, weights_by_modules
+from fxquant.graph.hooks import warn_of_hooks
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
@@ -58,7 +59,8 @@ def trace(
     Functions that ``torch.fx.wrap`` names are traced through.
     Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value, unless
     the graph is to train: then it computes them, and layers of ``torch.nn`` with such weights become functions.
-    Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph.
+    Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph; those
+    that return nothing are warned of. Random numbers are drawn anew in each call.
 
     Args:
         model: Any module, also one that is traced already (whose graph is then taken as it is). It is not changed.
@@ -88,12 +90,15 @@ def trace(
     if isinstance(own, GraphModule):
         gm = own
     else:
+        tracers: list[QuantTracer] = []
+
+        def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
+            tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories))
+            return tracers[-1]
+
         with weights_by_modules(own) if trains else nullcontext():
-            graph, kept = trace_what_can_be(
-                lambda paths, factories: QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories),
-                own,
-                keep_untraceable=keep_untraceable,
-            )
+            graph, kept = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
+        warn_of_hooks(tracers[-1].hooks_that_watch)
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
     _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})

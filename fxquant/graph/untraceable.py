@@ -55,6 +55,8 @@ class Untraceable:
     line: str
     """``file:line: source`` of the user's code; empty if no line of his is involved."""
     meaning: str
+    foreign: str = ""
+    """Name of the function of another package that the line called, and that failed."""
 
     @property
     def reason(self) -> str:
@@ -76,6 +78,12 @@ class Untraceable:
         return f"torch.fx cannot trace the forward of the model itself (a {self.kind})"
 
     def _hint(self) -> str:
+        if self.foreign:
+            module, _, name = self.foreign.rpartition(".")
+            return (
+                f'"from {module} import {name}", and torch.fx.wrap("{name}") behind it, where that line stands, '
+                f"keep the call of {name} whole and in float"
+            )
         if self.path:
             return f'leaf_modules=("{self.path}",) keeps it whole and in float'
         return "move that line into a submodule of its own, which leaf_modules can then keep whole and in float"
@@ -170,17 +178,41 @@ def _locate(tracer: FailingTracer, model: nn.Module, error: Exception) -> Untrac
     path, kind = "", type(model)
     if tracer.failed is not None and tracer.failed[0] is error:
         _, path, kind = tracer.failed
-    return Untraceable(path, kind.__name__, line, meaning)
+    return Untraceable(path, kind.__name__, line, meaning, _foreign_function(error))
 
 
 def fault_of(error: Exception) -> tuple[str, str]:
     """The user's line at which tracing failed (``file:line: source``), and what that means."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(frame.filename)]
+    own = _own_frames(error)
     line = error.line if isinstance(error, StateAssignmentError) else ""
     if own and not isinstance(error, StateAssignmentError):
         source = (own[-1].line or linecache.getline(own[-1].filename, own[-1].lineno or 0)).strip()
         line = f"{own[-1].filename}:{own[-1].lineno}: {source}"
     return line, _meaning(error)
+
+
+def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
+    """The user's frames; those of a package that he installed only where he has none: then it is its model."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(frame.filename)]
+    return [frame for frame in frames if not _is_installed(frame.filename)] or frames
+
+
+def _foreign_function(error: Exception) -> str:
+    """The function, with its package, that a line of the user's called and in which tracing failed; else empty."""
+    frame, own = error.__traceback__, False
+    while frame is not None:
+        code, names = frame.tb_frame.f_code, frame.tb_frame.f_globals
+        if not is_library_file(code.co_filename):
+            if own and _is_installed(code.co_filename):
+                package = str(names.get("__name__", "")).partition(".")[0]
+                return f"{package}.{code.co_name}" if callable(names.get(code.co_name)) else ""
+            own = not _is_installed(code.co_filename)
+        frame = frame.tb_next
+    return ""
+
+
+def _is_installed(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path
 
 
 def _meaning(error: Exception) -> str:

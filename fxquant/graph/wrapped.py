@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.nn.utils.rnn as rnn
 from torch.fx import _symbolic_trace
 
 from fxquant.errors import is_library_file
@@ -19,14 +21,31 @@ from fxquant.graph.spelling import REGULARIZERS
 
 Globals = dict[str, Any]
 
-FACTORIES = ("zeros", "ones", "empty", "rand", "randn", "eye")
-"""What of torch takes sizes as bare arguments, among which torch's parser overlooks proxies."""
+FACTORIES = ("zeros", "ones", "empty", "eye", "tensor", "as_tensor", "asarray", "scalar_tensor")
+"""What of torch takes sizes as bare arguments or in lists, among which torch's parser overlooks proxies."""
+
+DRAWS = (
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+    *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
+)
+"""What of torch draws random numbers: one draw for all calls would be a constant."""
+DRAWING_METHODS = (
+    *("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_", "geometric_"),
+    *("bernoulli", "multinomial"),
+)
+
+LIMITS = ("finfo", "iinfo")
+"""What of torch takes a dtype, which is known."""
+
+WHOLE = (rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.pack_sequence, rnn.pad_sequence)
+"""Functions of torch that look at more than shapes: each call becomes one node."""
 
 
 class Answers:
     """Names in the modules of the traced code that stand for something else while the trace runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
         self._before: list[tuple[Globals, str, Any]] = []
         self._seen: set[int] = set()
 
@@ -42,8 +61,19 @@ class Answers:
             self._put(vars(torch), "is_tensor", lambda value: _isinstance(value, torch.Tensor))
             for name in FACTORIES:
                 self._put(vars(torch), name, _record(getattr(torch, name)))
+            for name in LIMITS:
+                self._put(vars(torch), name, _settled(getattr(torch, name)))
+            for name in DRAWS:
+                self._put(vars(torch), name, self._drawn("call_function", getattr(torch, name)))
+            for name in DRAWING_METHODS:
+                setattr(torch.Tensor, name, self._drawn("call_method", getattr(torch.Tensor, name)))
+            for function in WHOLE:
+                self._put(vars(rnn), function.__name__, _record(function))
             yield
         finally:
+            for name in DRAWING_METHODS:
+                if name in vars(torch.Tensor):
+                    delattr(torch.Tensor, name)  # what it inherits is there again
             self._seen.clear()
             while self._before:
                 namespace, name, value = self._before.pop()
@@ -62,10 +92,24 @@ class Answers:
             return
         self._seen.add(id(namespace))
         for name, value in list(namespace.items()):
-            if isinstance(value, FunctionType) and takes_training(value):
+            if isinstance(value, FunctionType) and value in WHOLE:
+                self._put(namespace, name, _record(value))
+            elif isinstance(value, FunctionType) and takes_training(value):
                 self._put(namespace, name, noted_if_idle(value))
         if "isinstance" not in namespace:
             self._put(namespace, "isinstance", _isinstance)
+
+    def _drawn(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function or method that draws random numbers, as a node: each call of the graph draws anew."""
+
+        @functools.wraps(function)
+        def drawn(*args: Any, **kwargs: Any) -> Any:
+            if not self._tracer.traces_now:
+                return function(*args, **kwargs)
+            return self._tracer.create_proxy(kind, function if kind == "call_function" else name, args, kwargs)
+
+        name = function.__name__
+        return drawn
 
     def _put(self, namespace: Globals, name: str, value: Any) -> None:
         self._before.append((namespace, name, namespace.get(name, UNKNOWN)))
@@ -82,6 +126,16 @@ def _may_be_opened(function: FunctionType) -> bool:
     if is_library_file(function.__code__.co_filename):
         return False
     return f"{function.__module__}.{function.__name__}" not in REGULARIZERS
+
+
+def _settled(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    def settled(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        known = [argument.settle(frame) if isinstance(argument, TensorProxy) else argument for argument in args]
+        return function(*known, **kwargs)
+
+    return settled
 
 
 def _record(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ from fxquant.passes.base import PassContext, graph_pass
 
 ALIASED = "in-place change of an aliased tensor"
 STORED = "in-place change of a parameter or buffer"
+GIVEN = "in-place change of a view of an input, which the caller sees"
 PROMOTED = "in-place operator on operands of different dtypes"
 NO_PLAIN_FORM = "in-place operator without an out-of-place form"
 SHARED_MODULE = "in-place module that is called at several places"
@@ -84,6 +85,8 @@ def _why_in_place(
         return NO_PLAIN_FORM
     if any(isinstance(root, tuple) for root in roots[changed]):
         return STORED
+    if changed.op != "placeholder" and any(_is_memory_of(changed, root) for root in roots[changed]):
+        return GIVEN
     for other in _aliases(changed, roots):
         if other is not changed and any(order[user] > order[node] for user in other.users):
             return ALIASED
@@ -93,6 +96,14 @@ def _why_in_place(
     if call is None and plain_form(node) is None:
         return NO_PLAIN_FORM
     return None if _keeps_dtype(node, changed) else PROMOTED
+
+
+def _is_memory_of(changed: Node, root: Any) -> bool:
+    """Whether ``changed`` is a view of an input; of one of another dtype it is a copy."""
+    if not isinstance(root, Node) or root.op != "placeholder":
+        return False
+    own, given = value_of(changed), value_of(root)
+    return own is None or given is None or own.dtype == given.dtype
 
 
 def _aliases(node: Node, roots: Mapping[Node, Roots]) -> list[Node]:

@@ -352,3 +352,30 @@ def test_weights_that_autograd_computed_can_be_copied():
     assert torch.equal(gm(x), model(x))
     assert model[0].weight.requires_grad
     assert weight is not gm.get_submodule("0").weight
+
+
+class Pyramid(nn.Module):
+    """Keeps values in an attribute between two of its methods, anew in each call."""
+
+    def __init__(self, poisoned: bool = False) -> None:
+        super().__init__()
+        self.levels, self.poisoned = [torch.zeros(1)], poisoned
+
+    def forward(self, x):
+        before = self.levels[0].sum() if self.poisoned else 0
+        self.levels = [x]
+        self.levels.append(x[:, ::2])
+        return self.levels[0].sum(1) + self.levels[1].sum(1) + before
+
+
+def test_an_attribute_that_every_call_writes_before_it_reads():
+    model, x = nn.Sequential(nn.Linear(4, 4), Pyramid()).eval(), torch.rand(2, 4)
+    gm = trace(model, example_args=(x,))
+    assert torch.equal(gm(x), model(x))
+    assert torch.equal(gm(-x), model(-x))
+
+
+def test_an_attribute_that_is_read_before_it_is_written():
+    model = nn.Sequential(nn.Linear(4, 4), Pyramid(poisoned=True)).eval()
+    with pytest.raises(TracingError, match=r"a change of self\.levels"):
+        trace(model, example_args=(torch.rand(2, 4),))

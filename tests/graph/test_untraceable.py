@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -259,3 +260,37 @@ def test_what_the_second_call_would_do_otherwise_is_no_graph(function):
         "(0, 'known', 0)",
         "(0, None, 2)",
     )
+
+
+def test_a_function_of_another_package(tmp_path, monkeypatch):
+    """The line is the user's, and the hint, followed to the letter, works."""
+    package = tmp_path / "site-packages" / "tensorkit"
+    package.mkdir(parents=True)
+    package.joinpath("__init__.py").write_text("from tensorkit.inner import swapped\n")
+    package.joinpath("inner.py").write_text(
+        "import torch\n\ndef check(x):\n    if type(x) is not torch.Tensor:\n        raise RuntimeError('unknown')\n\n"
+        "def swapped(x):\n    check(x)\n    return x.transpose(0, 1)\n"
+    )
+    body = "\n\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    body += "        self.a = nn.Linear(4, 4)\n\n"
+    call = "    def forward(self, x):\n        return self.a({}(self.a(x)).t())\n"
+    (tmp_path / "net_one.py").write_text(
+        "import tensorkit\nfrom torch import nn\n" + body + call.format("tensorkit.swapped")
+    )
+    (tmp_path / "net_two.py").write_text(
+        'import torch\nfrom torch import nn\nfrom tensorkit import swapped\n\ntorch.fx.wrap("swapped")\n'
+        + body
+        + call.format("swapped")
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(package.parent))
+    x = torch.rand(4, 4)
+    with pytest.raises(TracingError) as caught:
+        trace(importlib.import_module("net_one").Net().eval(), example_args=(x,))
+    assert "net_one.py:11: return self.a(tensorkit.swapped(self.a(x)).t())" in str(caught.value)
+    assert str(caught.value).endswith(
+        'hint:     "from tensorkit import swapped", and torch.fx.wrap("swapped") behind it, where that line stands, '
+        "keep the call of swapped whole and in float"
+    )
+    model = importlib.import_module("net_two").Net().eval()
+    assert torch.equal(trace(model, example_args=(x,))(x), model(x))

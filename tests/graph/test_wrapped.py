@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_packed_sequence
 
-from fxquant.errors import TracingError
+from fxquant.errors import InputError, TracingError
 from fxquant.graph.query import reason_of
 from fxquant.graph.tracing import trace
 
@@ -98,3 +99,104 @@ def test_everything_is_put_back():
 def test_isinstance_sees_what_a_proxy_stands_for():
     model = Net(lambda self, x: {kind(x): x, kind(x.shape): x + 1})
     assert list(trace(model, example_args=(X,))(X)) == ["tensor", "else"]
+
+
+class Line(nn.Module):
+    """A forward of one line behind a layer."""
+
+    def __init__(self, body) -> None:
+        super().__init__()
+        self.linear, self.body = nn.Linear(8, 8), body
+
+    def forward(self, x):
+        return self.body(self.linear(x), x)
+
+
+TABLE = {8: 2.0, 4: 3.0, (2, 8): 5.0, torch.float32: 7.0, torch.Size([2, 8]): 11.0}
+ROWS = torch.rand(2, 8)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda y, x: y * torch.tensor(x.shape[1]),
+        lambda y, x: y * torch.tensor([x.shape[0], x.size(1)]).sum(),
+        lambda y, x: y * torch.as_tensor(x.shape[1], dtype=torch.float32),
+        lambda y, x: y * torch.scalar_tensor(x.shape[1]),
+        lambda y, x: y.masked_fill(x > 0.5, torch.finfo(x.dtype).min),
+        lambda y, x: y + torch.finfo(y.dtype).eps,
+        lambda y, x: y + torch.iinfo((x > 0).int().dtype).max,
+        lambda y, x: y * TABLE[x.shape[1]],
+        lambda y, x: y * TABLE.get(x.shape[1], 1.0),
+        lambda y, x: y * TABLE.get(x.shape[0], 13.0),
+        lambda y, x: y * TABLE[x.shape[0], x.shape[1]],
+        lambda y, x: y * TABLE[x.shape],
+        lambda y, x: y * TABLE[x.dtype],
+        lambda y, x: y * (2.0 if x.shape[1] in TABLE else 1.0),
+        lambda y, x: y * {"8": 2.0}.get(str(x.shape[1]), 1.0),
+        lambda y, x: y * (2.0 if x.shape[1] in {4, 8} else 1.0),
+    ],
+)
+def test_sizes_and_dtypes_are_what_they_are(body):
+    model = Line(body).eval()
+    assert torch.equal(trace(model, example_args=(ROWS,))(ROWS), model(ROWS))
+
+
+def test_a_table_that_was_looked_into_by_a_size_is_guarded():
+    gm = trace(Line(lambda y, x: y * TABLE.get(x.shape[0], 13.0)).eval(), example_args=(ROWS,))
+    with pytest.raises(InputError, match="prepared for inputs of other sizes"):
+        gm(torch.rand(4, 8))
+
+
+def test_a_size_in_a_message_is_not_guarded():
+    def checked(y, x):
+        torch._assert(x.shape[0] < 100, f"too many: {x.shape[0]}")
+        return y
+
+    gm = trace(Line(checked).eval(), example_args=(ROWS,))
+    assert gm(torch.rand(4, 8)).shape == (4, 8)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda y, x: y + torch.rand(8),
+        lambda y, x: y + torch.randn(2, 8),
+        lambda y, x: y + torch.randn(x.shape),
+        lambda y, x: y + torch.empty(8).normal_(),
+        lambda y, x: y + torch.zeros(8).uniform_(1, 2),
+        lambda y, x: y[:, torch.randperm(8)],
+        lambda y, x: y + torch.randint(0, 9, (8,)),
+        lambda y, x: y * torch.bernoulli(torch.full((8,), 0.5)),
+        lambda y, x: y + torch.randn_like(torch.zeros(8)),
+        lambda y, x: y + torch.normal(0.0, 1.0, (8,)),
+    ],
+)
+def test_random_numbers_are_drawn_in_every_call(body):
+    model = Line(body).eval()
+    gm = trace(model, example_args=(ROWS,))
+    results = []
+    for each in (model, gm):
+        torch.manual_seed(3)
+        results.append([each(ROWS), each(ROWS)])
+    assert all(map(torch.equal, *results))
+    assert not torch.equal(*results[1])
+    assert "normal_" not in vars(Tensor)
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.linear = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 8)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        y, _ = self.lstm(packed)
+        return self.linear(pad_packed_sequence(y, batch_first=True)[0])
+
+
+def test_packed_sequences():
+    model, x = Packed().eval(), torch.rand(2, 4, 8)
+    gm = trace(model, example_args=(x, torch.tensor([4, 2])))
+    for lengths in (torch.tensor([4, 2]), torch.tensor([1, 3])):
+        assert torch.equal(gm(x, lengths), model(x, lengths))

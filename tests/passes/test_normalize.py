@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+import fxquant as fxq
 from fxquant.graph.query import INPLACE, REASON, module_path
 from fxquant.graph.tracing import trace
 from fxquant.passes.normalize import (
@@ -637,3 +638,23 @@ def test_random_programs_keep_their_values(steps, outputs):
 def test_the_input_of_a_module_by_keyword_becomes_positional():
     model = Fn(lambda m, x: m.c(input=x), c=nn.Conv2d(4, 4, 1))
     assert calls(normalized(model)) == [("c", ("*",), {})]
+
+
+class WritesIntoItsInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        x.permute(0, 2, 3, 1).add_(1)
+        return y
+
+
+def test_what_is_written_into_an_input_through_a_view_is_seen_by_the_caller():
+    model = WritesIntoItsInput().eval()
+    prepared = fxq.prepare(model, X.clone()).calibrate([X.clone()], progress=False)
+    for form in (prepared, fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")):
+        x = X.clone()
+        form(x)
+        assert torch.equal(x, X + 1)
