@@ -334,7 +334,8 @@ def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float
 def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     if not dims:
         raise NotRecordableError("a roll of all elements in a row")
-    pieces = [(x, made := recording._own(torch.empty_like(x, memory_format=torch.contiguous_format)))]
+    # Its memory order hangs on how torch puts it together.
+    pieces = [(x, made := recording._own(torch.empty_like(torch.roll(x, shifts, dims))))]
     for shift, dim in zip(shifts, dims, strict=True):
         length = x.shape[dim]
         shift = shift % length if length else 0

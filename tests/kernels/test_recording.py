@@ -135,6 +135,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     "padding": (lambda x: F.pad(x, (1, -1, 0, 2), value=7), (lambda: draw(2, 3, 4, 5),)),
     "a roll": (lambda x: torch.roll(x, (-3, 1, 0), (2, 3, 0)), (lambda: draw(2, 3, 4, 5),)),
     "a roll of real numbers": (lambda x: torch.roll(x, 7, 1), (lambda: torch.randn(3, 5),)),
+    "a roll of channels_last": (
+        lambda x: x.contiguous(memory_format=torch.channels_last).roll(1, 1), (lambda: draw(2, 3, 4, 5),)
+    ),
+    "a roll of some columns": (lambda x: x[..., 1:].roll((1, 2), (0, -1)), (lambda: draw(2, 3, 4, 5),)),
+    "a flip of channels_last": (
+        lambda x: x.contiguous(memory_format=torch.channels_last).flip(1), (lambda: draw(2, 3, 4, 5),)
+    ),
     "a flip": (lambda x: x.flip(1, -1), (lambda: draw(2, 3, 4, 5),)),
     "a flip of some real numbers": (lambda x: x[:, ::2].flip(0), (lambda: torch.randn(3, 5),)),
     "the other byte": (lambda x: ~(x.view(torch.uint8) ^ 128).view(torch.int8), (lambda: draw(4, 5),)),
