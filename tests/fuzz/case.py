@@ -20,9 +20,11 @@ from fxquant.quantizer import Quantizer
 from tests.fuzz.inputs import VARIANTS, Values, values_of
 from tests.fuzz.source import Input, Recipe
 
-TAKEN_APART = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention")
+TAKEN_APART = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention", "einsum", "tensordot")
 """What preparation takes apart; its parts sum in another order."""
-NOTHING = "no operator can be quantized"
+COPIES = (".clone()", ".contiguous()")
+"""What preparation leaves out; its result has another order in memory."""
+NOTHING = "the model has no operator that can be quantized"
 """Begins what ``prepare`` says of a model in which there is nothing to do."""
 
 
@@ -45,7 +47,8 @@ class Case:
         self.inputs = inputs
         self.seed = seed
         self.code = code
-        self.has_attention = any(word in code for word in TAKEN_APART)
+        self.copies = any(word in code for word in COPIES)
+        self.is_taken_apart = any(word in code for word in TAKEN_APART)
         self.calls = 0
         """How many times int8 models were run."""
 
@@ -81,10 +84,14 @@ class Case:
 
     @cached_property
     def expected(self) -> Any:
+        before = [value.clone() for value in self.example]
         try:
-            return self.run(self.model, self.example)
+            result = self.run(self.model, self.example)
         except Exception as error:  # whatever torch says of a model that was shortened too far
             raise NothingToDoError(str(error)) from error
+        if not all(map(torch.equal, before, self.example)):
+            raise NothingToDoError("it writes into its input")
+        return result
 
     @cached_property
     def prepared(self) -> Quantizer:

@@ -16,7 +16,7 @@ HEAD = """import torch
 import torch.nn.functional as F
 from torch import nn
 from tests.fuzz.finding import show
-from tests.fuzz.source import Input, draw, parameter, seeded
+from tests.fuzz.source import Input, draw, gain, parameter, seeded
 """
 
 

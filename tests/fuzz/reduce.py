@@ -137,7 +137,7 @@ def _put(holder: Any, place: Any, value: Any) -> None:
 
 
 def _is_seeded(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("seeded", "parameter")
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("seeded", "parameter", "gain")
 
 
 def _smaller_inputs(recipe: Recipe) -> Iterator[Recipe]:

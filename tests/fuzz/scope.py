@@ -124,6 +124,9 @@ class Scope:
     def parameter(self, *shape: int) -> str:
         return self._member("p", f"parameter({', '.join(map(str, (self.rng.randrange(10**6), *shape)))})")
 
+    def gain(self, *shape: int) -> str:
+        return self._member("p", f"gain({', '.join(map(str, (self.rng.randrange(10**6), *shape)))})")
+
     def _member(self, kind: str, expression: str) -> str:
         self._last += 1
         name = f"self.{kind}{self._last}"

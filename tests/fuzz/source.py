@@ -48,6 +48,11 @@ def parameter(seed: int, *shape: int) -> nn.Parameter:
     return nn.Parameter(draw(seed, *shape) / max(shape[-1], 1) ** 0.5)
 
 
+def gain(seed: int, *shape: int) -> nn.Parameter:
+    """A parameter of factors between 0.5 and 1.5: eight bits for all channels lose one that is made much smaller."""
+    return nn.Parameter(1 + draw(seed, *shape) / 6)
+
+
 NAMES: dict[str, Any] = {
     "torch": torch,
     "nn": nn,
@@ -56,6 +61,7 @@ NAMES: dict[str, Any] = {
     "draw": draw,
     "seeded": seeded,
     "parameter": parameter,
+    "gain": gain,
 }
 """What the code of a model may use."""
 

@@ -64,14 +64,17 @@ def transposed(s: Scope, dims: int) -> None:
     x = s.pick(dims + 2)
     channels = s.shape(x)[1]
     groups = groups_of(s, channels) if s.happens(0.3) else 1
-    stride = sizes(s, dims, 1, 2, 2, 3)
-    options = {"stride": stride, "padding": sizes(s, dims, 0, 1), "groups": groups, "bias": s.happens(0.7)}
+    options = {"padding": sizes(s, dims, 0, 1), "groups": groups, "bias": s.happens(0.7)}
+    kernel = sizes(s, dims, 1, 2, 3)
+    # No stride beyond the kernel: all of what is between would be the bias, and nothing that rounds on average.
+    strides = [s.rng.randint(1, size) for size in (kernel if isinstance(kernel, tuple) else (kernel,))]
+    options["stride"] = tuple(strides) if isinstance(kernel, tuple) else strides[0]
     if s.happens(0.3):
         options["dilation"] = sizes(s, dims, 1, 2)
     if s.happens(0.3):
         options["output_padding"] = 1
     out = groups * s.choose(1, 2, 3, 4)
-    s.give(f"{s.module(call(f'ConvTranspose{dims}d', channels, out, sizes(s, dims, 1, 2, 3), **options))}({x})")
+    s.give(f"{s.module(call(f'ConvTranspose{dims}d', channels, out, kernel, **options))}({x})")
 
 
 def separable(s: Scope) -> None:

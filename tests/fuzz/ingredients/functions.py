@@ -15,7 +15,7 @@ SMOOTH = (
     *("F.elu({}, alpha=0.5)", "F.selu({})", "F.celu({}, 0.7)", "F.softplus({})", "F.softsign({})", "F.logsigmoid({})"),
     *("torch.erf({})", "F.leaky_relu({}, 0.2)", "F.leaky_relu({})", "F.tanhshrink({})"),
 )
-STEEP = ("F.hardshrink({}, 0.3)", "F.softshrink({}, 0.3)", "F.threshold({}, 0.1, 0.0)", "{}.abs()", "{} ** 2")
+STEEP = ("F.hardshrink({}, 0.05)", "F.softshrink({}, 0.3)", "F.threshold({}, 0.05, 0.0)", "{}.abs()", "{} ** 2")
 MODULES = (
     *("nn.ReLU()", "nn.ReLU6()", "nn.Sigmoid()", "nn.Tanh()", "nn.SiLU()", "nn.GELU()", "nn.Hardswish()", "nn.Mish()"),
     *("nn.Hardsigmoid()", "nn.ELU()", "nn.LeakyReLU(0.1)", "nn.PReLU()", "nn.Softplus()", "nn.Hardtanh()", "nn.CELU()"),

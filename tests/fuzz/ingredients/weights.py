@@ -79,8 +79,8 @@ def normed(s: Scope) -> None:
 
 def added_parameter(s: Scope) -> None:
     x = s.pick(2, 3, 4)
-    p = s.parameter(s.shape(x)[-1])
-    s.give(s.choose(f"{x} + {p}", f"{x} * {p}", f"{x} - {p}"))
+    size = s.shape(x)[-1]
+    s.give(s.choose(f"{x} + {s.parameter(size)}", f"{x} * {s.gain(size)}", f"{x} - {s.parameter(size)}"))
 
 
 def layer_scale(s: Scope) -> None:
