@@ -335,7 +335,7 @@ def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequen
     if not dims:
         raise NotRecordableError("a roll of all elements in a row")
     # Its memory order hangs on how torch puts it together.
-    pieces = [(x, made := recording._own(torch.empty_like(torch.roll(x, shifts, dims))))]
+    pieces = [(x, made := recording._own(torch.empty_like(torch.roll(x, tuple(shifts), tuple(dims)))))]
     for shift, dim in zip(shifts, dims, strict=True):
         length = x.shape[dim]
         shift = shift % length if length else 0
