@@ -318,10 +318,7 @@ def _flipped(recording: Recording, x: Tensor, dims: Sequence[int]) -> Tensor:
 
 def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
     sides = [(0, 0)] * (x.dim() - len(widths) // 2) + list(zip(widths[::2], widths[1::2], strict=True))[::-1]
-    size = [length + before + after for length, (before, after) in zip(x.shape, sides, strict=True)]
-    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    order = torch.channels_last if last else torch.contiguous_format
-    made = recording._own(torch.empty(size, dtype=x.dtype, memory_format=order))
+    made = recording._own(torch.empty_like(torch.constant_pad_nd(x, tuple(widths), value)))  # in torch's memory order
     recording.copy(made, torch.full((), value, dtype=x.dtype))
     inside, kept = made, x
     for dim, (length, (before, after)) in enumerate(zip(x.shape, sides, strict=True)):

@@ -38,6 +38,8 @@ class Scope:
         self.lines: list[Line] = []
         self.values: dict[str, Tensor] = {}
         self.indices: list[str] = []
+        self.closed: set[str] = set()
+        """Values that nothing else may read."""
         self.ingredient = ""
         self._model = nn.Module().eval()
         self._last = 0
@@ -81,6 +83,7 @@ class Scope:
             for name, value in self.values.items()
             if isinstance(value, Tensor)
             and value.is_floating_point()
+            and name not in self.closed
             and (not ranks or value.dim() in ranks)
             and where(value)
         ]

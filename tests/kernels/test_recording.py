@@ -133,6 +133,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
         lambda x: x.reshape(2, 2, 3, 5, 5).transpose(1, 2).reshape(2, 6, 5, 5), (lambda: draw(2, 6, 5, 5),)
     ),
     "padding": (lambda x: F.pad(x, (1, -1, 0, 2), value=7), (lambda: draw(2, 3, 4, 5),)),
+    "padding of channels_last": (
+        lambda x: F.pad(x.contiguous(memory_format=torch.channels_last), (1, -1)), (lambda: draw(2, 3, 4, 5),)
+    ),
+    "padding of one channel": (lambda x: F.pad(x, (1, -1), value=7), (lambda: draw(2, 1, 4, 5),)),
     "a roll": (lambda x: torch.roll(x, (-3, 1, 0), (2, 3, 0)), (lambda: draw(2, 3, 4, 5),)),
     "a roll of real numbers": (lambda x: torch.roll(x, 7, 1), (lambda: torch.randn(3, 5),)),
     "a roll of channels_last": (

@@ -65,7 +65,7 @@ def rms_norm(s: Scope) -> None:
     s.give(
         s.choose(
             f"{s.module(f'nn.RMSNorm({size})')}({x})",
-            f"{x} * torch.rsqrt({x}.pow(2).mean(-1, keepdim=True) + 1e-5) * {s.parameter(size)}",
+            f"{x} * torch.rsqrt({x}.pow(2).mean(-1, keepdim=True) + 1e-5) * {s.gain(size)}",
         )
     )
 
