@@ -2,6 +2,9 @@
 
 The figures are those of ``fxquant.convert(prepared, tune=batch)``: medians of each unit by itself, in int8 as a program
 runs it, without Python in between. ``share`` is that of the sum of all units in int8.
+
+``--layers`` measures single layers instead, on one thread, in turns: the float layer, and the int8 model of that layer
+alone, which quantizes its input and dequantizes its output.
 """
 
 from __future__ import annotations
@@ -18,11 +21,30 @@ from pathlib import Path
 import torch
 import torchvision
 from tabulate import tabulate
+from torch import nn
 
 import fxquant as fxq
-from fxquant.demo.measure import machine
+from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.samples.networks import make_meaningful
 from fxquant.tuning import Tuning, TuningRow
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "1x1 3 > 3, 224": (nn.Conv2d(3, 3, 1), (1, 3, 224, 224)),
+    "1x1 3 > 32, 224": (nn.Conv2d(3, 32, 1), (1, 3, 224, 224)),
+    "1x1 64 > 64, 56": (nn.Conv2d(64, 64, 1), (1, 64, 56, 56)),
+    "3x3 / 2 3 > 32, 224": (nn.Conv2d(3, 32, 3, 2, 1), (1, 3, 224, 224)),
+    "3x3 groups 32 of 4, 56": (nn.Conv2d(128, 128, 3, 1, 1, groups=32), (1, 128, 56, 56)),
+    "3x3 depthwise 64, 56": (nn.Conv2d(64, 64, 3, 1, 1, groups=64), (1, 64, 56, 56)),
+    "7x7 depthwise 96, 56": (nn.Conv2d(96, 96, 7, 1, 3, groups=96), (1, 96, 56, 56)),
+    "13x13 depthwise 96, 28": (nn.Conv2d(96, 96, 13, 1, 6, groups=96), (1, 96, 28, 28)),
+    "3x3x3 16 > 16, 8x28x28": (nn.Conv3d(16, 16, 3, 1, 1), (1, 16, 8, 28, 28)),
+    "linear 16 > 1, 4096 rows": (nn.Linear(16, 1), (4096, 16)),
+    "linear 32 > 64, 1 row": (nn.Linear(32, 64), (1, 32)),
+    "linear 64 > 64, 512 rows": (nn.Linear(64, 64), (512, 64)),
+    "bilinear x2 64, 28": (nn.Upsample(scale_factor=2, mode="bilinear"), (1, 64, 28, 28)),
+    "bilinear x16 21, 14": (nn.Upsample(scale_factor=16, mode="bilinear"), (1, 21, 14, 14)),
+}
+"""Layers that int8 gains much from, little, or nothing, and an input of each."""
 
 MODELS = ("mobilenet_v2", "resnet50", "vit_b_16")
 HEADERS = ("unit", "count", "int8 µs", "share %", "float µs", "float / int8")
@@ -56,15 +78,39 @@ def line(name: str, rows: list[TuningRow], total: float) -> list[object]:
     return [name, len(rows), int8, 100 * int8 / total, real, real / int8 if int8 else None]
 
 
+def alone(layer: nn.Module, shape: tuple[int, ...], rounds: int) -> tuple[float, float]:
+    """Microseconds of a layer in float, and of the int8 model of it."""
+    x, layer = torch.randn(shape, generator=torch.Generator().manual_seed(0)), layer.eval()
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(layer, x), [x], progress=False))
+    with torch.inference_mode():
+        int8(x), int8(x), int8(x)  # the program is made
+        ms = interleaved_medians({"float": lambda: layer(x), "int8": lambda: int8(x)}, rounds)
+    return 1e3 * ms["float"], 1e3 * ms["int8"]
+
+
+def measure_layers(rounds: int) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows = []
+    for name, (layer, shape) in LAYERS.items():
+        real, int8 = alone(layer, shape, rounds)
+        rows.append([name, real, int8, int8 / real])
+    print(tabulate(rows, headers=("layer", "float µs", "int8 µs", "int8 / float"), floatfmt=".2f"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="names of torchvision.models")
     parser.add_argument("--batch", nargs="+", type=int, default=[1])
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--json", help="also write everything to this file")
+    parser.add_argument("--layers", action="store_true", help="single layers, with their borders, on one thread")
+    parser.add_argument("--rounds", type=int, default=40, help="of --layers")
     options = parser.parse_args()
     results = []
     print("\n".join(f"{key}: {value}" for key, value in machine().items() if key != "threads"), flush=True)
+    if options.layers:
+        return measure_layers(options.rounds)
     for name in options.models:
         for threads in options.threads:
             torch.set_num_threads(threads)
