@@ -88,14 +88,16 @@ def alone(layer: nn.Module, shape: tuple[int, ...], rounds: int) -> tuple[float,
     return 1e3 * ms["float"], 1e3 * ms["int8"]
 
 
-def measure_layers(rounds: int) -> None:
+def measure_layers(rounds: int) -> list[dict[str, object]]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = []
     for name, (layer, shape) in LAYERS.items():
         real, int8 = alone(layer, shape, rounds)
         rows.append([name, real, int8, int8 / real])
-    print(tabulate(rows, headers=("layer", "float µs", "int8 µs", "int8 / float"), floatfmt=".2f"))
+    headers = ("layer", "float µs", "int8 µs", "int8 / float")
+    print(tabulate(rows, headers=headers, floatfmt=".2f"))
+    return [dict(zip(headers, row, strict=True)) for row in rows]
 
 
 def main() -> None:
@@ -110,8 +112,8 @@ def main() -> None:
     results = []
     print("\n".join(f"{key}: {value}" for key, value in machine().items() if key != "threads"), flush=True)
     if options.layers:
-        return measure_layers(options.rounds)
-    for name in options.models:
+        results = measure_layers(options.rounds)
+    for name in () if options.layers else options.models:
         for threads in options.threads:
             torch.set_num_threads(threads)
             for batch in options.batch:

@@ -207,6 +207,14 @@ def test_int8_units(benchmark: Run) -> None:
     assert "squeezenet1_1, batch 1, threads 1: float" in text
 
 
+def test_single_layers(benchmark: Run) -> None:
+    text, results = benchmark("int8_units.py", "--layers", "--rounds", "1")
+    assert len(results["results"]) > 10
+    for row in results["results"]:
+        assert row["layer"] in text
+        assert row["int8 / float"] == row["int8 µs"] / row["float µs"]
+
+
 @pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
 def test_int8_usage(benchmark: Run) -> None:
     arguments = ("--models", "squeezenet1_1", "--batch", "1", "2", "--threads", "1", "--rounds", "1")
