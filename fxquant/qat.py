@@ -20,7 +20,7 @@ from fxquant.graph.edit import order_alike
 from fxquant.graph.module import RECORD, note, noted
 from fxquant.graph.query import follow
 from fxquant.graph.tracing import copy_of
-from fxquant.nn.frozen import freeze_bn_stats, keep_frozen_state, thaw
+from fxquant.nn.frozen import forget_frozen_state, freeze_bn_stats, keep_frozen_state
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.manager import PassManager
 from fxquant.passes.pipelines import FROM_TRAINING, TO_TRAINING
@@ -37,6 +37,7 @@ class _TrainingQuantizer(Quantizer):
     trains = True
 
 
+@torch.inference_mode(False)
 def prepare_qat(
     model: nn.Module,
     example_inputs: Any,
@@ -48,7 +49,7 @@ def prepare_qat(
     leaf_modules: Sequence[type[nn.Module] | str] = (),
     strict: bool = False,
 ) -> GraphModule:
-    """Make a model that trains as it will be quantized. ``model`` is not changed.
+    """Make a model that trains as it will be quantized, under ``inference_mode`` too. ``model`` is not changed.
 
     The graph is that of evaluation mode; batch norms and dropouts follow ``train()`` and ``eval()``. Every planned
     value goes through a fake-quantize module as ``qconfig`` makes it (an observer gets a ``FakeQuantize`` around it).
@@ -126,7 +127,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     quantizer.weight_layers = _layers_of_own_integers(trained, preparation.plan)
     ctx = quantizer.context(preparation.plan)
     manager = PassManager(FROM_TRAINING, instruments_for(read_settings()), first=len(preparation.snapshots))
-    settled = copy.deepcopy(trained).eval().apply(thaw)  # so that no norm goes on iterating
+    settled = copy.deepcopy(trained).eval().apply(forget_frozen_state)  # so that no norm goes on iterating
     quantizer.graph_module = manager.run(settled, ctx)
     del vars(quantizer.graph_module)[RECORD]
     quantizer.snapshots += manager.snapshots

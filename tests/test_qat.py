@@ -557,3 +557,12 @@ def test_states_thaw_what_they_know_to_be_thawed(model):
     assert not copied.train().bn1.training
     copied.load_state_dict(thawed)
     assert copied.bn1.training
+
+
+def test_inference_mode_around_prepare_qat_changes_nothing(model):
+    with torch.inference_mode():
+        qat = fxq.prepare_qat(model, batch())
+        made_inside = fxq.prepare_qat(Net().train(), batch())
+    for each in (qat, made_inside):
+        train(each, 1)
+        assert fxq.convert(each.eval(), check=batch()).parity.breaches == ()

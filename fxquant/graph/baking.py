@@ -53,6 +53,12 @@ def _bake_parametrizations(module: Any) -> None:
             del module._load_state_dict_pre_hooks[key]
 
 
+def has_computed_weights(model: nn.Module) -> bool:
+    """Whether ``torch.nn.utils`` computes a weight anywhere in a model."""
+    hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
+    return any(map(parametrize.is_parametrized, model.modules())) or any(isinstance(h, tuple(_REMOVERS)) for h in hooks)
+
+
 class HookedWeight(TensorComputation):
     """Computes what a hook of ``torch.nn.utils`` does, from the same tensors, in the mode that the module is in."""
 

@@ -13,13 +13,14 @@ from torch.fx import GraphModule
 from torch.nn.utils import parametrize
 
 from fxquant.errors import InputError, TracingError, UnknownNameError
-from fxquant.graph.baking import bake_weights, weights_by_modules
+from fxquant.graph.baking import bake_weights, has_computed_weights, weights_by_modules
 from fxquant.graph.hooks import warn_of_hooks
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
 from fxquant.graph.shapes import record_values
+from fxquant.graph.taken import check_taken
 from fxquant.graph.tracer import LeafModules, QuantTracer
 from fxquant.graph.untraceable import Untraceable, trace_what_can_be
 from fxquant.registry import did_you_mean
@@ -88,7 +89,13 @@ def trace(
         bake_weights(own)
     kept: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
+        check_taken(own, leaf_modules)
+    opens = trains and has_computed_weights(own)
+    if isinstance(own, NamedGraphModule) and not opens:
         gm = own
+    elif isinstance(own, GraphModule) and not opens:
+        gm = NamedGraphModule(own, own.graph, type(model).__name__)
+        _carry_over(own, gm)
     else:
         tracers: list[QuantTracer] = []
 
@@ -102,7 +109,7 @@ def trace(
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
     _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})
-    if gm is own:  # the tracer has run the example along with the trace
+    if isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
         record_values(gm, example_args, kwargs)
     for one in kept:
         one.warn()
@@ -196,7 +203,8 @@ def _carry_over(model: nn.Module, gm: GraphModule) -> None:
         # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
         if name not in gm._buffers and not name.startswith("_tensor_constant"):
             vars(gm).setdefault(name, value)
-    vars(gm)[USERS_CLASS] = UsersClass(parametrize.type_before_parametrizations(model))
+    if not isinstance(model, GraphModule):  # such a class holds nothing of the user's
+        vars(gm)[USERS_CLASS] = UsersClass(parametrize.type_before_parametrizations(model))
     vars(gm)[BESIDE] = modules_beside(model, gm)
     for name in _ROOT_HOOKS:
         if name in vars(model):

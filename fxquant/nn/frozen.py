@@ -94,6 +94,15 @@ def keep_frozen_state(module: nn.Module) -> None:
         module.register_load_state_dict_pre_hook(_restore)
 
 
+def forget_frozen_state(module: nn.Module) -> None:
+    """For ``model.apply``: undo ``keep_frozen_state``, and thaw: for a model that trains no more."""
+    thaw(module)
+    for hooks, own in ((module._state_dict_hooks, _save), (module._load_state_dict_pre_hooks, _restore)):
+        for key, hook in list(hooks.items()):
+            if getattr(hook, "hook", hook) is own:
+                del hooks[key]
+
+
 def _save(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
     local_metadata[STATE] = type(module) in _THAWED
     if type(module) in _THAWED:
