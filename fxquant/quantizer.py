@@ -78,8 +78,8 @@ class Quantizer:
     """A model that is being quantized: traced, planned, and ready to observe values.
 
     Calling it runs the float model and observes; what comes out is what the model gives, to the bit. Attention,
-    ``einsum`` and ``tensordot`` are taken apart and sum in another order: to about 1e-6 of the largest value. The model
-    itself is never changed: all work is done on a copy.
+    ``einsum``, ``tensordot``, ``addcmul``, ``lerp``, ``addmv``, ``addbmm`` are taken apart and round in another order:
+    to about 1e-6 of the largest value. The model itself is never changed: all work is done on a copy.
 
     Where weights have a fake-quantize that rounds in its own way, ``AdaRoundFakeQuantize`` say, ``weight_layers`` holds
     their layers, batch norm folded in, under the names of their units' roots: ``convert`` takes the integers from the
