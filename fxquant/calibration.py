@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
@@ -148,16 +149,27 @@ def batches(
 
     Raises:
         InputError: ``data`` is no iterable of batches, or a batch does not hold what the example inputs hold.
-        CalibrationError: there is no batch at all.
+        CalibrationError: there is no batch at all, or none with a sample in it.
     """
     check_iterable(data)
     total = expected_batches(data, num_batches)
-    index = -1
+    index, found = -1, False
     bar = tqdm(islice(data, num_batches), desc="calibrate", total=total, unit="batch", disable=not progress)
     for index, item in enumerate(bar):
-        yield inputs_of(item, example_args, f"calibration batch {index}", model)
+        batch = inputs_of(item, example_args, f"calibration batch {index}", model)
+        found = found or holds_values(batch)
+        yield batch
     if index < 0:
         raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
+    if not found:
+        got, expected = f"{index + 1} batches of zero samples", "at least one batch with a sample in it"
+        raise CalibrationError("the calibration data holds no values", got=got, expected=expected)
+
+
+def holds_values(batch: Any) -> bool:
+    """Whether a batch has anything in it: no tensor, or one that is not empty."""
+    tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+    return not tensors or any(tensor.numel() for tensor in tensors)
 
 
 def say_where_it_stopped(stable: bool, batches: int, progress: bool) -> None:

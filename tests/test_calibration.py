@@ -396,3 +396,46 @@ def test_what_is_no_number_of_batches_is_refused(model, number):
         "  expected: 1 or more, or None for all that the data holds\n"
         "  hint:     leave num_batches out to use all batches"
     )
+
+
+def test_batches_without_a_sample_are_no_calibration() -> None:
+    model = nn.Sequential(nn.Linear(8, 8)).eval()
+    prepared = fxq.prepare(model, torch.rand(2, 8))
+    with pytest.raises(CalibrationError, match=r"holds no values\n  got: *2 batches of zero samples"):
+        fxq.calibrate(prepared, [torch.rand(0, 8)] * 2, progress=False)
+    fxq.calibrate(prepared, [torch.rand(0, 8), torch.rand(64, 8)], progress=False)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_batch_of_zeros_is_warned_of_by_the_users_names() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    prepared = fxq.prepare(Net().eval(), torch.zeros(4, 8))
+    with pytest.warns(
+        fxq.FxQuantWarning, match=r"one and the same number throughout\n  got: *x \(layer input\): always 0"
+    ):
+        fxq.calibrate(prepared, [torch.zeros(4, 8)], progress=False)
+
+
+def test_most_channels_dead_in_one_batch_is_warned_of() -> None:
+    x = torch.rand(256, 8)
+    x[:, 2:] = 0.5
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(8, 8)).eval(), x)
+    with pytest.warns(fxq.FxQuantWarning, match=r"most channels never changed\n  got: *input_1 \(0 input\): 6 of 8"):
+        fxq.calibrate(prepared, [x], progress=False)
+
+
+@pytest.mark.parametrize(
+    "kind", [fxq.MinMaxObserver, fxq.HistogramObserver, fxq.PercentileObserver, fxq.MSEObserver, fxq.EntropyObserver]
+)
+def test_observers_take_no_complex_numbers(kind: type) -> None:
+    with pytest.raises(
+        fxq.errors.InputError, match=rf"measures real numbers\n  at: *{kind.__name__}\n  got: *torch.complex64"
+    ):
+        kind()(torch.ones(3, dtype=torch.complex64))

@@ -103,7 +103,18 @@ class ObserverBase(nn.Module):
         return Constructor(cls, arguments)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Observe ``x``, of any shape and real dtype, and return it. An empty tensor changes nothing."""
+        """Observe ``x``, of any shape and real dtype, and return it. An empty tensor changes nothing.
+
+        Raises:
+            InputError: ``x`` holds complex numbers.
+        """
+        if not torch.jit.is_scripting() and x.is_complex():
+            raise InputError(
+                "an observer measures real numbers",
+                at=type(self).__name__,
+                got=f"{x.dtype} {tuple(x.shape)}",
+                hint="torch.view_as_real(x) holds both parts",
+            )
         if x.numel() > 0:
             if torch.jit.is_scripting():
                 self.update_in_script(x.detach())

@@ -108,7 +108,7 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
             _constant(name, observer, int(history.batches)) if name in statistics.given else None,
             # Beside others on one grid, a value may well be small.
             _outlier(name, observer, channels, _width(*course[-1][1:])) if name in statistics.channels else None,
-            _dead(name, channels, int(history.batches)),
+            _dead(name, channels),
             None if settled[index] else _moving(name, course, int(history.batches)),
         )
         problem = next((each for each in checks if each is not None), None)
@@ -168,7 +168,8 @@ def _tiny(name: str, observer: Any) -> Problem | None:
 def _constant(name: str, observer: Any, batches: int) -> Problem | None:
     if bool((observer.min_val == observer.max_val).all()):
         text, counts = f"always {float(observer.min_val.flatten()[0]):g}", getattr(observer, "counts", None)
-        few = batches == 1 or (counts is not None and int(counts.sum()) < FEWEST_VALUES)
+        zeros = not bool(observer.min_val.any())  # these leave nothing of any layer, however few they are
+        few = not zeros and (batches == 1 or (counts is not None and int(counts.sum()) < FEWEST_VALUES))
         return Problem(name, "constant", text, 0.0, warned=not few)
     return None
 
@@ -194,14 +195,13 @@ def _outlier(name: str, observer: Any, channels: ChannelExtremes | None, width: 
     return Problem(name, "outlier", text, width / usual)
 
 
-def _dead(name: str, channels: ChannelExtremes | None, batches: int) -> Problem | None:
+def _dead(name: str, channels: ChannelExtremes | None) -> Problem | None:
     dead = dead_channels(channels)
     if channels is None or not dead:
         return None
     total, first = channels.low.numel(), ", ".join(map(str, dead[:3]))
     text = f"{len(dead)} of {total} channels never changed ({first}{', …' if len(dead) > 3 else ''})"
-    many = len(dead) > MANY_DEAD * total and batches >= FEWEST_BATCHES
-    return Problem(name, "dead", text, len(dead) / total, warned=many)
+    return Problem(name, "dead", text, len(dead) / total, warned=len(dead) > MANY_DEAD * total)
 
 
 def dead_channels(channels: ChannelExtremes | None) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import FxQuantWarning
+from fxquant.errors import CalibrationError, FxQuantWarning
 from fxquant.statistics.problems import ADVICE, Problem, _moving, by_severity
 from fxquant.statistics.range_history import TOLERANCE
 
@@ -209,9 +209,9 @@ def test_a_few_dead_channels_come_after_ranges_that_move():
 
 
 def test_values_that_never_or_lately_come_are_no_failure(model):
-    nothing = [torch.zeros(0, 3, 12, 12)] * 11
-    prepared, messages = calibrated(model, nothing)
-    assert messages == []
+    prepared = fxq.prepare(model, images(1)[0])
+    with pytest.raises(CalibrationError, match="11 batches of zero samples"):
+        fxq.calibrate(prepared, [torch.zeros(0, 3, 12, 12)] * 11, progress=False)
     assert {problem.kind for problem in prepared.calibration_report().problems} == {"unseen"}
     with pytest.warns(FxQuantWarning, match=r"head \(head output\): nothing after 11 of 15 batches, then \["):
         fxq.calibrate(prepared, images(4), progress=False)
