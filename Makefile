@@ -50,13 +50,13 @@ large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memor
 # else that is loaded. pytest must not hold stderr back: an error ends the process at once, and says there what it was.
 SANITIZED := build/sanitize
 RUNTIMES = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-c++} -print-file-name=$(name)))
-sanitize: $(READY) ## the kernel tests under AddressSanitizer and UBSan, with every instruction set (about 20 minutes)
+sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer and UBSan, with every instruction set (about 20 minutes)
 	@echo "== native kernels for AddressSanitizer and UBSan, in $(SANITIZED)"
 	@FXQUANT_SANITIZE=1 FXQUANT_CUDA=0 $(BIN)/python setup.py -q build --build-lib $(SANITIZED)
 	@echo "== pytest"
 	@FXQUANT_SANITIZE=1 PYTHONPATH=$(SANITIZED) LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 \
 	  UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 \
-	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels
+	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels tests/engine
 
 bench: $(READY) ## int8 against float, torch.ao and what other runtimes are installed (an hour and more), then the cost of calibration; JSON in out/
 	@mkdir -p out

@@ -181,6 +181,7 @@ def library() -> Any:
             ("record_forget", None, (pointer, number)),
             ("copy", ctypes.c_bool, (pointer, pointer, number, number, numbers, numbers, numbers)),
             ("trim", None, ()),
+            ("fail_allocations", None, (number,)),
             ("program_free", None, (pointer,)),
             ("program_arena", number, (pointer,)),
             ("program_steps", number, (pointer,)),

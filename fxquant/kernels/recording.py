@@ -141,8 +141,11 @@ class Recording(_Mode):
             KernelError: a result is none that a program can give, or there is no memory for the program.
         """
         buffers, views, outputs = self._described(results)
-        for begin, index in outputs.items():
-            self._know(begin, self._made[begin].untyped_storage().nbytes(), OUTPUT, index)
+        try:
+            for begin, index in outputs.items():
+                self._know(begin, self._made[begin].untyped_storage().nbytes(), OUTPUT, index)
+        except NotRecordableError as error:
+            raise KernelError("what was recorded makes no program", got=error) from None
         return Program(self._handle, len(self._inputs), buffers, views, tuple(self._constants.values()))
 
     def drop(self) -> None:
@@ -300,8 +303,7 @@ def _extent(x: Tensor) -> int:
 
 
 def _copied(recording: Recording, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    made = recording._own(torch.empty_like(x, memory_format=memory_format or torch.preserve_format))
-    recording.copy(made, x)
+    recording.copy(made := recording._own(x.clone(memory_format=memory_format or torch.preserve_format)), x)
     return made
 
 
@@ -311,14 +313,13 @@ def _copied_into(recording: Recording, to: Tensor, source: Tensor, non_blocking:
 
 
 def _flipped(recording: Recording, x: Tensor, dims: Sequence[int]) -> Tensor:
-    made = recording._own(torch.empty_like(x))
-    recording.copy(made, x, dims)
+    recording.copy(made := recording._own(x.flip(tuple(dims))), x, dims)
     return made
 
 
 def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
     sides = [(0, 0)] * (x.dim() - len(widths) // 2) + list(zip(widths[::2], widths[1::2], strict=True))[::-1]
-    made = recording._own(torch.empty_like(torch.constant_pad_nd(x, tuple(widths), value)))  # in torch's memory order
+    made = recording._own(torch.constant_pad_nd(x, tuple(widths), value))
     recording.copy(made, torch.full((), value, dtype=x.dtype))
     inside, kept = made, x
     for dim, (length, (before, after)) in enumerate(zip(x.shape, sides, strict=True)):
@@ -331,8 +332,7 @@ def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float
 def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     if not dims:
         raise NotRecordableError("a roll of all elements in a row")
-    # Its memory order hangs on how torch puts it together.
-    pieces = [(x, made := recording._own(torch.empty_like(torch.roll(x, tuple(shifts), tuple(dims)))))]
+    pieces = [(x, made := recording._own(x.roll(tuple(shifts), tuple(dims))))]
     for shift, dim in zip(shifts, dims, strict=True):
         length = x.shape[dim]
         shift = shift % length if length else 0
@@ -393,4 +393,7 @@ TRANSLATED: Mapping[Any, Callable[..., Any]] = {
         )
     },
 }
-"""Operators of torch -> how they are recorded: they move bytes, or look one up for each."""
+"""Operators of torch -> how they are recorded: they move bytes, or look one up for each.
+
+Each runs itself first: its result, over which the recorded copies write, lies in memory as torch would have it.
+"""

@@ -11,9 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.engine import engine_of
 from fxquant.engine.compiling import compile_graph
 from fxquant.engine.plan import ProgramStep, PythonStep, ShapesChangedError
+from fxquant.errors import FxQuantWarning
 from fxquant.kernels.library import available_isas
+from fxquant.kernels.recording import TRANSLATED, Recording
 
 pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
 
@@ -150,3 +153,40 @@ def test_every_call_gives_the_containers_of_the_model():
     wanted = containers(Containers()(x))
     for _ in range(4):
         assert containers(model(x)) == wanted
+
+
+class Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.last(self.first(x).flip(0))
+
+
+def stale(recording: Recording, x: Tensor, dims: Any) -> Tensor:
+    """A copy past the recording, as of a binding that forgets to make a step of it."""
+    return recording._own(x.flip(dims))
+
+
+def frozen(recording: Recording, x: Tensor, dims: Any) -> Tensor:
+    """The same, taken for a constant."""
+    return x.flip(dims)
+
+
+@pytest.mark.parametrize("planted", [stale, frozen])
+def test_a_program_that_gives_other_values_is_dropped_with_a_warning(monkeypatch, planted):
+    torch.manual_seed(0)
+    x = torch.randn(4, 6)
+    model = fxq.quantize(Rows().eval(), [x], progress=False)
+    wanted = model(x)
+    monkeypatch.setitem(TRANSLATED, torch.ops.aten.flip.default, planted)
+    with pytest.warns(FxQuantWarning, match=r"a program gave other values(.*\n)+ *at: +x_quantize to last"):
+        assert torch.equal(model(x), wanted)
+    for _ in range(3):
+        assert torch.equal(model(x), wanted)
+    (plan,) = engine_of(model).plans
+    assert plan.programs == ()
+    assert {why for _, why in plan.in_python} == {"the program gave other values"}
+    other = torch.randn(4, 6)
+    assert torch.equal(model(other), model.__class__.forward.__wrapped__(model, other))

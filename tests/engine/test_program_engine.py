@@ -6,6 +6,7 @@ import copy
 import ctypes
 import gc
 import io
+import os
 import pickle
 import resource
 from concurrent.futures import ThreadPoolExecutor
@@ -377,6 +378,7 @@ def test_drawn_networks(channels, kernel, stride, size, batch, act):
     assert torch.equal(model(image(batch, 3, size, size, seed=5)), graph(image(batch, 3, size, size, seed=5)))
 
 
+@pytest.mark.skipif(os.environ.get("FXQUANT_SANITIZE") == "1", reason="AddressSanitizer keeps what was freed")
 def test_ten_thousand_calls_from_four_threads_leave_memory_and_bits_as_they_are(models):
     model, graph = models
     inputs = [image(batch, 3, size, size) for batch in (1, 2) for size in (8, 9, 16, 20, 24)]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.engine import engine_of
+from fxquant.errors import CalibrationError
 from fxquant.kernels.library import available_isas
 
 pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
@@ -161,3 +162,103 @@ def test_parts_of_images(model):
     engine = check_calls(model, IMAGE_INPUTS)
     assert all(len(plan.programs) == 1 for plan in engine.plans)
     assert in_python(engine) == set()
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "slice": lambda x: x[:, 1:],
+    "step": lambda x: x[..., ::2],
+    "chunk": lambda x: x.chunk(2, -1)[-1],
+    "expand": lambda x: x[:, :1].expand(-1, 3, *(-1,) * (x.dim() - 2)),
+    "transpose": lambda x: x.transpose(-1, -2),
+    "permute": lambda x: x.permute(0, *range(x.dim() - 1, 0, -1)),
+    "flip": lambda x: x.flip(-1),
+    "unfold": lambda x: x.unfold(-1, 2, 1)[..., 0],
+    "diagonal": lambda x: x.diagonal(dim1=-1, dim2=-2)[..., None],
+    "crop": lambda x: x[..., :-1, 1:] if min(x.shape[-2:]) > 2 else x,
+    "roll": lambda x: x.roll(1, -1),
+    "pad": lambda x: F.pad(x, (1, 0)),
+    "swap": lambda x: torch.cat((x[..., 1:], x[..., :1]), -1),
+    "rows": lambda x: x.reshape(x.shape[0], -1, x.shape[-1]),
+    "batch": lambda x: x[:1].expand_as(x),
+}
+OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "hardswish": F.hardswish,
+    "sigmoid": torch.sigmoid,
+    "mean": lambda x: x.mean(-1, keepdim=True),
+    "mean of rows": lambda x: x.mean((1, 2), keepdim=True),
+    "add": lambda x: x + x.flip(-1),
+    "mul": lambda x: x * x[..., :1],
+    "softmax": lambda x: F.softmax(x, -1),
+    "max_pool": lambda x: F.max_pool1d(x.flatten(1, -2), 2) if x.shape[-1] > 1 else x,
+    "avg_pool": lambda x: F.avg_pool1d(x.flatten(1, -2), 2) if x.shape[-1] > 1 else x,
+    "matmul": lambda x: x @ x.transpose(-1, -2),
+    "cat": lambda x: torch.cat((x, x.sigmoid()), 1),
+    "float": lambda x: torch.erfinv(x.clamp(-0.9, 0.9)),
+    "norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+}
+
+
+class Drawn(nn.Module):
+    """A layer, then views and operators as drawn; some values are given out as well."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self.first, self.images = nn.Linear(6, 6), draw.random() < 0.5
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        kinds = [draw.choice([*VIEWS, *OPERATORS]) for _ in range(draw.randint(2, 8))]
+        self.names = [draw.choice([*VIEWS]), *kinds]
+        self.given = [draw.random() < 0.2 for _ in self.names]
+
+    def forward(self, x):
+        x = self.conv(x) if self.images else self.first(x)
+        results = []
+        for name, is_given in zip(self.names, self.given, strict=True):
+            x = {**VIEWS, **OPERATORS}[name](x)
+            if is_given:
+                results.append(x)
+        return x, results
+
+
+DRAWN_INPUTS = (
+    lambda: torch.randn(2, 3, 5, 6),
+    lambda: torch.randn(1, 3, 5, 6),
+    lambda: torch.randn(2, 3, 6, 5).transpose(2, 3),
+    lambda: torch.randn(2, 6, 5, 12)[:, ::2, :, 1::2],
+    lambda: torch.randn(2, 1, 5, 6).expand(2, 3, 5, 6),
+    lambda: torch.randn(2, 3, 5, 6).contiguous(memory_format=torch.channels_last),
+)
+
+
+def check_drawn(seed: int) -> list[str] | None:
+    """A drawn model by programs against its graph; None where float refuses what was drawn, else its parts."""
+    torch.manual_seed(seed)
+    model = Drawn(random.Random(seed)).eval()
+    example = DRAWN_INPUTS[0]()
+    try:
+        model(example)
+    except (RuntimeError, IndexError):
+        return None
+    try:
+        programs, graph = twins(model, example)
+    except CalibrationError:  # a value without elements
+        return None
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        for _ in range(5):
+            for make in DRAWN_INPUTS:
+                x = make()
+                for found, wanted in zip(leaves(programs(x)), leaves(graph(x)), strict=True):
+                    assert torch.equal(found.nan_to_num(), wanted.nan_to_num()), model.names
+                    assert found.stride() == wanted.stride(), model.names
+    return model.names
+
+
+def leaves(result) -> list[Tensor]:
+    return [result[0], *result[1]]
+
+
+@pytest.mark.filterwarnings("ignore::fxquant.errors.FxQuantWarning")
+def test_drawn_views_and_operators():
+    checked = [names for seed in range(12) if (names := check_drawn(seed)) is not None]
+    assert len(checked) >= 6

@@ -23,6 +23,7 @@ void note_failure(const char* reason) { std::snprintf(failure, sizeof(failure), 
 Recorder* recorder() { return active; }
 
 Tensor allocated(Tensor x) {
+  count_allocation();
   if (active != nullptr) active->keep(x);
   return x;
 }
@@ -35,7 +36,10 @@ FXQ_EXPORT const char* fxquant_failure() { return fxquant::failure; }
 
 // A new recording; null where that failed.
 FXQ_EXPORT fxquant::Recorder* fxquant_record_begin() {
-  return fxquant::guarded<fxquant::Recorder*>(nullptr, [] { return new fxquant::Recorder(); });
+  return fxquant::guarded<fxquant::Recorder*>(nullptr, [] {
+    fxquant::count_allocation();
+    return new fxquant::Recorder();
+  });
 }
 
 FXQ_EXPORT void fxquant_record_free(fxquant::Recorder* recorder) { delete recorder; }
@@ -86,4 +90,10 @@ FXQ_EXPORT bool fxquant_program_run(fxquant::Program* program, uint8_t* const* i
   return fxquant::succeeds([&] {
     program->run(inputs, outputs, pattern < 0 ? std::nullopt : std::optional<uint8_t>(static_cast<uint8_t>(pattern)));
   });
+}
+
+// For tests: lets every allocation fail that comes after `count` others; -1: none.
+FXQ_EXPORT void fxquant_fail_allocations(int64_t count) {
+  fxquant::allocations_between_failures = count;
+  fxquant::allocations_until_failure = count;
 }

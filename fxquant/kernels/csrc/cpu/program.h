@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 #endif
 
+#include "allocations.h"
 #include "fuse_tables.h"
 #include "launch.h"
 
@@ -36,6 +37,7 @@ using Memory = std::unique_ptr<uint8_t[], Free>;
 inline Memory allocate(int64_t bytes) {
   constexpr int64_t kHuge = 2 << 20;
   const int64_t alignment = bytes >= kHuge ? kHuge : kLine;
+  count_allocation();
   const int64_t whole = (std::max<int64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   Memory memory(static_cast<uint8_t*>(std::aligned_alloc(alignment, whole)));
   if (!memory) throw std::bad_alloc();
@@ -139,6 +141,7 @@ struct Workspace {
 class Program {
  public:
   explicit Program(const Recorder& recorder) : steps_(recorder.steps), image_(recorder.image.bytes) {
+    count_allocation();
     std::vector<Slot> slots = recorder.image.slots;
     fuse_tables(steps_, slots);
     std::vector<Buffer> buffers;

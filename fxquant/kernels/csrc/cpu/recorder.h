@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../common/checks.h"
+#include "allocations.h"
 
 namespace fxquant {
 
@@ -30,6 +31,7 @@ class Regions {
  public:
   void add(const Region& added) {
     if (added.bytes == 0) return;
+    count_allocation();
     const auto after = regions_.upper_bound(added.begin);
     if (after != regions_.begin()) {
       Region& before = std::prev(after)->second;
@@ -98,6 +100,7 @@ struct Image {
   template <typename T>
   int64_t append(const T* from, int64_t count) {
     static_assert(std::is_trivially_copyable_v<T>);
+    count_allocation();
     const int64_t place = static_cast<int64_t>(bytes.size());
     const int64_t length = count * static_cast<int64_t>(sizeof(T));
     bytes.resize(place + (length + kAlignment - 1) / kAlignment * kAlignment);
@@ -185,6 +188,7 @@ class Recorder {
 
   // Nothing else is to be allocated where x, a dense tensor, lies until the recording ends.
   void keep(const torch::stable::Tensor& x) {
+    count_allocation();
     kept_.push_back(x);
     const int64_t bytes = x.numel() * x.element_size();
     regions.add({static_cast<const uint8_t*>(x.const_data_ptr()), bytes, Role::kTemporary, 0});
