@@ -21,7 +21,7 @@ from fxquant.plan import QuantPlan, QuantUnit, Rejection
 from fxquant.settings import Settings
 from fxquant.spec import Observed, QParams, QScheme, SharedWith, TensorRef
 
-X = torch.zeros(4, 3)
+X = torch.arange(12.0).reshape(4, 3)
 LOGGER = logging.getLogger("fxquant")
 Y, INPUT = TensorRef("_1"), TensorRef("input_1")
 UNIT = QuantUnit("linear_act", ("_0", "_1"), {}, ("x",), {"x": INPUT, "y": Y})
