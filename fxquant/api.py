@@ -119,7 +119,10 @@ def convert(
         done. Integer operators without a kernel for a GPU run as their reference there, slowly: ``.cpu()`` moves an
         int8 model to where it is fast. It is no instance of the float model's class, but has its attributes, and its
         methods where they call the model itself; one that calls layers that are now part of the graph raises a
-        ``MethodError``. Threads may call it at once.
+        ``MethodError``. Threads may call it at once. Results have the dtype of the float model's, whatever float dtype
+        the inputs have. No gradient flows through integers, and int8 models do not train: both are warned of where
+        they are asked for. ``torch.export`` and ``torch.compile`` take it, before its first call too; TorchScript
+        does not.
 
     Raises:
         InputError: ``prepared`` is neither; or ``tune`` is given for another form, a shell, or does not fit the model.

@@ -89,6 +89,10 @@ class KernelError(FxQuantError, RuntimeError):
     """A native kernel is missing, or an instruction set was asked for that this machine does not have."""
 
 
+class StateError(FxQuantError, RuntimeError):
+    """A state dict does not fit the model that it is loaded into, or holds what no quantized model can have."""
+
+
 class MethodError(FxQuantError, AttributeError):
     """A method of the user's class needs a layer that a traced model does not have as the float model had it."""
 

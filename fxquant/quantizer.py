@@ -44,6 +44,8 @@ from fxquant.graph.edit import free_name
 from fxquant.graph.inputs import bind, example_tuple
 from fxquant.graph.module import note
 from fxquant.graph.query import follow, nodes_by_name
+from fxquant.graph.ready import make_ready
+from fxquant.graph.state_names import check_names
 from fxquant.graph.tracing import trace
 from fxquant.grids import grids_of, make_observers, means_of, observers_by_node
 from fxquant.mutation import Weights
@@ -276,6 +278,7 @@ class Quantizer:
         converted: Any = manager.run(copy.deepcopy(self.graph_module), ctx)
         converted.eval()  # the modules that passes made, too
         follow(converted, self.graph_module)
+        make_ready(converted)
         facts = {"quant_coverage": coverage(self.graph_module, plan), "snapshots": self.snapshots + manager.snapshots}
         note(converted, quant_plan=ctx.plan, **facts)
         attach_engine(converted, engine, to)
@@ -318,12 +321,14 @@ class Quantizer:
         """Take over the state of a Quantizer of the same model and configuration.
 
         Raises:
-            RuntimeError: keys or shapes differ, as ``torch.nn.Module.load_state_dict`` says.
+            RuntimeError: keys differ (a StateError, which names the first unit or value that does), or shapes.
         """
         measured = self.measured()
         statistics = free_name(self.graph_module, STATISTICS)
         if not any(name.startswith(f"{statistics}.") for name in state_dict):
             delattr(measured, statistics)  # a state from before there were any
+        if strict:
+            check_names({**self.graph_module.state_dict(), **measured.state_dict()}, state_dict)
         prefixes = tuple(f"{name}." for name, _ in measured.named_children())
         own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
         self.graph_module.load_state_dict(own, strict=strict)

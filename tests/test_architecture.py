@@ -129,6 +129,9 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/compute_tensors.py",
         "passes/fold_tensors.py",
     ),
+    # What people give by mistake is answered at several places; each message is read whole, with its hint done.
+    "test_bad_input.py": ("graph/state_names.py", "graph/wrong_calls.py"),
+    "nn/test_capture.py": ("graph/ready.py",),
     # Into training and back is one way.
     "test_qat.py": ("passes/insert_training_fake_quant.py", "passes/take_fake_quant_out.py"),
 }

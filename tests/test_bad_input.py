@@ -20,6 +20,7 @@ from fxquant.errors import (
     InputError,
     PlanError,
     SpecError,
+    StateError,
     TracingError,
     UnknownNameError,
 )
@@ -548,3 +549,226 @@ def test_no_batch_at_all():
     assert refusal(lambda: fxq.calibrate(prepared(), [], progress=False), CalibrationError).splitlines()[0] == (
         "there is no calibration data"
     )
+
+
+def forms() -> dict[str, Any]:
+    quantizer = calibrated()
+    return {
+        "int8": fxq.convert(quantizer),
+        "int8, graph": fxq.convert(quantizer, engine="graph"),
+        "fake_quant": fxq.convert(quantizer, to="fake_quant"),
+        "reference": fxq.convert(quantizer, to="reference"),
+        "training": training(),
+    }
+
+
+WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "uint8 image": (
+        lambda model: model((255 * X.abs()).to(torch.uint8)),
+        "the input 'input' holds integers where the model takes real numbers\n"
+        "  got:      uint8[2, 3, 6, 6]\n"
+        "  expected: float32, as [2, 3, 6, 6] when it was prepared\n"
+        "  hint:     input.float() / 255 of an image, or whatever the float model was given",
+    ),
+    "complex numbers": (
+        lambda model: model(X.to(torch.complex64)),
+        "the input 'input' holds complex numbers where the model takes real numbers\n"
+        "  got:      complex64[2, 3, 6, 6]\n"
+        "  expected: float32, as [2, 3, 6, 6] when it was prepared",
+    ),
+    "too few": (
+        lambda model: model(),
+        "the inputs do not fit the model's forward: missing a required argument: 'input'\n"
+        "  got:      ()\n"
+        "  expected: Sequential.forward(input)\n"
+        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs",
+    ),
+    "too many": (
+        lambda model: model(X, X),
+        "the inputs do not fit the model's forward: too many positional arguments\n"
+        "  got:      (float32[2, 3, 6, 6], float32[2, 3, 6, 6])\n"
+        "  expected: Sequential.forward(input)\n"
+        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs",
+    ),
+    "another name": (
+        lambda model: model(image=X),
+        "the inputs do not fit the model's forward: missing a required argument: 'input'\n"
+        "  got:      (image=float32[2, 3, 6, 6])\n"
+        "  expected: Sequential.forward(input)\n"
+        "  hint:     example_inputs is the tuple of positional inputs, example_kwargs the dict of keyword inputs",
+    ),
+    "meta": (
+        lambda model: model(X.to("meta")),
+        "the input 'input' is on the meta device, where tensors hold no values\n"
+        "  got:      float32[2, 3, 6, 6], meta\n"
+        "  expected: float32, as [2, 3, 6, 6] when it was prepared\n"
+        "  hint:     give a tensor with values",
+    ),
+    "None": (
+        lambda model: model(None),
+        "the input 'input' is no tensor\n  got:      None\n  expected: float32, as [2, 3, 6, 6] when it was prepared",
+    ),
+    "array": (
+        lambda model: model(X.numpy()),
+        "the input 'input' is no tensor\n"
+        f"  got:      {ARRAY}\n"
+        "  expected: float32, as [2, 3, 6, 6] when it was prepared\n"
+        "  hint:     torch.from_numpy(array) makes a tensor",
+    ),
+}
+
+
+@pytest.mark.parametrize("ran", [0, 3], ids=["fresh", "ran"])
+@pytest.mark.parametrize("form", ["int8", "int8, graph", "fake_quant", "reference", "training"])
+def test_wrong_calls_of_quantized_models(form, ran):
+    model = forms()[form]
+    for _ in range(ran):
+        model(X)
+    for call, message in WRONG_CALLS.values():
+        assert refusal(lambda wrong=call: wrong(model)) == message
+    assert model((255 * X.abs()).to(torch.uint8).float() / 255).shape == (2, 5)
+    assert model(torch.from_numpy(X.numpy())).shape == (2, 5)
+
+
+def test_integers_where_the_model_takes_them():
+    model = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 4)).eval()
+    tokens = torch.tensor([[1, 2]])
+    converted = fxq.quantize(model, [tokens], progress=False)
+    assert refusal(lambda: converted(tokens.float())) == (
+        "the input 'input' holds real numbers where the model takes integers\n"
+        "  got:      float32[1, 2]\n"
+        "  expected: int64, as [1, 2] when it was prepared\n"
+        "  hint:     input.to(torch.int64)"
+    )
+    assert torch.equal(converted(tokens.float().to(torch.int64)), converted(tokens))
+
+
+def test_an_error_of_another_kind_is_left_as_it_is():
+    with pytest.raises(RuntimeError, match="expected input") as caught:
+        forms()["fake_quant"](torch.zeros(2, 4, 6, 6))
+    assert not isinstance(caught.value, FxQuantError)
+
+
+def spared() -> fxq.QConfigMapping:
+    return fxq.get_default_qconfig_mapping().set_module_name("3", None)
+
+
+def shell(mapping: fxq.QConfigMapping | None = None, to: str = "int8") -> Any:
+    return fxq.convert(fxq.prepare(net(), X, mapping), to=to, allow_uncalibrated=True)
+
+
+OTHER = "the state dict is that of another model, or of one that was quantized in another way\n"
+INT8_ONLY = "weight_scale, weight_zero_point, x_scale, x_zero_point, y_scale, y_zero_point"
+
+
+def test_the_state_of_another_configuration_names_the_unit():
+    with_float = fxq.quantize(net(), [X], spared(), progress=False)
+    model = shell()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert refusal(lambda: model.load_state_dict(with_float.state_dict()), StateError) == (
+        f"{OTHER}"
+        "  at:       '3', and 2 more\n"
+        "  got:      float\n"
+        f"  expected: int8, with {INT8_ONLY}\n"
+        "  hint:     mapping.set_module_name('3', None) leaves it in float, as the saved model did"
+    )
+    assert all(torch.equal(value, before[name]) or value.isnan().all() for name, value in model.state_dict().items())
+    loaded = shell(spared())
+    loaded.load_state_dict(with_float.state_dict())
+    assert torch.equal(loaded(X), with_float(X))
+    assert refusal(lambda: shell(spared()).load_state_dict(int8().state_dict()), StateError) == (
+        f"{OTHER}"
+        "  at:       '3', and 2 more\n"
+        f"  got:      int8, with {INT8_ONLY}\n"
+        "  expected: float\n"
+        "  hint:     quantize '3', as the saved model did: a rule of the configuration leaves it in float"
+    )
+
+
+def test_the_state_of_another_form():
+    simulated = forms()["fake_quant"]
+    hint = refusal(lambda: shell().load_state_dict(simulated.state_dict()), StateError).splitlines()[-1]
+    assert hint == (
+        "  hint:     it was saved of to='fake_quant': "
+        "convert(prepared, to='fake_quant', allow_uncalibrated=True) takes it"
+    )
+    loaded = shell(to="fake_quant")
+    loaded.load_state_dict(simulated.state_dict())
+    assert torch.equal(loaded(X), simulated(X))
+    hint = refusal(lambda: shell().load_state_dict(net().state_dict()), StateError).splitlines()[-1]
+    assert hint.endswith("this is the state of a float model: load it into that, then prepare, calibrate and convert")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])
+def test_the_state_of_a_wrapped_model(prefix):
+    converted = int8()
+    state = {f"{prefix}{name}": value for name, value in converted.state_dict().items()}
+    hint = refusal(lambda: shell().load_state_dict(state), StateError).splitlines()[-1]
+    unwrap = "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present"
+    assert hint == f"  hint:     {unwrap}(state, {prefix!r}) takes what a wrapper put before the names away"
+    torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, prefix)
+    loaded = shell()
+    loaded.load_state_dict(state)
+    assert torch.equal(loaded(X), converted(X))
+
+
+def test_the_state_of_another_preparation():
+    assert refusal(lambda: fxq.prepare(net(), X, spared()).load_state_dict(calibrated().state_dict()), StateError)
+    assert refusal(lambda: fxq.prepare_qat(net(), X, spared()).load_state_dict(training().state_dict()), StateError)
+    found = shell(spared()).load_state_dict(int8().state_dict(), strict=False)
+    assert "3.x_scale" in found.unexpected_keys
+
+
+@pytest.mark.parametrize("form", ["int8", "reference"])
+def test_training_mode_of_integers_is_warned_of(form):
+    model = forms()[form]
+    with pytest.warns(fxq.FxQuantWarning) as caught:
+        model.train()
+    assert str(caught[0].message) == (
+        "an int8 model does not train: only what stayed float in it is in training mode now\n"
+        "  hint:     prepare_qat makes a model that trains as it will be quantized; eval() undoes this"
+    )
+    model.eval()
+    forms()["fake_quant"].train()
+    trained = fxq.prepare_qat(net().train(), X)
+    trained(X).sum().backward()
+    assert trained.get_parameter("0.weight").grad is not None
+
+
+@pytest.mark.parametrize("form", ["int8", "int8, graph", "reference"])
+def test_gradients_that_end_at_integers_are_warned_of(form):
+    model, x = forms()[form], X.clone().requires_grad_()
+    for _ in range(3):
+        with pytest.warns(fxq.FxQuantWarning) as caught:
+            assert not model(x).requires_grad
+        assert str(caught[0].message) == (
+            "an input asks for gradients, and none flow through integers\n"
+            "  got:      requires_grad=True\n"
+            "  hint:     convert(prepared, to='fake_quant') is differentiable; "
+            "torch.no_grad() says that none are wanted"
+        )
+    with torch.no_grad():
+        model(x)
+    model(X)
+    assert forms()["fake_quant"](x).requires_grad
+
+
+def test_inputs_of_another_float_dtype_give_the_dtype_of_the_float_model():
+    assert int8()(X.double()).dtype == torch.float32
+    wide = fxq.quantize(net().double(), [X.double()], progress=False)
+    assert wide(X.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("form", ["int8", "int8, graph", "reference", "training"])
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_torch_script(form):
+    model = forms()[form]
+    for function in (torch.jit.trace, torch.jit.script):
+        inputs = ((X,),) if function is torch.jit.trace else ()
+        assert refusal(lambda run=function, inputs=inputs: run(model, *inputs), TracingError) == (
+            f"torch.jit.{function.__name__} takes no quantized model\n"
+            "  got:      Sequential, as prepare_qat or convert gave it\n"
+            "  expected: torch.export or torch.compile, which take it\n"
+            "  hint:     torch.export.export(model, args) captures it; torch.save(model, path) keeps it"
+        )
+    assert torch.equal(torch.export.export(model.eval(), (X,)).module()(X), model(X))

@@ -6,16 +6,18 @@ import copy
 import functools
 import importlib
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import PythonCode
 from torch.fx.node import map_arg
 
+from fxquant.errors import FxQuantError, warn
 from fxquant.graph.loading import check_finite
 from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.query import (
@@ -30,6 +32,9 @@ from fxquant.graph.query import (
     WEIGHT,
     WRITTEN,
 )
+from fxquant.graph.ready import holds_integers, make_ready
+from fxquant.graph.state_names import check_names
+from fxquant.graph.wrong_calls import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 
 _KEPT_META = (
     *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
@@ -116,23 +121,49 @@ class NamedGraphModule(GraphModule):
                 raise
         return bound_to_traced(found, self, name, kind)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As ``torch.nn.Module.load_state_dict``.
-
-        Raises:
-            InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
-        """
-        check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
-        return super().load_state_dict(state_dict, strict, assign)
-
     def recompile(self) -> PythonCode:
         """Generate the code of the graph; an engine, where there is one, runs it in its own way from then on."""
         code = super().recompile()
+        kind = type(self)
         if (engine := self.__dict__.get(ENGINE)) is not None:
             engine.forget()
-            kind = type(self)
-            kind.forward = _by_engine(kind.forward)
+            kind.forward = _with_own_code(_by_engine(kind.forward))
+        kind.forward = _with_own_code(_explaining(kind.forward))
         return code
+
+    def __prepare_scriptable__(self) -> NamedGraphModule:
+        """Called by ``torch.jit.script``."""
+        if noted(self, "quant_plan") is not None:
+            raise not_scriptable(self, "torch.jit.script")
+        return self
+
+    def train(self, mode: bool = True) -> NamedGraphModule:
+        """As of any module. Integers do not train, which is warned of."""
+        if mode and not self.training and holds_integers(self):
+            warn(
+                "an int8 model does not train: only what stayed float in it is in training mode now",
+                hint="prepare_qat makes a model that trains as it will be quantized; eval() undoes this",
+            )
+        return super().train(mode)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As ``torch.nn.Module.load_state_dict``, but nothing is loaded of a state dict with other names.
+
+        Raises:
+            StateError: names differ; the message has the first unit that does.
+            InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
+        """
+        if strict:
+            check_names(self.state_dict(), state_dict)
+        check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
+        found = super().load_state_dict(state_dict, strict, assign)
+        make_ready(self)
+        return found
+
+    def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> NamedGraphModule:
+        super()._apply(fn, recurse)
+        make_ready(self)
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
         state = copy.deepcopy(_state(self), memo)
@@ -140,6 +171,42 @@ class NamedGraphModule(GraphModule):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (type(self).__name__, _state(self), tuple(_record(node) for node in self.graph.nodes))
+
+
+def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the same code under another identity: ``torch.compile`` counts by it how often it compiled."""
+    given: Any = function
+    own = types.FunctionType(given.__code__.replace(), given.__globals__, given.__name__, None, given.__closure__)
+    return functools.wraps(given.__wrapped__)(own)
+
+
+def _explaining(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A quantized model says which input is wrong where a call fails, and warns where no gradient can flow."""
+
+    @functools.wraps(forward)
+    def run(self: NamedGraphModule, *args: Any, **kwargs: Any) -> Any:
+        if noted(self, "quant_plan") is None or torch.compiler.is_compiling():
+            return forward(self, *args, **kwargs)
+        if torch.jit.is_tracing():
+            refuse_tracing(self, observes=noted(self, "preparation") is not None)
+        asked = False
+        for value in args:
+            if isinstance(value, Tensor):
+                if value.is_meta and (error := wrong_input(self, args, kwargs)) is not None:
+                    raise error
+                asked = asked or value.requires_grad
+        try:
+            result = forward(self, *args, **kwargs)
+        except Exception as error:
+            wrong = None if isinstance(error, FxQuantError) else wrong_input(self, args, kwargs)
+            if wrong is None:
+                raise
+            raise wrong from error
+        if asked:
+            warn_of_no_gradient(self, args, result)
+        return result
+
+    return run
 
 
 def _by_engine(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,6 +230,7 @@ def _restore(class_name: str, state: Mapping[str, Any], graph: Graph) -> NamedGr
     gm.__dict__.update(state)
     type(gm).__name__ = class_name
     gm.graph = graph
+    make_ready(gm)
     return gm
 
 
@@ -207,9 +275,14 @@ def _record(node: Node) -> _Record:
 
 
 def _modules_around(node: Node) -> dict[str, Any]:
-    """Paths of the modules in whose ``forward`` the node stands; their types may be none that pickle can find."""
+    """Paths of the modules in whose ``forward`` the node stands, and names of their types, as exported programs have
+    them: the types may be none that pickle can find."""
     stack = node.meta.get(STACK) or {}
-    return {STACK: {key: (path, None) for key, (path, _) in stack.items()}} if stack else {}
+    return {STACK: {key: (path, _name_of(kind)) for key, (path, kind) in stack.items()}} if stack else {}
+
+
+def _name_of(kind: type | str) -> str:
+    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _with_names(arguments: Any) -> Any:

@@ -148,7 +148,7 @@ def _exact_sums(x: Tensor, weight: Tensor, geometry: ConvGeometry) -> Tensor:
     convolve, channels = _CONVOLUTION[geometry.spatial], x.shape[1]
     if not channels:  # torch gives no results where there are groups of no channels
         unpadded = replace(geometry, before=(0,) * geometry.spatial, after=(0,) * geometry.spatial)
-        return x.new_zeros((len(x), len(weight), *unpadded.output_size(x.shape[2:])), dtype=torch.float32)
+        return x.new_zeros((x.shape[0], len(weight), *unpadded.output_size(x.shape[2:])), dtype=torch.float32)
     how = (None, geometry.stride, 0, geometry.dilation, geometry.groups)
     if x.device.type == "cpu" and _DIRECT_FLOAT32:
         largest = weight.abs().sum(dim=tuple(range(1, weight.dim()))).amax().item() * _LARGEST_STEP

@@ -9,7 +9,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.conv_call import as_unsigned, check_input, check_residual, check_rest, epilogue_of
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.library import define
+from fxquant.kernels.library import compose, define
 from fxquant.kernels.native_conv import output_arguments, packed_arguments
 from fxquant.kernels.packing import PackedOrder, PackedWeight, start_values, unpack_weight
 
@@ -177,6 +177,49 @@ class DynamicLinear:
         return self._linear(
             x, x_zero_point, self._weight, start, scale, self._bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32
         )
+
+    def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
+        """The same in a graph, which knows the grid, [1] each, only when it runs."""
+        return torch.ops.fxquant.dynamic_linear.default(
+            x, x_scale, x_zero_point, self._weight, self._start, self._scale, self._bias, self._moved
+        )
+
+
+def _dynamic(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    weight: Tensor,
+    start: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor,
+    moved: int,
+) -> Tensor:
+    zero_point = int(x_zero_point.item())
+    start, scale = start * (zero_point + moved), weight_scale * x_scale
+    return linear(x, zero_point, weight, start, scale, bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32)
+
+
+def _empty_dynamic(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    weight: Tensor,
+    start: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor,
+    moved: int,
+) -> Tensor:
+    return torch.empty([*x.shape[:-1], weight_scale.numel()], dtype=torch.float32, device=x.device)
+
+
+compose(
+    "dynamic_linear(Tensor x, Tensor x_scale, Tensor x_zero_point, Tensor weight, Tensor start, Tensor weight_scale, "
+    "Tensor bias, int moved) -> Tensor",
+    kernel=_dynamic,
+    fake=_empty_dynamic,
+)
+"""An int8 linear layer whose input's grid, [1] each, is a result of the graph: ``linear`` takes it as numbers."""
 
 
 define(

@@ -11,7 +11,7 @@ from fxquant.kernels.epilogue import Epilogue
 
 def linear_reference(
     x: Tensor,
-    x_zero_point: int,
+    x_zero_point: int | Tensor,
     weight: Tensor,
     weight_zero_point: Tensor,
     epilogue: Epilogue,

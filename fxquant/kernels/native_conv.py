@@ -55,7 +55,7 @@ class NativeConv:
             x = x.unsqueeze(2)
         if residual is not None:
             out = self._geometry.output_size(x.shape[2:])
-            residual = residual.expand(len(x), self._channels, *out[self._row :])
+            residual = residual.expand(x.shape[0], self._channels, *out[self._row :])
             residual = residual.unsqueeze(2) if self._row else residual
         if self._pad_first:
             x = pad(x, self._geometry, self._x_zero_point)

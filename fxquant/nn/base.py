@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError
 from fxquant.graph.loading import check_finite, check_grid, check_integers
+from fxquant.graph.ready import Deriving
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.spec import Clamp, QParams, QScheme
 
@@ -36,7 +38,7 @@ class FloatResult:
         return str(self.dtype).removeprefix("torch.") + (" contiguous" if self.contiguous else "")
 
 
-class QuantizedModule(nn.Module):
+class QuantizedModule(Deriving):
     """Base of the modules that run on stored integers.
 
     State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
@@ -112,6 +114,7 @@ class QuantizedModule(nn.Module):
         Raises:
             CalibrationError: a grid has no scale yet (NaN); the message names the unit and the operand.
         """
+        self.check_capture()
         if self._derived is None:
             with DERIVING:
                 if self._derived is None:
@@ -119,6 +122,26 @@ class QuantizedModule(nn.Module):
                     with torch.inference_mode(False), torch.no_grad():  # it outlives this call
                         self._derived = self.derive()
         return self._derived
+
+    def make_ready(self) -> None:
+        """Derive now. Where the state is unknown, or cannot be right, it is left to the first call to say so."""
+        tensors = tuple(self.buffers())
+        if self._derived is None and all(type(x) is Tensor and not x.is_meta for x in tensors):
+            with suppress(Exception):
+                self.derived()
+
+    def check_capture(self) -> None:
+        """Refuse to be captured in a graph before anything was derived: no graph reads values.
+
+        Raises:
+            InputError: the message names the unit.
+        """
+        if self._derived is None and torch.compiler.is_compiling():
+            raise InputError(
+                "a graph cannot be captured of this unit, whose state was changed since it was last read",
+                at=self.unit or type(self).__name__,
+                hint="call the model once before torch.export or torch.compile",
+            )
 
     def derive(self) -> Any:
         """Make whatever ``forward`` needs beyond the buffers. Never None."""

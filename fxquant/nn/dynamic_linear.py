@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,29 @@ from fxquant.spec import Dynamic, QParams
 
 Product = Callable[[Tensor, float, int], Tensor]
 """Of stored integers, and of the scale and zero point they are on; real numbers, float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedByReference:
+    """A product that runs by an operator, and in graphs, which know no numbers, by the reference.
+
+    ``weight`` is int8 [out_features, in_features]; zero point and scale have [out_features] or [1].
+    """
+
+    run: Product
+    weight: Tensor
+    weight_zero_point: Tensor
+    weight_scale: Tensor
+    bias: Tensor | None
+
+    def __call__(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
+        return self.run(q, scale, zero_point)
+
+    def captured(self, q: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+        """The same in a graph, which knows the grid, [1] each, only when it runs."""
+        both = self.weight_scale * scale
+        epilogue = Epilogue(x_scale=1.0, weight_scale=both, bias=self.bias, dtype=torch.float32)
+        return linear_reference(q, zero_point, self.weight, self.weight_zero_point, epilogue)
 
 
 class QuantizedDynamicLinear(WeightedModule):
@@ -63,6 +87,8 @@ class QuantizedDynamicLinear(WeightedModule):
         scheme, grid = self.x.scheme, qparams_of(input, self.x)
         q = quantize(input, grid.scale, grid.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         multiply = self._derived or self.derived()
+        if torch.compiler.is_compiling():
+            return self.finished(multiply.captured(q, grid.scale, grid.zero_point))
         return self.finished(multiply(q, grid.scale.item(), int(grid.zero_point.item())))
 
     def reference(self, *inputs: Tensor) -> Tensor:
@@ -79,12 +105,12 @@ class QuantizedDynamicLinear(WeightedModule):
         """What runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point))
 
-    def derive(self) -> Product:
-        refusal = native_refusal(self.weight_zero_point)
+    def derive(self) -> DynamicLinear | CapturedByReference:
+        weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
         if not refusal:
-            return DynamicLinear(self.plain_weight(), self.weight_scale, self.bias, self.x.scheme.dtype)
+            return DynamicLinear(weight, self.weight_scale, self.bias, self.x.scheme.dtype)
         check_reference_may_run(self.unit or type(self).__name__, refusal)
-        return self._by_reference
+        return CapturedByReference(self._by_reference, weight, self.weight_zero_point, self.weight_scale, self.bias)
 
     def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
         epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)

@@ -54,9 +54,10 @@ class WeightedModule(QuantizedModule):
 
     def derived(self) -> Any:
         """As for any module; then the weight is kept in packed order, if there is one."""
+        self.check_capture()
         with DERIVING:
             found = super().derived()
-            if not torch.compiler.is_compiling() and unpacking(found) is not None:
+            if unpacking(found) is not None:
                 self._keep(None)
         return found
 

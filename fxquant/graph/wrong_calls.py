@@ -1,0 +1,109 @@
+"""What is said of a call of a quantized model that cannot be right, in terms of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from fxquant.errors import InputError, TracingError, warn
+from fxquant.graph.inputs import bind, describe_value, how_to_tensor
+from fxquant.graph.query import VALUE, TensorInfo, only_device
+from fxquant.graph.ready import holds_integers
+
+
+def wrong_input(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError | None:
+    """What is wrong with the inputs of a call, by the name of the argument; None if they look as they should.
+
+    Args:
+        gm: A graph whose placeholders know what the example inputs were.
+        args, kwargs: What it was called with.
+    """
+    try:
+        bound = bind(gm, args, kwargs, "the inputs")
+    except InputError as error:
+        return error
+    device = only_device(gm)
+    for node in gm.graph.find_nodes(op="placeholder"):
+        name = str(node.target).lstrip("*")
+        for path, value, known in _inside(name, bound.get(name), node.meta.get(VALUE)):
+            if (found := _mismatch(path, value, known, device)) is not None:
+                return found
+    return None
+
+
+def not_scriptable(gm: GraphModule, function: str) -> TracingError:
+    """The error to raise where ``torch.jit`` is to make TorchScript of a quantized model.
+
+    Args:
+        gm: The model.
+        function: ``"torch.jit.trace"`` or ``"torch.jit.script"``.
+    """
+    return TracingError(
+        f"{function} takes no quantized model",
+        got=f"{type(gm).__name__}, as prepare_qat or convert gave it",
+        expected="torch.export or torch.compile, which take it",
+        hint="torch.export.export(model, args) captures it; torch.save(model, path) keeps it",
+    )
+
+
+def refuse_tracing(gm: GraphModule, *, observes: bool) -> None:
+    """Refuse to be traced by ``torch.jit``, which would make constants of what depends on values.
+
+    Raises:
+        TracingError: it computes with integers, or observes.
+    """
+    if observes or holds_integers(gm):
+        raise not_scriptable(gm, "torch.jit.trace")
+
+
+def warn_of_no_gradient(gm: GraphModule, args: tuple[Any, ...], result: Any) -> None:
+    """Warn where a gradient was asked for, and ends at integers."""
+    if not torch.is_grad_enabled() or not any(isinstance(value, Tensor) and value.requires_grad for value in args):
+        return
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    if not any(tensor.requires_grad for tensor in tensors) and holds_integers(gm):
+        warn(
+            "an input asks for gradients, and none flow through integers",
+            got="requires_grad=True",
+            hint="convert(prepared, to='fake_quant') is differentiable; torch.no_grad() says that none are wanted",
+        )
+
+
+def _inside(path: str, value: Any, known: Any) -> Iterator[tuple[str, Any, TensorInfo]]:
+    """Each tensor that the example held at an input, and what is there now."""
+    if isinstance(known, TensorInfo):
+        yield path, value, known
+    elif isinstance(known, dict) and isinstance(value, Mapping):
+        for key, item in known.items():
+            yield from _inside(f"{path}[{key!r}]", value.get(key), item)
+    elif isinstance(known, tuple) and isinstance(value, (tuple, list)) and len(known) == len(value):
+        for index, item in enumerate(known):
+            yield from _inside(f"{path}[{index}]", value[index], item)
+
+
+def _mismatch(path: str, value: Any, known: TensorInfo, device: torch.device | None) -> InputError | None:
+    kind = str(known.dtype).removeprefix("torch.")
+    if not isinstance(value, Tensor):
+        what, hint = "is no tensor", how_to_tensor(value) or ""
+    elif value.is_meta:
+        what, hint = "is on the meta device, where tensors hold no values", "give a tensor with values"
+    elif device is not None and value.device.type != device.type:
+        what, hint = f"is on {value.device}, the model on {device}", f"{path}.to({str(device)!r})"
+    elif known.dtype.is_floating_point and not value.is_floating_point():
+        what = f"holds {'complex numbers' if value.is_complex() else 'integers'} where the model takes real numbers"
+        hint = "" if value.is_complex() else f"{path}.float() / 255 of an image, or whatever the float model was given"
+    elif value.is_floating_point() and not known.dtype.is_floating_point:
+        what, hint = "holds real numbers where the model takes integers", f"{path}.to(torch.{kind})"
+    else:
+        return None
+    return InputError(
+        f"the input {path!r} {what}",
+        got=describe_value(value),
+        expected=f"{kind}, as {list(known.shape)} when it was prepared",
+        hint=hint,
+    )

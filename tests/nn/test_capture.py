@@ -1,0 +1,171 @@
+"""``torch.export`` and ``torch.compile`` of converted models: before and after the first run, with a dynamic batch."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import InputError
+from fxquant.kernels.linear import linear
+from fxquant.kernels.packing import PackedWeight, start_values
+from fxquant.nn.dynamic_linear import QuantizedDynamicLinear
+
+IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+TOKENS = torch.tensor([[1, 2, 3], [4, 5, 6]])
+
+
+class Residual(nn.Module):
+    """Two convolutions beside a shortcut, then a head, as in a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm, self.pool = nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.MaxPool2d(2)
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.average, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(F.relu(self.norm(self.stem(x))))
+        x = F.relu(x + self.second(F.relu(self.first(x))))
+        return self.head(self.average(x).flatten(1))
+
+
+class Inverted(nn.Module):
+    """An inverted residual with a gate of its channel means, as in a MobileNetV3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen, self.depthwise = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.squeeze, self.excite, self.narrow = nn.Conv2d(8, 2, 1), nn.Conv2d(2, 8, 1), nn.Conv2d(8, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.hardswish(self.depthwise(F.relu6(self.widen(x))))
+        gate = torch.sigmoid(self.excite(F.relu(self.squeeze(y.mean((2, 3), keepdim=True)))))
+        return (x + self.narrow(y * gate)).mean((2, 3))
+
+
+class Encoder(nn.Module):
+    """A transformer layer on a table of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(9, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True, activation="gelu")
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(self.table(x)).mean(1))
+
+
+def dynamic() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor, fxq.QConfig | None]] = {
+    "resnet": (Residual, IMAGES, None),
+    "mobilenet": (Inverted, IMAGES, None),
+    "transformer": (Encoder, TOKENS, None),
+    "dynamic": (dynamic, IMAGES, fxq.default_dynamic_qconfig),
+}
+
+
+def prepared(name: str) -> tuple[fxq.Quantizer, Tensor]:
+    make, x, qconfig = MODELS[name]
+    torch.manual_seed(0)
+    quantizer = fxq.prepare(make().eval(), x, qconfig)
+    return fxq.calibrate(quantizer, [x], progress=False), x
+
+
+@pytest.mark.parametrize("form", ["int8", "fake_quant", "reference"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_graph_is_captured_before_the_first_run_as_after_it(name, form):
+    quantizer, x = prepared(name)
+    eager = fxq.convert(quantizer, to=form, **({"engine": "graph"} if form == "int8" else {}))
+    larger = torch.cat([x, x.flip(0), x])
+    batch = torch.export.Dim("batch", min=1, max=64)
+    for runs in (0, 3):
+        model = fxq.convert(quantizer, to=form)
+        for _ in range(runs):
+            model(x)
+        exported = torch.export.export(model, (x,), dynamic_shapes=({0: batch},)).module()
+        for inputs in (x, larger):
+            assert torch.equal(exported(inputs), eager(inputs))
+        if not runs or name == "resnet":  # the state is the same in all: seconds each
+            compiled: Any = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+            assert all(torch.equal(compiled(inputs), eager(inputs)) for inputs in (x, larger))
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "copied": copy.deepcopy,
+    "pickled": lambda model: pickle.loads(pickle.dumps(model)),
+    "cast and back": lambda model: model.double().float(),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_is_captured_before_its_first_run(name):
+    quantizer, x = prepared("resnet")
+    model = COPIES[name](fxq.convert(quantizer))
+    assert torch.equal(torch.export.export(model, (x,)).module()(x), fxq.convert(quantizer)(x))
+
+
+def test_a_shell_is_captured_once_it_has_its_state():
+    quantizer, x = prepared("resnet")
+    shell: Any = fxq.convert(fxq.prepare(Residual().eval(), x), allow_uncalibrated=True)
+    with pytest.raises(InputError, match="a graph cannot be captured of this unit"):
+        torch.export.export(shell, (x,))
+    shell.load_state_dict(fxq.convert(quantizer).state_dict())
+    assert torch.equal(torch.export.export(shell, (x,)).module()(x), fxq.convert(quantizer)(x))
+
+
+def test_what_was_changed_by_hand_is_read_in_a_call():
+    quantizer, x = prepared("resnet")
+    model: Any = fxq.convert(quantizer)
+    unit = model.get_submodule("stem")
+    unit.bias.zero_()
+    unit.forget()
+    with pytest.raises(InputError) as caught:
+        torch.export.export(model, (x,))
+    assert str(caught.value).startswith(
+        "a graph cannot be captured of this unit, whose state was changed since it was last read\n"
+        "  at:       stem\n"
+        "  hint:     call the model once before torch.export or torch.compile\n"
+    )  # torch writes behind it where it was
+    expected = model(x)
+    assert torch.equal(torch.export.export(model, (x,)).module()(x), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_the_operator_of_graphs_gives_what_linear_gives(dtype):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-128, 128, (5, 7), dtype=torch.int8, generator=generator)
+    x = torch.randint(0, 100, (3, 7), generator=generator).to(dtype)
+    scale, bias = torch.tensor([0.25]), torch.arange(5.0)
+    weight_scale, zero_point = torch.linspace(0.1, 1, 5), torch.tensor([3], dtype=torch.int32)
+    moved = 128 if dtype == torch.int8 else 0
+    packed, start = PackedWeight.of(weight).values, start_values(weight, torch.uint8, 1)
+    found = torch.ops.fxquant.dynamic_linear(x, scale, zero_point, packed, start, weight_scale, bias, moved)
+    sums = (x.double() - 3) @ weight.double().T
+    assert torch.equal(found, sums.float() * (weight_scale * 0.25) + bias)
+    rest = (None, 1.0, 0, 1.0, 0, 0, 0, torch.float32)
+    assert torch.equal(found, linear(x, 3, packed, start * (3 + moved), weight_scale * 0.25, bias, *rest))
+    shapes = torch.ops.fxquant.dynamic_linear(
+        *(tensor.to("meta") for tensor in (x, scale, zero_point, packed, start, weight_scale, bias)), moved
+    )
+    assert (shapes.shape, shapes.dtype) == (found.shape, found.dtype)
+
+
+def test_a_dynamic_layer_without_kernels_is_captured_by_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fxquant.nn.dynamic_linear.native_refusal", lambda *_: "not today")
+    quantizer, x = prepared("dynamic")
+    model = fxq.convert(quantizer)
+    units = [module for module in model.modules() if isinstance(module, QuantizedDynamicLinear)]
+    assert [unit.kernel() for unit in units] == ["reference: not today"] * 2
+    assert torch.equal(torch.export.export(model, (x,)).module()(x), model(x))
