@@ -1,5 +1,6 @@
 """fxquant quantizes PyTorch models by rewriting their torch.fx graphs: calibrated int8, and its exact simulation."""
 
+from fxquant.commandline import VERSION  # isort: skip  # first: it answers --help before torch is imported
 from fxquant import fake_quantize, kernels, nn
 from fxquant.analysis.compare import compare
 from fxquant.analysis.comparison import Comparison, LayerComparison
@@ -74,7 +75,7 @@ from fxquant.reporting.report import report
 from fxquant.spec import Clamp, QParams, QScheme, TensorRef
 from fxquant.statistics.report import CalibrationReport
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "CPU",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fxquant.errors import SpecError
+from fxquant.errors import SpecError, warn
 from fxquant.registry import did_you_mean
 
 Kernels = Literal["auto", "native", "reference"]
@@ -53,6 +53,24 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         cpu_isa=_choice(environ, "FXQUANT_CPU_ISA", get_args(CpuIsa)),  # type: ignore[arg-type]
         cache_dir=environ.get("FXQUANT_CACHE", ""),
     )
+
+
+NOT_READ_HERE = ("FXQUANT_CUDA", "FXQUANT_SANITIZE")
+"""Variables of the build."""
+
+
+def warn_of_unknown(environ: Mapping[str, str] = os.environ) -> None:
+    """Warn of variables that look like ours and are not: most are misspelt."""
+    known = [*(f"FXQUANT_{name.upper()}" for name in Settings.__dataclass_fields__), *NOT_READ_HERE]
+    known[known.index("FXQUANT_CACHE_DIR")] = "FXQUANT_CACHE"
+    for name in sorted(environ):
+        if name.startswith("FXQUANT_") and name not in known:
+            warn(
+                "an environment variable that fxquant does not read",
+                got=name,
+                expected=", ".join(known),
+                hint=did_you_mean(name, known),
+            )
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent
 CSRC = PACKAGE / "kernels" / "csrc"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "registry"),
+    ("commandline", "errors", "registry"),
     ("spec", "settings"),
     ("kernels", "graph", "plan", "qconfig"),
     ("observers", "fake_quantize"),
@@ -57,12 +57,14 @@ RUNTIME_DEPENDENCIES = {"torch", "tabulate", "tqdm"}
 
 EXTRAS = {
     "torchvision": ("cli/models.py", "demo/", "samples/"),
+    "timm": ("cli/models.py",),
     "PIL": ("demo/", "samples/"),
     "matplotlib": ("demo/", "reporting/plots.py"),
 }
 """What only the demonstration needs, and where it may be imported: nothing of this is reached by ``import fxquant``."""
 
 LAZY_IMPORTS = {
+    ("cli/models.py", "timm"): "an extra, as torchvision",
     ("cli/models.py", "torchvision"): "an extra: a model of the user's own needs no torchvision",
     ("cli/demo.py", "fxquant.demo.story"): "leads to the extras: the other commands run without them",
 }
@@ -129,6 +131,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/compute_tensors.py",
         "passes/fold_tensors.py",
     ),
+    "cli/test_main.py": ("commandline.py",),
     # What people give by mistake is answered at several places; each message is read whole, with its hint done.
     "test_bad_input.py": ("graph/state_names.py", "graph/wrong_calls.py"),
     "nn/test_capture.py": ("graph/ready.py",),

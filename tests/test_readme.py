@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import fxquant as fxq
-from fxquant.cli.main import COMMANDS, main
+from fxquant.cli.main import main
+from fxquant.commandline import COMMANDS
 from fxquant.passes.pipelines import PREPARE
 from fxquant.settings import Settings
 
@@ -68,7 +69,7 @@ def test_the_reports_run(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     exec(compile(block("python", "Which layer hurts"), "README.md", "exec"), names)
     printed = capsys.readouterr().out
-    for words in ("what the model returns: ", "each row: that unit alone.", "units lose"):
+    for words in ("what the model returns: ", "each row: that unit alone.", "units are slower in int8"):
         assert words in printed
     spared = {row.name.partition(" ")[0] for row in names["costs"].worst(2)}
     assert spared <= {str(rule.key) for rule in names["mapping"].rules()} | {""}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import fxquant.settings as settings
-from fxquant.errors import SpecError
-from fxquant.settings import Settings, read_settings
+from fxquant.errors import FxQuantWarning, SpecError
+from fxquant.settings import Settings, read_settings, warn_of_unknown
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -122,3 +122,12 @@ def test_every_field_says_which_variable_sets_it():
     documented = re.findall(r'^    """(FXQUANT_\w+): ', Path(settings.__file__).read_text(encoding="utf-8"), re.M)
     assert documented == list(asked)
     assert len(documented) == len(fields(Settings))
+
+
+def test_misspelt_variables_are_warned_of():
+    with pytest.warns(FxQuantWarning) as caught:
+        warn_of_unknown({"FXQUANT_DEBG": "1", "FXQUANT_CACHE": "x", "FXQUANT_CUDA": "0", "OTHER": ""})
+    assert len(caught) == 1
+    lines = str(caught[0].message).splitlines()
+    assert lines[:2] == ["an environment variable that fxquant does not read", "  got:      FXQUANT_DEBG"]
+    assert lines[3] == "  hint:     did you mean 'FXQUANT_DEBUG'?"

@@ -18,6 +18,8 @@ WIDTH = 100
 """No line of the table is wider."""
 SHOWN = 30
 """Rows that are printed; all of them are in ``rows``."""
+NOISE, NOISE_US = 1.1, 1.0
+"""What medians of a few rounds differ by on a quiet machine, as a factor and in µs: less is no difference."""
 _NAME, _OPERATOR, _LINE = 30, 16, 18
 HEAD = ("operator", "is", "float µs", "int8 µs", "called µs", "share", "", "line")
 ALIGNMENT = ("left", "left", "right", "right", "right", "right", "left", "left")
@@ -51,8 +53,8 @@ class ProfileRow:
 
     @property
     def loses(self) -> bool:
-        """Whether a unit is slower in int8 than in float."""
-        return self.kind == "unit" and self.float_us is not None and self.int8_us > self.float_us
+        """Whether a unit is slower in int8 than in float, by more than medians differ from run to run."""
+        return self.kind == "unit" and self.float_us is not None and self.int8_us > self.float_us * NOISE + NOISE_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +110,24 @@ class Profile:
         lines = [
             f"ms, float → int8, summed up on {self.threads} thread{'' if self.threads == 1 else 's'}: {sums}",
             f"ms, the whole: float {self.float_ms:.3f}, int8 by its graph {self.graph_ms:.3f}{program}:"
-            f" {self.float_ms / self.int8_ms:.2f} times as fast",
+            f" {self._speed()}",
             self.programs,
         ]
         units = sum(row.kind == "unit" for row in self.rows)
         lost = sum(row.int8_us - (row.float_us or 0.0) for row in self.losing)
         names = ", ".join(row.name for row in self.losing[:3])
         found = f", {lost:.1f} µs in all: {names}{', …' if len(self.losing) > 3 else ''}" if self.losing else ""
-        lines.append(f"{len(self.losing)} of {units} units lose{found}")
+        lines.append(f"{len(self.losing)} of {units} units are slower in int8 than in float, beyond noise{found}")
+        if not self.losing and self.int8_ms > self.float_ms * NOISE:
+            lines.append("what makes the whole slower are its borders, what stays float, and the calls in between")
         if self.losing:
             lines.append("convert(prepared, tune=batch) leaves in float what the whole model is faster without")
         return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
+
+    def _speed(self) -> str:
+        """How the int8 model compares with the float model, in words."""
+        ratio = self.float_ms / self.int8_ms
+        return f"{ratio:.2f} times as fast as float" if ratio >= 1 else f"{1 / ratio:.2f} times as slow as float"
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data, for JSON."""

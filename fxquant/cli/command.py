@@ -1,25 +1,10 @@
-"""What a command of the command line is."""
+"""What commands have in common: packages that some of them need, and what is said of random numbers."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from fxquant.errors import SampleError
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One row of ``python -m fxquant --help``."""
-
-    name: str
-    help: str
-    description: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-    """Does the work and returns the exit status."""
 
 
 def require(*modules: str, extra: str = "examples") -> None:
@@ -35,3 +20,10 @@ def require(*modules: str, extra: str = "examples") -> None:
             got=f"no {', '.join(missing)}",
             hint=f"pip install 'fxquant[{extra}]'",
         )
+
+
+RANDOM = (
+    "measured on random inputs (and random weights, unless your function loads some):\n"
+    "    ranges and noise are not those of a trained model on its data"
+)
+"""What to print under figures that were measured so."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from fxquant.cli.command import Command
 from fxquant.cli.models import load_function
 from fxquant.conformance.case import load_cases
 from fxquant.conformance.own import own_adapters
@@ -15,19 +13,6 @@ from fxquant.errors import InputError
 
 BEGIN = "<!-- python -m fxquant conformance --markdown writes what follows -->"
 """Above this, a file that is written again keeps its text."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--adapter",
-        action="append",
-        default=[],
-        metavar="FILE.py:CLASS",
-        help="another tool to run, as benchmarks/conformance_torch_ao.py:TorchAo; once for each",
-    )
-    parser.add_argument("--tool", action="append", metavar="NAME", help="only this tool, as fxquant; once for each")
-    parser.add_argument("--operator", metavar="NAME", help="only cases of this operator, as conv2d")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file too")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,12 +53,3 @@ def conformance(options: argparse.Namespace) -> Results:
         if not cases:
             raise InputError("no such operator", got=repr(options.operator), expected=", ".join(operators))
     return run_cases(cases, [each for each in adapters if not options.tool or each.name in options.tool])
-
-
-COMMAND = Command(
-    name="conformance",
-    help="who gets the numerics of quantization right: fxquant, and other tools",
-    description="Run fxquant, and other tools by their adapters, through cases whose results are known exactly.",
-    add_arguments=add_arguments,
-    run=run,
-)

@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch
 
-from fxquant.cli.command import Command
 from fxquant.demo.measure import cpu_features, cpu_name
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.samples.archives import cache_dir
@@ -23,6 +22,7 @@ State = Literal["ok", "slow", "absent", "broken"]
 
 EXTRAS = {
     "plots": ("matplotlib",),
+    "timm": ("timm",),
     "examples": ("torchvision", "matplotlib", "PIL"),
     "dev": ("pytest", "hypothesis", "ruff", "mypy"),
 }
@@ -122,16 +122,3 @@ def samples() -> Finding:
     if count == 0:
         return Finding(what, "absent", f"{folder} is empty", "the demo fetches them with pip")
     return Finding(what, "ok", f"{count} wheels in {folder}")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It takes none."""
-
-
-COMMAND = Command(
-    name="doctor",
-    help="what this machine can run, and what to do about what is missing",
-    description="Report what fxquant finds here: instruction sets, native kernels, torch, devices, compiler.",
-    add_arguments=add_arguments,
-    run=run,
-)

@@ -7,23 +7,8 @@ import argparse
 import torch
 
 import fxquant as fxq
-from fxquant.cli.command import Command
-from fxquant.cli.models import add_model_arguments, inputs_from, load_model
-from fxquant.passes.pipelines import CONVERT
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser)
-    parser.add_argument("--backend", default="cpu", help="what to lower to (cpu)")
-    parser.add_argument("--strict", action="store_true", help="fail if anything quantizable stays float")
-    parser.add_argument(
-        "--to",
-        default="int8",
-        choices=("plan", *CONVERT),
-        help="the form whose passes are shown (int8), calibrated on the input alone; plan: those of prepare, no more",
-    )
-    parser.add_argument("--all", action="store_true", help="print blocks too that read like an earlier one")
-    parser.add_argument("--no-passes", action="store_true", help="the coverage table alone")
+from fxquant.cli.command import RANDOM
+from fxquant.cli.models import inputs_from, load_model
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,13 +22,6 @@ def run(options: argparse.Namespace) -> int:
         prepared.observe(*inputs)
         fxq.print_passes(fxq.convert(prepared, to=options.to), every_line=options.all)
     print(prepared)
+    if options.to != "plan":
+        print(RANDOM)
     return 0
-
-
-COMMAND = Command(
-    name="inspect",
-    help="what would become int8 in a model, and what each pass does to its graph",
-    description="Print a diff for each pass, then the table of what becomes int8, what stays float, and why.",
-    add_arguments=add_arguments,
-    run=run,
-)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
-from fxquant.cli import bench, conformance, demo, doctor, inspect, report
-from fxquant.errors import FxQuantError
-
-COMMANDS = (demo.COMMAND, inspect.COMMAND, bench.COMMAND, report.COMMAND, conformance.COMMAND, doctor.COMMAND)
+from fxquant.commandline import parser
+from fxquant.errors import FxQuantError, layout
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,20 +19,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = parser().parse_args(argv)
     try:
-        return options.run(options)
+        return runner(options.command)(options)
     except FxQuantError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        what = "a file or a folder cannot be used"
+        print(f"InputError: {layout(what, at=error.filename, got=error.strerror or error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m fxquant", description="Quantize PyTorch models, pass by pass.")
-    subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        sub = subparsers.add_parser(command.name, help=command.help, description=command.description)
-        command.add_arguments(sub)
-        sub.set_defaults(run=command.run)
-    return top
+def runner(command: str) -> Callable[[argparse.Namespace], int]:
+    """What does the work of a command, and returns the exit status."""
+    run: Callable[[argparse.Namespace], int] = import_module(f"fxquant.cli.{command}").run
+    return run

@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -17,23 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.cli.command import require
-from fxquant.errors import InputError
+from fxquant.errors import FxQuantError, InputError, is_library_file
 from fxquant.registry import did_you_mean
-
-
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """``MODEL`` and ``--input``, for every command that takes a model."""
-    parser.add_argument(
-        "model",
-        help="torchvision:NAME, or a function that makes a model: package.module:function, or path/to/file.py:function",
-    )
-    parser.add_argument(
-        "--input",
-        action="append",
-        metavar="SHAPE",
-        help="shape of an input, as 1x3x224x224 (the default), with random values; once for each positional input; "
-        "1x16:int64 for integers (zeros)",
-    )
 
 
 def inputs_from(options: argparse.Namespace) -> tuple[Tensor, ...]:
@@ -56,9 +42,10 @@ def load_model(spec: str) -> nn.Module:
         raise InputError(
             "this names no model",
             got=repr(spec),
-            expected="torchvision:NAME, package.module:function or path/to/file.py:function",
+            expected="torchvision:NAME, timm:NAME, package.module:function or path/to/file.py:function",
         )
-    model = _torchvision(name) if where == "torchvision" else _function(where, name)()
+    make = _ZOOS.get(where)
+    model = _made_by(spec, _function(where, name)) if make is None else make(name)
     if not isinstance(model, nn.Module):
         raise InputError("what this makes is no model", at=spec, got=type(model).__name__, expected="a torch.nn.Module")
     return model.eval()
@@ -82,10 +69,11 @@ def parse_input(text: str) -> Tensor:
     Raises:
         InputError: it is no shape, or no dtype.
     """
-    match = re.fullmatch(r"(\d+(?:x\d+)*)(?::(\w+))?", text)
+    match = re.fullmatch(r"([1-9]\d*(?:x[1-9]\d*)*)(?::(\w+))?", text)
     dtype = getattr(torch, match[2] or "float32", None) if match else None
     if match is None or not isinstance(dtype, torch.dtype):
-        raise InputError("this is no input", got=repr(text), expected="sizes as 1x3x224x224, and perhaps :dtype")
+        expected = "sizes of 1 or more, as 1x3x224x224, and perhaps :dtype"
+        raise InputError("this is no input", got=repr(text), expected=expected)
     shape = [int(size) for size in match[1].split("x")]
     return torch.randn(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
 
@@ -101,6 +89,56 @@ def _torchvision(name: str) -> nn.Module:
     if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
         arguments["weights_backbone"] = None  # or torchvision would fetch them
     return models.get_model(name, weights=None, **arguments)
+
+
+def _timm(name: str) -> nn.Module:
+    require("timm", extra="timm")
+    import timm
+
+    known = timm.list_models()
+    if name not in known:
+        raise InputError("timm has no such model", got=repr(name), hint=did_you_mean(name, known))
+    model: nn.Module = timm.create_model(name, pretrained=False)
+    return model
+
+
+_ZOOS: dict[str, Callable[[str], nn.Module]] = {"torchvision": _torchvision, "timm": _timm}
+"""What may stand before the colon -> what makes a model of the name behind it."""
+
+
+def _made_by(spec: str, function: Callable[[], Any]) -> Any:
+    """What a function of the user's gives.
+
+    Raises:
+        InputError: it wants arguments, or fails.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise InputError(
+            "a function that makes a model is called without arguments",
+            at=spec,
+            got=f"{function.__name__}{inspect.signature(function)}",
+            expected="a function whose arguments have defaults",
+            hint=f"def make(): return {function.__name__}(…), and name that",
+        ) from error
+    except ValueError:  # written in C: it has no signature
+        pass
+    try:
+        return function()
+    except FxQuantError:
+        raise
+    except Exception as error:
+        raise _failed("making the model failed", error) from error
+
+
+def _failed(what: str, error: Exception) -> InputError:
+    """The error for what went wrong in a file of the user's, with his line."""
+    lines = [f"{each.filename}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)]
+    own = [line for line in lines if not is_library_file(line) and "importlib" not in line]
+    if isinstance(error, SyntaxError) and error.filename:
+        own.append(f"{error.filename}:{error.lineno}")
+    return InputError(what, at=own[-1] if own else None, got=f"{type(error).__name__}: {error}")
 
 
 def _function(where: str, name: str) -> Callable[[], Any]:
@@ -120,7 +158,10 @@ def _file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look the module up there
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _failed("the file does not run", error) from error
     return module
 
 
@@ -129,3 +170,5 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise InputError("there is no such module", got=repr(name), hint=f"{error}; is it on PYTHONPATH?") from error
+    except Exception as error:
+        raise _failed(f"the module {name} does not run", error) from error

@@ -26,12 +26,13 @@ import torch
 
 from fxquant.errors import FxQuantWarning, KernelError, layout
 from fxquant.kernels.sources import fingerprint, fingerprint_in
-from fxquant.settings import CpuIsa, read_settings
+from fxquant.settings import CpuIsa, read_settings, warn_of_unknown
 
 LIBRARY = torch.library.Library("fxquant", "DEF")
 """Owns every definition; they live as long as it does."""
 
 SETTINGS = read_settings()
+warn_of_unknown()
 CPU_ISAS: tuple[str, ...] = get_args(CpuIsa)[1:]
 """Instruction sets from the lowest to the highest; the position is the number that csrc/cpu/isa.h gives it."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from tabulate import tabulate
 from torch.fx import GraphModule
 
+from fxquant.errors import InputError
 from fxquant.graph.module import noted
 from fxquant.graph.printer import WIDTH, coloured, format_graph, format_table, shows_colour
 from fxquant.graph.repeats import folded
@@ -112,17 +113,31 @@ def dump_into(folder: Path) -> Instrument:
     """
 
     def instrument(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         sections = (
             ("before", snapshot.before),
             ("after", format_graph(gm, grid_notes(ctx.plan))),
             ("diff", snapshot.diff() or "(nothing)"),
         )
         text = "\n\n".join(f"# {name}\n{body}" for name, body in (("pass", snapshot.title()), *sections))
-        path = folder / f"{_next_number(folder):03d}_{snapshot.name}.txt"
-        path.write_text(text + "\n", encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _new_file(folder, snapshot.name) as file:
+                file.write(text + "\n")
+        except OSError as error:
+            raise InputError(
+                "the folder of FXQUANT_DUMP_DIR cannot be used",
+                got=f"{folder}: {error.strerror}",
+                expected="a folder that can be made and written to",
+            ) from error
 
     return instrument
+
+
+def _new_file(folder: Path, name: str) -> TextIO:
+    """A file of the next number that no other process takes meanwhile."""
+    while True:
+        with suppress(FileExistsError):
+            return (folder / f"{_next_number(folder):03d}_{name}.txt").open("x", encoding="utf-8")
 
 
 def _next_number(folder: Path) -> int:

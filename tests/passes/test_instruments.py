@@ -11,9 +11,18 @@ import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant.errors import InputError
 from fxquant.graph.tracing import trace
 from fxquant.passes.base import graph_pass
-from fxquant.passes.instruments import debug_output, format_plan, grid_notes, instruments_for, print_passes, with_notes
+from fxquant.passes.instruments import (
+    _new_file,
+    debug_output,
+    format_plan,
+    grid_notes,
+    instruments_for,
+    print_passes,
+    with_notes,
+)
 from fxquant.passes.manager import PassManager
 from fxquant.passes.normalize import normalize
 from fxquant.passes.pipelines import CONVERT
@@ -236,3 +245,24 @@ def test_print_passes_folds_repeats_unless_told_otherwise():
     assert "+ _3_1 = QuantizedLinear[3.0](_2_1)" in whole.getvalue()
     assert " s=" in whole.getvalue()
     assert max(map(len, whole.getvalue().splitlines())) <= 100
+
+
+def test_a_file_that_another_process_wrote_meanwhile_is_kept(tmp_path, monkeypatch):
+    taken = tmp_path / "001_normalize.txt"
+    taken.write_text("of another process")
+    numbers = iter((1, 1, 2))
+    monkeypatch.setattr("fxquant.passes.instruments._next_number", lambda folder: next(numbers))
+    with _new_file(tmp_path, "normalize") as file:
+        file.write("ours")
+    assert taken.read_text() == "of another process"
+    assert (tmp_path / "002_normalize.txt").read_text() == "ours"
+
+
+def test_a_dump_dir_that_cannot_be_used():
+    with pytest.raises(InputError) as caught:
+        run(Settings(dump_dir="/dev/null/dumps"))
+    assert str(caught.value) == (
+        "the folder of FXQUANT_DUMP_DIR cannot be used\n"
+        "  got:      /dev/null/dumps: Not a directory\n"
+        "  expected: a folder that can be made and written to"
+    )

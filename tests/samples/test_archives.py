@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fxquant.errors import SampleError
+from fxquant.samples import archives
 from fxquant.samples.archives import Archive, DebianPackage, SourceArchive, cache_dir
 
 CONTENT = b"not a photograph"
@@ -93,17 +95,34 @@ def make_tar(prefix: str) -> bytes:
 
 
 def test_source_archives_and_debian_packages_are_read_as_they_are(index: Path) -> None:
-    source, package = SourceArchive("tiny==1.0", ""), DebianPackage("tiny==1.0-1", "")
     odd = [(b"debian-binary", b"2.0"), (b"data.tar.gz", make_tar("./usr/"))]  # of odd length: a byte is filled in
     ar = b"!<arch>\n" + b"".join(
         name.ljust(48) + str(len(data)).encode().ljust(10) + b"`\n" + data + b"\n" * (len(data) % 2)
         for name, data in odd
     )
+    tar = make_tar("tiny-1.0/")
+    source = SourceArchive("tiny==1.0", hashlib.sha256(tar).hexdigest())
+    package = DebianPackage("tiny==1.0-1", hashlib.sha256(ar).hexdigest())
     for folder, name, data in (
-        ("source_archives/tiny-1.0", "tiny-1.0.tar.gz", make_tar("tiny-1.0/")),
+        ("source_archives/tiny-1.0", "tiny-1.0.tar.gz", tar),
         ("packages/tiny-1.0-1", "tiny_1.0-1_all.deb", ar),
     ):
         (cache_dir() / folder).mkdir(parents=True)
         (cache_dir() / folder / name).write_bytes(data)
     assert source.read("tiny-1.0/a.txt") == CONTENT
     assert package.read_all(["usr/a.txt", "usr/b.txt"]) == {"usr/a.txt": CONTENT, "usr/b.txt": CONTENT}
+
+
+def test_a_file_in_the_cache_is_checked_before_it_is_used(index: Path) -> None:
+    archive = Archive("tiny==1.0", make_wheel(index))
+    path = archive.path()
+    path.write_bytes(b"damaged")
+    archives._CHECKED.clear()  # as in another process
+    with pytest.raises(SampleError) as caught:
+        archive.path()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "the wheel of tiny==1.0 in the cache is not the expected file"
+    assert lines[1] == f"  at:       {path}"
+    assert lines[4] == f"  hint:     remove {path.parent}: it is fetched again"
+    shutil.rmtree(path.parent)
+    assert archive.path().read_bytes() != b"damaged"

