@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -296,11 +297,18 @@ class BuildNative(build_ext):
         """No Python version in the name: these are no Python modules, torch loads them."""
         return os.path.join(*fullname.split(".")) + ".so"
 
+    def run(self) -> None:
+        """Without what an earlier build left, which would go into a wheel though nothing of it was built now."""
+        for name in BUILDERS if not self.inplace else ():
+            (Path(self.build_lib) / self.get_ext_filename(name)).unlink(missing_ok=True)
+        super().run()
+
     def build_extension(self, ext: Extension) -> None:
         target = Path(self.get_ext_fullpath(ext.name))
         reason = BUILDERS[ext.name](target)
         if reason is not None:
             print(f"fxquant: {reason}", file=sys.stderr)
+            warnings.warn(f"fxquant: {reason}", stacklevel=1)  # what pip -v shows in colour, and build tools collect
 
 
 class NativeWheel(bdist_wheel):

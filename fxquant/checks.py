@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.module import noted
 from fxquant.graph.query import called_module, module_of, nodes_by_name
 from fxquant.graph.tracing import check_unscripted, copy_of
+from fxquant.kernels.library import SETTINGS, native_status
 from fxquant.nn.weight import all_finite
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.base import PassContext
@@ -205,6 +207,19 @@ def check_operators(backend: Backend) -> None:
             got="to='int8'",
             expected="to='reference' (integers between float operators) or to='fake_quant' (their values, in float)",
             hint="prepare with backend='cpu' for int8 on this machine",
+        )
+    warn_of_missing_kernels()
+
+
+@functools.cache
+def warn_of_missing_kernels() -> None:
+    """Warn, once in a process, that int8 models are going to run on the Python reference, slowly, unasked."""
+    status = native_status()
+    if SETTINGS.kernels == "auto" and "cpu" not in status.devices:
+        warn(
+            "no native kernels are loaded, so int8 models run on the Python reference, slower than float",
+            got=status.reason,
+            hint="python -m fxquant doctor says more; FXQUANT_KERNELS=reference asks for the reference",
         )
 
 

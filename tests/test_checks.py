@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant import checks
 from fxquant.errors import FxQuantWarning, InputError, SpecError, listing
 from fxquant.graph.module import noted
+from fxquant.kernels.library import native_status
+from fxquant.settings import Settings
 
 X = torch.rand(2, 3)
 
@@ -139,3 +143,23 @@ def test_a_model_without_values_is_refused():
         "  expected: a model with its weights\n"
         "  hint:     model.to_empty(device='cpu'), and load a state dict"
     )
+
+
+def test_missing_kernels_are_warned_of_once(monkeypatch):
+    missing = dataclasses.replace(native_status(), devices=(), reason="the native library was not built")
+    monkeypatch.setattr(checks, "native_status", lambda: missing)
+    monkeypatch.setattr(checks, "SETTINGS", Settings())
+    checks.warn_of_missing_kernels.cache_clear()
+    prepared = fxq.calibrate(fxq.prepare(model(), X), [X], progress=False)
+    with pytest.warns(FxQuantWarning) as caught:
+        fxq.convert(prepared)
+    assert str(caught[0].message) == (
+        "no native kernels are loaded, so int8 models run on the Python reference, slower than float\n"
+        "  got:      the native library was not built\n"
+        "  hint:     python -m fxquant doctor says more; FXQUANT_KERNELS=reference asks for the reference"
+    )
+    fxq.convert(prepared)  # warnings are errors here: it is said once
+    checks.warn_of_missing_kernels.cache_clear()
+    monkeypatch.setattr(checks, "SETTINGS", Settings(kernels="reference"))
+    fxq.convert(prepared)
+    checks.warn_of_missing_kernels.cache_clear()
