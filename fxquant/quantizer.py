@@ -305,8 +305,7 @@ class Quantizer:
         return coverage(self.graph_module, self.plan)
 
     def _repr_html_(self) -> str:
-        title = f"{type(self.graph_module).__name__} for backend {self.backend.name!r}"
-        return f"<b>{html.escape(title)}</b>{self.coverage()._repr_html_()}"
+        return f"<b>{html.escape(str(self).splitlines()[0])}</b>{self.coverage()._repr_html_()}"
 
     def __str__(self) -> str:
         return f"{type(self.graph_module).__name__} for backend {self.backend.name!r}\n{self.coverage()}"

@@ -61,8 +61,8 @@ NOT_READ_HERE = ("FXQUANT_CUDA", "FXQUANT_SANITIZE")
 
 def warn_of_unknown(environ: Mapping[str, str] = os.environ) -> None:
     """Warn of variables that look like ours and are not: most are misspelt."""
-    known = [*(f"FXQUANT_{name.upper()}" for name in Settings.__dataclass_fields__), *NOT_READ_HERE]
-    known[known.index("FXQUANT_CACHE_DIR")] = "FXQUANT_CACHE"
+    read = (f"FXQUANT_{name.upper()}" for name in Settings.__dataclass_fields__ if name != "cache_dir")
+    known = [*read, "FXQUANT_CACHE", *NOT_READ_HERE]
     for name in sorted(environ):
         if name.startswith("FXQUANT_") and name not in known:
             warn(
