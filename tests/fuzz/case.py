@@ -22,8 +22,9 @@ from tests.fuzz.source import Input, Recipe
 
 TAKEN_APART = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention", "einsum", "tensordot")
 """What preparation takes apart; its parts sum in another order."""
-COPIES = (".clone()", ".contiguous()")
-"""What preparation leaves out; its result has another order in memory."""
+REORDERED = (".clone()", ".contiguous()", "parameter(", "parametrizations", ".weight")
+"""On operands that are not dense, torch sums in another order behind a copy, which preparation leaves out, and with a
+weight that is a parameter than with one that forward computes."""
 NOTHING = "the model has no operator that can be quantized"
 """Begins what ``prepare`` says of a model in which there is nothing to do."""
 
@@ -47,7 +48,7 @@ class Case:
         self.inputs = inputs
         self.seed = seed
         self.code = code
-        self.copies = any(word in code for word in COPIES)
+        self.is_reordered = any(word in code for word in REORDERED)
         self.is_taken_apart = any(word in code for word in TAKEN_APART)
         self.calls = 0
         """How many times int8 models were run."""
@@ -143,9 +144,9 @@ class Case:
         chosen = random.Random(self.seed).sample(names, min(count, len(names)))
         return {name: self.variants[name] for name in ("example", *chosen)}
 
-    def qat_of(self, model: nn.Module) -> GraphModule:
+    def qat_of(self, model: nn.Module, qconfig: fxq.QConfigMapping | None = None) -> GraphModule:
         with quiet():
-            return fxq.prepare_qat(model, self.example)
+            return fxq.prepare_qat(model, self.example, qconfig)
 
     def training_model(self) -> nn.Module:
         return copy.deepcopy(self.model).train()

@@ -99,5 +99,7 @@ VARIANTS: dict[str, Callable[[tuple[Input, ...], int], Values]] = {
 }
 """Kind of input -> the arguments, of a seed."""
 
-MEMORY = ("other values", "other batch", "batch of one", "strided", "transposed", "channels last", "expanded")
+NOT_DENSE = ("strided", "transposed", "channels last", "expanded")
+"""Those whose numbers do not lie one after the other."""
+MEMORY = ("other values", "other batch", "batch of one", *NOT_DENSE)
 """Those whose numbers are ordinary, and not few."""

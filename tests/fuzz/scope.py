@@ -19,6 +19,11 @@ LATEST = 0.6
 """How often a value is the last one that fits; else it is any that fits."""
 
 
+def has_statistics(value: Tensor) -> bool:
+    """Whether a batch norm that trains on it has some values of each channel: of two, it gives ±1 whatever they are."""
+    return value.numel() >= 6 * value.shape[1]
+
+
 class NoValueError(Exception):
     """Nothing that the model has so far suits an ingredient."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tests.fuzz.ingredients.table import Ingredient
-from tests.fuzz.scope import NoValueError, Scope
+from tests.fuzz.scope import NoValueError, Scope, has_statistics
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 CHANNELS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -79,7 +79,7 @@ def transposed(s: Scope, dims: int) -> None:
 
 def separable(s: Scope) -> None:
     """Depthwise, norm and clamp, pointwise: MobileNet's."""
-    x = s.pick(4)
+    x = s.pick(4, where=has_statistics)
     channels = s.shape(x)[1]
     d = s.give(f"{s.module(call('Conv2d', channels, channels, 3, padding=1, groups=channels, bias=False))}({x})")
     n = s.give(f"{s.module(f'nn.BatchNorm2d({channels})')}({d})")
@@ -99,7 +99,7 @@ def linear(s: Scope) -> None:
 def block(s: Scope) -> None:
     """Convolution, batch norm and an activation, in each spelling; sometimes with what does nothing between them."""
     dims = s.choose(1, 2, 2, 3)
-    x = s.pick(dims + 2)
+    x = s.pick(dims + 2, where=has_statistics)
     out = s.choose(*CHANNELS)
     conv = s.module(call(f"Conv{dims}d", s.shape(x)[1], out, 3, padding=1, bias=s.happens()))
     norm = s.module(f"nn.BatchNorm{dims}d({out})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tests.fuzz.ingredients.table import Ingredient
-from tests.fuzz.scope import Scope
+from tests.fuzz.scope import Scope, has_statistics
 
 ALIKE = 0.1
 """Least size of what a norm divides by, as a share of the largest: eight bits for all rows together cannot tell the
@@ -27,7 +27,7 @@ def channels_alike(x: Tensor) -> bool:
 
 
 def batch_norm(s: Scope) -> None:
-    x = s.pick(2, 3, 4, 5)
+    x = s.pick(2, 3, 4, 5, where=has_statistics)
     dims = {2: 1, 3: 1, 4: 2, 5: 3}[s.rank(x)]
     affine = "" if s.happens(0.8) else ", affine=False"
     s.give(f"{s.module(f'nn.BatchNorm{dims}d({s.shape(x)[1]}{affine})')}({x})")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.ingredients.table import Ingredient
-from tests.fuzz.scope import NoValueError, Scope
+from tests.fuzz.scope import NoValueError, Scope, has_statistics
 
 
 def module_twice(s: Scope) -> None:
@@ -67,7 +67,7 @@ def part_in_place(s: Scope) -> None:
 
 
 def layer_in_place(s: Scope) -> None:
-    x = s.pick(4)
+    x = s.pick(4, where=has_statistics)
     out = s.choose(2, 4, 8)
     conv = s.module(f"nn.Conv2d({s.shape(x)[1]}, {out}, 3, padding=1, bias=False)")
     norm, act = s.module(f"nn.BatchNorm2d({out})"), s.module("nn.ReLU(inplace=True)")
