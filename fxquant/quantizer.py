@@ -326,12 +326,12 @@ class Quantizer:
         statistics = free_name(self.graph_module, STATISTICS)
         if not any(name.startswith(f"{statistics}.") for name in state_dict):
             delattr(measured, statistics)  # a state from before there were any
-        if strict:
-            check_names({**self.graph_module.state_dict(), **measured.state_dict()}, state_dict)
         prefixes = tuple(f"{name}." for name, _ in measured.named_children())
         own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
+        rest = {name: value for name, value in state_dict.items() if name not in own}
+        check_names(measured, rest, strict=strict)
         self.graph_module.load_state_dict(own, strict=strict)
-        measured.load_state_dict({name: value for name, value in state_dict.items() if name not in own}, strict=strict)
+        measured.load_state_dict(rest, strict=strict)
         self._weights.measure(self.graph_module, anew=True)
 
     def measured(self) -> nn.Module:

@@ -153,8 +153,7 @@ class NamedGraphModule(GraphModule):
             StateError: names differ; the message has the first unit that does.
             InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
         """
-        if strict:
-            check_names(self.state_dict(), state_dict)
+        check_names(self, state_dict, strict=strict)
         check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
         found = super().load_state_dict(state_dict, strict, assign)
         make_ready(self)

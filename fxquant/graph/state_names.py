@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fxquant.errors import StateError
+from torch import nn
+
+from fxquant.errors import FxQuantError, StateError
 
 _PARTS = (".weight_fake_quant", ".activation_post_process")
 """Modules inside a unit, whose state is the unit's."""
@@ -16,20 +19,22 @@ WRAPPERS = ("module.", "_orig_mod.")
 UNWRAP = "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present"
 
 
-def check_names(own: Iterable[str], given: Mapping[str, Any]) -> None:
-    """Compare the names of a state dict with those of the model, unit by unit.
+def check_names(model: nn.Module, given: Mapping[str, Any], *, strict: bool) -> None:
+    """Compare the names of a state dict with those of a model, unit by unit. What modules do without may be missing.
 
     Args:
-        own: Names in the state dict of the model, in its order.
+        model: It is not changed: where names differ, a copy says what it misses.
         given: What is to be loaded.
+        strict: False: any names will do.
 
     Raises:
         StateError: it names the first unit that differs, what it is in the state dict, and what in the model.
     """
+    own = model.state_dict()
+    if not strict or own.keys() == given.keys() or _may_load(model, given):
+        return
     here, there = _by_unit(own), _by_unit(given)
     different = [unit for unit in {**here, **there} if here.get(unit) != there.get(unit)]
-    if not different:
-        return
     unit = min(different, key=lambda unit: _form(here.get(unit)) == _form(there.get(unit)))
     more = len(different) - 1
     raise StateError(
@@ -39,6 +44,15 @@ def check_names(own: Iterable[str], given: Mapping[str, Any]) -> None:
         expected=_described(here.get(unit), there.get(unit)),
         hint=_hint(unit, here, there, given),
     )
+
+
+def _may_load(model: nn.Module, given: Mapping[str, Any]) -> bool:
+    """Whether modules take a state of other names all the same: an older one, say."""
+    try:
+        found = nn.Module.load_state_dict(copy.deepcopy(model), given, strict=False)
+    except (RuntimeError, FxQuantError):  # of other shapes or values, too
+        return False
+    return not found.missing_keys and not found.unexpected_keys
 
 
 def _by_unit(names: Iterable[str]) -> dict[str, frozenset[str]]:

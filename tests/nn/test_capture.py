@@ -44,6 +44,7 @@ class Inverted(nn.Module):
         super().__init__()
         self.widen, self.depthwise = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
         self.squeeze, self.excite, self.narrow = nn.Conv2d(8, 2, 1), nn.Conv2d(2, 8, 1), nn.Conv2d(8, 3, 1)
+        nn.init.ones_(self.squeeze.bias)  # type: ignore[arg-type]  # above 0, where a ReLU lets it through
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.hardswish(self.depthwise(F.relu6(self.widen(x))))
