@@ -24,6 +24,8 @@ class Layer:
     """Parameters that the module holds; it is named after the first of them."""
     build: Callable[[Tensors, Arguments, int], nn.Module | None]
     """Makes the module of its tensors, the other arguments, and the rank of the input; None where none computes it."""
+    inputs: tuple[str, ...] = ()
+    """Parameters that a call of the module is given too, in the order in which its ``forward`` takes them."""
     views: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = field(default_factory=dict)
     """Parameter of the module -> (the function's tensor, what makes the one of the other), where they are not one."""
 
@@ -82,6 +84,15 @@ def _embedding(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module |
     return _with_tensors(nn.Embedding(rows, columns, device="meta", **arguments), tensors)
 
 
+def _embedding_bag(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | None:
+    """Not of a table of integers: torch takes those for indices that were given in the place of the table."""
+    weight = tensors["weight"]
+    if weight is None or weight.dim() != 2 or not weight.is_floating_point():
+        return None
+    rows, columns = weight.shape
+    return _with_tensors(nn.EmbeddingBag(rows, columns, device="meta", **arguments), tensors)
+
+
 def _prelu(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | None:
     weight = tensors["weight"]
     if weight is None or weight.dim() > 1:
@@ -120,8 +131,8 @@ _WEIGHT_AND_BIAS = ("weight", "bias")
 
 LAYERS: dict[Any, Layer] = {
     F.linear: Layer((nn.Linear,), _WEIGHT_AND_BIAS, _linear),
-    torch.matmul: Layer((), ("other",), _product, {"weight": ("other", torch.t)}),
-    torch.mm: Layer((), ("mat2",), _product, {"weight": ("mat2", torch.t)}),
+    torch.matmul: Layer((), ("other",), _product, views={"weight": ("other", torch.t)}),
+    torch.mm: Layer((), ("mat2",), _product, views={"weight": ("mat2", torch.t)}),
     F.conv1d: Layer((nn.Conv1d,), _WEIGHT_AND_BIAS, _conv(nn.Conv1d)),
     F.conv2d: Layer((nn.Conv2d,), _WEIGHT_AND_BIAS, _conv(nn.Conv2d)),
     F.conv3d: Layer((nn.Conv3d,), _WEIGHT_AND_BIAS, _conv(nn.Conv3d)),
@@ -129,7 +140,8 @@ LAYERS: dict[Any, Layer] = {
     F.conv_transpose2d: Layer((nn.ConvTranspose2d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose2d)),
     F.conv_transpose3d: Layer((nn.ConvTranspose3d,), _WEIGHT_AND_BIAS, _conv(nn.ConvTranspose3d)),
     F.embedding: Layer((nn.Embedding,), ("weight",), _embedding),
-    F.prelu: Layer((nn.PReLU,), ("weight",), _prelu, {"weight": ("weight", torch.flatten)}),
+    F.embedding_bag: Layer((nn.EmbeddingBag,), ("weight",), _embedding_bag, ("offsets", "per_sample_weights")),
+    F.prelu: Layer((nn.PReLU,), ("weight",), _prelu, views={"weight": ("weight", torch.flatten)}),
     F.layer_norm: Layer((nn.LayerNorm,), _WEIGHT_AND_BIAS, _layer_norm),
     F.batch_norm: Layer(
         (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),

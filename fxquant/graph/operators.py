@@ -284,6 +284,21 @@ WITH_PARAMETERS = (  # called as functions, with tensors of the user's own; nn.C
         },
     ),
     Operator(
+        target=F.embedding_bag,
+        required=("input", "weight"),
+        defaults={
+            "offsets": None,
+            "max_norm": None,
+            "norm_type": 2.0,
+            "scale_grad_by_freq": False,
+            "mode": "mean",
+            "sparse": False,
+            "per_sample_weights": None,
+            "include_last_offset": False,
+            "padding_idx": None,
+        },
+    ),
+    Operator(
         target=F.batch_norm,
         required=("input", "running_mean", "running_var"),
         defaults={"weight": None, "bias": None, "training": False, "momentum": 0.1, "eps": 1e-5},

@@ -40,7 +40,7 @@ from fxquant.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, Q
 
 logger = logging.getLogger("fxquant")
 
-FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding)
+FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding, F.embedding_bag)
 
 MEASURED_AT_RUN_TIME = "its QConfig measures ranges at run time (is_dynamic=True), which linear layers alone do"
 

@@ -29,6 +29,8 @@ class _Call:
     layer: nn.Module
     sources: tuple[Any, ...]
     """What the call read its tensors from."""
+    inputs: tuple[Any, ...]
+    """What the layer is called with."""
     origin: str
     """Where the first of them lies, or the one parameter that it is made of; empty if there are several."""
     computed: Mapping[str, Node]
@@ -60,7 +62,7 @@ def make_layers(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """
     calls = list(_calls(gm, own_targets(ctx), Aside() if ctx.trains else None))
     for call in calls:  # all before the first layer is placed: where nothing reads any more, there is room
-        call.node.args = call.node.args[:1]
+        call.node.args = call.inputs
     read = _attributes(gm)
     erase_unread(gm.graph, (source for call in calls for source in call.sources if isinstance(source, Node)))
     made: dict[tuple[Any, ...], str] = {}
@@ -95,6 +97,7 @@ def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_
         given = dict(zip(known.parameters, node.args, strict=True))
         x = given.pop(known.parameters[0])
         sources = {name: given.pop(name) for name in row.tensors}
+        inputs = _without_absent((x, *(given.pop(name) for name in row.inputs)))
         info = value_of(x) if isinstance(x, Node) else None
         if info is None or any(isinstance(value, Node) for value in given.values()):
             continue
@@ -108,7 +111,12 @@ def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_
             own = row.sources(sources).items() if aside is not None else ()
             computed = {name: aside.view(one, view) for name, (one, view) in own if aside and isinstance(one, Node)}
             first = next(iter(sources.values()))
-            yield _Call(node, key, layer, tuple(sources.values()), _origin(first), computed)
+            yield _Call(node, key, layer, tuple(sources.values()), inputs, _origin(first), computed)
+
+
+def _without_absent(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Without those at the end that the call left out."""
+    return inputs if inputs[-1] is not None else _without_absent(inputs[:-1])
 
 
 def _identity(source: Any) -> Any:

@@ -22,7 +22,6 @@ QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes ne
 STEEP = "it is steep where a grid is coarse: one step of the input may be most of the output's range"
 RECURRENT = "recurrent layers have no integer operator yet"
 ATTENTION = "attention as one operator has no integer form; its parts may have"
-BAG = "a bag has an integer form as a layer only: nn.EmbeddingBag"
 POWERS = "a root of a sum of powers has no integer operator yet"
 PLACES = "it also gives the places of what it picks, which have no grid"
 SAMPLED = "it reads between the elements at places that are computed at run time, which has no integer operator yet"
@@ -59,7 +58,6 @@ _REASONS: dict[str, tuple[Any, ...]] = {
     ),
     RECURRENT: (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell),
     ATTENTION: (nn.MultiheadAttention, F.multi_head_attention_forward, F.scaled_dot_product_attention),
-    BAG: (F.embedding_bag,),
     POWERS: (
         *(F.lp_pool1d, F.lp_pool2d, F.lp_pool3d, nn.LPPool1d, nn.LPPool2d, nn.LPPool3d),
         *_by_name("std var norm"),

@@ -35,6 +35,7 @@ CALLS = [
     (F.conv_transpose2d, rand(2, 4, 5, 6), {"weight": rand(4, 3, 3, 2), **NO_BIAS}, TRANSPOSED),
     (F.conv_transpose3d, rand(2, 4, 4, 5, 6), {"weight": rand(4, 3, 3, 2, 2), **NO_BIAS}, TRANSPOSED),
     (F.embedding, torch.tensor([[3, 0], [1, 3]]), {"weight": rand(4, 3)}, {"padding_idx": -1, "sparse": False}),
+    (F.embedding_bag, torch.tensor([[3, 0], [1, 3]]), {"weight": rand(4, 3)}, {"mode": "max", "padding_idx": -1}),
     *(
         (
             F.layer_norm,

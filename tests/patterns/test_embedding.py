@@ -151,5 +151,67 @@ def test_functions_that_stay_float(plan_of):
     ]
     plan = plan_of(lambda m, x: m.fc(F.embedding_bag(INDICES, x)), x=torch.rand(11, 4), fc=nn.Linear(4, 2))
     assert [(r.node, r.reason) for r in plan.rejections] == [
-        ("embedding_bag", "a bag has an integer form as a layer only: nn.EmbeddingBag")
+        ("embedding_bag", "its weight is computed from the inputs; only one that stays the same is quantized")
     ]
+
+
+class BagFunction(nn.Module):
+    """``F.embedding_bag`` with a table of its own; what a call gives by position and keyword are its inputs."""
+
+    def __init__(self, **options) -> None:
+        super().__init__()
+        self.table, self.options = nn.Parameter(torch.randn(11, 8, generator=torch.Generator().manual_seed(3))), options
+
+    def forward(self, ids: Tensor, offsets: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        return F.embedding_bag(ids, self.table, offsets, per_sample_weights=weights, **self.options)
+
+
+FLAT, BORDERS = INDICES.reshape(-1), torch.tensor([0, 4, 4, 15, 24])
+SHARES = torch.rand(24, generator=torch.Generator().manual_seed(4))
+CALLS = {
+    "each row is a bag": ({}, (INDICES,)),
+    "offsets": ({}, (FLAT, BORDERS[:-1])),
+    "the greatest": ({"mode": "max"}, (FLAT, BORDERS[:-1])),
+    "offsets and weights": ({"mode": "sum"}, (FLAT, BORDERS[:-1], SHARES)),
+    "weights alone": ({"mode": "sum"}, (INDICES, None, SHARES.reshape(4, 6))),
+    "the last offset, and padding": ({"include_last_offset": True, "padding_idx": -9}, (FLAT, BORDERS)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_bag_of_a_constant_table_is_the_layer(name):
+    """The layer of the same table is the oracle: prepared, converted, and trained."""
+    options, inputs = CALLS[name]
+    model = BagFunction(**options).eval()
+    layer = nn.EmbeddingBag(11, 8, _weight=model.table.detach(), **options).eval()
+    prepared = fxq.prepare(model, inputs)
+    assert [unit.pattern for unit in prepared.plan.units] == ["embedding_bag"]
+    assert prepared.coverage().float_rows == ()
+    assert torch.equal(prepared(*inputs), model(*inputs))
+    int8 = fxq.convert(prepared)
+    assert isinstance(int8.table, QuantizedEmbeddingBag)
+    assert torch.equal(int8(*inputs), QuantizedEmbeddingBag(layer, int8.table.grid("weight"))(*inputs))
+    trained = fxq.prepare_qat(model.train(), inputs)
+    assert "table" in dict(trained.named_parameters())
+    torch.testing.assert_close(trained(*inputs), int8(*inputs), rtol=FLOAT_SUMS, atol=FLOAT_SUMS)
+    assert torch.equal(fxq.convert(trained)(*inputs), int8(*inputs))
+
+
+def test_bags_of_one_table_with_other_offsets_are_one_layer():
+    class Twice(BagFunction):
+        def forward(self, ids: Tensor, offsets: Tensor, others: Tensor) -> Tensor:
+            return super().forward(ids, offsets) - super().forward(ids, others)
+
+    model, inputs = Twice().eval(), (FLAT, BORDERS[:-1], BORDERS[:-1] // 2)
+    prepared, forms, _ = converted(model, *inputs)
+    assert torch.equal(prepared(*inputs), model(*inputs))
+    assert [unit.pattern for unit in prepared.plan.units][:2] == ["embedding_bag"] * 2
+    calls = [node.target for node in prepared.graph.nodes if node.op == "call_module"]
+    assert calls[:2] == ["table", "table"]
+    assert torch.equal(forms["reference"](*inputs), forms["fake_quant"](*inputs))
+
+
+def test_a_bag_that_shortens_its_rows_stays_float():
+    model = nn.Sequential(BagFunction(max_norm=1.0), nn.Linear(8, 3)).eval()
+    (row,) = fxq.prepare(model, (INDICES,)).coverage().float_rows
+    assert row.reason == "max_norm=1.0 changes the table in forward"
