@@ -17,7 +17,7 @@ from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import order_alike
-from fxquant.graph.module import RECORD, note, noted
+from fxquant.graph.module import RECORD, NamedGraphModule, note, noted
 from fxquant.graph.query import follow
 from fxquant.graph.tracing import copy_of
 from fxquant.nn.frozen import forget_frozen_state, freeze_bn_stats, keep_frozen_state
@@ -97,7 +97,7 @@ def prepare_qat(
     preparation.plan = ctx.plan
     preparation.snapshots += manager.snapshots
     preparation.observers, preparation.weight_layers = nn.ModuleDict(), nn.ModuleDict()
-    preparation.graph_module = GraphModule(nn.Module(), torch.fx.Graph())
+    preparation.graph_module = NamedGraphModule(nn.Module(), torch.fx.Graph())
     preparation.statistics = Statistics(preparation.graph_module, QuantPlan(), preparation.observers)
     note(trainable, preparation=preparation, quant_plan=ctx.plan, snapshots=preparation.snapshots)
     modes = {name: module.training for name, module in model.named_modules()}

@@ -33,6 +33,7 @@ from fxquant.graph.query import (
     WRITTEN,
 )
 from fxquant.graph.ready import holds_integers, make_ready
+from fxquant.graph.source import keep_source_while_used
 from fxquant.graph.state_names import check_names
 from fxquant.graph.wrong_calls import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 
@@ -125,6 +126,7 @@ class NamedGraphModule(GraphModule):
         """Generate the code of the graph; an engine, where there is one, runs it in its own way from then on."""
         code = super().recompile()
         kind = type(self)
+        keep_source_while_used(kind.forward)
         if (engine := self.__dict__.get(ENGINE)) is not None:
             engine.forget()
             kind.forward = _with_own_code(_by_engine(kind.forward))

@@ -1,0 +1,165 @@
+"""Models that are prepared, converted, copied and run again and again leave nothing behind."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import linecache
+import pickle
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import graph_module
+
+import fxquant as fxq
+from fxquant.graph.tracing import trace
+
+X = torch.linspace(-1, 1, 384).reshape(2, 3, 8, 8)
+TIMES = 12
+
+KEPT_BY_TORCH = 0
+"""Objects that torch itself keeps of each call: none, once the sources of generated code are let go."""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.conv(x)).mean((2, 3)))
+
+
+torch.manual_seed(3)
+NET = Net().eval()
+LIVING = trace(NET, example_args=(X,))
+
+
+@pytest.fixture(scope="module")
+def prepared() -> fxq.Quantizer:
+    found = fxq.prepare(NET, example_inputs=(X,))
+    fxq.calibrate(found, [(X,)], progress=False)
+    return found
+
+
+@pytest.fixture
+def by_count_alone() -> Iterator[None]:
+    """Objects go when nothing refers to them, or not at all."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def held() -> tuple[int, int, int]:
+    """Objects, kept sources, and entries of linecache, once a further ``recompile`` has removed what is unused."""
+    gc.collect()
+    LIVING.recompile()
+    gc.collect()
+    return len(gc.get_objects()), len(graph_module._loader.eval_cache), len(linecache.cache)
+
+
+def run(model: nn.Module) -> None:
+    with torch.no_grad():
+        for _ in range(3):
+            model(X)
+
+
+def prepare_and_calibrate(prepared: Any) -> None:
+    fxq.calibrate(fxq.prepare(NET, example_inputs=(X,)), [(X,)], progress=False)
+
+
+def train(prepared: Any) -> None:
+    fxq.prepare_qat(Net().train(), example_inputs=(X,))(X).sum().backward()
+
+
+def fail(prepared: Any) -> None:
+    """A call that fails fills the entry of linecache."""
+    gm = trace(Net().eval(), example_args=(X,))
+    try:
+        gm(torch.rand(2, 5, 8, 8))
+    except RuntimeError:
+        traceback.format_exc()
+
+
+REPEATED: dict[str, Callable[[Any], Any]] = {
+    "convert": fxq.convert,
+    "convert to reference": lambda prepared: fxq.convert(prepared, to="reference"),
+    "run by programs": lambda prepared: run(fxq.convert(prepared)),
+    "run by the graph": lambda prepared: run(fxq.convert(prepared, engine="graph")),
+    "copy": lambda prepared: copy.deepcopy(fxq.convert(prepared)),
+    "pickle": lambda prepared: pickle.loads(pickle.dumps(fxq.convert(prepared))),
+    "prepare and calibrate": prepare_and_calibrate,
+    "train": train,
+    "fail": fail,
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_repeated_calls_leave_nothing(name: str, prepared: fxq.Quantizer) -> None:
+    for _ in range(3):
+        REPEATED[name](prepared)
+    before = held()
+    for _ in range(TIMES):
+        REPEATED[name](prepared)
+    objects, sources, lines = (now - then for now, then in zip(held(), before, strict=True))
+    assert sources <= 0
+    assert lines <= 0
+    assert objects // TIMES <= KEPT_BY_TORCH
+
+
+def test_the_source_is_there_as_long_as_the_code_is() -> None:
+    gm = trace(Net().eval(), example_args=(X,))
+    forward = inspect.unwrap(type(gm).forward)
+    name, old = forward.__code__.co_filename, gm.code
+    gm.recompile()
+    gm.recompile()
+    assert "".join(linecache.getlines(name)).strip() == old.strip()
+    del forward
+    gm.recompile()
+    assert name not in linecache.cache
+    assert name not in graph_module._loader.eval_cache
+    now = inspect.unwrap(type(gm).forward).__code__.co_filename
+    assert "".join(linecache.getlines(now)).strip() == gm.code.strip()
+
+
+def test_a_traceback_shows_the_lines_of_a_model_that_is_gone() -> None:
+    def failed() -> BaseException:
+        gm = trace(Net().eval(), example_args=(X,))
+        with pytest.raises(RuntimeError) as caught:
+            type(gm).forward(gm, torch.rand(2, 5, 8, 8))
+        return caught.value
+
+    error = failed()
+    gc.collect()
+    trace(Net().eval(), example_args=(X,))
+    assert "conv = self.conv(" in "".join(traceback.format_exception(error))
+
+
+MADE: dict[str, Callable[[Any], Any]] = {
+    "int8": fxq.convert,
+    "graph": lambda prepared: fxq.convert(prepared, engine="graph"),
+    "reference": lambda prepared: fxq.convert(prepared, to="reference"),
+    "trained": lambda prepared: fxq.prepare_qat(Net().train(), example_inputs=(X,)),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_only_cycle_of_a_model_is_the_owner_of_its_graph(
+    name: str, prepared: fxq.Quantizer, by_count_alone: None
+) -> None:
+    """``torch.fx`` lets each graph refer to its module; nothing of this package does."""
+    model = MADE[name](prepared)
+    run(model)
+    for module in model.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            module.graph.owning_module = None
+    found = weakref.ref(model)
+    del model, module
+    assert found() is None
