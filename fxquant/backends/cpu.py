@@ -28,6 +28,7 @@ from fxquant.nn import (
     QuantizedDynamicLinear,
     QuantizedEmbedding,
     QuantizedEmbeddingBag,
+    QuantizedFunction,
     QuantizedInterpolate,
     QuantizedLayerNorm,
     QuantizedLinear,
@@ -60,7 +61,7 @@ from fxquant.patterns.pattern import Pattern, UnitView
 from fxquant.patterns.pool import EXTREMA, PICKS
 from fxquant.patterns.rescale import RESCALE, factor_of
 from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, NUMBER_PADS, WEIGHTED, ZERO_PADS, padding_value
-from fxquant.patterns.unary import PRELU, UNARY
+from fxquant.patterns.unary import BOUNDED, PRELU, UNARY
 from fxquant.spec import QScheme
 
 
@@ -280,7 +281,8 @@ def function(unit: UnitView) -> nn.Module:
         at = node.args.index(x)
         assert callable(node.target)  # the normalize pass left no method
         computed = ElementFunction(node.target, node.args[:at], node.args[at + 1 :], node.kwargs)
-    return QuantizedTable(computed, unit.qparams["x"], unit.qparams["y"])
+    x_grid, y = unit.qparams.get("x"), unit.qparams["y"]
+    return QuantizedFunction(computed, y) if x_grid is None else QuantizedTable(computed, x_grid, y)
 
 
 def prelu(unit: UnitView) -> nn.Module:
@@ -383,6 +385,7 @@ CPU = register_backend(
             LoweringRule(("sum",), total, byte_activation),
             LoweringRule(names_of(ACTIVATION), clamp, byte_activation),
             LoweringRule(names_of(PRELU), prelu, byte_activation),
+            LoweringRule(names_of(BOUNDED), AsCalled(function), byte_activation),
             LoweringRule(names_of(UNARY), function, byte_activation),
             LoweringRule(names_of(MOVES), Lower.KEEP, byte_activation),
             LoweringRule(names_of(NEAREST), KeepAs(repeat), byte_activation),

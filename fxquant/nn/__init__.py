@@ -24,7 +24,7 @@ from fxquant.nn.pool import (
 from fxquant.nn.prelu import QuantizedPReLU
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
 from fxquant.nn.resample import QuantizedInterpolate
-from fxquant.nn.table import ElementFunction, QuantizedTable
+from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
 from fxquant.nn.volume import QuantizedAdaptiveAvgPool3d, QuantizedAvgPool3d
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "QuantizedDynamicLinear",
     "QuantizedEmbedding",
     "QuantizedEmbeddingBag",
+    "QuantizedFunction",
     "QuantizedInterpolate",
     "QuantizedLayerNorm",
     "QuantizedLinear",

@@ -1,4 +1,4 @@
-"""Any function of one tensor of stored integers, as a table of its 256 answers."""
+"""Any function of one tensor to stored integers: of integers as a table of 256 answers, of real numbers as it is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.kernels import table
+from fxquant.kernels import quantize, table
 from fxquant.kernels.dequantize import reference as dequantize_reference
 from fxquant.kernels.quantize import reference as quantize_reference
 from fxquant.kernels.table import reference as table_reference
 from fxquant.nn.base import QuantizedModule
-from fxquant.nn.quantize import every_byte
+from fxquant.nn.quantize import every_byte, quantize_arguments
 from fxquant.nn.weight import byte_grid
 from fxquant.spec import Clamp, QParams
 
@@ -86,3 +86,36 @@ class QuantizedTable(QuantizedModule):
     def extra_repr(self) -> str:
         name = getattr(self.function, "__name__", None) or str(self.function)
         return f"{name}, {super().extra_repr()}"
+
+
+class QuantizedFunction(QuantizedModule):
+    """``q_y = quantize(function(x))`` of real numbers, which no grid has clipped.
+
+    Args:
+        function: Elementwise, float to float of the same shape.
+        y: Grid of the output; at most 8 bits, per tensor.
+
+    Shape:
+        Floating point, any; the result is uint8 or int8 of that shape. Memory order is kept.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], y: QParams) -> None:
+        super().__init__()
+        self.add_grid("y", byte_grid("the output", y))
+        self.function = function
+
+    def derive(self) -> dict[str, Any]:
+        return quantize_arguments(self.grid("y"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return quantize(self.function(x), **(self._derived or self.derived()))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return quantize_reference(self.function(x), **self.derived())
+
+    def extra_repr(self) -> str:
+        return f"{self.function}, {super().extra_repr()}"

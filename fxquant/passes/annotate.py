@@ -73,15 +73,15 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     apart = torn(matches)
     rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _computes_nothing(n)]
     matches = [found for found in matches if found.nodes[-1] not in apart]
-    boundaries = Boundaries(matches)
+    boundaries = Boundaries(matches, ctx.backend)
     in_float = boundaries.left_in_float()
     rejections += [Rejection(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
     units: list[QuantUnit] = []
     policies: dict[TensorRef, GridPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
-    for found in matches:
+    for found in map(boundaries.with_inputs_as_read, matches):
         if found.nodes[-1] not in in_float:
-            unit, made = _unit_of(found, decisions, boundaries.gives_real_numbers(found, ctx.backend))
+            unit, made = _unit_of(found, decisions, boundaries.gives_real_numbers(found))
             units.append(unit)
             policies.update(made)
             for name in found.inputs:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch.fx import Node
 
-from fxquant.backends.base import Backend
+from fxquant.backends.base import AsCalled, Backend
 from fxquant.graph.query import is_shape_query, operator_name, value_of
-from fxquant.patterns.pattern import Match, Output
+from fxquant.patterns.pattern import Bounded, Match, Output
 
 LONELY = "neither what makes its input nor what reads its output is quantized"
 UNREAD = "nothing reads its output"
@@ -23,15 +24,23 @@ class Boundaries:
     out is quantized because the user asked for it. Other matches are light: they are kept where their integers reach
     one of these, through other light ones. What takes real numbers is kept where nothing but integers is read of it.
 
+    A bounded function, sigmoid say, reads a value that no unit computes as it is: the grid of such a value ends where
+    calibration saw it end, and the function has an answer for what lies beyond.
+
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
+        backend: Has the rules of these.
     """
 
-    def __init__(self, matches: Sequence[Match]) -> None:
+    def __init__(self, matches: Sequence[Match], backend: Backend) -> None:
         self._matches = matches
+        self._backend = backend
         self._found = {node: found for found in matches for node in found.nodes}
         self._kept: set[Node] = set()  # roots
         computed = self._holding_computed_values()
+        self._on_floats = {
+            found.nodes[-1] for found in matches if self._may_read_floats(found) and self._source(found) not in computed
+        }
         for found in matches:  # readers come before what they read
             if self._is_worth_it(found, computed):
                 self._keep(found)
@@ -41,11 +50,19 @@ class Boundaries:
         lone = [found for found in self._matches if found.nodes[-1] not in self._kept]
         return {found.nodes[-1]: (found.pattern.name, self._reason(found.nodes[-1])) for found in lone}
 
-    def gives_real_numbers(self, found: Match, backend: Backend) -> bool:
+    def with_inputs_as_read(self, found: Match) -> Match:
+        """The match; without an input on a grid, where it is a bounded function of a value that is float anyway."""
+        if not self._may_read_floats(found):
+            return found
+        source = self._found.get(found.captures[found.inputs[0]])
+        made = source is not None and source.nodes[-1] in self._kept and source.pattern.can_give_integers
+        return found if made else replace(found, inputs=())
+
+    def gives_real_numbers(self, found: Match) -> bool:
         """Whether nothing but float operators reads the result, which the backend can give as it leaves the sums."""
         if not found.pattern.can_give_integers:
             return True
-        rule = backend.rule_for(found.pattern)
+        rule = self._backend.rule_for(found.pattern)
         readers = _readers(found.nodes[-1])
         if not found.pattern.multiplies or rule is None or not rule.float_result or not readers:
             return False
@@ -64,6 +81,18 @@ class Boundaries:
                 computed.add(found.nodes[-1])
         return computed
 
+    def _may_read_floats(self, found: Match) -> bool:
+        """Whether it is a bounded function that the backend has a module for that takes real numbers."""
+        if not isinstance(found.pattern.output, Bounded) or len(found.inputs) != 1:
+            return False
+        rule = self._backend.rule_for(found.pattern)
+        return rule is not None and isinstance(rule.build, AsCalled)
+
+    def _source(self, found: Match) -> Node | None:
+        """Root of the match that makes the first input, if one does."""
+        source = self._found.get(found.captures[found.inputs[0]])
+        return None if source is None else source.nodes[-1]
+
     def _is_worth_it(self, found: Match, computed: set[Node]) -> bool:
         if found.pattern.multiplies or found.pattern.handler is not None:
             return True
@@ -76,7 +105,7 @@ class Boundaries:
 
     def _takes_integers(self, reader: Node) -> bool:
         found = self._found.get(reader)
-        if found is None or found.nodes[-1] not in self._kept:
+        if found is None or found.nodes[-1] not in self._kept or reader in self._on_floats:
             return False
         return bool(found.inputs) or found.pattern.handler is not None  # others are called with real numbers
 

@@ -111,13 +111,13 @@ class _Lowering:
                 )
                 node.target = rule.build.function if isinstance(rule.build, KeepAs) else node.target
             else:
-                stored = self._stored_argument(root, rule.build)
+                stored = None if inputs else self._stored_argument(root, rule.build)
                 module = self._build(unit, rule.build, self._view(unit, stored))
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _home(members), module, instead_of=members)
                 _named(module, target)
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
-                if isinstance(rule.build, AsCalled):
+                if isinstance(rule.build, AsCalled) and not inputs:
                     first = root.args[:1] if stored is None else (self.integers[stored.name],)
                     arguments: Any = ((*first, *root.args[1:]), root.kwargs)
                 else:

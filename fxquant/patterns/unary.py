@@ -67,13 +67,18 @@ def _with_number(name: str, target: Any, check: Check | None = None, number_name
 
 UNIT_INTERVAL = Bounded(0.0, 1.0)
 
+BOUNDED = (
+    _function(torch.sigmoid, UNIT_INTERVAL),
+    _function(F.hardsigmoid, UNIT_INTERVAL),
+    _function(torch.tanh, Bounded(-1.0, 1.0)),
+)
+"""They have an answer for every number; where the input is float anyway, it is read as it is, on no grid."""
+
 PRELU = (Pattern("prelu", op(nn.PReLU)(tensor("x")).named("function")),)
 """With a slope for each channel it is another function in every channel."""
 
 UNARY = (
-    _function(torch.sigmoid, UNIT_INTERVAL),
-    _function(F.hardsigmoid, UNIT_INTERVAL),
-    _function(torch.tanh, Bounded(-1.0, 1.0)),
+    *BOUNDED,
     *(_function(f) for f in (F.hardswish, F.silu, F.gelu, F.mish, F.elu, F.celu, F.selu, F.leaky_relu, F.softplus)),
     *(_function(f) for f in (F.softsign, F.tanhshrink, F.softshrink, F.hardshrink)),
     _function(F.threshold, name="threshold"),

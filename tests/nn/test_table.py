@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fxquant.errors import LoweringError
 from fxquant.nn.quantize import every_byte
-from fxquant.nn.table import ElementFunction, QuantizedTable
+from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
 from fxquant.spec import Clamp, QParams, QScheme
 
 
@@ -110,3 +110,14 @@ def test_a_call_with_its_numbers_is_a_function(function, same, text) -> None:
     x = torch.linspace(0.5, 3, 7)
     assert str(function) == text
     assert torch.equal(pickle.loads(pickle.dumps(function))(x), same(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_real_numbers_are_rounded_once_behind_the_function(dtype):
+    x = torch.linspace(-20, 20, 33, dtype=dtype).reshape(3, 11).t()
+    module = QuantizedFunction(torch.tanh, grid(2 / 256, 128))
+    wanted = (torch.tanh(x).float() * 128).round().add(128).clamp(0, 255)
+    assert torch.equal(module(x).float(), wanted)
+    assert torch.equal(module.reference(x), module(x))
+    assert module(x).stride() == x.stride()
+    assert torch.equal(pickle.loads(pickle.dumps(module))(x), module(x))

@@ -12,7 +12,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.graph.query import function_name
-from fxquant.nn import QuantizedTable
+from fxquant.nn import QuantizedFunction, QuantizedTable
 from fxquant.observers import FixedQParamsObserver
 from fxquant.patterns.pattern import Bounded
 from fxquant.patterns.unary import PRELU, UNARY
@@ -162,3 +162,84 @@ def test_what_a_table_cannot_be_stays_float_and_says_why(plan_behind_conv, reade
 @pytest.mark.parametrize("pattern", [*PRELU, *UNARY], ids=lambda pattern: pattern.name)
 def test_a_row_captures_what_lowering_needs(pattern):
     assert set(pattern.root.captures) >= {"x", "function"}, function_name(pattern.root.targets[0])
+
+
+NARROW = torch.linspace(-1, 1, 64).reshape(16, 4)
+FAR = torch.tensor([[8.0, -8.0, 0.3, 20.0], [-0.7, 1e4, -1e4, 2.0]])
+
+
+class Beside(nn.Module):
+    """A layer and a bounded function read the same input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) * torch.sigmoid(x)
+
+
+class Called(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x.clone())
+
+
+def _forms(model):
+    prepared = fxq.prepare(model.eval(), NARROW).calibrate([NARROW], progress=False)
+    int8 = fxq.convert(prepared, check=[FAR])
+    assert not int8.parity.breaches
+    simulated = [fxq.convert(prepared, to=form) for form in ("fake_quant", "reference")]
+    before = FAR.clone()
+    with torch.no_grad():
+        got, *others = (form(FAR) for form in (int8, *simulated))
+    assert torch.equal(before, FAR)
+    assert all(torch.equal(got, other) for other in others)
+    return int8, got
+
+
+ON_FLOATS = {
+    "sigmoid": (torch.sigmoid, (nn.Sigmoid(), F.sigmoid, lambda x: x.sigmoid_())),
+    "tanh": (torch.tanh, (nn.Tanh(), torch.tanh)),
+    "hardsigmoid": (
+        F.hardsigmoid,
+        (nn.Hardsigmoid(inplace=True), lambda x: F.hardsigmoid(x, True), lambda x: F.hardsigmoid(x, inplace=False)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "spelling"), [(name, s) for name, (_, all_of) in ON_FLOATS.items() for s in all_of])
+def test_a_bounded_function_of_floats_is_not_clipped_to_what_calibration_saw(name, spelling):
+    int8, got = _forms(Called(spelling))
+    step = 2 / 256 if name == "tanh" else 1 / 256
+    limits = (-1, 1 - step) if name == "tanh" else (0, 1 - step)
+    assert torch.equal(got, ((ON_FLOATS[name][0](FAR) / step).round() * step).clamp(*limits))
+    assert any(isinstance(module, QuantizedFunction) for module in int8.modules())
+
+
+@pytest.mark.parametrize("before", [nn.Flatten(), nn.ReLU(), nn.Unflatten(1, (2, 2))])
+def test_what_only_moves_or_clamps_floats_before_it_stays_float(before):
+    _, got = _forms(nn.Sequential(before, nn.Sigmoid()))
+    assert (got - torch.sigmoid(before(FAR))).abs().max() <= 1 / 256 + 1e-6
+
+
+def test_an_input_that_a_layer_reads_too_is_float_for_the_function():
+    int8, _ = _forms(Beside())
+    functions = [module for module in int8.modules() if isinstance(module, QuantizedFunction)]
+    assert len(functions) == 1
+    assert torch.equal(functions[0](FAR).float(), (torch.sigmoid(FAR) * 256).round().clamp(0, 255))
+
+
+def test_moves_that_another_layer_needs_in_integers_give_these_to_the_function():
+    model = Beside()
+    int8, _ = _forms(nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Flatten(1), model))
+    assert not any(isinstance(module, QuantizedFunction) for module in int8.modules())
+
+
+def test_integers_of_a_layer_go_through_the_table():
+    int8, _ = _forms(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()))
+    assert isinstance(int8.get_submodule("1"), QuantizedTable)
+    assert not any(isinstance(module, QuantizedFunction) for module in int8.modules())
