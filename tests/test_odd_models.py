@@ -106,6 +106,8 @@ def one_more(module, args):
 
 def test_hooks_of_the_whole_model_run_while_calibrating():
     model = nn.Sequential(nn.Conv2d(4, 3, 1), nn.ReLU())
+    nn.init.uniform_(model[0].weight, -0.5, 0.5)
+    nn.init.zeros_(model[0].bias)  # channels that the activation cuts off throughout are warned of
     model.register_forward_pre_hook(one_more)
     model.register_forward_hook(double)
     prepared = every_form(model, IMAGE)
@@ -188,7 +190,7 @@ def test_batches_must_bind_what_the_example_bound():
     with pytest.raises(fxq.FxQuantError) as caught:
         fxq.calibrate(prepared, [(ROWS,)], progress=False)
     assert str(caught.value) == (
-        "the inputs hold no tensor for the argument 'y'\n"
+        "calibration batch 0: the inputs hold no tensor for the argument 'y'\n"
         "  got:      None\n"
         "  expected: float32[16, 6]\n"
         "  hint:     inputs must bind the same arguments as the example inputs that prepare was given"
