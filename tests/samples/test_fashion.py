@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import hashlib
 import io
 import tarfile
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from fxquant.errors import SampleError
+from fxquant.samples import fashion
 from fxquant.samples.archives import cache_dir
 from fxquant.samples.fashion import CLASSES, FASHION_MNIST, ResidualNet, fashion_mnist
 
@@ -35,7 +38,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cache_dir() / "packages" / FASHION_MNIST.requirement.replace("==", "-")
     folder.mkdir(parents=True)
     head = b"data.tar.xz".ljust(48) + str(len(data)).encode().ljust(10) + b"`\n"
-    (folder / "fashion.deb").write_bytes(b"!<arch>\n" + head + data)
+    package = b"!<arch>\n" + head + data
+    (folder / "fashion.deb").write_bytes(package)
+    known = dataclasses.replace(FASHION_MNIST, sha256=hashlib.sha256(package).hexdigest())
+    monkeypatch.setattr(fashion, "FASHION_MNIST", known)
 
 
 @pytest.mark.usefixtures("package")

