@@ -289,7 +289,7 @@ def test_what_is_asked_for_must_make_sense() -> None:
         fxq.adaround(start, data(Shared), memory=-1)
     with pytest.raises(InputError, match=r"seed is no whole number[\s\S]*got: +0.5"):
         fxq.adaround(start, data(Shared), seed=0.5)  # type: ignore[arg-type]
-    with pytest.raises(CalibrationError, match="there is nothing to learn from: all batches are empty"):
+    with pytest.raises(CalibrationError, match="the calibration data holds no values"):
         fxq.adaround(start, [rows()[:0]], progress=False)
     with pytest.raises(InputError, match="data must be an iterable of batches"):
         fxq.adaround(start, rows())

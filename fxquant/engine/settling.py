@@ -11,15 +11,11 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from fxquant.engine.plan import WatchedTensor, needs_gradient
+from fxquant.graph.query import values_read_by
 from fxquant.kernels.recording import NotRecordableError, Settling
 
 LARGEST_SETTLED = 1 << 24
 """Bytes of a value that is kept. A larger one is computed in each call."""
-
-ONLY_SHAPES = frozenset(
-    name.format(kind) for name in ("new_{}", "{}_like") for kind in ("zeros", "ones", "empty", "full")
-)
-"""Methods and functions that read the shape, the dtype and the device of their first argument, and no value of it."""
 
 _PURE_SOURCES = ("torch", "_operator", "math", "builtins")
 """Modules whose functions give the same for the same arguments, or say that they draw."""
@@ -71,7 +67,7 @@ class Settled:
         if (
             not self._enabled
             or not _is_pure(node)
-            or not all(used in self.values or known(used) for used in _read_by(node))
+            or not all(used in self.values or known(used) for used in values_read_by(node))
         ):
             return False
         try:
@@ -82,7 +78,7 @@ class Settled:
         tensors = list(_tensors_of(value))
         if any(not _is_plain(x) for x in tensors) or any(self._is_large(x) for x in tensors):
             return False
-        for used in _read_by(node):
+        for used in values_read_by(node):
             for x in _tensors_of(self.values.get(used)):
                 kept, version = self._versions[_memory(x)]
                 if kept._version != version:
@@ -121,14 +117,6 @@ def _is_pure(node: Node) -> bool:
         return True
     source = getattr(node.target, "__module__", None) or ""
     return node.op == "call_function" and source.partition(".")[0] in _PURE_SOURCES
-
-
-def _read_by(node: Node) -> list[Node]:
-    """The nodes whose values it depends on."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.op != "call_module" and name in ONLY_SHAPES and node.args and isinstance(node.args[0], Node):
-        return [used for used in node.all_input_nodes if used is not node.args[0]]
-    return node.all_input_nodes
 
 
 def _is_plain(x: Tensor) -> bool:

@@ -271,3 +271,17 @@ def is_shape_query(node: Node) -> bool:
     if node.op != "call_function":
         return False
     return node.target is len or (node.target is getattr and node.args[1] in _SHAPE_ATTRIBUTES)
+
+
+ONLY_SHAPES = frozenset(
+    name.format(kind) for name in ("new_{}", "{}_like") for kind in ("zeros", "ones", "empty", "full")
+)
+"""Methods and functions that read the shape, the dtype and the device of their first argument, and no value of it."""
+
+
+def values_read_by(node: Node) -> list[Node]:
+    """The nodes whose values it depends on."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op != "call_module" and name in ONLY_SHAPES and node.args and isinstance(node.args[0], Node):
+        return [used for used in node.all_input_nodes if used is not node.args[0]]
+    return node.all_input_nodes

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED
-from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.graph.query import is_shape_query, module_of, nodes_by_name, values_read_by
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import Observed, TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
@@ -92,9 +92,12 @@ def observed(gm: GraphModule, plan: QuantPlan) -> tuple[TensorRef, ...]:
 
 
 def _given(gm: GraphModule) -> frozenset[str]:
+    """Names of values that depend on the values of inputs, and not on their shapes alone."""
     found: set[str] = set()
     for node in gm.graph.nodes:
-        if node.op == "placeholder" or any(source.name in found for source in node.all_input_nodes):
+        if is_shape_query(node):
+            continue
+        if node.op == "placeholder" or any(source.name in found for source in values_read_by(node)):
             found.add(node.name)
     return frozenset(found)
 

@@ -235,6 +235,9 @@ def test_print_passes(monkeypatch):
 
 def test_print_passes_folds_repeats_unless_told_otherwise():
     layers = [nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(4)]
+    for linear, _ in layers:
+        nn.init.eye_(linear.weight)  # so that no channel dies, of which calibration warns
+        nn.init.ones_(linear.bias)
     prepared = fxq.calibrate(fxq.prepare(nn.Sequential(*layers).eval(), X), [X], progress=False)
     folded, whole = io.StringIO(), io.StringIO()
     int8 = fxq.convert(prepared)
