@@ -134,6 +134,7 @@ ARGUMENTS = {
     torch.sum: (X, (), True),
     torch.mean: (X[:1, :1, :1, :1], (0,), True),
     F.softmax: (X, 1),
+    F.embedding_bag: (torch.zeros(2, 3, dtype=torch.long), torch.randn(4, 5)),
     F.pad: (X, (0, 0)),
     F.interpolate: (X, (2, 2)),
     F.max_pool1d: (X[0], 1),

@@ -133,7 +133,7 @@ class Odd(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_module("</script><script>title='broken'</script>", nn.Linear(4, 4))
+        self.add_module("</script><script>title=1</script>", nn.Linear(4, 4))
         self.add_module("<!--", nn.Linear(4, 4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def test_names_of_modules_are_text(tmp_path: Path, opened: Opened) -> None:
     prepared = fxq.calibrate(fxq.prepare(Odd().eval(), x), [x], progress=False)
     document = opened(fxq.report(prepared, tmp_path / "odd.html", [x]), "view=tables")
     assert "<title>Odd · fxquant</title>" in document
-    assert "&lt;/script&gt;&lt;script&gt;title='broken'&lt;/script&gt;" in document
+    assert "&lt;/script&gt;&lt;script&gt;title=1&lt;/script&gt;" in document
     assert "&lt;!--" in document
 
 
