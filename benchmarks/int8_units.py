@@ -16,6 +16,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -81,7 +82,8 @@ def line(name: str, rows: list[TuningRow], total: float) -> list[object]:
 def alone(layer: nn.Module, shape: tuple[int, ...], rounds: int) -> tuple[float, float]:
     """Microseconds of a layer in float, and of the int8 model of it."""
     x, layer = torch.randn(shape, generator=torch.Generator().manual_seed(0)), layer.eval()
-    int8 = fxq.convert(fxq.calibrate(fxq.prepare(layer, x), [x], progress=False))
+    rounded = replace(fxq.get_default_qconfig(), output=fxq.MinMaxObserver.with_args(dtype=torch.uint8))
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(layer, x, rounded), [x], progress=False))
     with torch.inference_mode():
         int8(x), int8(x), int8(x)  # the program is made
         ms = interleaved_medians({"float": lambda: layer(x), "int8": lambda: int8(x)}, rounds)

@@ -63,7 +63,7 @@ SNAKE = fxq.Pattern(
 
 def main() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(OrderedDict(first=Block(16), second=Block(16))).eval()
+    model = nn.Sequential(OrderedDict(first=Block(16), second=Block(16), head=nn.Conv2d(16, 8, 1))).eval()
     data = [torch.randn(4, 16, 24, 24) for _ in range(4)]
     with torch.no_grad():
         expected = model(data[0])

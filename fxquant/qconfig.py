@@ -35,7 +35,7 @@ class QConfig:
     activation: Callable[[], Any]
     weight: Callable[[], Any]
     output: Callable[[], Any] | None = None
-    """What measures, in place of ``activation``, what an operator computes for the model to return; None: the same."""
+    """What measures the values that an operator computes for the model to return. None: they are float, not rounded."""
     correct_bias: bool = False
     """Take out of the bias what rounding the weight adds to the output on average, by the means of the inputs."""
     activation_scheme: QScheme | None = field(init=False, repr=False, compare=False)

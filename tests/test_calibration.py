@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import fxquant as fxq
 from fxquant.calibration import CalibrationInterpreter, inputs_of
 from fxquant.errors import CalibrationError, FxQuantWarning, InputError
+from tests.outputs import rounding_outputs
 
 
 class Net(nn.Module):
@@ -60,7 +61,7 @@ def test_ranges_are_those_of_the_float_model(model):
     x = torch.randn(5, 3, 8, 8)
     with torch.no_grad():
         seen["x"], seen["relu"], seen["fc"] = x, model.conv(x).relu(), model(x)
-    prepared = fxq.calibrate(fxq.prepare(model, x), [x[:2], x[2:]], progress=False)
+    prepared = fxq.calibrate(fxq.prepare(model, x, rounding_outputs()), [x[:2], x[2:]], progress=False)
     found = ranges(prepared)
     for name, value in seen.items():
         low, high = found[name]

@@ -104,7 +104,7 @@ def test_training_keeps_buffers_and_switches_in_step(results):
     assert_same(results[0]["trained"]["state"], results[1]["trained"]["state"])
     state = results[1]["trained"]["state"]
     switches = [value.item() for name, value in state.items() if name.endswith("observer_enabled")]
-    assert switches == [0] * 5
+    assert switches == [0] * 4
     assert all(value.isfinite().all() for value in state.values())
 
 
@@ -116,7 +116,7 @@ def test_learned_grids_start_together_and_move_together(results):
     assert_same(results[0]["learned"]["first"], results[1]["learned"]["first"])
     assert_same(results[0]["learned"]["parameters"], results[1]["learned"]["parameters"])
     scales = [name for name in results[0]["learned"]["parameters"] if name.endswith("scale")]
-    assert len(scales) == 5
+    assert len(scales) == 4
     for name in scales:
         assert not torch.equal(results[0]["learned"]["parameters"][name], results[0]["learned"]["first"][name]), name
 

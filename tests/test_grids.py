@@ -11,6 +11,7 @@ from torch import nn
 import fxquant as fxq
 from fxquant.errors import CalibrationError, FxQuantWarning
 from fxquant.fake_quantize import LearnableFakeQuantize
+from tests.outputs import rounding_outputs
 
 X = torch.randn(2, 3, 8, 8)
 ACTIVATIONS = {
@@ -33,7 +34,7 @@ def model() -> nn.Module:
 
 def prepared(kind: str) -> fxq.Quantizer:
     qconfig = fxq.QConfig(activation=ACTIVATIONS[kind], weight=fxq.get_default_qconfig().weight)
-    return fxq.prepare(model(), X, qconfig)
+    return fxq.prepare(model(), X, rounding_outputs(qconfig))
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)

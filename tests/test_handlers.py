@@ -10,6 +10,7 @@ import fxquant as fxq
 from fxquant.errors import DuplicateNameError, PassError, SpecError
 from fxquant.nn import QuantizedConv
 from fxquant.observers import MinMaxObserver
+from tests.outputs import rounding_outputs
 
 HIGH_SQNR = 25.0
 """dB that 8 bits reach easily on one small layer; a structural error gives less than 12."""
@@ -87,7 +88,7 @@ def test_a_handler_lowers_its_match(registered):
     register_conv_handler(log)
     model = Net().eval()
     x = torch.randn(4, 3, 8, 8)
-    prepared = fxq.prepare(model, x)
+    prepared = fxq.prepare(model, x, rounding_outputs())
     assert [unit.pattern.partition("[")[0] for unit in prepared.plan.units] == ["ConvBnRelu", "conv"]
     assert prepared.plan.units[0].nodes == ("conv", "bn", "relu")
     fxq.calibrate(prepared, [x], progress=False)

@@ -56,7 +56,7 @@ def test_a_network_goes_through_with_no_edit(name):
     alike = fxq.convert(fxq.calibrate(fxq.prepare(model, x[:1], MIN_MAX), [x], progress=False))
     assert sqnr(expected, alike(x)) > sqnr(expected, torch_ao(model, [x])(x)) - AGREEMENT
     called = [type(int8.get_submodule(n.target)).__name__ for n in int8.graph.nodes if n.op == "call_module"]
-    assert called.count("Quantize") == called.count("Dequantize") == 1
+    assert (called.count("Quantize"), called.count("Dequantize")) == (1, 0)  # the last layer gives real numbers
     assert measure_parity(int8, simulated, (x[:1],)).breaches == ()
 
 

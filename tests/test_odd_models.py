@@ -12,6 +12,7 @@ from fxquant.errors import FxQuantWarning
 from fxquant.observers import FixedQParamsObserver, MinMaxObserver
 from fxquant.parity import measure_parity
 from fxquant.spec import Fixed, TensorRef
+from tests.outputs import rounding_outputs
 
 CLOSE = 25.0
 """dB of SQNR that 8 bits reach on a few layers; a structural error gives less than 12."""
@@ -124,7 +125,7 @@ def test_values_that_are_not_finite_are_reported():
         def forward(self, x: Tensor) -> Tensor:
             return self.l(x) + self.mask
 
-    prepared = fxq.prepare(Masked().eval(), ROWS)
+    prepared = fxq.prepare(Masked().eval(), ROWS, rounding_outputs())
     with pytest.warns(FxQuantWarning) as caught:
         fxq.calibrate(prepared, [ROWS], progress=False)
     fxq.convert(prepared)
@@ -145,7 +146,7 @@ def test_a_fixed_observer_is_never_overruled():
         weight=fxq.get_default_qconfig().weight,
     )
     model = Fn(lambda m, x: torch.cat([m.c(x), m.d(x)], 1), c=nn.Conv2d(4, 3, 1), d=nn.Conv2d(4, 3, 1))
-    prepared = every_form(model, IMAGE, fxq.get_default_qconfig_mapping().set_module_name("c", fixed))
+    prepared = every_form(model, IMAGE, rounding_outputs().set_module_name("c", fixed))
     policy = prepared.plan.policies[TensorRef("c")]
     assert isinstance(policy, Fixed)
     assert (float(policy.qparams.scale), int(policy.qparams.zero_point)) == (1 / 16, 100)
@@ -161,7 +162,7 @@ def narrow(bits: int) -> fxq.QConfig:
 
 def test_a_concatenation_leaves_other_widths_alone():
     model = Fn(lambda m, x: torch.cat([m.c(x), m.d(x)], 1), c=nn.Conv2d(4, 3, 1), d=nn.Conv2d(4, 3, 1)).eval()
-    rules = fxq.get_default_qconfig_mapping().set_module_name("c", narrow(4))
+    rules = rounding_outputs().set_module_name("c", narrow(4))
     plan = fxq.prepare(model, IMAGE, rules).plan
     assert plan.grid_owner(TensorRef("c")) == TensorRef("c")
     assert plan.grid_owner(TensorRef("d")) == TensorRef("cat")

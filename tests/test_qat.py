@@ -117,8 +117,8 @@ def test_int8_is_the_trained_model_in_evaluation_mode(model):
     int8 = fxq.convert(qat, check=batch(16))
     assert int8.parity.breaches == ()
     x = batch(64)
-    scale = qat.fc_fake_quant.scale.item()
     with torch.no_grad():
+        scale = float(qat(x).max() - qat(x).min()) / 255  # what it would be, if the result were on a grid
         assert (int8(x) - qat(x)).abs().max() <= ONE_STEP * scale
         simulated = fxq.convert(qat, to="fake_quant")(x)
         assert (simulated - qat(x)).abs().max() <= ONE_STEP * scale
@@ -160,8 +160,7 @@ def test_gamma_of_zero_stays_finite_and_learns():
     qat = fxq.prepare_qat(model, torch.randn(4, 3, 8, 8))
     y = qat(torch.randn(4, 3, 8, 8))
     (y * torch.randn_like(y)).sum().backward()
-    step = float(qat.get_submodule("_2_fake_quant" if hasattr(qat, "_2_fake_quant") else "relu_fake_quant").scale)
-    assert (y - 0.25).abs().max() <= step
+    assert (y - 0.25).abs().max() <= 1e-6
     assert all(torch.isfinite(parameter.grad).all() for parameter in qat.parameters())
     assert qat.get_submodule("1").weight.grad.abs().min() > 0
 

@@ -23,6 +23,7 @@ from fxquant.errors import (
     UnknownNameError,
 )
 from fxquant.patterns.floats import EXPONENTIALS
+from tests.outputs import rounding_outputs
 
 NOISE = 1e-3
 """Noise power against signal power, 30 dB: what 8 bits give on two layers; a wrong order of elements gives about 1."""
@@ -193,7 +194,7 @@ class TestSignatures:
                 return self.fc(y.view(y.size(0), -1))
 
         model, x = View().eval(), torch.randn(64, 3, 8, 8)
-        prepared = fxq.calibrate(fxq.prepare(model, x[:2]), [x], progress=False)
+        prepared = fxq.calibrate(fxq.prepare(model, x[:2], rounding_outputs()), [x], progress=False)
         assert set(prepared.observers) == {"x", "conv", "fc", "x@-3", "view@-1"}
         int8 = fxq.convert(prepared)
         assert not any("dequantize" in node.name and "conv" in node.name for node in int8.graph.nodes)
@@ -224,7 +225,7 @@ class TestSignatures:
 class TestRefusals:
     def test_no_calibration_names_every_value(self, model, x):
         with pytest.raises(CalibrationError) as caught:
-            fxq.convert(fxq.prepare(model, x))
+            fxq.convert(fxq.prepare(model, x, rounding_outputs()))
         text = str(caught.value)
         assert text.startswith("4 values have no range: no calibration batch held a finite number for them")
         for line in ("x (conv input)", "relu (conv output, ", "fc (fc output)"):

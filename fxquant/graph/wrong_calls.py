@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,15 +63,34 @@ def refuse_tracing(gm: GraphModule, *, observes: bool) -> None:
 
 def warn_of_no_gradient(gm: GraphModule, args: tuple[Any, ...], result: Any) -> None:
     """Warn where a gradient was asked for, and ends at integers."""
-    if not torch.is_grad_enabled() or not any(isinstance(value, Tensor) and value.requires_grad for value in args):
+    asking = [value for value in args if isinstance(value, Tensor) and value.requires_grad]
+    if not torch.is_grad_enabled() or not asking:
         return
     tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-    if not any(tensor.requires_grad for tensor in tensors) and holds_integers(gm):
+    if holds_integers(gm) and not _leads_to(tensors, asking):
         warn(
             "an input asks for gradients, and none flow through integers",
             got="requires_grad=True",
             hint="convert(prepared, to='fake_quant') is differentiable; torch.no_grad() says that none are wanted",
         )
+
+
+def _leads_to(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    """Whether a gradient of a result reaches an input; of a float layer behind integers, it reaches only the weight."""
+    sources = {id(value) for value in inputs if value.grad_fn is None}
+    nodes = {value.grad_fn for value in inputs if value.grad_fn is not None}
+    if any(id(result) in sources for result in results):
+        return True
+    left = [result.grad_fn for result in results if result.grad_fn is not None]
+    seen = set(left)
+    while left:
+        node = left.pop()
+        if node in nodes or id(getattr(node, "variable", None)) in sources:
+            return True
+        following = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= following
+        left += following
+    return False
 
 
 def _inside(path: str, value: Any, known: Any) -> Iterator[tuple[str, Any, TensorInfo]]:

@@ -19,7 +19,7 @@ On MobileNetV2 with its ImageNet weights, over six calibration sets: 15.6 dB aga
 ``MSEObserver``, whose ends shrink alike, lies between: 15.4 and 28 dB."""
 
 default_output_observer = MinMaxObserver.with_args(dtype=torch.uint8)
-"""What the model returns: clipping the largest logits costs answers, whatever it saves in squared error."""
+"""For ``QConfig(output=...)``: clipping the largest logits costs answers, whatever it saves in squared error."""
 
 default_per_channel_weight_observer = PerChannelMinMaxObserver.with_args(
     ch_axis=0, dtype=torch.int8, qscheme="per_channel_symmetric"
@@ -58,7 +58,6 @@ default_dynamic_qconfig = QConfig(activation=default_dynamic_quant_observer, wei
 DEFAULT_QCONFIG = QConfig(
     activation=default_observer,
     weight=default_per_channel_weight_observer,
-    output=default_output_observer,
     correct_bias=True,
 )
 

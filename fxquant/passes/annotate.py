@@ -73,7 +73,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     apart = torn(matches)
     rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _computes_nothing(n)]
     matches = [found for found in matches if found.nodes[-1] not in apart]
-    boundaries = Boundaries(matches, ctx.backend)
+    boundaries = Boundaries(matches, ctx.backend, lambda found: _qconfig(found, decisions).output is not None)
     in_float = boundaries.left_in_float()
     rejections += [Rejection(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
     units: list[QuantUnit] = []

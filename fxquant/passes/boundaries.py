@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch.fx import Node
@@ -15,13 +15,14 @@ LONELY = "neither what makes its input nor what reads its output is quantized"
 UNREAD = "nothing reads its output"
 REAL = "not all of what reads it takes integers, and it has real numbers to give"
 GIVEN_OUT = "the model gives it out, and it has real numbers to give"
+RETURNED = "the model returns it as float, so nothing is gained by rounding it; QConfig(output=...) would"
 
 
 class Boundaries:
     """Which of the matches of a graph are worth to become units, and which of these give real numbers.
 
     What multiplies and accumulates is what integers are there for, and so are a user's handlers; what the model gives
-    out is quantized because the user asked for it. Other matches are light: they are kept where their integers reach
+    out is rounded only where the user asked for it. Other matches are light: they are kept where their integers reach
     one of these, through other light ones. What takes real numbers is kept where nothing but integers is read of it.
 
     A bounded function, sigmoid say, reads a value that no unit computes as it is: the grid of such a value ends where
@@ -30,11 +31,13 @@ class Boundaries:
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
         backend: Has the rules of these.
+        rounds_output: Whether the configuration of a match says how to observe what the model returns.
     """
 
-    def __init__(self, matches: Sequence[Match], backend: Backend) -> None:
+    def __init__(self, matches: Sequence[Match], backend: Backend, rounds_output: Callable[[Match], bool]) -> None:
         self._matches = matches
         self._backend = backend
+        self._rounds_output = rounds_output
         self._found = {node: found for found in matches for node in found.nodes}
         self._kept: set[Node] = set()  # roots
         computed = self._holding_computed_values()
@@ -66,7 +69,8 @@ class Boundaries:
         readers = _readers(found.nodes[-1])
         if not found.pattern.multiplies or rule is None or not rule.float_result or not readers:
             return False
-        return not any(reader.op == "output" or self._takes_integers(reader) for reader in readers)
+        rounded = self._rounds_output(found)
+        return not any(rounded if reader.op == "output" else self._takes_integers(reader) for reader in readers)
 
     def _holding_computed_values(self) -> set[Node]:
         """Roots of the matches behind which at least one operator computes, and does not only move, what they hold."""
@@ -99,9 +103,8 @@ class Boundaries:
         root = found.nodes[-1]
         if not found.inputs:  # the real result is there, and better
             return bool(_readers(root)) and all(self._takes_integers(reader) for reader in _readers(root))
-        return any(
-            root in computed if reader.op == "output" else self._takes_integers(reader) for reader in _readers(root)
-        )
+        given_out = root in computed and self._rounds_output(found)
+        return any(given_out if reader.op == "output" else self._takes_integers(reader) for reader in _readers(root))
 
     def _takes_integers(self, reader: Node) -> bool:
         found = self._found.get(reader)
@@ -126,7 +129,7 @@ class Boundaries:
         if has_real_numbers and any(self._takes_integers(reader) for reader in readers):
             return REAL
         if any(reader.op == "output" for reader in readers):
-            return GIVEN_OUT if has_real_numbers else LONELY
+            return GIVEN_OUT if has_real_numbers else LONELY if self._rounds_output(self._found[root]) else RETURNED
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
         return f"only float operators read it ({names})"
 

@@ -10,6 +10,7 @@ import fxquant as fxq
 from fxquant.analysis.keeping import addresses, keeping
 from fxquant.errors import UnknownNameError
 from fxquant.passes.configure import decide
+from tests.outputs import rounding_outputs
 
 
 class Net(nn.Module):
@@ -67,7 +68,7 @@ class Block(nn.Module):
 
 
 def test_what_was_pickled_knows_where_functions_are_called() -> None:
-    prepared = fxq.prepare(nn.Sequential(Block(), Block()).eval(), torch.randn(2, 4))
+    prepared = fxq.prepare(nn.Sequential(Block(), Block()).eval(), torch.randn(2, 4), rounding_outputs())
     again = pickle.loads(pickle.dumps(prepared))
     units = prepared.plan.units
     expected = addresses(prepared.graph_module, units, prepared.config)

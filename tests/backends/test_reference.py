@@ -10,6 +10,7 @@ from torch import nn
 import fxquant as fxq
 from fxquant.backends.reference import REFERENCE, no_operator
 from fxquant.errors import LoweringError
+from tests.outputs import rounding_outputs
 
 X = torch.randn(8, 12, generator=torch.Generator().manual_seed(0))
 
@@ -60,7 +61,9 @@ def test_groups_keep_large_weights_from_spoiling_a_row():
 
 def test_the_cpu_says_what_it_cannot_run():
     """With the same configuration, a wish that int8 cannot fulfil is a reason in the table, not a silent float."""
-    prepared = fxq.prepare(nn.Sequential(nn.Linear(12, 12), nn.Sigmoid()).eval(), X, qconfig(SCHEMES[1], 8))
+    prepared = fxq.prepare(
+        nn.Sequential(nn.Linear(12, 12), nn.Sigmoid()).eval(), X, rounding_outputs(qconfig(SCHEMES[1], 8))
+    )
     (row,) = prepared.coverage().float_rows
     assert row.reason == (
         "backend 'cpu': weights with one scale per group have no integer operator; backend='reference' simulates them"
@@ -83,7 +86,7 @@ def test_int8_is_refused():
 def test_patterns_that_no_backend_knows_are_simulated():
     mine = fxq.Pattern("sinc", root=fxq.op(torch.sinc)(fxq.tensor("x")))
     net = nn.Sequential(nn.Linear(12, 12), Sinc()).eval()
-    prepared = fxq.prepare(net, X, backend="reference", patterns=(*fxq.DEFAULT_PATTERNS, mine))
+    prepared = fxq.prepare(net, X, rounding_outputs(), backend="reference", patterns=(*fxq.DEFAULT_PATTERNS, mine))
     assert [unit.pattern for unit in prepared.plan.units] == ["linear", "sinc"]
     prepared.calibrate([X], progress=False)
     assert torch.equal(fxq.convert(prepared, to="reference")(X), fxq.convert(prepared, to="fake_quant")(X))

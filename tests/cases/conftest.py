@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import fxquant as fxq
+from tests.outputs import rounding_outputs
 
 
 def sqnr(expected: Tensor, got: Tensor) -> float:
@@ -43,7 +44,7 @@ def case() -> Callable[..., Case]:
     def run(model: nn.Module, *inputs: Tensor, qconfig: Any = None) -> Case:
         model = model.eval()
         with torch.no_grad():
-            prepared = fxq.prepare(model, inputs, qconfig).calibrate([inputs], progress=False)
+            prepared = fxq.prepare(model, inputs, qconfig or rounding_outputs()).calibrate([inputs], progress=False)
             int8 = fxq.convert(prepared)
             return Case(prepared, int8, model(*inputs), int8(*inputs))
 

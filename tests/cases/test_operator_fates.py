@@ -32,6 +32,7 @@ from fxquant.patterns.floats import (
     STAIRS,
     STEEP,
 )
+from tests.outputs import rounding_outputs
 
 CLOSE = 30.0
 """dB that 8 bits reach behind a layer of 8 bits, if an operator neither jumps nor nearly cancels; errors of structure
@@ -406,7 +407,7 @@ def planned(reader: Spelling, rank: int) -> fxq.Quantizer:
             nn.init.uniform_(module.running_var, 0.5, 2.0)
         elif isinstance(module, nn.PReLU) and module.weight.numel() > 1:
             nn.init.uniform_(module.weight, -0.5, 0.5)
-    return fxq.prepare(model, X[rank])
+    return fxq.prepare(model, X[rank], rounding_outputs())
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -10,7 +10,7 @@ from fxquant.graph.query import module_of
 from fxquant.nn import Dequantize, Quantize, QuantizedModule
 
 
-def test_one_quantize_one_dequantize_and_weights_packed_once():
+def test_one_quantize_no_dequantize_and_weights_packed_once():
     layers: list[nn.Module] = []
     for channels in (3, 16, 16):
         layers += [nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
@@ -19,9 +19,8 @@ def test_one_quantize_one_dequantize_and_weights_packed_once():
     int8 = fxq.convert(fxq.prepare(model, x).calibrate([x], progress=False))
     called = [module_of(node) for node in int8.graph.nodes if node.op == "call_module"]
     assert sum(isinstance(module, Quantize) for module in called) == 1
-    assert sum(isinstance(module, Dequantize) for module in called) == 1
+    assert not any(isinstance(module, Dequantize) for module in called)  # the last layer gives real numbers
     assert isinstance(called[0], Quantize)
-    assert isinstance(called[-1], Dequantize)
     expected = int8(x)
     packed = {name: m._derived for name, m in int8.named_modules() if isinstance(m, QuantizedModule)}
     assert all(value is not None for value in packed.values())

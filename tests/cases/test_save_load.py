@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from tests.outputs import rounding_outputs
 
 FORMS = ("int8", "fake_quant", "reference")
 THREADS = 8
@@ -37,7 +38,7 @@ def batches() -> list[Tensor]:
 
 
 def calibrated() -> fxq.Quantizer:
-    return fxq.prepare(Net().eval(), batches()[0]).calibrate(batches(), progress=False)
+    return fxq.prepare(Net().eval(), batches()[0], rounding_outputs()).calibrate(batches(), progress=False)
 
 
 def through_a_file(state: Any) -> Any:
@@ -50,7 +51,7 @@ def through_a_file(state: Any) -> Any:
 @pytest.mark.parametrize("seen", [False, True])
 def test_a_calibrated_state_goes_into_a_fresh_quantizer(seen):
     prepared, x = calibrated(), batches()[0]
-    fresh = fxq.prepare(Net().eval(), x)
+    fresh = fxq.prepare(Net().eval(), x, rounding_outputs())
     if seen:
         fresh.calibrate([x * 100], progress=False)
     fresh.load_state_dict(through_a_file(prepared.state_dict()))
@@ -65,7 +66,7 @@ def test_a_calibrated_state_goes_into_a_fresh_quantizer(seen):
 def test_a_converted_state_goes_into_a_shell(to):
     prepared, x = calibrated(), batches()[0]
     converted = fxq.convert(prepared, to=to)
-    shell = fxq.convert(fxq.prepare(Net().eval(), x), to=to, allow_uncalibrated=True)
+    shell = fxq.convert(fxq.prepare(Net().eval(), x, rounding_outputs()), to=to, allow_uncalibrated=True)
     assert {name: value.shape for name, value in shell.state_dict().items()} == {
         name: value.shape for name, value in converted.state_dict().items()
     }
@@ -148,7 +149,7 @@ def test_modes_make_no_difference(to):
 def test_preparing_in_inference_mode():
     x = batches()[0]
     with torch.inference_mode():
-        prepared = fxq.prepare(Net().eval(), x).calibrate([x], progress=False)
+        prepared = fxq.prepare(Net().eval(), x, rounding_outputs()).calibrate([x], progress=False)
         inside = fxq.convert(prepared)(x)
     assert torch.equal(fxq.convert(prepared)(x), inside)
 

@@ -106,7 +106,9 @@ def native_is_reference(case: Case) -> str:
             with use_isa(isa):
                 got = case.run(model, values)
             case.calls += 2 * (form == "int8")
-            if found := difference(expected, got):
+            # A float layer of the simulation may give its sums as they are, and torch sums by the order in memory.
+            share = ATTENTION_SHARE if form == "simulation" and name in NOT_DENSE else 0.0
+            if found := difference(expected, got, share):
                 return f"{form}, {name}, {isa}: {found}"
     return ""
 

@@ -6,17 +6,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import fxquant as fxq
 from fxquant.backends.base import BACKENDS, Backend
 from fxquant.backends.cpu import CPU
 from fxquant.nn.base import FloatResult
+from fxquant.noise import sqnr
 from fxquant.parity import measure_parity
-from fxquant.passes.boundaries import GIVEN_OUT, LONELY, REAL, UNREAD
+from fxquant.passes.boundaries import GIVEN_OUT, LONELY, REAL, RETURNED, UNREAD
 from fxquant.patterns.registry import unregister_pattern
+from tests.outputs import rounding_outputs
 
 FEATURES = 6
 COSTS = "only float operators read it ({})"
+UNROUNDED = 36.0
+"""dB of a layer of 8 bits whose result is not rounded, on its input and its weight: 38 to 45."""
 
 
 class Net(nn.Module):
@@ -35,7 +40,9 @@ class Net(nn.Module):
 
 def prepare(body, **options) -> fxq.Quantizer:
     torch.manual_seed(0)
-    return fxq.prepare(Net(body).eval(), torch.rand(4, FEATURES), strict=False, **options)
+    return fxq.prepare(
+        Net(body).eval(), torch.rand(4, FEATURES), **{"qconfig": rounding_outputs(), "strict": False, **options}
+    )
 
 
 def units(prepared: fxq.Quantizer) -> dict[str, bool]:
@@ -119,7 +126,7 @@ def test_strict_mode_does_not_complain():
     net.n = net.o = nn.Identity()
     fxq.prepare(net.eval(), torch.rand(4, FEATURES), strict=True)
     only_moved = fxq.prepare(Net(lambda m, x: (m.a(x), x.flatten(0))).eval(), torch.rand(4, FEATURES), strict=True)
-    assert reasons(only_moved) == {"flatten": LONELY}
+    assert reasons(only_moved) == {"flatten": RETURNED}
 
 
 def test_a_value_without_a_grid_is_not_observed():
@@ -200,7 +207,7 @@ class Rounding(Net):
 )
 def test_what_takes_real_numbers_rounds_them_if_only_integers_are_read(body, expected, excused):
     torch.manual_seed(0)
-    prepared = fxq.prepare(Rounding(body).eval(), torch.rand(4, FEATURES))
+    prepared = fxq.prepare(Rounding(body).eval(), torch.rand(4, FEATURES), rounding_outputs())
     assert units(prepared) == expected
     assert {node: reason for node, reason in reasons(prepared).items() if node in excused or not excused} == (
         excused or reasons(prepared)
@@ -208,3 +215,65 @@ def test_what_takes_real_numbers_rounds_them_if_only_integers_are_read(body, exp
     x = torch.randn(4, FEATURES)
     fxq.calibrate(prepared, [x], progress=False)
     assert measure_parity(fxq.convert(prepared), fxq.convert(prepared, to="fake_quant"), (x,)).breaches == ()
+
+
+RETURNED_ONLY = {
+    "a layer": (lambda m, x: m.a(x), {"a": False}, {}),
+    "an activated layer": (lambda m, x: m.a(x).relu(), {"relu": False}, {}),
+    "a join": (lambda m, x: torch.cat([m.a(x) * 300, m.b(x)], 1), {"a": False, "b": False}, {"cat", "mul"}),
+    "a join of joins, moved": (
+        lambda m, x: torch.stack([torch.cat([m.a(x), m.b(x)], 1), m.c(x).repeat(1, 2)], 1).flatten(1),
+        {"a": False, "b": False, "c": False},
+        {"cat", "stack", "repeat", "flatten"},
+    ),
+    "a sum": (lambda m, x: m.a(x) + m.b(x), {"a": False, "b": False}, {"add"}),
+    "a mean": (lambda m, x: m.a(x).mean(1), {"a": False}, {"mean"}),
+    "a function": (lambda m, x: m.a(x).sigmoid(), {"a": False}, {"sigmoid"}),
+    "a maximum": (lambda m, x: F.max_pool1d(m.a(x), 2), {"a": False}, {"max_pool1d"}),
+    "a resize": (
+        lambda m, x: F.interpolate(m.a(x).unsqueeze(1), scale_factor=2.0, mode="linear"),
+        {"a": False},
+        {"unsqueeze", "interpolate"},
+    ),
+    "in containers": (lambda m, x: {"y": (m.a(x), [m.b(x).relu()])}, {"a": False, "relu": False}, {}),
+    "read by a layer, too": (lambda m, x: (y := m.a(x), m.b(y)), {"a": True, "b": False}, {}),
+}  # fmt: skip
+"""Forward -> its units, whether each rounds its result, and what stays float since only the model returns it."""
+
+
+@pytest.mark.parametrize("name", RETURNED_ONLY)
+def test_what_the_model_returns_is_float_and_not_rounded(name):
+    body, expected, in_float = RETURNED_ONLY[name]
+    prepared, x = prepare(body, qconfig=None), torch.randn(64, FEATURES)
+    assert units(prepared) == expected
+    assert {*reasons(prepared)} == {*in_float}
+    fxq.calibrate(prepared, [x], progress=False)
+    int8 = fxq.convert(prepared, check=x)
+    assert not int8.parity.breaches
+    forms = (prepared, int8, *(fxq.convert(prepared, to=to) for to in ("fake_quant", "reference")))
+    with torch.no_grad():
+        results = [pytree.tree_leaves(form(x)) for form in forms]
+    for wanted, got, simulated, reference in zip(*results, strict=True):
+        assert sqnr(wanted, got) > UNROUNDED
+        torch.testing.assert_close(simulated, got, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+        torch.testing.assert_close(reference, got, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+def test_each_part_of_a_returned_join_is_as_fine_as_alone():
+    prepared, x = prepare(RETURNED_ONLY["a join"][0], qconfig=None), torch.randn(64, FEATURES)
+    boxes, scores = fxq.convert(fxq.calibrate(prepared, [x], progress=False))(x).split(FEATURES, 1)
+    wanted = prepared(x).split(FEATURES, 1)
+    assert sqnr(wanted[0], boxes) > UNROUNDED
+    assert sqnr(wanted[1], scores) > UNROUNDED
+
+
+def test_training_rounds_nothing_that_is_only_returned():
+    torch.manual_seed(0)
+    x = torch.randn(64, FEATURES)
+    net = Net(RETURNED_ONLY["a join"][0])
+    del net.c, net.n, net.o
+    qat = fxq.prepare_qat(net, x)
+    qat(x)
+    assert {ref.name for ref in qat.quant_plan.fake_quants if ref.kind == "activation"} == {"x"}
+    trained = qat.eval()(x).detach()
+    torch.testing.assert_close(fxq.convert(qat)(x), trained, rtol=0, atol=1e-5 * float(trained.abs().max()))

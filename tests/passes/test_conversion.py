@@ -12,6 +12,7 @@ from fxquant.passes.choose_layout import choose_layout
 from fxquant.passes.fold_conv_bn import fold
 from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.pipelines import PREPARE
+from tests.outputs import rounding_outputs
 
 FOLDED = 1e-5
 """Largest difference that folding a batch norm may make: float32 rounding of sums of a few products."""
@@ -31,7 +32,7 @@ class Net(nn.Module):
 def prepared() -> fxq.Quantizer:
     torch.manual_seed(0)
     x = torch.rand(2, 3, 4, 4)
-    return fxq.calibrate(fxq.prepare(Net().eval(), x), [x], progress=False)
+    return fxq.calibrate(fxq.prepare(Net().eval(), x, rounding_outputs()), [x], progress=False)
 
 
 def diffs(converted) -> dict[str, str]:

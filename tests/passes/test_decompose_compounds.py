@@ -11,6 +11,7 @@ import fxquant as fxq
 from fxquant.graph.compounds import MANY
 from fxquant.patterns import DEFAULT_PATTERNS, Pattern, op, tensor
 from fxquant.patterns.floats import COMPOUND
+from tests.outputs import rounding_outputs
 
 X = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
 
@@ -57,7 +58,7 @@ def reasons(prepared: fxq.Quantizer) -> dict[str, str]:
 
 def test_a_projection_is_a_layer_where_its_weight_stood():
     model = Gated().eval()
-    prepared = fxq.prepare(model, X)
+    prepared = fxq.prepare(model, X, rounding_outputs())
     assert units(prepared) == ["linear", "chunk", "getitem", "getitem", "sigmoid", "mul"]
     assert set(prepared.graph_module.state_dict()) == set(model.state_dict())
     torch.testing.assert_close(prepared(X), model(X))
@@ -65,7 +66,7 @@ def test_a_projection_is_a_layer_where_its_weight_stood():
 
 
 def test_a_product_has_the_name_and_the_line_of_the_einsum():
-    prepared = fxq.prepare(Products().eval(), X)
+    prepared = fxq.prepare(Products().eval(), X, rounding_outputs())
     assert units(prepared) == ["linear", "permute", "matmul"]
     assert [row.node for row in prepared.coverage() if row.operator == "matmul"] == ["einsum"]
     assert "test_decompose_compounds.py" in next(row.line for row in prepared.coverage() if row.node == "einsum")
@@ -89,13 +90,13 @@ def test_a_rule_for_the_operator_decides_for_its_parts():
 
 def test_what_a_users_pattern_names_stays_whole():
     mine = Pattern("mine", op(F.glu)(tensor("x")), lower={"cpu": lambda view: nn.GLU()})
-    prepared = fxq.prepare(Gated().eval(), X, patterns=(mine, *DEFAULT_PATTERNS))
+    prepared = fxq.prepare(Gated().eval(), X, rounding_outputs(), patterns=(mine, *DEFAULT_PATTERNS))
     assert units(prepared) == ["linear", "mine"]
 
 
 def test_where_no_part_would_be_quantized_it_stays_whole():
     patterns = tuple(p for p in DEFAULT_PATTERNS if torch.matmul not in p.root.all_targets)
-    prepared = fxq.prepare(Products().eval(), X, patterns=patterns)
+    prepared = fxq.prepare(Products().eval(), X, rounding_outputs(), patterns=patterns)
     assert units(prepared) == ["linear"]
     assert reasons(prepared) == {"einsum": COMPOUND}
 
@@ -110,7 +111,7 @@ def test_integers_and_constants_are_left_alone():
             counts = torch.einsum("ij,ij->i", (x > 0).long(), (x > 1).long())
             return F.linear(x, torch.einsum("ij,jk->ik", self.weight, self.weight)), counts
 
-    prepared = fxq.prepare(Net().eval(), X)
+    prepared = fxq.prepare(Net().eval(), X, rounding_outputs())
     assert units(prepared) == ["linear"]
     assert [node.target for node in prepared.graph.nodes].count(torch.einsum) == 1
     assert reasons(prepared) == {}
@@ -126,6 +127,6 @@ def test_an_einsum_that_changes_nothing_is_gone():
             return self.layer(torch.einsum("ij->ij", x))
 
     model = Net().eval()
-    prepared = fxq.prepare(model, X)
+    prepared = fxq.prepare(model, X, rounding_outputs())
     assert [node.name for node in prepared.graph.nodes] == ["x", "layer", "output"]
     assert torch.equal(prepared(X), model(X))

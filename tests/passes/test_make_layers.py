@@ -16,6 +16,7 @@ import fxquant as fxq
 from fxquant.errors import FxQuantWarning
 from fxquant.graph.query import module_of
 from fxquant.patterns import DEFAULT_PATTERNS, Pattern, op, tensor
+from tests.outputs import rounding_outputs
 
 X = torch.rand(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
 ROWS = torch.rand(3, 4, generator=torch.Generator().manual_seed(1))
@@ -126,7 +127,7 @@ def test_weights_computed_of_constants(name):
 
 
 def test_a_slope_made_in_forward():
-    made = prepared(Fn(lambda m, x: F.prelu(x, torch.tensor([0.3]))), ROWS - 0.5)
+    made = prepared(Fn(lambda m, x: F.prelu(x, torch.tensor([0.3]))), ROWS - 0.5, qconfig=rounding_outputs())
     assert layers(made) == {"_tensor_constant0": "PReLU"}
     assert "_tensor_constant0" not in vars(made)  # where it would hide the layer
 

@@ -12,6 +12,7 @@ from fxquant.errors import DuplicateNameError, SpecError
 from fxquant.observers import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
 from fxquant.patterns.floats import PLACES, STEEP
 from fxquant.spec import Observed, SharedWith, TensorRef
+from tests.outputs import rounding_outputs
 
 
 class Lambda(nn.Module):
@@ -29,7 +30,7 @@ class Lambda(nn.Module):
 
 def plan(model: nn.Module, x: Tensor | None = None, qconfig=None, **options):
     example = torch.rand(2, 3, 8, 8) if x is None else x
-    return fxq.prepare(model.eval(), example, qconfig, **options).plan
+    return fxq.prepare(model.eval(), example, qconfig or rounding_outputs(), **options).plan
 
 
 def conv(channels_in: int = 3, channels_out: int = 3) -> nn.Conv2d:

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 import fxquant as fxq
 from fxquant.parity import Parity, measure_parity
 from fxquant.plan import QuantPlan
+from tests.outputs import rounding_outputs
 
 IMAGE = torch.linspace(-1, 1, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)
 
@@ -35,7 +36,7 @@ def plan_of() -> Callable[..., QuantPlan]:
     """Plan a model: ``plan_of(lambda m, x: m.conv(x), conv=nn.Conv2d(4, 4, 1))``."""
 
     def plan(body, *, x: Tensor = IMAGE, **modules: nn.Module) -> QuantPlan:
-        return fxq.prepare(Body(body, modules).eval(), x).plan
+        return fxq.prepare(Body(body, modules).eval(), x, rounding_outputs()).plan
 
     return plan
 
@@ -90,7 +91,8 @@ def forms_of() -> Callable[..., Forms]:
                 if hasattr(layer, "running_var"):
                     _give_statistics(layer)
         with torch.no_grad():
-            prepared = fxq.prepare(Body(body, modules).eval(), x, qconfig).calibrate([x], progress=False)
+            config = qconfig if isinstance(qconfig, fxq.QConfigMapping) else rounding_outputs(qconfig)
+            prepared = fxq.prepare(Body(body, modules).eval(), x, config).calibrate([x], progress=False)
             int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
             found = Forms(prepared, int8, prepared(x), int8(x), simulated(x), measure_parity(int8, simulated, (x,)))
             assert found.parity.breaches == (), found.parity

@@ -97,12 +97,11 @@ def test_rows_are_put_on_a_grid_by_who_reads_them():
         "_0",
         "_0_quantize",
         "_1",
-        "_1_dequantize",
         "output",
     ]
     assert [(unit.pattern, "y" in unit.roles) for unit in prepared.plan.units] == [
         ("embedding", False),
-        ("linear", True),
+        ("linear", False),
     ]
 
 

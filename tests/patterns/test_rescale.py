@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.patterns.rescale import LARGEST
 from fxquant.spec import TensorRef
+from tests.outputs import rounding_outputs
 
 CLOSE = 30.0
 """dB that 8 bits reach behind one layer."""
@@ -61,7 +62,7 @@ def decibels(expected: Tensor, got: Tensor) -> float:
 def test_whatever_reads_it(body):
     torch.manual_seed(0)
     x, model = torch.randn(64, 6), Net(body).eval()
-    prepared = fxq.prepare(model, x).calibrate([x], progress=False)
+    prepared = fxq.prepare(model, x, rounding_outputs()).calibrate([x], progress=False)
     assert "rescale" in [unit.pattern for unit in prepared.plan.units]
     int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
     with torch.no_grad():
@@ -75,7 +76,7 @@ def test_whatever_reads_it(body):
 def test_a_value_and_its_multiple_in_one_concatenation_keep_the_values_grid():
     torch.manual_seed(0)
     x = torch.randn(64, 6)
-    prepared = fxq.prepare(Net(BODIES["concatenated"]).eval(), x).calibrate([x], progress=False)
+    prepared = fxq.prepare(Net(BODIES["concatenated"]).eval(), x, rounding_outputs()).calibrate([x], progress=False)
     grids = fxq.convert(prepared).quant_plan.qparams
     cat, first, times = (grids[TensorRef(name)] for name in ("cat", "first", "mul"))
     assert torch.equal(times.scale, first.scale * 3)

@@ -17,6 +17,7 @@ from fxquant.observers import FixedQParamsObserver
 from fxquant.patterns.pattern import Bounded
 from fxquant.patterns.unary import PRELU, UNARY
 from fxquant.spec import Fixed, Observed, TensorRef
+from tests.outputs import rounding_outputs
 
 CLOSE = 34
 """dB. A range of 255 steps that is filled evenly has 59 dB per rounding; steep parts of a function cost some of it."""
@@ -113,7 +114,7 @@ def test_a_fixed_grid_flows_through_what_keeps_it_and_is_requantized_for_what_do
 def test_the_configuration_may_name_another_fixed_grid():
     wider = FixedQParamsObserver.with_args(scale=1 / 128, zero_point=0, dtype=torch.uint8)
     rules = fxq.get_default_qconfig_mapping()
-    rules.set_object_type(torch.sigmoid, fxq.QConfig(activation=wider, weight=rules.global_qconfig.weight))
+    rules.set_object_type(torch.sigmoid, fxq.QConfig(wider, rules.global_qconfig.weight, output=wider))
     x = torch.rand(2, 4)
     prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()).eval(), x, rules).calibrate([x], progress=False)
     plan = fxq.convert(prepared).quant_plan
@@ -130,7 +131,9 @@ def test_calibration_and_int8_state_travel(forms_behind_conv):
             again = pickle.loads(pickle.dumps(table))
             q = torch.arange(256, dtype=torch.int32).to(torch.uint8)
             assert torch.equal(again(q), table(q))
-        shell = fxq.convert(fxq.prepare(copy.deepcopy(forms.prepared.graph_module), x), allow_uncalibrated=True)
+        shell = fxq.convert(
+            fxq.prepare(copy.deepcopy(forms.prepared.graph_module), x, rounding_outputs()), allow_uncalibrated=True
+        )
         shell.load_state_dict(forms.int8.state_dict())
         assert torch.equal(shell(x), forms.got)
     assert len(tables) == 3
@@ -189,7 +192,7 @@ class Called(nn.Module):
 
 
 def _forms(model):
-    prepared = fxq.prepare(model.eval(), NARROW).calibrate([NARROW], progress=False)
+    prepared = fxq.prepare(model.eval(), NARROW, rounding_outputs()).calibrate([NARROW], progress=False)
     int8 = fxq.convert(prepared, check=[FAR])
     assert not int8.parity.breaches
     simulated = [fxq.convert(prepared, to=form) for form in ("fake_quant", "reference")]

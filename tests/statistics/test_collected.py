@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from tests.outputs import rounding_outputs
 
 
 class Net(nn.Module):
@@ -19,7 +20,7 @@ class Net(nn.Module):
 
 
 def prepared() -> fxq.Quantizer:
-    return fxq.prepare(Net().eval(), torch.randn(2, 3, 8, 8))
+    return fxq.prepare(Net().eval(), torch.randn(2, 3, 8, 8), rounding_outputs())
 
 
 def test_values_of_layers_are_looked_at_along_their_channels():

@@ -8,11 +8,12 @@ from torch import nn
 import fxquant as fxq
 from fxquant.spec import TensorRef
 from fxquant.statistics.places import Place, places_of, shortened
+from tests.outputs import rounding_outputs
 
 
 def test_a_value_is_named_by_what_makes_and_reads_it():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 2)).eval()
-    prepared = fxq.prepare(model, torch.randn(2, 4))
+    prepared = fxq.prepare(model, torch.randn(2, 4), rounding_outputs())
     refs = [TensorRef("input_1"), TensorRef("_1"), TensorRef("_3")]
     found = places_of(refs, prepared.graph_module, prepared.plan)
     assert [str(place) for place in found.values()] == ["input_1 (0 input)", "_1 (0 output, 2 input)", "_3 (3 output)"]

@@ -12,6 +12,7 @@ import fxquant as fxq
 from fxquant.errors import CalibrationError, FxQuantWarning
 from fxquant.statistics.problems import ADVICE, Problem, _moving, by_severity
 from fxquant.statistics.range_history import TOLERANCE
+from tests.outputs import rounding_outputs
 
 
 class Net(nn.Module):
@@ -209,7 +210,7 @@ def test_a_few_dead_channels_come_after_ranges_that_move():
 
 
 def test_values_that_never_or_lately_come_are_no_failure(model):
-    prepared = fxq.prepare(model, images(1)[0])
+    prepared = fxq.prepare(model, images(1)[0], rounding_outputs())
     with pytest.raises(CalibrationError, match="11 batches of zero samples"):
         fxq.calibrate(prepared, [torch.zeros(0, 3, 12, 12)] * 11, progress=False)
     assert {problem.kind for problem in prepared.calibration_report().problems} == {"unseen"}

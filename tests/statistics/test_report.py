@@ -11,6 +11,7 @@ from torch import nn
 import fxquant as fxq
 from fxquant.errors import UnknownNameError
 from fxquant.statistics.report import LEGEND, WIDTH
+from tests.outputs import rounding_outputs
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def prepared() -> fxq.Quantizer:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)).eval()
     data = [torch.rand(4, 3, 8, 8) for _ in range(8)]
     data[2][0, 0, 0, 0] = torch.nan
-    made = fxq.prepare(model, data[0])
+    made = fxq.prepare(model, data[0], rounding_outputs())
     with pytest.warns(fxq.FxQuantWarning):
         fxq.calibrate(made, data, progress=False)
     return made
@@ -57,7 +58,7 @@ def test_rows_say_what_the_observers_say(prepared):
 
 
 def test_before_calibration_everything_is_unseen():
-    report = fxq.prepare(nn.Linear(4, 4).eval(), torch.randn(2, 4)).calibration_report()
+    report = fxq.prepare(nn.Linear(4, 4).eval(), torch.randn(2, 4), rounding_outputs()).calibration_report()
     assert [(row.problem.kind, row.grid, row.settled_after) for row in report] == [("unseen", None, 0)] * 2
     assert "nothing" in str(report)
 
@@ -73,7 +74,7 @@ def test_a_state_dict_and_pickle_keep_the_report(prepared, tmp_path):
     expected = str(prepared.calibration_report())
     torch.save(prepared, tmp_path / "prepared.pt")
     assert str(torch.load(tmp_path / "prepared.pt", weights_only=False).calibration_report()) == expected
-    fresh = fxq.prepare(prepared.graph_module, torch.rand(4, 3, 8, 8))
+    fresh = fxq.prepare(prepared.graph_module, torch.rand(4, 3, 8, 8), rounding_outputs())
     fresh.load_state_dict(prepared.state_dict())
     assert len(fresh.calibration_report()) == 3
 
@@ -81,7 +82,7 @@ def test_a_state_dict_and_pickle_keep_the_report(prepared, tmp_path):
 def test_a_state_from_before_there_was_a_report_can_be_loaded(prepared):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)).eval()
-    fresh = fxq.prepare(model, torch.rand(4, 3, 8, 8))
+    fresh = fxq.prepare(model, torch.rand(4, 3, 8, 8), rounding_outputs())
     old = {name: value for name, value in prepared.state_dict().items() if not name.startswith("calibration_stat")}
     assert len(old) < len(prepared.state_dict())
     fresh.load_state_dict(old)
@@ -97,7 +98,7 @@ def test_values_below_the_smallest_scale_are_named_first_and_warned_of():
         observer = fxq.MinMaxObserver.with_args(**options)
         weight = fxq.PerChannelMinMaxObserver.with_args(dtype=torch.int8, qscheme=torch.per_channel_symmetric)
         qconfig = fxq.QConfig(activation=observer, weight=weight)
-        prepared = fxq.calibrate(fxq.prepare(model, data, qconfig), [data], progress=False)
+        prepared = fxq.calibrate(fxq.prepare(model, data, rounding_outputs(qconfig)), [data], progress=False)
         return prepared.calibration_report()
 
     with pytest.warns(fxq.FxQuantWarning, match=r"few steps of the grid\n  got:      input_1 \(0 input\)") as caught:
@@ -115,7 +116,7 @@ def test_long_names_keep_their_end():
     block = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)))
     model = nn.Sequential()
     model.add_module("a_name_that_is_far_too_long_for_a_column", block)
-    prepared = fxq.prepare(model.eval(), torch.rand(2, 4))
+    prepared = fxq.prepare(model.eval(), torch.rand(2, 4), rounding_outputs())
     fxq.calibrate(prepared, [torch.rand(64, 4) for _ in range(2)], progress=False)
     names = [line.split("  ")[0] for line in str(prepared.calibration_report()).splitlines()[2:5]]
     assert {name[0] for name in names} == {"…"}
