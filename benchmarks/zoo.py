@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,26 @@ TIMEOUT = 1800
 
 def main() -> None:
     options = arguments()
-    settings = {"images": options.images, "rounds": options.rounds, "threads": options.threads}
-    path = Path(options.json)
-    rows = {} if options.fresh else finished(path, settings)
-    todo = [name for name in options.models if name not in rows]
-    about = machine()
-    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
     passed_on = ["--rounds", str(options.rounds), "--threads", str(options.threads)]
     passed_on += ["--images", str(options.images)] if options.images else []
-    for name in tqdm(todo, unit="network", disable=None):
-        rows[name] = measured(ROW, name, passed_on)
+    settings = {"images": options.images, "rounds": options.rounds, "threads": options.threads}
+    run(options, settings, lambda name: measured(ROW, name, passed_on), table_row, missed)
+
+
+def run(
+    options: argparse.Namespace,
+    settings: dict[str, Any],
+    measure: Callable[[str], dict[str, Any]],
+    table_row: Callable[[dict[str, Any]], dict[str, Any]],
+    missed: Callable[[dict[str, Any]], list[str]],
+) -> None:
+    """Measure what the JSON file does not hold yet, print the table and who misses a target; exit 1 if one failed."""
+    path = Path(options.json)
+    rows = {} if options.fresh else finished(path, settings)
+    about = machine()
+    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
+    for name in tqdm([name for name in options.models if name not in rows], unit="network", disable=None):
+        rows[name] = measure(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"machine": about, "settings": settings, "rows": rows}, indent=1) + "\n")
     shown = [rows[name] for name in options.models]

@@ -11,17 +11,13 @@ again.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-from tqdm import tqdm
-from zoo import finished, measured
+from zoo import measured, run
 from zoo_others_models import entries
 
-from fxquant.demo.measure import machine
 from fxquant.errors import InputError
 from fxquant.registry import did_you_mean
 
@@ -37,24 +33,9 @@ ATTENTION = 120
 
 def main() -> None:
     options = arguments()
-    settings = {"images": options.images, "threads": options.threads}
-    path = Path(options.json)
-    rows = {} if options.fresh else finished(path, settings)
-    about = machine()
-    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
     passed_on = ["--images", str(options.images), "--threads", str(options.threads), "--allowed", str(ALLOWED)]
-    for name in tqdm([name for name in options.models if name not in rows], unit="network", disable=None):
-        rows[name] = measured(ROW, name, passed_on)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"machine": about, "settings": settings, "rows": rows}, indent=1) + "\n")
-    shown = [rows[name] for name in options.models]
-    print(tabulate([table_row(row) for row in shown], headers="keys", floatfmt=".1f", missingval="-"))
-    misses = {row["model"]: said for row in shown if (said := missed(row))}
-    print(f"\n{len(shown) - len(misses)} of {len(shown)} networks meet every target.")
-    for name, said in misses.items():
-        print(f"{name}: {'; '.join(said)}")
-    if any("failed" in row for row in shown):
-        sys.exit(1)
+    settings = {"images": options.images, "threads": options.threads}
+    run(options, settings, lambda name: measured(ROW, name, passed_on), table_row, missed)
 
 
 def table_row(row: dict[str, Any]) -> dict[str, Any]:
