@@ -102,7 +102,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/splits.py",
     ),
     # Which grid a value has that is joined, before its range is known and after.
-    "passes/test_joins.py": ("passes/merge_join_grids.py", "passes/propagate_grids.py"),
+    "passes/test_joins.py": ("passes/share_join_qparams.py", "passes/propagate_grids.py"),
     # What conversion does to a graph is read as one text, pass by pass, in the order of the pipelines.
     "passes/test_conversion.py": (
         "passes/choose_layout.py",

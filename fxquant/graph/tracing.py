@@ -20,7 +20,7 @@ from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
 from fxquant.graph.shapes import record_values
-from fxquant.graph.taken import check_taken
+from fxquant.graph.traced_models import check_taken
 from fxquant.graph.tracer import LeafModules, QuantTracer
 from fxquant.graph.untraceable import Untraceable, trace_what_can_be
 from fxquant.registry import did_you_mean

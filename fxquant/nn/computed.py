@@ -28,7 +28,7 @@ class WithTensors:
         return getattr(self.layer, name)
 
 
-class GivenTensors(nn.Module):
+class WithComputedTensors(nn.Module):
     """Runs a layer of torch on the tensors that it is given by name, in place of those that the layer holds.
 
     Args:
@@ -49,7 +49,7 @@ class GivenTensors(nn.Module):
         return kind.forward(WithTensors(self.layer, tensors), input, *args)
 
 
-class SettledTensor(TensorComputation):
+class InPlaceTensor(TensorComputation):
     """Makes a tensor and changes it in place, as the nodes of a graph do.
 
     Args:
@@ -71,14 +71,14 @@ def without_tensors(layer: nn.Module, names: Iterable[str]) -> None:
 
 
 def with_values(given: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
-    """The layer that a ``GivenTensors`` runs, or a copy of one that is given tensors itself, which holds these.
+    """The layer that a ``WithComputedTensors`` runs, or a copy of one that is given tensors itself, which holds these.
 
     A parameter is held itself; anything else that stands for one becomes a frozen one.
     """
-    layer = given.layer if isinstance(given, GivenTensors) else given
+    layer = given.layer if isinstance(given, WithComputedTensors) else given
     held: Any = copy.copy(layer)
     held._parameters, held._buffers = dict(layer._parameters), dict(layer._buffers)
-    if isinstance(given, GivenTensors):
+    if isinstance(given, WithComputedTensors):
         values = {**given.fixed, **values}
     for name, value in values.items():
         if name in held._buffers:

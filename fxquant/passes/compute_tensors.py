@@ -7,7 +7,7 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.computed import ComputedLayer, ComputedValue, PutBack
 from fxquant.graph.edit import vacate
 from fxquant.graph.query import MADE_OF
-from fxquant.nn.computed import HOME, GivenTensors, without_tensors
+from fxquant.nn.computed import HOME, WithComputedTensors, without_tensors
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.passes.base import PassContext, graph_pass
 
@@ -37,10 +37,10 @@ def compute_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
 def _give(gm: GraphModule, call: Node, tensors: dict[str, Node], home: str) -> None:
     path = str(call.target)
     layer = gm.get_submodule(path)
-    if not isinstance(layer, (FakeQuantizedWeight, GivenTensors)):
-        layer = GivenTensors(layer, tensors).train(layer.training)
+    if not isinstance(layer, (FakeQuantizedWeight, WithComputedTensors)):
+        layer = WithComputedTensors(layer, tensors).train(layer.training)
         gm.set_submodule(path, layer)
-    plain = layer.layer if isinstance(layer, GivenTensors) else layer
+    plain = layer.layer if isinstance(layer, WithComputedTensors) else layer
     without_tensors(plain, tensors)
     setattr(plain, HOME, home)
     call.kwargs = {**call.kwargs, **tensors}

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.constants import Constants
 from fxquant.graph.edit import erase_unread, vacate
 from fxquant.graph.query import module_of
-from fxquant.nn.computed import HOME, GivenTensors, SettledTensor, with_values
+from fxquant.nn.computed import HOME, InPlaceTensor, WithComputedTensors, with_values
 from fxquant.passes.base import PassContext, graph_pass
 
 
@@ -21,7 +21,7 @@ def fold_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
     read = _attributes(gm)
     layers = _given(gm)
     values = {path: constants.value(calls[0].kwargs) for path, calls in layers.items()}
-    settled = {node: constants.value(node) for node in gm.graph.nodes if isinstance(module_of(node), SettledTensor)}
+    settled = {node: constants.value(node) for node in gm.graph.nodes if isinstance(module_of(node), InPlaceTensor)}
     gone: list[Node] = []
     for calls in layers.values():
         gone += [source for call in calls for source in call.all_input_nodes if source in call.kwargs.values()]
@@ -47,7 +47,7 @@ def _given(gm: GraphModule) -> dict[str, list[Node]]:
     layers: dict[str, list[Node]] = {}
     for node in gm.graph.nodes:
         module = module_of(node)
-        if isinstance(module, GivenTensors) or HOME in getattr(module, "__dict__", {}):
+        if isinstance(module, WithComputedTensors) or HOME in getattr(module, "__dict__", {}):
             layers.setdefault(str(node.target), []).append(node)
     return layers
 

@@ -19,13 +19,13 @@ from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
 from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.make_layers import make_layers
-from fxquant.passes.merge_join_grids import merge_join_grids
 from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
 from fxquant.passes.propagate_grids import propagate_grids
 from fxquant.passes.settle_constants import settle_constants
 from fxquant.passes.settle_sizes import settle_sizes
+from fxquant.passes.share_join_qparams import share_join_qparams
 from fxquant.passes.take_fake_quant_out import take_fake_quant_out
 from fxquant.passes.take_integers import take_integers
 
@@ -48,7 +48,7 @@ FOLD: Pipeline = (
     fold_conv_bn,
     observe_weights,  # a weight's range is that of the folded weight
     correct_bias,  # before the weight is replaced by what it is rounded to
-    merge_join_grids,  # before values are rounded
+    share_join_qparams,  # before values are rounded
 )
 
 TO_FAKE_QUANT: Pipeline = (*FOLD, insert_fake_quant, eliminate_dead_code)

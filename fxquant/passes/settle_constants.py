@@ -15,7 +15,7 @@ from fxquant.graph.constants import Constants, NotConstantError
 from fxquant.graph.edit import erase_unread, positions, replace_node
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.query import MADE_OF, is_shape_query
-from fxquant.nn.computed import SettledTensor
+from fxquant.nn.computed import InPlaceTensor
 from fxquant.passes.base import PassContext, graph_pass
 
 
@@ -90,7 +90,7 @@ def _program(made: Node, aliases: Iterable[Node], changes: list[Node], aside: As
     sources = tuple(aside.copy(source) for source in read)
     if not any(map(attributes_read, sources)):
         return None
-    return ComputedValue(SettledTensor(NamedGraphModule(nn.Module(), graph)), sources)
+    return ComputedValue(InPlaceTensor(NamedGraphModule(nn.Module(), graph)), sources)
 
 
 def _replace(gm: GraphModule, made: Node, changes: list[Node], value: Tensor, made_of: ComputedValue | None) -> None:

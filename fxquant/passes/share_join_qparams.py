@@ -26,7 +26,7 @@ dense block, is rounded once in place of once more in each of them."""
 
 
 @graph_pass(keeps_values=True)
-def merge_join_grids(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def share_join_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Where nothing is lost by it, what is joined lies on the grid of the join, which then only copies.
 
     The graph stays as it is. After training, so does the plan: it was trained on.

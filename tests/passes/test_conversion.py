@@ -53,7 +53,7 @@ FORMS = {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
         "correct_bias": "",
-        "merge_join_grids": "",
+        "share_join_qparams": "",
         "insert_fake_quant": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
@@ -75,7 +75,7 @@ FORMS = {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
         "correct_bias": "",
-        "merge_join_grids": "",
+        "share_join_qparams": "",
         "take_integers": "",
         "insert_quantize_dequantize": """\
 - bn = Conv2d[conv](x)
@@ -102,7 +102,7 @@ FORMS = {
         "fold_conv_bn": FOLD,
         "observe_weights": "",
         "correct_bias": "",
-        "merge_join_grids": "",
+        "share_join_qparams": "",
         "take_integers": "",
         "lower_units": """\
 - bn = Conv2d[conv](x)
