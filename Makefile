@@ -22,7 +22,7 @@ demo: $(READY) ## quantize MobileNetV2 with its real weights on real photographs
 
 test: lint ## lint, then all tests
 	@echo "== pytest, one process per core"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
 
 test-all: ## every test whole: make test, then fuzz for an hour, sanitize, large and zoo (many hours, 16 GB of memory)
 	@$(MAKE) test
