@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor, distributed, nn
 
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
+from fxquant.kernels.raw_bytes import raw_bytes
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.quantizer import Quantizer
@@ -98,8 +98,7 @@ def _check_same(modules: Mapping[str, Any], group: Any, size: int) -> None:
 
 
 def _digest(value: Tensor) -> bytes:
-    values = value.detach().cpu().contiguous().flatten()
-    return hashlib.sha256(bytes(values.view(torch.uint8).numpy().data)).digest()
+    return hashlib.sha256(bytes(raw_bytes(value.cpu()).numpy().data)).digest()
 
 
 def _take(module: Any, states: list[Mapping[str, Tensor]]) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError
+from fxquant.kernels.raw_bytes import raw_bytes
 
 IDENTITY = "identity.json"
 
@@ -129,7 +130,7 @@ def digest(values: Iterable[Any]) -> str:
     for leaf in pytree.tree_leaves(list(values)):
         if isinstance(leaf, Tensor):
             found.update(f"{tuple(leaf.shape)} {leaf.dtype}".encode())
-            found.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            found.update(raw_bytes(leaf.cpu()).numpy().data)
         else:
             found.update(repr(leaf).encode())
     return found.hexdigest()[:16]

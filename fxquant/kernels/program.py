@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fxquant.errors import KernelError
 from fxquant.kernels.library import native_library
+from fxquant.kernels.raw_bytes import raw_bytes
 
 INPUT, OUTPUT, TEMPORARY, CONSTANT = range(4)
 """What memory is to a program: the roles of ``csrc/cpu/recorder.h``."""
@@ -149,11 +150,7 @@ class Program:
 def _same_bits(found: Tensor, wanted: Tensor) -> bool:
     if (found.dtype, found.shape, found.stride()) != (wanted.dtype, wanted.shape, wanted.stride()):
         return False
-    return torch.equal(_bytes_of(found), _bytes_of(wanted))
-
-
-def _bytes_of(x: Tensor) -> Tensor:
-    return x.detach().contiguous().flatten().view(torch.uint8)
+    return torch.equal(raw_bytes(found), raw_bytes(wanted))
 
 
 def give_memory_back() -> None:

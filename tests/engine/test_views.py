@@ -164,6 +164,24 @@ def test_parts_of_images(model):
     assert in_python(engine) == set()
 
 
+class Score(nn.Module):
+    """Returns one column of the logits: of one row, a single element with the stride of a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.last(F.relu(self.first(x)))[:, 1]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_score_of_a_row(rows):
+    torch.manual_seed(0)
+    engine = check_calls(Score(), [lambda: torch.randn(rows, 16)])
+    assert in_python(engine) == set()
+
+
 VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "slice": lambda x: x[:, 1:],
     "step": lambda x: x[..., ::2],
