@@ -12,11 +12,15 @@ from tabulate import tabulate
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import user_line
-from fxquant.graph.macs import multiply_accumulates
-from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name
-from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.graph.macs import multiply_accumulates, uncounted
+from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name, reason_of
+from fxquant.plan import QuantPlan, QuantUnit, Rejection
 
 _FATES = ("int8", "weight", "float")
+_NAMED = 3
+"""Of what the total leaves out, so many are named."""
+
+NO_REAL_NUMBERS = "its result holds no real numbers, which alone are quantized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class CoverageRow:
     fate: Literal["int8", "weight", "float"]
     """``weight``: only its weight is stored in integers; nothing is multiplied in them."""
     macs: int
-    """Multiply-accumulates on the example inputs."""
+    """Multiply-accumulates on the example inputs; of what is kept whole and in float, all that ran inside."""
     reason: str = ""
     """Why it stays float."""
     excused: bool = False
@@ -41,6 +45,8 @@ class CoverageRow:
     """``path:line`` of the user's code."""
     gives: Literal["int8", "float"] = "int8"
     """Of a unit: whether its result is integers, or real numbers straight from the sums of its products."""
+    uncounted: str = ""
+    """What ran in it whose multiply-accumulates nobody knows, and ``macs`` does not hold; empty if they are all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,10 @@ class Coverage:
 
     @property
     def int8_macs(self) -> float:
-        """Share of the multiply-accumulates that becomes int8, 0 to 1; 1 for a model that has none."""
+        """Share of the multiply-accumulates that becomes int8, 0 to 1; 1 for a model that has none.
+
+        Of those that were counted: see ``uncounted_rows``.
+        """
         total = sum(row.macs for row in self.rows)
         return sum(row.macs for row in self.rows if row.fate == "int8") / total if total else 1.0
 
@@ -68,6 +77,11 @@ class Coverage:
     def float_rows(self) -> tuple[CoverageRow, ...]:
         """What stays float."""
         return tuple(row for row in self.rows if row.fate == "float")
+
+    @property
+    def uncounted_rows(self) -> tuple[CoverageRow, ...]:
+        """What runs code whose multiply-accumulates nobody knows: the total leaves them out."""
+        return tuple(row for row in self.rows if row.uncounted)
 
     def __str__(self) -> str:
         return self._as_text("simple") + f"\n{self._in_words()}"
@@ -82,7 +96,7 @@ class Coverage:
             becomes = "int8 → float" if (row.fate, row.gives) == ("int8", "float") else row.fate
             alike[becomes, row.operator, row.reason].append(row)
         table = [
-            (operator, len(rows), f"{100 * sum(row.macs for row in rows) / total:.1f} %", becomes, _where(rows, reason))
+            (operator, len(rows), _share(rows, total), becomes, _where(rows, reason))
             for (becomes, operator, reason), rows in alike.items()
         ]
         head = ("unit", "count", "MACs", "becomes", "where, and why not")
@@ -96,11 +110,21 @@ class Coverage:
         return (
             f"{done} units become int8, {weights}{len(self.float_rows)} operators stay float;"
             f" {100 * self.int8_macs:.2f} % of {total / 1e6:,.1f} M multiply-accumulates become int8."
+            f"{self.left_out()}"
         )
+
+    def left_out(self) -> str:
+        """A sentence about what the total leaves out; empty if that is nothing."""
+        rows = self.uncounted_rows
+        if not rows:
+            return ""
+        shown = ", ".join(f"{row.module or row.node} ({row.uncounted})" for row in rows[:_NAMED])
+        more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+        return f" Those of {shown}{more} could not be counted, and are left out."
 
 
 def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
-    """The fate of every unit and of every rejected operator, in the order of the graph."""
+    """The fate of every unit and of every rejected operator, in the order of the graph, and of others that multiply."""
     nodes = nodes_by_name(gm)
     order = {name: index for index, name in enumerate(nodes)}
     rows = []
@@ -111,7 +135,10 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         gives: Literal["int8", "float"] = "int8" if "y" in unit.roles else "float"
         fate = _fate(unit)
         rows.append(CoverageRow(unit.root, path, unit.pattern, fate, macs, line=user_line(members[0]), gives=gives))
-    for rejection in plan.rejections:
+    others = [
+        Rejection(name, "", reason_of(nodes[name]) or NO_REAL_NUMBERS, excused=True) for name in _multiplying(gm, plan)
+    ]
+    for rejection in (*plan.rejections, *others):
         node = nodes[rejection.node]
         rows.append(
             CoverageRow(
@@ -123,9 +150,22 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
                 rejection.reason,
                 rejection.excused,
                 user_line(node),
+                uncounted=uncounted(node),
             )
         )
     return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])))
+
+
+def _multiplying(gm: GraphModule, plan: QuantPlan) -> list[str]:
+    """Nodes that are in no unit, and were not rejected, and multiply all the same."""
+    told = {*plan.unit_of(), *(rejection.node for rejection in plan.rejections)}
+    others = (node for node in gm.graph.nodes if node.name not in told)
+    return [node.name for node in others if multiply_accumulates(node) or uncounted(node)]
+
+
+def _share(rows: list[CoverageRow], total: int) -> str:
+    macs, unknown = sum(row.macs for row in rows), any(row.uncounted for row in rows)
+    return "?" if unknown and not macs else f"{'≥ ' if unknown else ''}{100 * macs / total:.1f} %"
 
 
 def _path(node: Node) -> str:

@@ -31,7 +31,10 @@ WEIGHT_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class UnitNoise:
-    """Signal to noise of one unit's result, in dB, against what the float model has there; inf without any noise."""
+    """Signal to noise of one unit's result, in dB, against what the float model has there.
+
+    inf without any noise; NaN where both results are 0 throughout, of which nothing can be said.
+    """
 
     isolated: float
     """The int8 unit on the float model's own values, rounded to the unit's grids."""
@@ -43,18 +46,30 @@ class UnitNoise:
     @property
     def part(self) -> Literal["weight", "activation", ""]:
         """What makes most of the noise that the unit makes alone: its weight, or its inputs and its result."""
-        if self.isolated == math.inf:
+        if self.isolated == math.inf or math.isnan(self.isolated):
             return ""
         return "weight" if 10 ** ((self.isolated - self.weight) / 10) >= WEIGHT_SHARE else "activation"
 
 
 def sqnr(reference: Tensor, other: Tensor) -> float:
-    """Signal to quantization noise of ``other``, in dB: 10·log10(Σ reference² / Σ (reference - other)²)."""
+    """Signal to quantization noise of ``other``, in dB: 10·log10(Σ reference² / Σ (reference - other)²).
+
+    inf where both are equal; NaN where both are 0, or empty: there is no signal.
+    """
     exact = reference.double()
-    signal, noise = exact.square().sum().item(), (exact - other.double()).square().sum().item()
+    return decibels(exact.square().sum().item(), (exact - other.double()).square().sum().item())
+
+
+def decibels(signal: float, noise: float) -> float:
+    """``10·log10(signal / noise)`` of two powers; inf without noise, -inf without signal, NaN without both."""
     if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+        return math.inf if signal > 0 else math.nan
+    return 10 * math.log10(signal / noise) if signal > 0 and noise < math.inf else -math.inf
+
+
+def in_words(value: float) -> str:
+    """Decibels as a table shows them; of no signal, a dash."""
+    return "–" if math.isnan(value) else f"{value:.1f}"
 
 
 class FloatRun(BoundInterpreter):

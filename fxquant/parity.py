@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import html
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,14 +17,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError
+from fxquant.errors import InputError, listing, warn
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.base import QuantizedModule
-from fxquant.noise import ROUNDINGS, UnitNoise, evaluate, float_values, integers, real, unit_noise
+from fxquant.noise import ROUNDINGS, UnitNoise, evaluate, float_values, in_words, integers, real, sqnr, unit_noise
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import QParams, TensorRef
 
@@ -40,6 +41,10 @@ its precision of 6e-8."""
 COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
 HEAD = ("unit", "pattern", "gives", *COMPARED, "alone dB", "by", "here dB", "breach")
 ALIGNMENT = ("left", "left", "left", *("right",) * len(COMPARED), "right", "left", "right", "left")
+_SHOWN = 4
+"""Of what the model returns, so many tensors are named."""
+LEAST_OUTPUT = 10.0
+"""dB: below, noise in what a model returns has more than a tenth of the power of what it should be."""
 LEGEND = (
     "dB against the float model: a unit alone (* the worst), what makes most of that noise, and the model up to there."
 )
@@ -80,10 +85,32 @@ class ParityRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputNoise:
+    """One tensor of real numbers that the model returns."""
+
+    name: str
+    """Where it is in what is returned: ``output``, ``output[0]``, ``output['scores']``."""
+    sqnr: float
+    """Signal to noise of the int8 model against the float model, in dB; NaN where both give zeros alone."""
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it is below ``LEAST_OUTPUT``."""
+        return self.sqnr < LEAST_OUTPUT
+
+    def __str__(self) -> str:
+        if math.isnan(self.sqnr):
+            return f"{self.name} is 0 throughout on this batch, of which nothing can be said"
+        return f"{self.name} has {in_words(self.sqnr)} dB"
+
+
+@dataclass(frozen=True, slots=True)
 class Parity:
     """The contract between simulation and int8, measured. Print it, or read ``rows``."""
 
     rows: tuple[ParityRow, ...]
+    outputs: tuple[OutputNoise, ...] = ()
+    """The noise of what the model returns, whatever units it comes from."""
 
     def __iter__(self) -> Iterator[ParityRow]:
         return iter(self.rows)
@@ -95,7 +122,13 @@ class Parity:
 
     def worst(self, count: int = 3) -> tuple[ParityRow, ...]:
         """The units that make the most noise alone, the worst first."""
-        return tuple(sorted(self.rows, key=lambda row: row.noise.isolated)[:count])
+        heard = [row for row in self.rows if not math.isnan(row.noise.isolated)]
+        return tuple(sorted(heard, key=lambda row: row.noise.isolated)[:count])
+
+    @property
+    def noisy_outputs(self) -> tuple[OutputNoise, ...]:
+        """What the model returns with less than ``LEAST_OUTPUT`` dB."""
+        return tuple(each for each in self.outputs if each.is_noisy)
 
     def __str__(self) -> str:
         return f"{self._as_text('simple')}\n{LEGEND}\n{self._in_words()}"
@@ -104,7 +137,9 @@ class Parity:
         return self._as_text("html") + f"<p>{html.escape(LEGEND)}<br>{self._in_words()}</p>"
 
     def _in_words(self) -> str:
-        return f"{len(self.rows)} units measured, {len(self.breaches)} break the contract."
+        outputs = "".join(f"; {each}" for each in self.outputs[:_SHOWN])
+        more = f"; and {len(self.outputs) - _SHOWN} more" if len(self.outputs) > _SHOWN else ""
+        return f"{len(self.rows)} units measured, {len(self.breaches)} break the contract{outputs}{more}."
 
     def _as_text(self, form: str) -> str:
         worst = self.worst()
@@ -118,9 +153,9 @@ class Parity:
                 f"{100 * row.simulation_equal:.4f}",
                 row.simulation_steps,
                 row.simulation_far,
-                f"{row.noise.isolated:.1f}{'*' if row in worst else ' '}",
+                f"{in_words(row.noise.isolated)}{'*' if row in worst else ' '}",
                 row.noise.part,
-                f"{row.noise.accumulated:.1f}",
+                in_words(row.noise.accumulated),
                 row.breach,
             )
             for row in self.rows
@@ -172,7 +207,51 @@ def measure_parity(
                 rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise))
             else:
                 rows.append(_compare_real(unit, values[node], reference, unrounded, noise))
-    return Parity(tuple(rows))
+    output = next(iter(int8.graph.find_nodes(op="output")))
+    return Parity(tuple(rows), output_noise(real_values[output.name], values[output]))
+
+
+def simulated_noise(
+    simulated: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> tuple[OutputNoise, ...]:
+    """The noise of what a simulation returns, for which there need be no int8 model; arguments as above."""
+    bound = bind(simulated, args, kwargs or {}, "the batch to measure noise on")
+    output = next(iter(simulated.graph.find_nodes(op="output")))
+    return output_noise(float_values(simulated, bound)[output.name], _run(simulated, bound)[output])
+
+
+def output_noise(expected: Any, given: Any) -> tuple[OutputNoise, ...]:
+    """The noise of each tensor of real numbers in what a model returns, against the float model."""
+    others = dict(_real_tensors(given))
+    return tuple(
+        OutputNoise(name, sqnr(exact, others[name]))
+        for name, exact in _real_tensors(expected)
+        if name in others and others[name].shape == exact.shape
+    )
+
+
+def _real_tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
+    try:
+        found: Any = pytree.tree_flatten_with_path(value)[0]
+    except ValueError:  # a class of the user's that does not name its parts
+        found = [(f"[{index}]", leaf) for index, leaf in enumerate(pytree.tree_leaves(value))]
+    for path, leaf in found:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            yield f"output{path if isinstance(path, str) else pytree.keystr(path)}", leaf
+
+
+def tell(parity: Parity) -> None:
+    """Print what was measured, and warn of what is wrong."""
+    print(parity)
+    for row in parity.breaches:
+        warn(row.breach, at=row.unit, got=row)
+    if noisy := parity.noisy_outputs:
+        warn(
+            "what the int8 model returns is mostly noise",
+            got=listing([str(each) for each in noisy]),
+            expected=f"at least {LEAST_OUTPUT:g} dB against the float model",
+            hint="compare(model, int8, data) names the layers that lose most",
+        )
 
 
 def _in_float32(simulated: GraphModule) -> GraphModule:

@@ -37,7 +37,7 @@ from fxquant.checks import (
 )
 from fxquant.coverage import Coverage, coverage
 from fxquant.engine import attach_engine
-from fxquant.errors import UnknownNameError, warn, within
+from fxquant.errors import UnknownNameError, within
 from fxquant.fake_quantize.base import observer_in
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import free_name
@@ -50,7 +50,7 @@ from fxquant.graph.tracing import trace
 from fxquant.grids import grids_of, make_observers, means_of, observers_by_node
 from fxquant.mutation import Weights
 from fxquant.observers.defaults import get_default_qconfig_mapping
-from fxquant.parity import Parity, measure_parity, plan_of
+from fxquant.parity import Parity, measure_parity, plan_of, tell
 from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
 from fxquant.passes.fold_conv_bn import fold_conv_bn
@@ -290,9 +290,7 @@ class Quantizer:
         simulated = self._form("fake_quant", None, self.plan.with_observations(qparams, refused))
         with within("the batch to check parity on"):
             found = measure_parity(int8, simulated, args, kwargs)
-        print(found)
-        for row in found.breaches:
-            warn(row.breach, at=row.unit, got=row)
+        tell(found)
         return found
 
     def calibration_report(self) -> CalibrationReport:

@@ -75,3 +75,59 @@ def test_notebooks_show_a_table_whatever_the_names():
     assert "&lt;b&gt;" in shown
     assert "<b>" not in shown
     assert "100.00 % of" in shown
+
+
+class Whole(nn.Module):
+    """Nine in ten of the products of its model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 36), nn.Linear(36, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def test_what_is_kept_whole_in_float_counts():
+    x = torch.rand(3, 8)
+    model = nn.Sequential(nn.Linear(8, 8), Whole()).eval()
+    assert fxq.prepare(model, x).coverage().int8_macs == 1.0
+    coverage = fxq.prepare(model, x, leaf_modules=(Whole,)).coverage()
+    assert [(row.node, row.fate, row.macs) for row in coverage] == [("_0", "int8", 3 * 64), ("_1", "float", 3 * 576)]
+    assert coverage.int8_macs == 0.1
+    assert "Whole         1  90.0 %  float" in str(coverage)
+    assert str(coverage).endswith("10.00 % of 0.0 M multiply-accumulates become int8.")
+
+
+class Indices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scores(x).argmax(-1)
+
+
+def test_what_gives_integers_counts_too():
+    x, layers = torch.rand(3, 8), (nn.Linear(8, 8), Indices())
+    coverage = fxq.prepare(nn.Sequential(*layers).eval(), x, leaf_modules=(Indices,)).coverage()
+    assert coverage.int8_macs == 0.5
+    assert (coverage.rows[1].fate, coverage.rows[1].reason) == ("float", "kept whole and in float by leaf_modules")
+
+
+class Outside(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(x.detach().numpy() @ x.detach().numpy().T)
+
+
+def test_what_cannot_be_counted_is_told_beside_the_total():
+    x = torch.rand(3, 8)
+    coverage = fxq.prepare(nn.Sequential(nn.Linear(8, 8), Outside()).eval(), x, leaf_modules=(Outside,)).coverage()
+    assert [row.uncounted for row in coverage] == ["", "Tensor.numpy"]
+    assert coverage.uncounted_rows == coverage.rows[1:]
+    lines = str(coverage).splitlines()
+    assert lines[3].split()[:4] == ["Outside", "1", "?", "float"]
+    assert lines[-1] == (
+        "1 units become int8, 1 operators stay float; 100.00 % of 0.0 M multiply-accumulates become int8."
+        " Those of 1 (Tensor.numpy) could not be counted, and are left out."
+    )

@@ -68,6 +68,13 @@ def test_noise_alone_is_that_of_the_int8_unit_on_the_values_of_the_float_model()
     assert row.noise.isolated > row.noise.accumulated + 1
 
 
+def test_of_two_results_without_signal_nothing_is_known() -> None:
+    zeros, ones = torch.zeros(3), torch.ones(3)
+    assert math.isnan(sqnr(zeros, zeros))
+    assert (sqnr(ones, ones), sqnr(zeros, ones), sqnr(ones, ones * math.nan)) == (math.inf, -math.inf, -math.inf)
+    assert UnitNoise(math.nan, math.nan, math.nan).part == ""
+
+
 def test_a_unit_without_a_weight_blames_the_activations() -> None:
     _, parity = forms(Net().eval(), torch.randn(2, 3, 8, 8))
     weights = {row.pattern: row.noise.weight for row in parity}

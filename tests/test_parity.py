@@ -10,7 +10,8 @@ import fxquant as fxq
 from fxquant.errors import FxQuantWarning, InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.module import note
-from fxquant.parity import measure_parity
+from fxquant.noise import sqnr
+from fxquant.parity import LEAST_OUTPUT, measure_parity
 from tests.outputs import rounding_outputs
 
 
@@ -48,10 +49,13 @@ def test_every_unit_keeps_the_contract(prepared, capsys):
     ]
     assert int8.parity.breaches == ()
     assert capsys.readouterr().out == f"{int8.parity}\n"
-    assert str(int8.parity).endswith("9 units measured, 0 break the contract.")
+    (output,) = int8.parity.outputs
+    assert (output.name, output.sqnr) == ("output", pytest.approx(sqnr(prepared(x), int8(x)), abs=0.01))
+    said = f"9 units measured, 0 break the contract; output has {output.sqnr:.1f} dB."
+    assert str(int8.parity).endswith(said)
     shown = int8.parity._repr_html_()
     assert shown.count("<tr>") == 10
-    assert "9 units measured, 0 break the contract." in shown
+    assert said in shown
 
 
 class Normed(nn.Module):
@@ -212,3 +216,51 @@ def test_real_numbers_of_short_dtypes_are_compared_as_exactly_as_these_are(dtype
     int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False), check=x)
     assert "float" in {row.gives for row in int8.parity}
     assert int8.parity.breaches == ()
+
+
+class Tails(nn.Module):
+    """Two results: of one, all but one value round to zero, since that one is a thousand times larger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"boxes": self.a(x), "scores": self.b(torch.relu(x)), "classes": self.a(x).argmax(1)}
+
+
+def test_the_noise_of_each_result_is_told_and_warned_of():
+    torch.manual_seed(0)
+    x = torch.rand(8, 4)
+    quantizer = fxq.calibrate(fxq.prepare(Tails().eval(), x), [x], progress=False)
+    clean = fxq.convert(quantizer, check=x).parity
+    assert [each.name for each in clean.outputs] == ["output['boxes']", "output['scores']"]
+    assert clean.noisy_outputs == ()
+    with pytest.warns(FxQuantWarning) as caught:
+        noisy = fxq.convert(quantizer, check=1000 * x).parity  # far beyond what was calibrated
+    (boxes, scores) = noisy.outputs
+    assert boxes.sqnr < LEAST_OUTPUT > scores.sqnr
+    assert str(caught[0].message) == (
+        "what the int8 model returns is mostly noise\n"
+        f"  got:      {boxes}\n"
+        f"            {scores}\n"
+        "  expected: at least 10 dB against the float model\n"
+        "  hint:     compare(model, int8, data) names the layers that lose most"
+    )
+    assert str(boxes) == f"output['boxes'] has {boxes.sqnr:.1f} dB"
+    assert fxq.compare(quantizer, fxq.convert(quantizer), [1000 * x], progress=False).rows
+
+
+def test_of_a_result_that_is_zero_throughout_nothing_can_be_said(capsys):
+    """As torchvision's vision transformers begin: their last layer is 0 until it is trained."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    nn.init.zeros_(model[2].weight)
+    nn.init.zeros_(model[2].bias)
+    x = torch.rand(8, 4)
+    parity = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False), check=x).parity
+    assert [row.noise.isolated == row.noise.isolated for row in parity] == [True, False]  # NaN is not equal to itself
+    assert [row.unit for row in parity.worst()] == ["_1"]
+    shown = capsys.readouterr().out
+    assert "inf" not in shown
+    assert shown.endswith("; output is 0 throughout on this batch, of which nothing can be said.\n")

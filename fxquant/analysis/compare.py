@@ -197,7 +197,8 @@ class _Run:
                 )
             )
         other = tuple(Unmatched(place.name, reason) for place, reason in self._other.items())
-        return Comparison(sorted_by_harm(rows), self._output.result(), self.batches, self._places.unmatched + other)
+        unmatched, numbers = self._places.unmatched + other, len(self._output.signal) > 0
+        return Comparison(sorted_by_harm(rows), self._output.result(), self.batches, unmatched, numbers)
 
 
 def _are_alike(expected: Any, result: Any) -> bool:

@@ -13,6 +13,7 @@ from tabulate import tabulate
 from fxquant.analysis.deviation import Deviation
 from fxquant.analysis.naming import short_line
 from fxquant.errors import UnknownNameError
+from fxquant.noise import in_words
 from fxquant.registry import did_you_mean
 from fxquant.statistics.places import shortened
 
@@ -85,9 +86,11 @@ class Comparison:
     rows: tuple[LayerComparison, ...]
     """Those with a fault first, then by harm, the worst first."""
     output: Deviation
-    """What the model returns; ``sqnr`` is NaN where that is no real numbers."""
+    """What the model returns; ``sqnr`` is NaN where that is no real numbers, or zeros alone."""
     batches: int
     unmatched: tuple[Unmatched, ...] = ()
+    returns_numbers: bool = True
+    """Whether the model returns real numbers at all."""
 
     def __iter__(self) -> Iterator[LayerComparison]:
         return iter(self.rows)
@@ -134,7 +137,9 @@ class Comparison:
         return lines
 
     def _result(self) -> str:
-        return "no real numbers" if math.isnan(self.output.sqnr) else f"{_db(self.output.sqnr)} dB"
+        if math.isnan(self.output.sqnr):
+            return "zeros alone" if self.returns_numbers else "no real numbers"
+        return f"{in_words(self.output.sqnr)} dB"
 
     def _repr_html_(self) -> str:
         table = tabulate(map(_cells, self.rows), headers=HEAD, tablefmt="html", disable_numparse=True)
@@ -150,13 +155,9 @@ def _cells(row: LayerComparison) -> tuple[str, ...]:
     return (
         shortened(row.name, _NAME),
         f"{100 * row.harm:.1f} %",
-        _db(row.isolated.sqnr),
-        _db(row.accumulated.sqnr),
-        "" if row.weight is None else _db(row.weight.sqnr),
+        in_words(row.isolated.sqnr),
+        in_words(row.accumulated.sqnr),
+        "" if row.weight is None else in_words(row.weight.sqnr),
         f"{row.isolated.largest:.3g}",
         shortened(short_line(row.line), _LINE),
     )
-
-
-def _db(value: float) -> str:
-    return f"{value:.1f}"

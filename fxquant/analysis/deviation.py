@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fxquant.noise import decibels
+
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
@@ -15,7 +17,7 @@ class Deviation:
 
     sqnr: float
     """Signal to noise in dB: 10·log10(Σ reference² / Σ (reference - other)²); inf without any noise, NaN without any
-    values."""
+    values, or where all are 0 in both."""
     cosine: float
     """Cosine of the angle between the two, 1 where they point the same way; NaN where one of them is 0."""
     largest: float
@@ -83,13 +85,6 @@ class DeviationSums:
             lost=max(min(1.0, self.total_lost), average),
             channel=int(shares.argmax()) if len(shares) else 0,
         )
-
-
-def decibels(signal: float, noise: float) -> float:
-    """``10·log10(signal / noise)`` of two powers; inf without noise, -inf without signal."""
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 and noise < math.inf else -math.inf
 
 
 def _ratio(noise: float, signal: float) -> float:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fxquant.analysis.deviation import decibels
 from fxquant.errors import InputError
 from fxquant.graph.inputs import describe_value
+from fxquant.noise import decibels
 
 Metric = Callable[[Any, Any], Any]
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.query import canonical_type, module_of, value_of
+from fxquant.graph.counted import products_counted
+from fxquant.graph.query import PRODUCTS, canonical_type, module_of, value_of
 
 Shape = tuple[int, ...]
 
@@ -40,17 +41,78 @@ COUNTS: dict[Any, Callable[[Node, Shape], int]] = {
 }
 
 
+_OTHER_PRODUCTS = frozenset(
+    (
+        *("addbmm", "addmm", "addmv", "baddbmm", "bilinear", "bmm", "chain_matmul", "dot", "einsum", "inner", "matmul"),
+        *("mm", "multi_dot", "multi_head_attention_forward", "mv", "tensordot", "vdot"),
+        *("gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"),
+    )
+)
+"""Names of what else in torch multiplies, as functions or methods; most of it is taken apart before it is counted."""
+_NO_PRODUCTS = frozenset(("torch", "_operator", "builtins", "math", "fxquant"))
+"""Packages whose other functions do not; operators that are called as such are counted."""
+
+
 def multiply_accumulates(node: Node) -> int:
     """Multiply-accumulates of a node on the example inputs; 0 for operators that are no sum of products."""
-    output, module = value_of(node), module_of(node)
-    target = node.target if module is None else canonical_type(module) or type(module)
+    output, target = value_of(node), _target(node, module_of(node))
     if target is nn.MultiheadAttention:
         return _attention(node)
     if target in RECURRENT:
         return _recurrent(node)
-    if output is None or target not in COUNTS:
-        return 0
-    return COUNTS[target](node, output.shape)
+    if target in COUNTS:
+        return 0 if output is None else COUNTS[target](node, output.shape)
+    count, _ = node.meta.get(PRODUCTS, (0, ""))
+    return int(count)
+
+
+def uncounted(node: Node) -> str:
+    """What a node ran on the example inputs whose multiply-accumulates are not known; empty if all were counted."""
+    return "" if _has_formula(_target(node, module_of(node))) else str(node.meta.get(PRODUCTS, (0, ""))[1])
+
+
+def run_counted(node: Node, module: nn.Module | None, run: Callable[[], Any]) -> Any:
+    """Run the call of a node, and note its multiply-accumulates if no formula of its target is known.
+
+    Args:
+        node: Its metadata are written to.
+        module: What it calls; None for a function or a method.
+        run: Calls it on the example.
+
+    Returns:
+        What ``run`` gave.
+    """
+    if _has_formula(_target(node, module)) or not _may_multiply(node, module):
+        return run()
+    try:
+        with products_counted() as products:
+            result = run()
+    except Exception:
+        result = run()  # it fails by itself, or does not run under a counter
+        node.meta[PRODUCTS] = (0, "code that does not run while it is counted")
+        return result
+    if products.count or products.unknown:
+        node.meta[PRODUCTS] = (products.count, ", ".join(products.unknown))
+    return result
+
+
+def _may_multiply(node: Node, module: nn.Module | None) -> bool:
+    """Whether the code of the user's or of another package may run, or a product of torch's."""
+    if module is not None:
+        return canonical_type(module) in (None, nn.Bilinear) or bool(module._modules)
+    if node.op == "call_method":
+        return node.target in _OTHER_PRODUCTS
+    name, place = (str(getattr(node.target, each, "")) for each in ("__name__", "__module__"))
+    return name in _OTHER_PRODUCTS or place.startswith("torch._ops.") or place.partition(".")[0] not in _NO_PRODUCTS
+
+
+def _target(node: Node, module: nn.Module | None) -> Any:
+    """What a node calls; of a module its class."""
+    return node.target if module is None else canonical_type(module) or type(module)
+
+
+def _has_formula(target: Any) -> bool:
+    return target is nn.MultiheadAttention or target in RECURRENT or target in COUNTS
 
 
 def _attention(node: Node) -> int:

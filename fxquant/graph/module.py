@@ -26,6 +26,7 @@ from fxquant.graph.query import (
     INPLACE,
     NAMED,
     ONLY_IN_TRAINING,
+    PRODUCTS,
     REASON,
     REGULARIZER,
     VALUE,
@@ -39,7 +40,7 @@ from fxquant.graph.wrong_calls import not_scriptable, refuse_tracing, warn_of_no
 
 _KEPT_META = (
     *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
-    "stack_trace",
+    *(PRODUCTS, "stack_trace"),
 )
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
 

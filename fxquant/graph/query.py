@@ -35,6 +35,8 @@ ONLY_IN_TRAINING = "fxquant_only_in_training"
 """Key of ``node.meta``: True where a module or function of the user's gives its input back in evaluation mode alone."""
 MADE_OF = "fxquant_made_of"
 """Key of ``node.meta``: how what training changes is computed, in place of its value (``graph.computed``)."""
+PRODUCTS = "fxquant_products"
+"""Key of ``node.meta``: (multiply-accumulates counted on the example, what else ran, of which they are unknown)."""
 INPLACE = "inplace"
 """Key of ``node.meta``: True where the user wrote it in place and nobody else reads the first input."""
 

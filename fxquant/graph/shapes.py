@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from fxquant.errors import FxQuantError
 from fxquant.graph.failures import not_running
 from fxquant.graph.inputs import bind
+from fxquant.graph.macs import run_counted
 from fxquant.graph.query import VALUE, info_of, module_of
 
 Visit = Callable[[Node, Any], None]
@@ -103,7 +104,7 @@ class _ExampleRun(BoundInterpreter):
 
     def run_node(self, n: Node) -> Any:
         try:
-            value = super().run_node(n)
+            value = run_counted(n, module_of(n), lambda: super(_ExampleRun, self).run_node(n))
         except FxQuantError:
             raise
         except Exception as error:

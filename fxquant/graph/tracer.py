@@ -39,6 +39,7 @@ from fxquant.graph.guards import require_answer, require_given, require_value
 from fxquant.graph.hooks import watched_hooks
 from fxquant.graph.idle import asks_for_training, gave_back, last_of, note_idle
 from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
+from fxquant.graph.macs import run_counted
 from fxquant.graph.made import MadeTensors, TracedFactories
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.graph.query import REASON, VALUE, canonical_type, described, has_hooks, info_of
@@ -336,11 +337,11 @@ class QuantTracer(Tracer):
             if node.op == "placeholder":
                 return (self._bound or {})[target.lstrip("*")]
             if node.op == "call_function":
-                return target(*args, **kwargs)
+                return run_counted(node, None, lambda: target(*args, **kwargs))
             if node.op == "call_method":
-                return getattr(args[0], target)(*args[1:], **kwargs)
-            module = self.root.get_submodule(target)
-            return module(*args, **kwargs)
+                return run_counted(node, None, lambda: getattr(args[0], target)(*args[1:], **kwargs))
+            module = called = self.root.get_submodule(target)
+            return run_counted(node, module, lambda: called(*args, **kwargs))
         except FxQuantError:
             raise
         except Exception as error:

@@ -193,7 +193,7 @@ def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
                 "leaf_modules names a type that the model does not have",
                 got=item.__name__,
                 expected="the type of a submodule",
-                hint=did_you_mean(item.__name__, types),
+                hint=did_you_mean(item.__name__, types) or f"the model has {', '.join(list(types)[:8])}",
             )
 
 

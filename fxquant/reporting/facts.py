@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
+from fxquant.coverage import Coverage
+from fxquant.noise import in_words
 from fxquant.observers.histogram import HistogramObserver
+from fxquant.parity import LEAST_OUTPUT, OutputNoise, Parity
 from fxquant.plan import QuantUnit
 from fxquant.reporting.drawings import FATES, drawings
 from fxquant.reporting.measurements import tables
@@ -17,12 +21,15 @@ from fxquant.reporting.tensors import tensor_facts
 from fxquant.reporting.watching import watch
 from fxquant.spec import Means
 
+Row = tuple[str, str, str, bool]
+"""Label, value, remark, and whether something is wrong, so that the page marks it."""
+
 
 def facts(subject: Subject, data: Iterable[Any] | None = None, results: Iterable[Any] = ()) -> dict[str, Any]:
     """Gather everything, and run ``data`` where it is given.
 
     Returns:
-        ``summary``: rows of label, value and remark. ``fates``: name, label and meaning of what can become of a node.
+        ``summary``: see ``Row``. ``fates``: name, label and meaning of what can become of a node.
         ``drawings``, ``passes``, ``tables``: see the modules of these names. ``units``: root -> pattern, nodes and
         ``roles``, the tensors of each. ``tensors``: see ``tensor_facts``.
     """
@@ -43,7 +50,7 @@ def facts(subject: Subject, data: Iterable[Any] | None = None, results: Iterable
         "passes": passes(subject.snapshots),
         "units": {unit.root: _unit(unit, subject) for unit in subject.planned.units},
         "tensors": tensor_facts(subject, seen),
-        "tables": tables(subject.coverage, given),
+        "tables": tables(subject.coverage, [each for each in given if not isinstance(each, Parity) or each.rows]),
     }
 
 
@@ -56,26 +63,37 @@ def _is_mean(ref: Any, subject: Subject) -> bool:
     return ref.kind == "mean" or isinstance(subject.plan.policies.get(ref), Means)
 
 
-def _summary(subject: Subject, results: Iterable[Any]) -> list[tuple[str, str, str]]:
-    """Label, value, remark."""
+def _summary(subject: Subject, results: Iterable[Any]) -> list[Row]:
+    """What is known in short, one fact a row."""
     coverage = subject.coverage
     lost = [row for row in coverage.float_rows if not row.excused]
-    rows: list[tuple[str, str, str]] = [
-        ("state", subject.kind, {"planned": "not calibrated yet"}.get(subject.kind, ""))
-    ]
+    rows: list[Row] = [("state", subject.kind, {"planned": "not calibrated yet"}.get(subject.kind, ""), False)]
     if len(coverage):
-        total = sum(row.macs for row in coverage)
         rows += [
-            ("int8", f"{100 * coverage.int8_macs:.2f} %", f"of {total / 1e6:,.1f} M multiply-accumulates"),
-            ("units", str(sum(row.fate != "float" for row in coverage)), "that compute on, or store, integers"),
-            ("float", str(len(coverage.float_rows)), f"operators, {len(lost)} of them at a cost"),
+            ("int8", f"{100 * coverage.int8_macs:.2f} %", _of_products(coverage), False),
+            ("units", str(sum(row.fate != "float" for row in coverage)), "that compute on, or store, integers", False),
+            ("float", str(len(coverage.float_rows)), f"operators, {len(lost)} of them at a cost", False),
         ]
     for result in results:
-        if (breaches := getattr(result, "breaches", None)) is not None:
-            rows.append(("parity", f"{len(breaches)} breaches", f"in {len(result.rows)} units"))
+        rows += map(_output, getattr(result, "outputs", ()))
+        if (breaches := getattr(result, "breaches", None)) is not None and result.rows:
+            rows.append(("parity", f"{len(breaches)} breaches", f"in {len(result.rows)} units", bool(breaches)))
     if subject.converted is not None and (size := _size(subject)):
-        rows.append(("size", size, "of parameters and buffers, float → quantized"))
+        rows.append(("size", size, "of parameters and buffers, float → quantized", False))
     return rows
+
+
+def _of_products(coverage: Coverage) -> str:
+    total = sum(row.macs for row in coverage)
+    return f"of {total / 1e6:,.1f} M multiply-accumulates.{coverage.left_out()}".removesuffix(".")
+
+
+def _output(output: OutputNoise) -> Row:
+    """What the model returns, marked where it is mostly noise."""
+    if math.isnan(output.sqnr):
+        return output.name, "–", "0 throughout on this batch, of which nothing can be said", False
+    remark = f"mostly noise: below {LEAST_OUTPUT:g} dB" if output.is_noisy else "signal to noise"
+    return output.name, f"{in_words(output.sqnr)} dB", f"{remark}, against the float model", output.is_noisy
 
 
 def _size(subject: Subject) -> str:

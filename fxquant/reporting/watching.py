@@ -14,7 +14,7 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.nn.base import QuantizedModule
 from fxquant.observers.histogram import HistogramObserver
-from fxquant.parity import Parity, measure_parity
+from fxquant.parity import Parity, measure_parity, simulated_noise
 from fxquant.reporting.subject import Subject
 
 WATCHED_BATCHES = 8
@@ -25,8 +25,8 @@ def watch(subject: Subject, data: Iterable[Any]) -> tuple[Parity | None, dict[st
     """Measure parity on the first batch of ``data``, and take histograms on the first ``WATCHED_BATCHES``.
 
     Returns:
-        Parity; None for a model without int8 operators. Then name of a value -> its histogram, for those whose
-        observers keep none.
+        Parity; of a model without int8 operators only the noise of what it returns, None if it was not calibrated. Then
+        name of a value -> its histogram, for those whose observers keep none.
 
     Raises:
         InputError: there is no float graph to run, or a batch does not run.
@@ -72,6 +72,8 @@ def _without_histogram(subject: Subject) -> list[str]:
 
 def _parity(subject: Subject, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Parity | None:
     int8, simulated = subject.converted, subject.simulated
-    if int8 is None or simulated is None or not any(isinstance(each, QuantizedModule) for each in int8.modules()):
+    if int8 is None or simulated is None:
         return None
+    if not any(isinstance(each, QuantizedModule) for each in int8.modules()):
+        return Parity((), simulated_noise(simulated, args, kwargs))
     return measure_parity(int8, simulated, args, kwargs)

@@ -437,6 +437,15 @@ def test_a_model_that_returns_no_real_numbers_is_told_so() -> None:
     assert "2 layers, 1 batch; what the model returns: no real numbers." in str(found)
 
 
+def test_a_model_that_returns_zeros_is_told_so() -> None:
+    model, data = nn.Sequential(nn.Linear(8, 4)).eval(), [torch.randn(16, 8)]
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    found = compared(model, fxq.quantize(model, data, progress=False), data)
+    assert "1 batch; what the model returns: zeros alone." in str(found)
+    assert "inf" not in str(found["0"].accumulated.sqnr)
+
+
 @pytest.mark.parametrize("to", FORMS)
 @pytest.mark.parametrize("columns", [16, 15])
 def test_a_table_of_4_bits_is_blamed_for_its_noise(to: str, columns: int) -> None:

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from fxquant.analysis.deviation import Deviation, DeviationSums, decibels
-from fxquant.noise import sqnr
+from fxquant.analysis.deviation import Deviation, DeviationSums
+from fxquant.noise import decibels, sqnr
 
 CLOSE = 1e-6
 """Relative: sums of float32 squares in float64, in another order."""
@@ -72,6 +72,8 @@ def test_decibels(signal: float, noise: float, expected: float) -> None:
 
 
 def test_of_nothing_nothing_is_known() -> None:
+    assert math.isnan(decibels(0, 0))
+    assert math.isnan(measured(torch.zeros(2, 3), torch.zeros(2, 3)).sqnr)
     found = DeviationSums().result()
     assert math.isnan(found.sqnr)
     assert (found.lost, found.channel) == (0.0, 0)

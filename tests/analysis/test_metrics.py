@@ -24,7 +24,8 @@ def test_signal_to_noise_of_all_tensors_of_all_batches() -> None:
 def test_without_noise_nothing_is_lost_and_without_signal_all() -> None:
     score = SignalToNoise()
     score.add(torch.zeros(2), torch.zeros(2))
-    assert (score.value, score.cost(math.inf)) == (math.inf, 0.0)
+    assert math.isnan(score.value)
+    assert score.cost(math.inf) == 0.0
     score.add(torch.ones(2), torch.zeros(2))
     assert (score.value, score.cost(math.inf)) == (-math.inf, math.inf)
     broken = SignalToNoise()

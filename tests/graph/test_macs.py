@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fxquant.graph.macs import multiply_accumulates
+from fxquant.graph.macs import multiply_accumulates, uncounted
 from fxquant.graph.tracing import trace
 
 IMAGE = torch.rand(2, 4, 9, 7)
@@ -33,8 +33,8 @@ class Body2(Body):
         return self.body(self, a, b)
 
 
-def counted(model: nn.Module, *inputs: torch.Tensor) -> int:
-    gm = trace(model.eval(), example_args=inputs)
+def counted(model: nn.Module, *inputs: torch.Tensor, **options) -> int:
+    gm = trace(model.eval(), example_args=inputs, **options)
     return sum(multiply_accumulates(node) for node in gm.graph.nodes)
 
 
@@ -175,3 +175,116 @@ class Last(nn.Module):
 )
 def test_recurrent_layers_multiply_with_all_matrices_at_each_step(layer, matrices):
     assert counted(Last(layer), torch.rand(5, 3, 4)) == 5 * 3 * matrices
+
+
+class Gate(nn.Module):
+    """Multiplies in layers, by functions and by operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.ConvTranspose2d(6, 4, 3))
+        self.rest = nn.Linear(7, 7)
+
+    def forward(self, x):
+        y = self.rest(self.inner(x))
+        return y @ F.softmax(y.mT @ y, -1)
+
+
+@pytest.mark.parametrize("leaf", [Gate, nn.Sequential, "0"], ids=["type", "type of torch's", "name"])
+def test_all_that_runs_inside_of_what_is_kept_whole_is_counted(leaf):
+    model = nn.Sequential(Gate(), nn.Linear(7, 3))
+    expected = counted_by_torch(model, IMAGE)
+    assert counted(model, IMAGE) == expected
+    assert counted(nn.Sequential(model), IMAGE, leaf_modules=(leaf,)) == expected
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.TransformerEncoderLayer(8, 2, 16)]
+)
+def test_what_torch_runs_in_one_piece_is_counted_as_its_parts(layer):
+    x = torch.rand(2, 5, 8)
+    whole = counted(nn.Sequential(layer), x, leaf_modules=(nn.TransformerEncoderLayer,))
+    assert whole == counted(nn.Sequential(layer), x) > 0
+
+
+def test_a_recurrent_layer_inside_of_what_is_kept_whole():
+    last = Last(nn.LSTM(4, 6, num_layers=2, bidirectional=True))
+    assert counted(nn.Sequential(last), torch.rand(5, 3, 4), leaf_modules=(Last,)) == counted(last, torch.rand(5, 3, 4))
+
+
+class Branches(nn.Module):
+    """No graph can hold it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(7, 7)
+
+    def forward(self, x):
+        return self.inner(x) if x.sum() > 0 else x
+
+
+@pytest.mark.filterwarnings("ignore:torch.fx cannot trace")
+def test_what_cannot_be_traced_is_counted():
+    assert counted(nn.Sequential(Branches()), IMAGE, keep_untraceable=True) == IMAGE.numel() * 7
+
+
+class Outside(nn.Module):
+    """Computes with numpy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(7, 7)
+
+    def forward(self, x):
+        y = self.inner(x)
+        return torch.from_numpy(y.detach().numpy() @ self.inner.weight.detach().numpy())
+
+
+@torch.library.custom_op("fxquant_test_macs::triple", mutates_args=())
+def triple(x: torch.Tensor) -> torch.Tensor:
+    return 3 * x
+
+
+@triple.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Custom(nn.Module):
+    def forward(self, x):
+        return triple(x)
+
+
+@pytest.mark.parametrize(("module", "name"), [(Outside(), "Tensor.numpy"), (Custom(), "fxquant_test_macs.triple")])
+def test_what_nobody_can_count_is_named(module, name):
+    gm = trace(nn.Sequential(module, nn.Linear(7, 3)).eval(), example_args=(IMAGE,), leaf_modules=(type(module),))
+    assert [uncounted(node) for node in gm.graph.nodes] == ["", name, "", ""]
+    assert sum(map(multiply_accumulates, gm.graph.nodes)) == IMAGE.numel() * (3 + 7 * isinstance(module, Outside))
+
+
+class Refuses(nn.Module):
+    """Does not run where operators are watched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(7, 7)
+
+    def forward(self, x):
+        if torch.utils._python_dispatch.is_in_torch_dispatch_mode():
+            raise RuntimeError("no")
+        return self.inner(x)
+
+
+def test_what_runs_only_unwatched_is_run_so_and_named():
+    gm = trace(nn.Sequential(Refuses()).eval(), example_args=(IMAGE,), leaf_modules=(Refuses,))
+    assert [uncounted(node) for node in gm.graph.nodes] == ["", "code that does not run while it is counted", ""]
+
+
+def test_a_traced_model_is_counted_when_it_is_taken():
+    class Leaves(torch.fx.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return isinstance(m, Gate) or super().is_leaf_module(m, module_qualified_name)
+
+    model = nn.Sequential(Gate(), nn.Linear(7, 3)).eval()
+    traced = torch.fx.GraphModule(model, Leaves().trace(model))
+    assert counted(traced, IMAGE) == counted_by_torch(model, IMAGE)

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 
+import torch
+from torch import nn
+
 import fxquant as fxq
 from fxquant.reporting.facts import facts
 from fxquant.reporting.subject import subject_of
@@ -12,7 +15,7 @@ def test_everything_is_there_and_fits_json(calibrated: fxq.Quantizer) -> None:
     text = json.dumps(found, allow_nan=False)
     assert json.loads(text)["title"] == "Net"
     assert [table["title"] for table in found["tables"]] == ["Coverage", "Parity"]
-    summary = {label: value for label, value, _ in found["summary"]}
+    summary = {label: value for label, value, *_ in found["summary"]}
     assert summary["state"] == "calibrated"
     assert summary["parity"] == "0 breaches"
     assert summary["float"] == "2"
@@ -30,6 +33,47 @@ def test_results_of_the_user_are_added(calibrated: fxq.Quantizer) -> None:
 
 def test_an_uncalibrated_model_says_so(planned: fxq.Quantizer) -> None:
     found = facts(subject_of(planned))
-    assert found["summary"][0] == ("state", "planned", "not calibrated yet")
+    assert found["summary"][0] == ("state", "planned", "not calibrated yet", False)
     assert "values have no range" in found["note"]
     assert len(found["drawings"]) == 1
+
+
+def test_an_output_that_is_mostly_noise_is_marked(calibrated: fxq.Quantizer) -> None:
+    (x,) = calibrated.example_args
+    clean, noisy = (facts(subject_of(calibrated), [batch])["summary"] for batch in (x, 1e6 * x))
+    (row,) = [row for row in clean if row[0] == "output"]
+    assert row[2:] == ("signal to noise, against the float model", False)
+    assert float(row[1].removesuffix(" dB")) > 20
+    (row,) = [row for row in noisy if row[0] == "output"]
+    assert row[2:] == ("mostly noise: below 10 dB, against the float model", True)
+    assert float(row[1].removesuffix(" dB")) < 10
+
+
+def test_the_output_of_a_model_without_operators_is_that_of_its_simulation() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(4, 8)
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(8, 8)).eval(), x, backend="reference")
+    found = facts(subject_of(fxq.calibrate(prepared, [x], progress=False)), [x])
+    assert [row[0] for row in found["summary"]] == ["state", "int8", "units", "float", "output", "size"]
+    assert [table["title"] for table in found["tables"]] == ["Coverage"]
+
+
+def test_an_output_of_zeros_says_nothing() -> None:
+    x, model = torch.rand(4, 8), nn.Linear(8, 8)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    prepared = fxq.calibrate(fxq.prepare(nn.Sequential(model).eval(), x), [x], progress=False)
+    (row,) = [row for row in facts(subject_of(prepared), [x])["summary"] if row[0] == "output"]
+    assert row == ("output", "–", "0 throughout on this batch, of which nothing can be said", False)
+
+
+def test_products_that_could_not_be_counted_are_told() -> None:
+    class Outside(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.detach().numpy() * 2)
+
+    x = torch.rand(4, 8)
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(8, 8), Outside()).eval(), x, leaf_modules=(Outside,))
+    assert facts(subject_of(prepared))["summary"][1][2] == (
+        "of 0.0 M multiply-accumulates. Those of 1 (Tensor.numpy) could not be counted, and are left out"
+    )

@@ -6,8 +6,8 @@ function overview() {
 }
 
 function tiles() {
-  const tile = ([label, value, remark]) =>
-    el("div", { className: "tile" }, el("span", {}, label), el("strong", {}, value), el("small", {}, remark));
+  const tile = ([label, value, remark, wrong]) =>
+    el("div", { className: wrong ? "tile wrong" : "tile" }, el("span", {}, label), el("strong", {}, value), el("small", {}, remark));
   return el("div", { className: "tiles" }, DATA.summary.map(tile));
 }
 
