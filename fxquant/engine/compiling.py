@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from fxquant.engine.failures import kind_and_words, warn_of_dropped, warn_of_failed_plan
 from fxquant.engine.generated import function_of
 from fxquant.engine.plan import (
     Geometry,
@@ -25,9 +25,10 @@ from fxquant.engine.plan import (
     WatchedPlace,
     geometry_of,
     needs_gradient,
+    without_programs,
 )
 from fxquant.engine.settling import Settled
-from fxquant.errors import FxQuantWarning, KernelError, layout
+from fxquant.errors import KernelError
 from fxquant.graph.query import module_of
 from fxquant.kernels.program import Program
 from fxquant.kernels.recording import Looking, NotRecordableError, Recording, copy_apart, is_lazy
@@ -41,7 +42,7 @@ def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True
     that depends on nothing but shapes and parameters is settled: its value is kept; what is left between programs stays
     Python. Nodes of a program run twice: on other values than those that they read, to be recorded, and as the graph
     runs them. The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped
-    with a warning.
+    with a warning. So is one that fails while it is made or checked, whatever fails, but for missing memory.
 
     Args:
         gm: On the CPU; every unit was run before.
@@ -54,7 +55,13 @@ def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True
     settled = Settled(enabled=settle)
     compiler = _Compiler(gm, settled)
     result = compiler.run(inputs)
-    return compiler.plan() if settled.holds(result) else None, result
+    try:
+        return compiler.plan() if settled.holds(result) else None, result
+    except (MemoryError, KernelError):
+        raise
+    except Exception as error:  # whatever it is: the user has a result already
+        warn_of_failed_plan(error)
+        return without_programs(kind_and_words(error)), result
 
 
 @dataclass(slots=True)
@@ -288,15 +295,21 @@ class _Compiler:
         wanted = [value for node in gives for value in _items(self._values[node])]
         program: Program | None = None
         reason = "views alone, which are no quicker in a program"
-        if recording.steps:
-            try:
+        try:
+            if recording.steps:
                 program = recording.finish(recorded)
                 if not program.gives([self._values[node] for node in stretch.inputs], wanted):
                     program, reason = None, "the program gave other values"
-                    _warn_of(stretch)
-            except KernelError as error:
-                program, reason = None, str(error).partition("\n")[0]
-        recording.drop()
+                    warn_of_dropped("a program gave other values than the graph that it was made of", stretch.nodes)
+        except KernelError as error:
+            program, reason = None, str(error).partition("\n")[0]
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever it is: the user has what the graph gave
+            program, reason = None, f"its program failed: {kind_and_words(error)}"
+            warn_of_dropped("a program failed while it was made", stretch.nodes, error)
+        finally:
+            recording.drop()
         if program is None:
             self._reasons.update(dict.fromkeys(stretch.nodes, reason))
             return None
@@ -360,14 +373,3 @@ def _with_values(argument: Any, value_of: Callable[[Node], Any]) -> Any:
     if isinstance(argument, slice):
         return slice(*(_with_values(item, value_of) for item in (argument.start, argument.stop, argument.step)))
     return argument
-
-
-def _warn_of(stretch: _Stretch) -> None:
-    modules = [str(node.target) for node in stretch.nodes if node.op == "call_module"]
-    names = modules or [node.name for node in stretch.nodes]
-    message = layout(
-        "a program gave other values than the graph that it was made of, and was dropped: this part runs as a graph",
-        at=names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}",
-        hint="results are right; please report the model. engine='graph' makes no programs",
-    )
-    warnings.warn(FxQuantWarning(message), stacklevel=2)

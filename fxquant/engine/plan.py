@@ -155,8 +155,8 @@ class Plan:
     watched: tuple[Watch, ...]
     settled: tuple[tuple[int, Any], ...] = ()
     """Places whose values are the same in each call, and these."""
-    holds: bool = True
-    """Whether shapes always were as when it was made."""
+    given_up: str = ""
+    """Why the graph runs in its place; empty where it does not."""
     used: int = 0
     """When it was run last, as the engine counts."""
 
@@ -188,6 +188,8 @@ class Plan:
         return tuple(each for step in self.steps if isinstance(step, PythonStep) for each in step.reasons)
 
     def __str__(self) -> str:
+        if self.given_up:
+            return f"the graph runs: {self.given_up}"
         inside, loops = sum(step.nodes for step in self.programs), sum(step.loops for step in self.programs)
         arena = max((step.program.arena_bytes for step in self.programs), default=0)
         count, outside = len(self.programs), self.in_python
@@ -199,3 +201,8 @@ class Plan:
             return head
         table = tabulate(outside, headers=("in Python", "why"), tablefmt="plain")
         return f"{head}\n" + "\n".join(f"  {line}" for line in table.splitlines())
+
+
+def without_programs(why: str) -> Plan:
+    """The plan for inputs on which the graph has to run."""
+    return Plan((), 0, (), 0, (), given_up=why)

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.engine.compiling import compile_graph
-from fxquant.engine.plan import Plan, ShapesChangedError, geometry_of
+from fxquant.engine.failures import kind_and_words, warn_of_failed_plan
+from fxquant.engine.plan import Plan, ShapesChangedError, geometry_of, without_programs
 from fxquant.errors import InputError, KernelError, UnknownNameError
 from fxquant.graph.module import ENGINE
 from fxquant.kernels.library import native_status
@@ -38,7 +39,8 @@ class ProgramEngine:
     A plan is made for each shape of the inputs, when it comes the second time; the first call makes what units derive
     from their state. The least recently used plans are dropped. Whatever changes a module (a state dict that is loaded,
     a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does: for other
-    devices, under ``torch.compile``, ``torch.export``, transforms and modes that watch operators.
+    devices, under ``torch.compile``, ``torch.export``, transforms and modes that watch operators; with a warning where
+    one cannot be made.
 
     Copies and pickles of a model begin without plans.
     """
@@ -60,7 +62,7 @@ class ProgramEngine:
         plan = self._plans.get(key)
         if plan is None:
             return self._first_calls(key, gm, forward, args)
-        if not plan.holds:
+        if plan.given_up:
             return forward(gm, *args)
         if not plan.is_valid():
             self.forget()
@@ -69,7 +71,7 @@ class ProgramEngine:
         try:
             return plan.run(gm, args)
         except ShapesChangedError:
-            plan.holds = False
+            plan.given_up = "shapes depend on values"
             return forward(gm, *args)
 
     def forget(self) -> None:
@@ -93,7 +95,7 @@ class ProgramEngine:
             self._seen.setdefault(key, True)
             return result
         try:
-            plan, result = compile_graph(gm, args, settle=self._seen.get(key, True))
+            plan, result = self._compiled(gm, forward, args, settle=self._seen.get(key, True))
             if plan is None:  # the next call makes one that keeps less
                 self._seen[key] = False
                 return result
@@ -106,6 +108,20 @@ class ProgramEngine:
             return result
         finally:
             self._lock.release()
+
+    def _compiled(
+        self, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...], *, settle: bool
+    ) -> tuple[Plan | None, Any]:
+        """What ``compile_graph`` gives; where that fails, what the graph gives, or the error that it raises."""
+        try:
+            return compile_graph(gm, args, settle=settle)
+        except (MemoryError, KernelError):
+            raise
+        except Exception as error:
+            failure = error
+        result = forward(gm, *args)  # what is wrong with the model or the inputs is said by the graph
+        warn_of_failed_plan(failure)
+        return without_programs(kind_and_words(failure)), result
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
