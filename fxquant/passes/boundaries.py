@@ -8,7 +8,9 @@ from dataclasses import replace
 from torch.fx import Node
 
 from fxquant.backends.base import AsCalled, Backend
-from fxquant.graph.query import is_shape_query, operator_name, value_of
+from fxquant.graph.query import operator_name, value_of
+from fxquant.passes.elements import ElementsRead, readers_of
+from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.pattern import Bounded, Match, Output
 
 LONELY = "neither what makes its input nor what reads its output is quantized"
@@ -16,6 +18,11 @@ UNREAD = "nothing reads its output"
 REAL = "not all of what reads it takes integers, and it has real numbers to give"
 GIVEN_OUT = "the model gives it out, and it has real numbers to give"
 RETURNED = "the model returns it as float, so nothing is gained by rounding it; QConfig(output=...) would"
+IN_PARTS = "float operators read elements of it that nothing reads as integers"
+PART = "only a part is read as integers of what it reads, which stays float; what reads the part rounds it"
+
+IN_FLOAT_AS_WELL = frozenset(pattern.name for pattern in ELEMENTWISE)
+"""Names of patterns that take about as long on real numbers: sums, products, joins."""
 
 
 class Boundaries:
@@ -27,6 +34,9 @@ class Boundaries:
 
     A bounded function, sigmoid say, reads a value that no unit computes as it is: the grid of such a value ends where
     calibration saw it end, and the function has an answer for what lies beyond.
+
+    A sum or a join of which integers need only a part (a slice), while float operators read the rest, stays float, and
+    the part is rounded by itself: a class token beside others that are far larger, say.
 
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
@@ -40,13 +50,14 @@ class Boundaries:
         self._rounds_output = rounds_output
         self._found = {node: found for found in matches for node in found.nodes}
         self._kept: set[Node] = set()  # roots
+        self._in_parts: dict[Node, str] = {}  # root -> reason
         computed = self._holding_computed_values()
         self._on_floats = {
             found.nodes[-1] for found in matches if self._may_read_floats(found) and self._source(found) not in computed
         }
-        for found in matches:  # readers come before what they read
-            if self._is_worth_it(found, computed):
-                self._keep(found)
+        while in_parts := self._keep_what_is_worth_it(computed):  # what reads these may have no reason any more
+            self._in_parts |= in_parts
+            self._kept.clear()
 
     def left_in_float(self) -> dict[Node, tuple[str, str]]:
         """Root of a match that should not become a unit -> name of its pattern, and why not."""
@@ -66,11 +77,35 @@ class Boundaries:
         if not found.pattern.can_give_integers:
             return True
         rule = self._backend.rule_for(found.pattern)
-        readers = _readers(found.nodes[-1])
+        readers = readers_of(found.nodes[-1])
         if not found.pattern.multiplies or rule is None or not rule.float_result or not readers:
             return False
         rounded = self._rounds_output(found)
         return not any(rounded if reader.op == "output" else self._takes_integers(reader) for reader in readers)
+
+    def _keep_what_is_worth_it(self, computed: set[Node]) -> dict[Node, str]:
+        """The answer: roots of matches that should rather stay float, since they are read in parts, and why."""
+        elements, in_parts = ElementsRead(self._found, self._takes_integers_of), dict[Node, str]()
+        for found in self._matches:  # readers come before what they read
+            root = found.nodes[-1]
+            if root in self._in_parts or not self._is_worth_it(found, computed):
+                continue
+            if found.inputs and found.pattern.name in IN_FLOAT_AS_WELL and elements.some_only_as_floats(root):
+                in_parts |= {root: IN_PARTS, **self._parts(root, elements)}
+            else:
+                self._keep(found)
+        return in_parts
+
+    def _parts(self, node: Node, elements: ElementsRead) -> dict[Node, str]:
+        """The slices, and what else leads to them, through which parts of a value that stays float become integers."""
+        found: dict[Node, str] = {}
+        for reader in filter(self._takes_integers, readers_of(node)):
+            match = self._found[reader]
+            root = match.nodes[-1]
+            in_part = value_of(node) is None or elements.is_read_in_part(reader, node)
+            if in_part and (_moves_only(match) or match.pattern.name in IN_FLOAT_AS_WELL):
+                found |= {root: PART, **self._parts(root, elements)}
+        return found
 
     def _holding_computed_values(self) -> set[Node]:
         """Roots of the matches behind which at least one operator computes, and does not only move, what they hold."""
@@ -102,15 +137,19 @@ class Boundaries:
             return True
         root = found.nodes[-1]
         if not found.inputs:  # the real result is there, and better
-            return bool(_readers(root)) and all(self._takes_integers(reader) for reader in _readers(root))
+            return bool(readers_of(root)) and all(self._takes_integers(reader) for reader in readers_of(root))
         given_out = root in computed and self._rounds_output(found)
-        return any(given_out if reader.op == "output" else self._takes_integers(reader) for reader in _readers(root))
+        return any(given_out if reader.op == "output" else self._takes_integers(reader) for reader in readers_of(root))
 
     def _takes_integers(self, reader: Node) -> bool:
         found = self._found.get(reader)
         if found is None or found.nodes[-1] not in self._kept or reader in self._on_floats:
             return False
         return bool(found.inputs) or found.pattern.handler is not None  # others are called with real numbers
+
+    def _takes_integers_of(self, node: Node, reader: Node) -> bool:
+        """The same, but for what the model gives out and is asked to round."""
+        return self._rounds_output(self._found[node]) if reader.op == "output" else self._takes_integers(reader)
 
     def _keep(self, found: Match) -> None:
         """Integers of several tensors have no form that a float operator takes: all of their readers come along."""
@@ -122,12 +161,15 @@ class Boundaries:
                     self._keep(self._found[reader])
 
     def _reason(self, root: Node) -> str:
-        readers = _readers(root)
+        readers = readers_of(root)
         if not readers:
             return UNREAD
         has_real_numbers = not self._found[root].inputs
         if has_real_numbers and any(self._takes_integers(reader) for reader in readers):
             return REAL
+        in_part = self._in_parts.get(root)
+        if in_part == IN_PARTS or (in_part and any(self._takes_integers(reader) for reader in readers)):
+            return in_part
         if any(reader.op == "output" for reader in readers):
             return GIVEN_OUT if has_real_numbers else LONELY if self._rounds_output(self._found[root]) else RETURNED
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
@@ -136,7 +178,3 @@ class Boundaries:
 
 def _moves_only(found: Match) -> bool:
     return found.pattern.output in (Output.PICKED, Output.CLAMPED)
-
-
-def _readers(node: Node) -> list[Node]:
-    return [user for user in node.users if not is_shape_query(user)]

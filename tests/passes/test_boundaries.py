@@ -14,7 +14,7 @@ from fxquant.backends.cpu import CPU
 from fxquant.nn.base import FloatResult
 from fxquant.noise import sqnr
 from fxquant.parity import measure_parity
-from fxquant.passes.boundaries import GIVEN_OUT, LONELY, REAL, RETURNED, UNREAD
+from fxquant.passes.boundaries import GIVEN_OUT, IN_PARTS, LONELY, PART, REAL, RETURNED, UNREAD
 from fxquant.patterns.registry import unregister_pattern
 from tests.outputs import rounding_outputs
 
@@ -85,8 +85,48 @@ BODIES = {
     "given out in a dict": (lambda m, x: {"y": (y := m.n(x) + x), "n": m.n(y)}, {"add": True}, {}),
     "moved and given out": (lambda m, x: (m.a(x), m.n(x).flatten(1)), {"a": True}, {"flatten": LONELY}),
     "a split, one part to a layer": (
+        lambda m, x: m.a((parts := F.silu(m.b(x)).chunk(2))[0]) + m.n(parts[1]),
+        {"b": True, "silu": True, "chunk": True, "getitem": True, "a": True, "getitem_1": True, "add": True},
+        {},
+    ),
+    "a split of a join, one part to a layer": (
         lambda m, x: m.a((parts := torch.cat([x, x]).chunk(2))[0]) + m.n(parts[1]),
-        {"cat": True, "chunk": True, "getitem": True, "a": True, "getitem_1": True, "add": True},
+        {"a": True, "add": True},
+        {
+            "cat": IN_PARTS,
+            "chunk": COSTS.format("getitem"),
+            "getitem": PART,
+            "getitem_1": COSTS.format("RMSNorm"),
+        },
+    ),
+    "a slice of a sum to a layer, all of it to a norm": (
+        lambda m, x: m.b((y := m.a(x) + x)[:1]) + m.n(y),
+        {"a": False, "b": True, "add_1": True},
+        {"add": IN_PARTS, "getitem": PART},
+    ),
+    "a slice to a layer, the rest to a norm": (
+        lambda m, x: m.b((y := torch.cat([m.a(x), x])).transpose(0, 1)[:, :2].transpose(0, 1)) + m.n(y[2:4]),
+        {"a": False, "transpose_1": True, "b": True, "add": True},
+        {"cat": IN_PARTS, "transpose": COSTS.format("getitem"), "getitem": PART, "getitem_1": COSTS.format("RMSNorm")},
+    ),
+    "a slice of a sum of it to a layer, all of it to a norm": (
+        lambda m, x: m.b((F.relu((y := m.a(x) + x) + m.c(x)))[:1]) + m.n(y),
+        {"a": False, "c": False, "b": True, "add_2": True},
+        {"add": IN_PARTS, "relu": COSTS.format("getitem"), "getitem": PART},
+    ),
+    "all slices to layers, all of it to a norm": (
+        lambda m, x: torch.cat([m.a((y := x + m.n(x))[:2]), m.b(y[2:])]).relu() + m.n(y),
+        {"add": True, "getitem": True, "a": True, "getitem_1": True, "b": True, "cat": True, "relu": True, "add_1": True},  # noqa: E501
+        {},
+    ),
+    "a slice of a function to a layer, all of it to a norm": (
+        lambda m, x: m.b((y := F.gelu(m.a(x)))[:1]) + m.n(y),
+        {"a": True, "gelu": True, "getitem": True, "b": True, "add": True},
+        {},
+    ),
+    "a slice given out, another to a layer": (
+        lambda m, x: (m.b((y := m.n(x) + x)[:2]), y[2:]),
+        {"add": True, "getitem": True, "b": True, "getitem_1": True},
         {},
     ),
     "a split, no part to a layer": (
@@ -115,6 +155,35 @@ def test_every_form_agrees(name):
     parity = measure_parity(int8, simulated, (x,))
     assert parity.breaches == ()
     assert {row.unit: row.gives == "int8" for row in parity}.items() <= units(prepared).items()
+
+
+class ClassToken(nn.Module):
+    """A token of its own beside others that are a hundred times as large; a layer reads it behind two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(0.01 * torch.randn(1, 1, FEATURES))
+        self.a, self.b, self.head = (nn.Linear(FEATURES, FEATURES) for _ in range(3))
+        self.n, self.o = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+        y = y + 0.01 * self.a(self.n(y))
+        first = self.b(y[:, 0:1])
+        y = torch.cat([first, y[:, 1:]], 1)
+        return self.head(self.o(y)[:, 0])
+
+
+def test_a_class_token_beside_larger_ones_is_as_fine_as_they_are():
+    torch.manual_seed(0)
+    model, x = ClassToken().eval(), torch.randn(8, 16, FEATURES)
+    prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+    assert reasons(prepared)["cat"] == COSTS.format("LayerNorm, add")
+    assert reasons(prepared)["add"] == IN_PARTS
+    int8 = fxq.convert(prepared, check=x)
+    assert not int8.parity.breaches
+    for form in (int8, *(fxq.convert(prepared, to=to) for to in ("fake_quant", "reference"))):
+        assert sqnr(model(x).detach(), form(x)) > 30  # 1 where all tokens are rounded on one grid
 
 
 def test_what_nothing_reads_is_not_worth_it():
