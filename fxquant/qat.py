@@ -17,6 +17,7 @@ from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import order_alike
+from fxquant.graph.hooks import carry_over_gradient_hooks
 from fxquant.graph.module import RECORD, NamedGraphModule, note, noted
 from fxquant.graph.query import follow
 from fxquant.graph.tracing import copy_of
@@ -67,7 +68,8 @@ def prepare_qat(
 
     Returns:
         A ``torch.fx.GraphModule`` whose parameters are named as in ``model``, with fake-quantize modules beside them.
-        It copies, pickles, and goes through ``convert``. Its state holds all switches, ``freeze_bn_stats`` too.
+        It copies, pickles, and goes through ``convert``. Its state holds all switches, ``freeze_bn_stats`` too. Hooks
+        of gradients that parameters of ``model`` have are registered on its own parameters as well.
 
     Source:
         Jacob et al., arXiv:1712.05877, section 3; Krishnamoorthi, arXiv:1806.08342, section 3.2.2.
@@ -107,6 +109,7 @@ def prepare_qat(
         module.training = modes[name]
     order_alike(trainable, model)
     trainable.apply(keep_frozen_state)
+    carry_over_gradient_hooks(model, trainable)
     _warn_of_left_out(model, trainable)
     return trainable
 

@@ -499,7 +499,7 @@ def test_stochastic_depth_drops_whole_samples_while_training():
     assert not (y[~dropped] == 0).all(1).any()
     qat.eval().apply(fxq.disable_observer)
     assert not (qat(torch.randn(64, 6) + 3) == 0).all(1).any()
-    assert fxq.convert(qat, check=torch.randn(8, 6)).parity.breaches == ()
+    assert fxq.convert(qat, check=torch.randn(8, 6) + 3).parity.breaches == ()
 
 
 def test_hooks_of_a_weights_fake_quant_run():

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx import Graph, Node
 
+from fxquant.graph.modes import EVALUATION, as_bool
 from fxquant.graph.proxies import TensorProxy, proxies_in
 from fxquant.graph.query import ONLY_IN_TRAINING
 
@@ -49,7 +50,10 @@ def note_idle(tracer: Any, kind: str, target: Any, args: tuple[Any, ...], kwargs
 
 
 def noted_if_idle(function: FunctionType) -> Callable[..., Any]:
-    """The function, but calls with a traced tensor that do nothing, since ``training`` is False, become nodes."""
+    """The function, but calls with a traced tensor that do nothing, since ``training`` is False, become nodes.
+
+    Where calls that say so themselves are told apart, these do not: they never do anything.
+    """
 
     @functools.wraps(function)
     def noted(*args: Any, **kwargs: Any) -> Any:
@@ -60,7 +64,9 @@ def noted_if_idle(function: FunctionType) -> Callable[..., Any]:
         result = function(*args, **kwargs)
         bound = signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        if bound.arguments["training"] is False and gave_back(result, args, kwargs, last):
+        training = bound.arguments["training"]
+        always = proxy.tracer.marks_modes and training is not EVALUATION and not EVALUATION.was_converted
+        if as_bool(training) is False and not always and gave_back(result, args, kwargs, last):
             return note_idle(proxy.tracer, "call_function", function, args, kwargs)
         return result
 

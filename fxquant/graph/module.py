@@ -29,6 +29,7 @@ from fxquant.graph.query import (
     PRODUCTS,
     REASON,
     REGULARIZER,
+    SAME_WHILE_TRAINING,
     VALUE,
     WEIGHT,
     WRITTEN,
@@ -40,7 +41,7 @@ from fxquant.graph.wrong_calls import not_scriptable, refuse_tracing, warn_of_no
 
 _KEPT_META = (
     *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
-    *(PRODUCTS, "stack_trace"),
+    *(PRODUCTS, SAME_WHILE_TRAINING, "stack_trace"),
 )
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
 

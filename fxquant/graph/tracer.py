@@ -36,13 +36,14 @@ from fxquant.graph.example import is_settled
 from fxquant.graph.failures import not_running
 from fxquant.graph.frames import instruction, user_line, user_stack
 from fxquant.graph.guards import require_answer, require_given, require_value
-from fxquant.graph.hooks import watched_hooks
+from fxquant.graph.hooks import LostHooks, watched_hooks
 from fxquant.graph.idle import asks_for_training, gave_back, last_of, note_idle
 from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
 from fxquant.graph.macs import run_counted
 from fxquant.graph.made import MadeTensors, TracedFactories
+from fxquant.graph.modes import EVALUATION, as_bool, marked_modes, plain_modes
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
-from fxquant.graph.query import REASON, VALUE, canonical_type, described, has_hooks, info_of
+from fxquant.graph.query import REASON, SAME_WHILE_TRAINING, VALUE, canonical_type, described, has_hooks, info_of
 from fxquant.graph.shapes import unchanged_state
 from fxquant.graph.state import changes_in_place, store_at_the_end
 from fxquant.graph.transformers import TRANSFORMERS, traceable_transformers
@@ -72,6 +73,7 @@ class QuantTracer(Tracer):
         leaf_types: Sequence[type[nn.Module]] = (),
         bound: Mapping[str, Any] | None = None,
         trace_factories: bool = False,
+        marks_modes: bool = False,
     ) -> None:
         """Make one.
 
@@ -80,6 +82,7 @@ class QuantTracer(Tracer):
             leaf_types: Types (no subclasses) of what stays whole.
             bound: Argument name -> example value; None: there is no example, so nothing is run.
             trace_factories: Trace ``torch.zeros`` and its like, too, in place of taking what they give as constants.
+            marks_modes: Tell calls that take ``self.training`` from those that say ``training=False`` themselves.
         """
         super().__init__()
         self._leaf_names = {item for item in leaf_modules if isinstance(item, str)}
@@ -92,6 +95,7 @@ class QuantTracer(Tracer):
         self._running = False
         self._thread = threading.get_ident()
         self._made = MadeTensors(self)
+        self.marks_modes = marks_modes
         self._factories = TracedFactories(self) if trace_factories else nullcontext()
         self._answered: set[tuple[Node, Any]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
@@ -100,8 +104,7 @@ class QuantTracer(Tracer):
         """The last error that left a submodule: (error, path of the innermost module it left, its type)."""
         self.left: list[Change] = []
         """What the forward changed in attributes; all is put back when the trace ends."""
-        self.hooks_that_watch: dict[str, None] = {}
-        """Paths of modules that were traced through and have hooks that return nothing."""
+        self.lost_hooks = LostHooks()
         self._whole: list[nn.Module] = []
         """Modules that became one node: what they keep is their own."""
 
@@ -145,7 +148,7 @@ class QuantTracer(Tracer):
     def _watched(self, m: nn.Module) -> AbstractContextManager[None]:
         if self._whole[-1:] == [m] or not has_hooks(m):
             return nullcontext()
-        return watched_hooks(m, self.path_of_module(m), self.hooks_that_watch)
+        return watched_hooks(m, self.path_of_module(m), self.lost_hooks)
 
     def proxy(self, node: Node) -> Proxy:
         """Wrap ``node`` in a proxy that records ``x += y`` as what it is."""
@@ -204,6 +207,7 @@ class QuantTracer(Tracer):
             self._answers.active(),
             self._factories,
             no_traced_attributes(root),
+            marked_modes(root) if self.marks_modes else nullcontext(),
         ):
             self._answers.about_proxies(type(root).forward)
             attributes = Attributes(root)
@@ -315,13 +319,19 @@ class QuantTracer(Tracer):
         """Create a node and its proxy, and run it on the example."""
         if target == "__setitem__" and kind == "call_method":
             kind, target = "call_function", operator.setitem
+        given = (*args, *kwargs.values())
+        follows = self.marks_modes and any(value is EVALUATION for value in given)
+        if follows:
+            args, kwargs = tuple(map(as_bool, args)), {name: as_bool(value) for name, value in kwargs.items()}
         proxy: Any = super().create_proxy(kind, target, args, kwargs, *more, **options)
+        if self.marks_modes and not follows and not EVALUATION.was_converted:
+            proxy.node.meta[SAME_WHILE_TRAINING] = True
         if self._bound is not None and kind != "get_attr":
-            given, named = on_example(args), on_example(kwargs)
-            value = self._run(proxy.node, given, named)
+            shown, named = on_example(args), on_example(kwargs)
+            value = self._run(proxy.node, shown, named)
             self._made.follow(proxy.node)
             proxy.node.meta[VALUE] = info_of(value)
-            settled = kind == "placeholder" or is_settled(target, given, named, value)
+            settled = kind == "placeholder" or is_settled(target, shown, named, value)
             proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))
             if target is operator.getitem and (value is None or (type(value) in FIXED and is_given(proxy.node))):
                 self.create_proxy("call_function", require_value, (proxy, value, spelled(proxy.node)), {})
@@ -341,7 +351,8 @@ class QuantTracer(Tracer):
             if node.op == "call_method":
                 return run_counted(node, None, lambda: getattr(args[0], target)(*args[1:], **kwargs))
             module = called = self.root.get_submodule(target)
-            return run_counted(node, module, lambda: called(*args, **kwargs))
+            with plain_modes(called):
+                return run_counted(node, module, lambda: called(*args, **kwargs))
         except FxQuantError:
             raise
         except Exception as error:

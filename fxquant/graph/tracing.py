@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.nn.utils import parametrize
 
 from fxquant.errors import InputError, TracingError, UnknownNameError
 from fxquant.graph.baking import bake_weights, has_computed_weights, weights_by_modules
-from fxquant.graph.hooks import warn_of_hooks
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
@@ -24,6 +23,8 @@ from fxquant.graph.traced_models import check_taken
 from fxquant.graph.tracer import LeafModules, QuantTracer
 from fxquant.graph.untraceable import Untraceable, trace_what_can_be
 from fxquant.registry import did_you_mean
+
+_Traced = tuple[Graph, tuple[Untraceable, ...], QuantTracer]
 
 _ROOT_HOOKS = (
     "_forward_pre_hooks",
@@ -61,7 +62,8 @@ def trace(
     Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value, unless
     the graph is to train: then it computes them, and layers of ``torch.nn`` with such weights become functions.
     Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph; those
-    that return nothing are warned of. Random numbers are drawn anew in each call.
+    that return nothing are warned of, as are those of the backward pass, which do not run. Random numbers are drawn
+    anew in each call.
 
     Args:
         model: Any module, also one that is traced already (whose graph is then taken as it is). It is not changed.
@@ -97,15 +99,20 @@ def trace(
         gm = NamedGraphModule(own, own.graph, type(model).__name__)
         _carry_over(own, gm)
     else:
-        tracers: list[QuantTracer] = []
 
-        def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
-            tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories))
-            return tracers[-1]
+        def attempt(marks_modes: bool) -> _Traced:
+            tracers: list[QuantTracer] = []
+
+            def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
+                tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories, marks_modes))
+                return tracers[-1]
+
+            graph, kept = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
+            return graph, kept, tracers[-1]
 
         with weights_by_modules(own) if trains else nullcontext():
-            graph, kept = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
-        warn_of_hooks(tracers[-1].hooks_that_watch)
+            graph, kept, tracer = _traced_with_modes(attempt) if trains else attempt(False)
+        tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
     _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})
@@ -114,6 +121,18 @@ def trace(
     for one in kept:
         one.warn()
     return gm
+
+
+def _traced_with_modes(attempt: Callable[[bool], _Traced]) -> _Traced:
+    """Trace so that ``self.training`` is told from False; as it is where code takes nothing but a bool."""
+    try:
+        marked = attempt(True)
+    except Exception:
+        return attempt(False)  # which fails by itself, if that was not why
+    if not marked[1]:
+        return marked
+    plain = attempt(False)
+    return plain if len(plain[1]) < len(marked[1]) else marked
 
 
 def check_unscripted(model: nn.Module) -> None:

@@ -34,6 +34,9 @@ DRAWING_METHODS = (
     *("bernoulli", "multinomial"),
 )
 
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+"""What of ``torch.nn.functional`` drops values while training, also of tensors that a forward made of numbers."""
+
 LIMITS = ("finfo", "iinfo")
 """What of torch takes a dtype, which is known."""
 
@@ -67,6 +70,8 @@ class Answers:
                 self._put(vars(torch), name, self._drawn("call_function", getattr(torch, name)))
             for name in DRAWING_METHODS:
                 setattr(torch.Tensor, name, self._drawn("call_method", getattr(torch.Tensor, name)))
+            for name in DROPOUTS if self._tracer.marks_modes else ():
+                self._put(vars(F), name, self._drawn("call_function", getattr(F, name)))
             for function in WHOLE:
                 self._put(vars(rnn), function.__name__, _record(function))
             yield

@@ -22,6 +22,7 @@ from fxquant.graph.query import (
     ONLY_IN_TRAINING,
     REASON,
     REGULARIZER,
+    SAME_WHILE_TRAINING,
     canonical_type,
     flat_arguments,
     has_hooks,
@@ -183,6 +184,8 @@ def _is_always_idle(node: Node) -> bool:
     module = module_of(node)
     if ONLY_IN_TRAINING in node.meta:
         return False
+    if SAME_WHILE_TRAINING in node.meta and node.target in DROPOUT_FUNCTIONS:
+        return True
     if module is not None:
         return canonical_type(module) is nn.Identity or getattr(module, "p", None) == 0
     if node.target in DROPOUT_FUNCTIONS:

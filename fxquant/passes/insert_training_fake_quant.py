@@ -14,7 +14,7 @@ from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.graph.edit import add_module, insert_after, retarget
-from fxquant.graph.query import ONLY_IN_TRAINING, REGULARIZER, called_module, nodes_by_name
+from fxquant.graph.query import ONLY_IN_TRAINING, REGULARIZER, SAME_WHILE_TRAINING, called_module, nodes_by_name
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.nn.folding import training_factor
 from fxquant.nn.regularizer import Regularizer
@@ -112,7 +112,7 @@ def _follow_training_mode(gm: GraphModule, node: Node) -> None:
     """A dropout that is idle in evaluation mode drops values while training."""
     found: tuple[Any, Mapping[str, Any]] | None = node.meta.get(REGULARIZER)
     known = node.target in DROPOUT_FUNCTIONS or ONLY_IN_TRAINING in node.meta
-    if node.op != "call_function" or not known:
+    if node.op != "call_function" or not known or SAME_WHILE_TRAINING in node.meta:
         return
     target: Any = node.target
     given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments

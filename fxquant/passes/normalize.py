@@ -15,6 +15,7 @@ from fxquant.graph.query import (
     INPLACE,
     REASON,
     REGULARIZER,
+    SAME_WHILE_TRAINING,
     TensorInfo,
     canonical_type,
     flat_arguments,
@@ -58,7 +59,7 @@ def normalize(gm: GraphModule, ctx: PassContext) -> GraphModule:
                 _keep_in_place(node, changed, reason, roots, order)
         elif call is not None:
             retarget(node, "call_function", call.target, call.args, call.kwargs)
-            if call.drops is not None:
+            if call.drops is not None and SAME_WHILE_TRAINING not in node.meta:
                 node.meta[REGULARIZER] = call.drops
         elif (name := _keyword_input(node)) is not None:
             others = {keyword: value for keyword, value in node.kwargs.items() if keyword != name}

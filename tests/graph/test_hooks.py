@@ -80,3 +80,75 @@ def test_hooks_of_layers_and_of_the_model_run_in_every_call():
     int8(X)
     int8(X)
     assert seen == ["model", "last"] * 2
+
+
+BACKWARD = ["register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook"]
+
+
+@pytest.mark.parametrize("register", BACKWARD)
+@pytest.mark.parametrize("prepare", [fxq.prepare, fxq.prepare_qat])
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook", "ignore:Full backward hook is firing")
+def test_a_hook_of_the_backward_pass_of_a_container_is_warned_of(prepare, register):
+    model, seen = Net().eval(), []
+    getattr(model.block, register)(lambda *given: seen.append("block"))
+    with pytest.warns(FxQuantWarning) as caught:
+        prepare(model, X)
+    assert [str(warning.message) for warning in caught] == [
+        "hooks of the backward pass do not run where a module is traced through\n"
+        "  got:      block\n"
+        '  hint:     leaf_modules=("block",) keeps a module whole and in float, with its hooks'
+    ]
+    assert not seen
+    model(X.clone().requires_grad_()).sum().backward()
+    assert seen == ["block"]  # the user's model has it as before
+
+
+@pytest.mark.parametrize("register", BACKWARD)
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook", "ignore:Full backward hook is firing")
+def test_the_hint_of_that_warning_works_too(register):
+    model, seen = Net().train(), []
+    getattr(model.block, register)(lambda *given: seen.append("block"))
+    getattr(model, register)(lambda *given: seen.append("model"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FxQuantWarning)
+        qat = fxq.prepare_qat(model, X, leaf_modules=("block",))
+    qat(X.clone().requires_grad_()).sum().backward()
+    assert sorted(seen) == ["block", "model"]
+
+
+class Tied(nn.Module):
+    """One weight under two names; another whose gradient is masked, and one that is frozen for now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)
+        self.a, self.b, self.masked, self.frozen = (nn.Linear(4, 4) for _ in range(4))
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        x = self.norm(self.conv(x[None, None]))[0, 0]
+        return self.frozen(self.masked(self.b(torch.relu(self.a(x)))))
+
+
+def test_hooks_of_parameters_are_kept_for_training():
+    model, seen = Tied().train(), []
+    mask = torch.eye(4)
+    model.masked.weight.register_hook(lambda gradient: gradient * mask)
+    model.a.weight.register_hook(lambda gradient: seen.append("tied"))
+    model.conv.weight.register_hook(lambda gradient: seen.append("folded"))
+    model.masked.bias.register_post_accumulate_grad_hook(seen.append)
+    model.frozen.weight.register_hook(lambda gradient: seen.append("frozen"))
+    model.frozen.weight.requires_grad_(False)
+    qat = fxq.prepare_qat(model, X)
+    qat(X).square().sum().backward()
+    gradient = qat.get_parameter("masked.weight").grad
+    assert torch.equal(gradient, gradient * mask)
+    assert float(gradient.abs().sum()) > 0
+    bias = qat.get_parameter("masked.bias")
+    assert [each for each in seen if isinstance(each, str)] == ["tied", "folded"]
+    assert [each is bias for each in seen if not isinstance(each, str)] == [True]
+    assert not qat.get_parameter("frozen.weight").requires_grad
+    qat.get_parameter("frozen.weight").requires_grad_(True)
+    qat(X).square().sum().backward()
+    assert "frozen" in seen
+    assert all(parameter.grad is None for parameter in model.parameters())
