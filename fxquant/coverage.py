@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.errors import user_line
 from fxquant.graph.macs import multiply_accumulates, uncounted
-from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name, reason_of
+from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name, reason_of, value_of
 from fxquant.plan import QuantPlan, QuantUnit, Rejection
 
 _FATES = ("int8", "weight", "float")
@@ -135,32 +135,48 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         gives: Literal["int8", "float"] = "int8" if "y" in unit.roles else "float"
         fate = _fate(unit)
         rows.append(CoverageRow(unit.root, path, unit.pattern, fate, macs, line=user_line(members[0]), gives=gives))
+    inside = _multiplying(gm, plan)
     others = [
-        Rejection(name, "", reason_of(nodes[name]) or NO_REAL_NUMBERS, excused=True) for name in _multiplying(gm, plan)
+        Rejection(name, "", reason_of(nodes[name]) or NO_REAL_NUMBERS, excused=True)
+        for name, home in inside.items()
+        if name == home
     ]
     for rejection in (*plan.rejections, *others):
         node = nodes[rejection.node]
+        members = [node, *(nodes[name] for name, home in inside.items() if home == rejection.node != name)]
         rows.append(
             CoverageRow(
                 rejection.node,
                 _path(node),
                 operator_name(node),
                 "float",
-                multiply_accumulates(node),
+                sum(map(multiply_accumulates, members)),
                 rejection.reason,
                 rejection.excused,
                 user_line(node),
-                uncounted=uncounted(node),
+                uncounted=", ".join(filter(None, map(uncounted, members))),
             )
         )
     return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])))
 
 
-def _multiplying(gm: GraphModule, plan: QuantPlan) -> list[str]:
-    """Nodes that are in no unit, and were not rejected, and multiply all the same."""
+def _multiplying(gm: GraphModule, plan: QuantPlan) -> dict[str, str]:
+    """Nodes that are in no unit, and were not rejected, and multiply all the same -> the row that tells of them.
+
+    That is the node itself, or, of a unit that was left in float as a whole, its root.
+    """
+    rejected = {rejection.node for rejection in plan.rejections if rejection.pattern}
     told = {*plan.unit_of(), *(rejection.node for rejection in plan.rejections)}
-    others = (node for node in gm.graph.nodes if node.name not in told)
-    return [node.name for node in others if multiply_accumulates(node) or uncounted(node)]
+    found = {}
+    for node in gm.graph.nodes:
+        if node.name not in told and (multiply_accumulates(node) or uncounted(node)):
+            root = node
+            while root.name not in told and len(root.users) == 1:
+                root = next(iter(root.users))
+            info = value_of(node)
+            is_part = root.name in rejected and info is not None and info.dtype.is_floating_point
+            found[node.name] = root.name if is_part else node.name
+    return found
 
 
 def _share(rows: list[CoverageRow], total: int) -> str:

@@ -47,6 +47,7 @@ from fxquant.graph.query import follow, nodes_by_name
 from fxquant.graph.ready import make_ready
 from fxquant.graph.state_names import check_names
 from fxquant.graph.tracing import trace
+from fxquant.graph.undone import unchanged_on_error
 from fxquant.grids import grids_of, make_observers, means_of, observers_by_node
 from fxquant.mutation import Weights
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -315,7 +316,7 @@ class Quantizer:
         return {**self.graph_module.state_dict(), **self.measured().state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
-        """Take over the state of a Quantizer of the same model and configuration.
+        """Take over the state of a Quantizer of the same model and configuration: all of it, or nothing.
 
         Raises:
             RuntimeError: keys differ (a StateError, which names the first unit or value that does), or shapes.
@@ -324,12 +325,13 @@ class Quantizer:
         statistics = free_name(self.graph_module, STATISTICS)
         if not any(name.startswith(f"{statistics}.") for name in state_dict):
             delattr(measured, statistics)  # a state from before there were any
-        prefixes = tuple(f"{name}." for name, _ in measured.named_children())
-        own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
+        beside = tuple(f"{name}." for name, _ in measured.named_children())
+        own = {name: value for name, value in state_dict.items() if not name.startswith(beside)}
         rest = {name: value for name, value in state_dict.items() if name not in own}
         check_names(measured, rest, strict=strict)
-        self.graph_module.load_state_dict(own, strict=strict)
-        measured.load_state_dict(rest, strict=strict)
+        with unchanged_on_error(measured):
+            measured.load_state_dict(rest, strict=strict)
+            self.graph_module.load_state_dict(own, strict=strict)  # which takes all of it, or nothing
         self._weights.measure(self.graph_module, anew=True)
 
     def measured(self) -> nn.Module:

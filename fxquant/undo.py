@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
 from fxquant.graph.query import module_of
+from fxquant.graph.undone import undone_on_error
 from fxquant.passes.eliminate_dead_code import has_effect
-
-_LISTS = (list, deque)
-_CONTAINERS = (*_LISTS, dict, set)
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"_buffers"}
-
-
-@contextmanager
-def undone_on_error(holders: Sequence[object], tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put back, if the body raises, the attributes of ``holders`` and the values of ``tensors``.
-
-    Of attributes that are lists, dicts or sets the items are put back, of a module's buffers and of attributes that are
-    tensors the values.
-
-    Args:
-        holders: Modules, each by itself without those inside it, and other objects.
-        tensors: What else may be written to.
-    """
-    attributes = [(held, dict(held)) for holder in holders if (held := getattr(holder, "__dict__", None)) is not None]
-    contents = []
-    found = list(tensors)
-    for _, before in attributes:
-        found += [buffer for buffer in before.get("_buffers", {}).values() if buffer is not None]
-        for name, value in before.items():
-            if isinstance(value, Tensor):
-                found.append(value)
-            elif isinstance(value, _CONTAINERS) and name not in _OF_EVERY_MODULE:
-                contents.append((value, copy.copy(value)))
-    values = [(tensor, tensor.detach().clone()) for tensor in found]
-    try:
-        yield
-    except BaseException:
-        for tensor, value in values:
-            tensor.data = value
-        for container, items in (*attributes, *contents):
-            _refill(container, items)
-        raise
 
 
 class RunState:
@@ -93,8 +56,3 @@ def _buffers_written(gm: GraphModule) -> list[str]:
         known[node] = roots_of(node, known)
     names = {root[1] for argument in changed for root in known[argument] if isinstance(root, tuple)}
     return [name for name, _ in gm.named_buffers() if name in names]
-
-
-def _refill(container: Any, items: Iterable[Any]) -> None:
-    container.clear()
-    (container.extend if isinstance(container, _LISTS) else container.update)(items)

@@ -184,3 +184,22 @@ def keep_children_only(gm: GraphModule, path: str) -> None:
 def drop_unused_modules(gm: GraphModule) -> None:
     """Remove submodules that no node calls or reads from, however deep."""
     gm.delete_all_unused_submodules()
+
+
+def erase_behind(last: Node) -> set[Node]:
+    """Erase the nodes behind one, which it answers with, while a trace is under way.
+
+    Not those that others hold on to, or may: parameters, and attributes of proxies from before.
+    """
+    new: list[Node] = []
+    for node in reversed(last.graph.nodes):
+        if node is last:
+            break
+        new.append(node)
+    erased = set()
+    for node in new:
+        held = node.op == "get_attr" or (node.target is getattr and node.args[0] not in new)
+        if not held and not node.users:
+            erased.add(node)
+            node.graph.erase_node(node)
+    return erased

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -61,6 +61,12 @@ def plain_modes(module: nn.Module) -> Iterator[None]:
 def _set(modules: list[nn.Module], training: Any) -> None:
     for module in modules:
         vars(module)["training"] = training
+
+
+def without_marks(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """Arguments as torch takes them, and whether any may stand for the mode of a module."""
+    follows = EVALUATION.was_converted or any(value is EVALUATION for value in (*args, *kwargs.values()))
+    return tuple(map(as_bool, args)), {name: as_bool(value) for name, value in kwargs.items()}, follows
 
 
 def as_bool(value: Any) -> Any:

@@ -37,6 +37,7 @@ from fxquant.graph.query import (
 from fxquant.graph.ready import holds_integers, make_ready
 from fxquant.graph.source import keep_source_while_used
 from fxquant.graph.state_names import check_names
+from fxquant.graph.undone import unchanged_on_error
 from fxquant.graph.wrong_calls import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 
 _KEPT_META = (
@@ -151,15 +152,17 @@ class NamedGraphModule(GraphModule):
         return super().train(mode)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As ``torch.nn.Module.load_state_dict``, but nothing is loaded of a state dict with other names.
+        """As ``torch.nn.Module.load_state_dict``, but all of a state dict is loaded, or nothing.
 
         Raises:
             StateError: names differ; the message has the first unit that does.
             InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
+            RuntimeError: torch's own, where shapes differ.
         """
         check_names(self, state_dict, strict=strict)
         check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
-        found = super().load_state_dict(state_dict, strict, assign)
+        with unchanged_on_error(self):
+            found = super().load_state_dict(state_dict, strict, assign)
         make_ready(self)
         return found
 

@@ -31,7 +31,7 @@ from fxquant.graph.attributes import (
 from fxquant.graph.baking import is_opened
 from fxquant.graph.calling import called_by_name
 from fxquant.graph.computed import TensorComputation
-from fxquant.graph.edit import gather_placeholders
+from fxquant.graph.edit import erase_behind, gather_placeholders
 from fxquant.graph.example import is_settled
 from fxquant.graph.failures import not_running
 from fxquant.graph.frames import instruction, user_line, user_stack
@@ -41,7 +41,7 @@ from fxquant.graph.idle import asks_for_training, gave_back, last_of, note_idle
 from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
 from fxquant.graph.macs import run_counted
 from fxquant.graph.made import MadeTensors, TracedFactories
-from fxquant.graph.modes import EVALUATION, as_bool, marked_modes, plain_modes
+from fxquant.graph.modes import marked_modes, plain_modes, without_marks
 from fxquant.graph.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.graph.query import REASON, SAME_WHILE_TRAINING, VALUE, canonical_type, described, has_hooks, info_of
 from fxquant.graph.shapes import unchanged_state
@@ -319,12 +319,9 @@ class QuantTracer(Tracer):
         """Create a node and its proxy, and run it on the example."""
         if target == "__setitem__" and kind == "call_method":
             kind, target = "call_function", operator.setitem
-        given = (*args, *kwargs.values())
-        follows = self.marks_modes and any(value is EVALUATION for value in given)
-        if follows:
-            args, kwargs = tuple(map(as_bool, args)), {name: as_bool(value) for name, value in kwargs.items()}
+        args, kwargs, follows = without_marks(args, kwargs) if self.marks_modes else (args, kwargs, True)
         proxy: Any = super().create_proxy(kind, target, args, kwargs, *more, **options)
-        if self.marks_modes and not follows and not EVALUATION.was_converted:
+        if not follows:
             proxy.node.meta[SAME_WHILE_TRAINING] = True
         if self._bound is not None and kind != "get_attr":
             shown, named = on_example(args), on_example(kwargs)
@@ -398,14 +395,6 @@ class QuantTracer(Tracer):
         return proxy
 
     def _forget_nodes_after(self, last: Node) -> None:
-        """Erase what a trace wrote before it failed; but others hold on to parameters, and to attributes of proxies."""
-        new: list[Node] = []
-        for node in reversed(self.graph.nodes):
-            if node is last:
-                break
-            new.append(node)
-        for node in new:
-            held = node.op == "get_attr" or (node.target is getattr and node.args[0] not in new)
-            if not held and not node.users:
-                self._answered = {key for key in self._answered if key[0] is not node}
-                self.graph.erase_node(node)
+        """Erase what a trace wrote before it failed."""
+        erased = erase_behind(last)
+        self._answered = {key for key in self._answered if key[0] not in erased}

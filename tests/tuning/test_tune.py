@@ -75,6 +75,7 @@ def test_what_is_faster_in_float_stays_float(prepared, monkeypatch, capsys):
         "measured: 2000000.0 µs in int8, 1000000.0 µs in float",
         True,
     )
+    assert row.macs == sum(row.macs for row in prepared.coverage() if row.node == "relu") > 0  # of its linear layer
     assert torch.allclose(int8(X), prepared.graph_module(X), atol=0.1)
 
 

@@ -1,0 +1,165 @@
+"""What fails changes nothing: attributes, containers, values, classes; and so does a state that cannot be loaded."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import FxQuantError
+from fxquant.graph.undone import undone_on_error
+
+X = ((torch.arange(2 * 3 * 6 * 6) * 67 % 257 - 128) / 64).reshape(2, 3, 6, 6)
+
+
+def test_containers_keep_their_identity():
+    class Held:
+        def __init__(self) -> None:
+            self.items = {"list": [1], "deque": deque([1]), "dict": {1: 1}, "set": {1}}
+            self.__dict__.update(self.items)
+
+    held = Held()
+
+    @undone_on_error([held], ())
+    def fail() -> None:
+        held.list.append(2)
+        held.deque.append(2)
+        held.dict[2] = 2
+        held.set.add(2)
+        held.more = 1
+        raise ValueError("wrong")
+
+    with pytest.raises(ValueError, match="wrong"):
+        fail()
+    assert held.items == {"list": [1], "deque": deque([1]), "dict": {1: 1}, "set": {1}}
+    assert all(vars(held)[name] is value for name, value in held.items.items())
+    assert not hasattr(held, "more")
+
+
+class Frozen(nn.Linear):
+    """Of another class."""
+
+
+def test_values_stay_where_they_are_and_classes_what_they_were():
+    module = nn.Linear(2, 2)
+    module.register_buffer("grows", torch.zeros(2))
+    before = {name: (tensor, tensor.data_ptr(), tensor.clone()) for name, tensor in module.state_dict().items()}
+
+    @undone_on_error([module], tuple(module.parameters()))
+    def fail() -> None:
+        module.weight.data.add_(1)
+        module.grows.resize_(7).fill_(3)
+        module._parameters["bias"] = nn.Parameter(torch.ones(2))
+        module.__class__ = Frozen
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert type(module) is nn.Linear
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name][2])
+        assert name == "grows" or tensor.data_ptr() == before[name][1]
+
+
+class Own(nn.Module):
+    """Kept whole: it has a way of its own to take a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.loads: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.loads.append(1)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4), Own(), nn.Linear(4, 5))
+    )
+
+
+def forms() -> dict[str, Any]:
+    quantizer = fxq.calibrate(fxq.prepare(net().eval(), X, leaf_modules=(Own,)), [X], progress=False)
+    qat = fxq.prepare_qat(net().train(), X, leaf_modules=(Own,))
+    qat(X)
+    qat.apply(fxq.disable_observer)
+    return {
+        "prepared": quantizer,
+        "int8": fxq.convert(quantizer),
+        "int8, graph": fxq.convert(quantizer, engine="graph"),
+        "fake_quant": fxq.convert(quantizer, to="fake_quant"),
+        "reference": fxq.convert(quantizer, to="reference"),
+        "training": qat,
+    }
+
+
+FORMS = ("prepared", "int8", "int8, graph", "fake_quant", "reference", "training")
+
+
+def changed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Another state of the same form: all floats are a little larger."""
+    return {name: value * 1.25 if value.is_floating_point() else value.clone() for name, value in state.items()}
+
+
+def spoilt(state: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    """With a last tensor that cannot be taken, when all before it have been."""
+    name = [each for each, value in state.items() if value.is_floating_point() and value.dim()][-1]
+    bias = [each for each in state if each.endswith(".bias")][-1]  # of what is measured, some may be NaN, or missing
+    if kind == "shape":
+        state[name] = torch.zeros(7, 7)
+    elif kind == "NaN":
+        state[bias] = state[bias] * float("nan")
+    elif kind == "missing":
+        del state[bias]
+    elif kind == "no tensor":
+        state[name] = "text"  # type: ignore[assignment]
+    else:
+        state["another"] = torch.zeros(1)
+    return state
+
+
+@pytest.mark.parametrize("assign", [False, True], ids=["copy", "assign"])
+@pytest.mark.parametrize("kind", ["shape", "NaN", "missing", "unexpected", "no tensor"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_state_that_cannot_be_loaded_changes_nothing(form, kind, assign):
+    model = forms()[form]
+    run = model.graph_module if form == "prepared" else model
+    run.train(False)
+    expected = run(X)
+    run(X)
+    before = copy.deepcopy(dict(model.state_dict()))
+    places = {name: value.data_ptr() for name, value in run.named_parameters()}
+    options = {"assign": True} if assign and form != "prepared" else {}
+    bad = spoilt(changed(copy.deepcopy(before)), kind)
+    with pytest.raises((RuntimeError, FxQuantError)):
+        model.load_state_dict(bad, **options)
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(value, before[name]) or bool(value.isnan().any()) for name, value in after.items())
+    assert {name: value.data_ptr() for name, value in run.named_parameters()} == places
+    assert [module.loads for module in run.modules() if isinstance(module, Own)] == [[]]
+    for _ in range(3):
+        assert torch.equal(run(X), expected)
+    model.load_state_dict(before)  # and a good one is taken afterwards
+    assert torch.equal(run(X), expected)
+
+
+def test_batch_norms_that_a_bad_state_would_freeze_stay_as_they_are():
+    model, frozen = forms()["training"], forms()["training"]
+    state = spoilt(dict(frozen.apply(fxq.freeze_bn_stats).state_dict()), "shape")
+    with pytest.raises(RuntimeError):
+        model.load_state_dict(state)
+    assert [type(module).__name__ for module in model.modules() if "BatchNorm" in type(module).__name__] == [
+        "BatchNorm2d"
+    ]
