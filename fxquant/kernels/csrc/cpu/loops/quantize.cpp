@@ -1,5 +1,9 @@
 #include "quantize.h"
 
+#include <cstring>
+
+#include "vector.h"
+
 namespace fxquant {
 namespace FXQ_ISA {
 namespace {
@@ -66,6 +70,28 @@ void transpose(const Q* FXQ_RESTRICT planes, Q* FXQ_RESTRICT q, int64_t pixels, 
   }
 }
 
+// kCount bytes of each pixel, one of each plane, in a word that is stored at once: the lowest byte lies first.
+template <typename Word>
+void transpose_words(const uint8_t* FXQ_RESTRICT planes, uint8_t* FXQ_RESTRICT q, int64_t pixels, int64_t stride) {
+  constexpr int kCount = sizeof(Word);
+  Word words[kPixels];
+  for (int64_t p = 0; p < pixels; ++p) {
+    Word word = 0;
+    FXQ_UNROLL
+    for (int c = 0; c < kCount; ++c) word |= static_cast<Word>(planes[c * kPixels + p]) << (8 * c);
+    words[p] = word;
+  }
+  for (int64_t p = 0; p < pixels; ++p) std::memcpy(q + p * stride, words + p, sizeof(Word));
+}
+
+// As many bytes as fit words of eight and of four, then byte by byte.
+inline void transpose_bytes(const uint8_t* planes, uint8_t* q, int64_t pixels, int64_t width, int64_t stride) {
+  int64_t c = 0;
+  for (; c + 8 <= width; c += 8) transpose_words<uint64_t>(planes + c * kPixels, q + c, pixels, stride);
+  for (; c + 4 <= width; c += 4) transpose_words<uint32_t>(planes + c * kPixels, q + c, pixels, stride);
+  if (c < width) transpose(planes + c * kPixels, q + c, pixels, width - c, stride);
+}
+
 // Quantizes kPixels of up to kWidth channels into a buffer that stays in the first cache, then transposes it.
 template <typename T, typename Q, typename Real>
 void walk_image(const QuantizeImageArgs& args, const Grids<Real>& grids, int64_t begin, int64_t end) {
@@ -86,6 +112,9 @@ void walk_image(const QuantizeImageArgs& args, const Grids<Real>& grids, int64_t
       }
       if (layout.channels == 3) {
         interleave3(planes, q, pixels);
+      } else if constexpr (sizeof(Q) == 1) {
+        const uint8_t* bytes = reinterpret_cast<const uint8_t*>(planes);
+        transpose_bytes(bytes, reinterpret_cast<uint8_t*>(q + c0), pixels, width, layout.channels);
       } else {
         transpose(planes, q + c0, pixels, width, layout.channels);
       }
