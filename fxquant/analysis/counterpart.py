@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fxquant.errors import FxQuantError, FxQuantWarning, InputError
+from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.module import noted
 from fxquant.graph.query import BY_REQUEST, CALLED, canonical_type, module_of, module_path, nodes_by_name
@@ -124,7 +125,7 @@ class FloatUnit:
             args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
             method: Any = getattr(type(args[0]), str(node.target)) if node.op == "call_method" else None
             function: Any = method or module_of(node) or node.target
-            if layer is not None and isinstance(function, _BatchNorm):
+            if layer is not None and isinstance(function, (_BatchNorm, ChannelAffine)):
                 env[node] = args[0]
             else:
                 env[node] = (layer if layer is not None and node is self.layer else function)(*args, **kwargs)
@@ -137,7 +138,7 @@ class FloatUnit:
 
     def layer_as_run(self) -> nn.Module | None:
         """The layer with the weight, with a batch norm behind it folded in."""
-        norm = next((m for node in self.members if isinstance(m := module_of(node), _BatchNorm)), None)
+        norm = next((m for node in self.members if isinstance(m := module_of(node), (_BatchNorm, ChannelAffine))), None)
         layer = None if self.layer is None else module_of(self.layer)
         if layer is None or norm is None or norm.running_var is None:
             return layer

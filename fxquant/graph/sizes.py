@@ -10,9 +10,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, Node
 
+from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import canonical_type, module_of, value_of
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, ChannelAffine)
+"""What is folded into the layer before it."""
+
 _SPATIAL: dict[Any, int] = {
     **{nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3},
     **{nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3},
@@ -41,7 +44,7 @@ def fixed_dimensions(graph: Graph) -> dict[Node, Dims]:
             continue
         every = frozenset(range(len(info.shape)))
         module = module_of(node)
-        rule = _RULES.get(node.target if module is None else canonical_type(module))
+        rule = _RULES.get(node.target if module is None else _kind(module))
         known[node] = (
             every if node.op == "get_attr" else every & rule(node, module, len(every), known) if rule else _NONE
         )
@@ -49,6 +52,10 @@ def fixed_dimensions(graph: Graph) -> dict[Node, Dims]:
 
 
 _NONE: Dims = frozenset()
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    return canonical_type(module) or type(module)
 
 
 def source_of_rank(value: Node) -> Node:
@@ -59,7 +66,7 @@ def source_of_rank(value: Node) -> Node:
     found = value
     while isinstance(source := value.args[0] if value.args else None, Node):
         module = module_of(value)
-        kind = None if module is None else canonical_type(module)
+        kind = None if module is None else _kind(module)
         if kind is nn.Linear or kind in _SPATIAL:
             return source
         if kind in BATCH_NORMS:
@@ -123,6 +130,7 @@ def _broadcast(node: Node, module: Any, rank: int, known: Known) -> Dims:
 _RULES: dict[Any, Callable[[Node, Any, int, Known], Dims]] = {
     **dict.fromkeys((nn.Linear, nn.Embedding), _last),
     **dict.fromkeys((*_SPATIAL, *BATCH_NORMS), _channels),
+    ChannelAffine: _as_first,
     **dict.fromkeys((nn.LayerNorm, F.layer_norm, nn.RMSNorm), _normalized),
     **dict.fromkeys(_SAME, _as_first),
     **dict.fromkeys((torch.add, torch.sub, torch.mul, torch.div, torch.clamp), _broadcast),

@@ -45,7 +45,7 @@ class WithComputedTensors(nn.Module):
         without_tensors(layer, held)
 
     def forward(self, input: Tensor, *args: Any, **tensors: Tensor) -> Any:
-        kind: Any = canonical_type(self.layer)
+        kind: Any = canonical_type(self.layer) or type(self.layer)
         return kind.forward(WithTensors(self.layer, tensors), input, *args)
 
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import user_line
+from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.guards import require_rank
 from fxquant.graph.query import called_module, module_of, nodes_by_name, value_of
 from fxquant.graph.sizes import source_of_rank
@@ -27,7 +28,7 @@ def guard_ranks(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for unit in ctx.plan.units:
         norm = nodes.get(unit.captures.get("bn", ""))
         first = nodes[unit.nodes[0]]
-        if norm is None or not isinstance(module_of(first), ONE_RANK):
+        if norm is None or not _needs_one_rank(first, norm):
             continue
         source: Any = first.args[0]
         info = value_of(source)
@@ -40,3 +41,10 @@ def guard_ranks(gm: GraphModule, ctx: PassContext) -> GraphModule:
             layers = " and ".join(dict.fromkeys(type(called_module(node)).__name__ for node in (first, norm)))
             gm.graph.call_function(require_rank, (rank, len(info.shape), f"{norm.target} ({layers})", user_line(norm)))
     return gm
+
+
+def _needs_one_rank(first: Node, norm: Node) -> bool:
+    """A ``ChannelAffine`` counts dimensions from the last one, as layers do; alone, its channels are dimension 1."""
+    if isinstance(module_of(norm), ChannelAffine):
+        return first is norm
+    return isinstance(module_of(first), ONE_RANK)

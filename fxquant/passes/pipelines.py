@@ -19,6 +19,7 @@ from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
 from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.make_layers import make_layers
+from fxquant.passes.make_norms import make_norms
 from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
@@ -36,6 +37,7 @@ PREPARE: Pipeline = (
     normalize,  # before all tables: they name each operator once
     decompose_compounds,  # before layers are made: products with constant weights are layers
     make_layers,  # patterns know layers, not functions that take weights
+    make_norms,  # they stand behind layers
     settle_sizes,  # layers say which sizes are always the same
     decompose_attention,  # before the plan is made: it is made of the parts
     drop_idle,  # patterns know operators that stand side by side; all passes before read through what is idle

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 from torch.fx import Node
 
+from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import called_module, value_of
 from fxquant.graph.sizes import BATCH_NORMS
 from fxquant.patterns.activation import clamped, constant_bounds
@@ -18,6 +19,14 @@ def fixed_statistics(captures: Mapping[str, Node]) -> Reject | None:
     """Without running statistics a batch norm normalizes each batch by the batch itself, in evaluation mode too."""
     if called_module(captures["bn"]).running_var is None:
         return Reject("batch norm keeps no running statistics (track_running_stats=False)", captures["bn"])
+    return None
+
+
+def channels_behind_batch(captures: Mapping[str, Node]) -> Reject | None:
+    """Alone, the channels are dimension 1."""
+    module, value = called_module(captures["bn"]), value_of(captures["bn"])
+    if isinstance(module, ChannelAffine) and value is not None and len(value.shape) != module.behind + 2:
+        return Reject("its channels are not dimension 1", captures["bn"])
     return None
 
 
@@ -46,7 +55,7 @@ ALONE = op(*BATCH_NORMS)(tensor("x")).named("bn")
 INSTANCE = op(*INSTANCE_DIMS)(tensor("x")).named("bn")
 
 BATCH_NORM = (
-    Pattern("bn_act", clamped(ALONE), check=all_of(fixed_statistics, constant_bounds)),
-    Pattern("bn", ALONE, check=fixed_statistics),
+    Pattern("bn_act", clamped(ALONE), check=all_of(fixed_statistics, channels_behind_batch, constant_bounds)),
+    Pattern("bn", ALONE, check=all_of(fixed_statistics, channels_behind_batch)),
     Pattern("instance_norm", INSTANCE, check=running_statistics),
 )

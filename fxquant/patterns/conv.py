@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.fx import Node
 
+from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import called_module, value_of
 from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.batch_norm import fixed_statistics, normalized
@@ -20,7 +21,10 @@ CONV_BN = normalized(CONV)
 
 def one_channel_axis(captures: Mapping[str, Node]) -> Reject | None:
     """A batch norm takes the [C, H, W] of a convolution without batch for [N, C, L], where the channels are H."""
-    conv, value = captures["conv"], value_of(captures["conv"])
+    conv, value, norm = captures["conv"], value_of(captures["conv"]), called_module(captures["bn"])
+    if isinstance(norm, ChannelAffine):
+        behind = called_module(conv).weight.dim() - 2
+        return None if norm.behind == behind else Reject("it multiplies along another dimension than the channels")
     if value is not None and len(value.shape) != called_module(conv).weight.dim():
         return Reject("without a batch dimension the batch norm normalizes another dimension than the channels", conv)
     return None

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.query import value_of
+from fxquant.graph.affine import ChannelAffine
+from fxquant.graph.query import called_module, value_of
 from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.batch_norm import fixed_statistics, normalized
 from fxquant.patterns.pattern import Output, Pattern, Reject, all_of, op, tensor
@@ -18,7 +19,9 @@ LINEAR_BN = normalized(LINEAR)
 
 def features_are_channels(captures: Mapping[str, Node]) -> Reject | None:
     """A batch norm takes the [N, L, F] of a linear layer for [N, C, L]: its channels are then no features."""
-    value = value_of(captures["linear"])
+    value, norm = value_of(captures["linear"]), called_module(captures["bn"])
+    if isinstance(norm, ChannelAffine):
+        return Reject("it multiplies along another dimension than the features") if norm.behind else None
     if value is not None and len(value.shape) != 2:
         return Reject("the batch norm normalizes dimension 1, which holds no features of the linear layer")
     return None
