@@ -12,13 +12,15 @@ from torch import Tensor, distributed, nn
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
 from fxquant.kernels.raw_bytes import raw_bytes
+from fxquant.nn.joined_range import JoinedRange
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.quantizer import Quantizer
 from fxquant.statistics.channel_extremes import ChannelExtremes
+from fxquant.statistics.extremes import Extremes
 from fxquant.statistics.range_history import RangeHistory
 
-_POOLED = (ObserverBase, ChannelMeans, RangeHistory, ChannelExtremes)
+_POOLED = (ObserverBase, ChannelMeans, RangeHistory, ChannelExtremes, Extremes, JoinedRange)
 _OBSERVER = "activation_post_process."
 
 

@@ -32,6 +32,7 @@ from fxquant.quantizer import Quantizer
 from fxquant.settings import read_settings
 from fxquant.spec import QParams, TensorRef
 from fxquant.statistics.collected import Statistics
+from fxquant.statistics.joined import parts_in_training
 
 
 class _TrainingQuantizer(Quantizer):
@@ -127,6 +128,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
     quantizer = copy.copy(preparation)
     fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))
     quantizer.trained = _grids(fake_quants, allow_uncalibrated)
+    quantizer.trained_joins = parts_in_training(trained)
     quantizer.weight_layers = _layers_of_own_integers(trained, preparation.plan)
     ctx = quantizer.context(preparation.plan)
     manager = PassManager(FROM_TRAINING, instruments_for(read_settings()), first=len(preparation.snapshots))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import html
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -43,7 +42,7 @@ from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import free_name
 from fxquant.graph.inputs import bind, example_tuple
 from fxquant.graph.module import note
-from fxquant.graph.query import follow, nodes_by_name
+from fxquant.graph.query import follow
 from fxquant.graph.ready import make_ready
 from fxquant.graph.state_names import check_names
 from fxquant.graph.tracing import trace
@@ -56,7 +55,8 @@ from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.instruments import instruments_for
-from fxquant.passes.lower_units import declined_by_handlers
+from fxquant.passes.joins import joins_of
+from fxquant.passes.lower_units import declined_by_handlers, make_handlers
 from fxquant.passes.manager import PassManager, Snapshot
 from fxquant.passes.pipelines import CONVERT, PREPARE
 from fxquant.passes.take_integers import layers_of_own_integers
@@ -68,8 +68,9 @@ from fxquant.registry import did_you_mean
 from fxquant.settings import read_settings
 from fxquant.spec import Observed, QParams, TensorRef
 from fxquant.statistics.collected import Statistics
+from fxquant.statistics.joined import Part
 from fxquant.statistics.places import places_of
-from fxquant.statistics.problems import find_problems, warn_of_problems
+from fxquant.statistics.problems import find_problems, warn_of_problems, warn_of_unequal_joins
 from fxquant.statistics.report import CalibrationReport, calibration_report
 from fxquant.tuning.tune import check_tunable, tuned
 from fxquant.undo import RunState
@@ -154,11 +155,13 @@ class Quantizer:
         check_weights(self.graph_module, self.plan)
         self.observers = make_observers(self.plan)
         follow(self.observers, self.graph_module)
-        self.statistics = Statistics(self.graph_module, self.plan, self.observers)
+        self.statistics = Statistics(self.graph_module, self.plan, self.observers, joins_of(ctx))
         self._warned: set[tuple[str, str]] = set()
         self._weights = Weights(model)
-        self.handlers = self._make_handlers()
+        self.handlers = make_handlers(self, self.graph_module, self.plan, self.patterns)
         self.weight_layers = self._make_weight_layers()
+        self.trained_joins: Mapping[str, Sequence[Part]] = {}
+        """Of a model that was trained: the name of each join, and what it takes."""
         self.trained: Mapping[TensorRef, QParams] | None = None
         """The grids that the model was trained on, which then take the place of those of the observers."""
         self.reconstruction: Reconstruction | None = None
@@ -366,17 +369,6 @@ class Quantizer:
             trains=self.trains,
         )
 
-    def _make_handlers(self) -> dict[str, Any]:
-        kinds = {pattern.name: pattern.handler for pattern in self.patterns if pattern.handler is not None}
-        nodes = nodes_by_name(self.graph_module)
-        made = {}
-        for unit in self.plan.units:
-            if unit.pattern in kinds:
-                kind = kinds[unit.pattern]
-                takes = len(inspect.signature(kind).parameters)
-                made[unit.root] = kind(self, nodes[unit.root]) if takes >= 2 else kind()
-        return made
-
     def _make_weight_layers(self) -> nn.ModuleDict:
         weights = [policy for ref, policy in self.plan.policies.items() if ref.kind == "parameter"]
         makers = {id(policy.observer): policy.observer for policy in weights if isinstance(policy, Observed)}
@@ -388,6 +380,7 @@ class Quantizer:
 
     def _qparams(self, allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
         if self.trained is not None:
+            warn_of_unequal_joins(self.trained_joins, self.graph_module, self.plan)
             return dict(self.trained)
         self._warn()
         return grids_of(self.graph_module, self.plan, dict(self.observers.items()), self.handlers, allow_uncalibrated)

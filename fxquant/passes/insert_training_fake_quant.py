@@ -17,10 +17,12 @@ from fxquant.graph.edit import add_module, insert_after, retarget
 from fxquant.graph.query import ONLY_IN_TRAINING, REGULARIZER, SAME_WHILE_TRAINING, called_module, nodes_by_name
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.nn.folding import training_factor
+from fxquant.nn.joined_range import JoinedRange
 from fxquant.nn.regularizer import Regularizer
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.idle import restore_idle
+from fxquant.passes.joins import joins_of
 from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
 from fxquant.patterns.shape import DROPOUT_FUNCTIONS
 from fxquant.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
@@ -44,6 +46,7 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
         insert_after(point.node, homes[point.ref], users=point.users)
     homes |= insert_call_grids(gm, ctx)
     homes |= _quantize_weights(gm, ctx)
+    _watch_joins(gm, ctx)
     for node in gm.graph.nodes:
         _follow_training_mode(gm, node)
     ctx.plan = replace(ctx.plan.without_means(), fake_quants=homes)
@@ -95,6 +98,17 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]
         if "bn" in unit.captures:
             node.kwargs = {**node.kwargs, "factor": _factor(node, nodes[unit.captures["bn"]])}
     return homes
+
+
+def _watch_joins(gm: GraphModule, ctx: PassContext) -> None:
+    """Keep the ranges of what is joined, which needs no grid: ``convert`` warns of those that differ much."""
+    nodes = nodes_by_name(gm)
+    readers: dict[Node, list[Node]] = {}
+    for join in (nodes[unit.root] for unit in joins_of(ctx)):
+        for value in join.all_input_nodes:
+            readers.setdefault(value, []).append(join)
+    for value, joins in readers.items():
+        insert_after(value, add_module(gm, f"{value.name}_joined_range", JoinedRange()), users=tuple(joins))
 
 
 def _factor(conv: Node, bn: Node) -> Node:

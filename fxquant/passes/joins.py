@@ -24,6 +24,12 @@ class Readers:
     """Whether anything else does: another operator, or whoever called the model."""
 
 
+def joins_of(ctx: PassContext) -> tuple[QuantUnit, ...]:
+    """The units of a plan that put several values on one grid, in the order of the graph."""
+    patterns = [(unit, ctx.pattern_of(unit)) for unit in ctx.plan.units]
+    return tuple(unit for unit, its in patterns if its.output is Output.ONE_FOR_ALL and its.handler is None)
+
+
 class Joins:
     """The joins of a plan, and who reads what they join.
 
@@ -33,9 +39,7 @@ class Joins:
 
     def __init__(self, gm: GraphModule, ctx: PassContext) -> None:
         plan = ctx.plan
-        self.units: tuple[QuantUnit, ...] = tuple(
-            unit for unit in plan.units if ctx.pattern_of(unit).output is Output.ONE_FOR_ALL
-        )
+        self.units: tuple[QuantUnit, ...] = joins_of(ctx)
         """In the order of the graph."""
         self._order = {unit.root: index for index, unit in enumerate(self.units)}
         self._plan = plan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +55,18 @@ class HandlerView:
     def add_module(self, name: str, module: nn.Module) -> str:
         """Put a module into the converted model; the answer is the target to call it by."""
         return add_module(self.root, name, module)
+
+
+def make_handlers(quantizer: object, gm: GraphModule, plan: QuantPlan, patterns: Sequence[Pattern]) -> dict[str, Any]:
+    """Root of each unit that a handler quantizes -> a handler of its own, which may ask the quantizer and the root."""
+    kinds = {pattern.name: pattern.handler for pattern in patterns if pattern.handler is not None}
+    nodes, made = nodes_by_name(gm), dict[str, Any]()
+    for unit in plan.units:
+        if unit.pattern in kinds:
+            kind = kinds[unit.pattern]
+            takes = len(inspect.signature(kind).parameters)
+            made[unit.root] = kind(quantizer, nodes[unit.root]) if takes >= 2 else kind()
+    return made
 
 
 def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str, Any]) -> list[Rejection]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.edit import erase_unread
+from fxquant.graph.query import module_of
 from fxquant.nn.fake_quantized import FakeQuantizedWeight, without_fake_quantized_weight
+from fxquant.nn.joined_range import JoinedRange
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.idle import drop_restored
 
@@ -15,7 +17,7 @@ def take_fake_quant_out(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``t_fake_quant(t)`` becomes ``t`` again, layers get their plain weight back; parameters stay as trained."""
     homes = {path for ref, path in ctx.plan.fake_quants.items() if ref.kind != "parameter"}
     for node in list(gm.graph.nodes):
-        if node.op == "call_module" and node.target in homes:
+        if node.op == "call_module" and (node.target in homes or isinstance(module_of(node), JoinedRange)):
             value = node.args[0]
             assert isinstance(value, Node)  # the pass that inserted it gave it one
             node.replace_all_uses_with(value, propagate_meta=False)

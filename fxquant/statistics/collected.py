@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -14,6 +14,8 @@ from fxquant.graph.query import is_shape_query, module_of, nodes_by_name, values
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import Observed, TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
+from fxquant.statistics.extremes import Extremes
+from fxquant.statistics.joined import Part, part_name
 from fxquant.statistics.range_history import RangeHistory
 
 FIRST, LONGER, EVERY = 4, 16, 8
@@ -24,18 +26,23 @@ LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
 
 
 class Statistics(nn.Module):
-    """How the ranges of a plan came about: ``history`` of all of them, ``channels`` of what layers read and make.
+    """How the ranges of a plan came about: ``history`` of all of them, ``channels`` of what layers read and make, and
+    ``joined``, the extremes of what concatenations and stacks join, which often has no range of its own.
 
     Args:
         gm: The prepared float graph.
         plan: Says which values are observed.
         observers: Name of a value -> its observer, or a fake-quantize module around it.
+        joins: The units of the plan that put several values on one grid.
     """
 
     history: RangeHistory
     channels: nn.ModuleDict
+    joined: nn.ModuleDict
 
-    def __init__(self, gm: GraphModule, plan: QuantPlan, observers: nn.ModuleDict) -> None:
+    def __init__(
+        self, gm: GraphModule, plan: QuantPlan, observers: nn.ModuleDict, joins: Sequence[QuantUnit] = ()
+    ) -> None:
         super().__init__()
         self.refs = observed(gm, plan)
         self.history = RangeHistory([ref.name for ref in self.refs])
@@ -48,16 +55,35 @@ class Statistics(nn.Module):
             if owner.name in observers._modules and owner.name not in self.channel_owners:
                 self.channels._modules[value] = ChannelExtremes(axis)
                 self.channel_owners[owner.name] = value
+        self._joins: dict[str, tuple[str, ...]] = {}
+        """Root of a join -> names of what it takes."""
+        self._join_owners: dict[str, list[str]] = {}
+        """Name of an observed value -> the joins on its grid."""
+        self._part_names: dict[str, str] = {}
+        self.joined = nn.ModuleDict()
+        nodes = nodes_by_name(gm)
+        for unit in joins:
+            self._joins[unit.root] = tuple(unit.roles[role].name for role in unit.inputs)
+            self._join_owners.setdefault(plan.grid_owner(unit.roles["y"]).name, []).append(unit.root)
+            for name in self._joins[unit.root]:
+                self._part_names[name] = part_name(nodes[name])
+                self.joined._modules[name] = Extremes()
 
     def begin(self) -> dict[str, list[nn.Module]]:
         """Before a batch: name of a value -> what is to be shown it. What a batch that failed has left is forgotten."""
         due: dict[str, list[nn.Module]] = {}
         batch = int(self.history.batches)
+        for value, extremes in self._watching():
+            extremes.forget()
+            due[value] = [extremes]
         for name, channels in self._looking():
             channels.forget()
             if batch < FIRST or batch % EVERY == 0 or (batch < LONGER and channels.has_suspects()):
-                due[name] = [channels]
+                due.setdefault(name, []).append(channels)
         return due
+
+    def _watching(self) -> list[tuple[str, Extremes]]:
+        return cast(Any, list(self.joined._modules.items()))
 
     def _looking(self) -> list[tuple[str, ChannelExtremes]]:
         return cast(Any, list(self.channels._modules.items()))
@@ -66,6 +92,8 @@ class Statistics(nn.Module):
         """Take note of a batch that has just been observed; whether a row of the history was written."""
         for _, channels in self._looking():
             channels.keep()
+        for _, extremes in self._watching():
+            extremes.keep()
         return self.history.update(self._inside(observers))
 
     def stable(self, observers: nn.ModuleDict) -> bool:
@@ -78,6 +106,15 @@ class Statistics(nn.Module):
         """What has looked at the channels of an observed value, if anything has."""
         found: Any = self.channels._modules.get(self.channel_owners.get(name, ""))
         return found
+
+    def parts_of(self, join: str) -> list[Part]:
+        """What a join takes, by the name of its result."""
+        seen: Any = self.joined._modules
+        return [Part(self._part_names[name], *seen[name].ends.tolist()) for name in self._joins[join]]
+
+    def joins_on(self, name: str) -> list[str]:
+        """Names of the joins whose result is on the grid of an observed value."""
+        return self._join_owners.get(name, [])
 
     def _inside(self, observers: nn.ModuleDict) -> list[nn.Module]:
         return [observer_in(observers._modules[ref.name]) for ref in self.refs]

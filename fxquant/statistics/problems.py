@@ -8,17 +8,20 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from fxquant.errors import listing, warn
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.smallest_scale import HINT, WHAT, below_smallest_scale
+from fxquant.plan import QuantPlan
 from fxquant.spec import TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
 from fxquant.statistics.collected import Statistics
-from fxquant.statistics.places import Place
+from fxquant.statistics.joined import Part, inequality, unequal
+from fxquant.statistics.places import Place, places_of
 from fxquant.statistics.range_history import FEWEST_BATCHES, TOLERANCE
 
-Kind = Literal["unseen", "NaN, inf", "constant", "outlier", "dead", "tiny", "moving"]
+Kind = Literal["unseen", "NaN, inf", "constant", "unequal", "outlier", "dead", "tiny", "moving"]
 
 OUTLIER = 32.0
 """How many times the range of the median channel the whole range may be: then 8 of 256 steps are left for that one."""
@@ -66,6 +69,11 @@ ADVICE: Mapping[Kind, Advice] = {
         "data that never varies here, or weights of zero before it; a grid for one number holds no other: calibrate "
         "with data that reaches this value, or keep its module in float with set_module_name(name, None)",
     ),
+    "unequal": Advice(
+        "values of very different size are joined on one grid, which leaves few steps for the smaller ones",
+        "multiply the smaller ones before they are joined, and divide in the layer that reads them; or "
+        "set_module_name(name, None) keeps the layer that reads the join in float, and so the join",
+    ),
     "outlier": Advice(
         "one channel reaches so far beyond the others that few steps of the grid are left for these",
         "look at the weights and the batch norm before it; set_module_name(name, None) keeps the module in float, "
@@ -106,6 +114,7 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
             _unseen(name, observer),
             _tiny(name, observer),
             _constant(name, observer, int(history.batches)) if name in statistics.given else None,
+            _unequal(name, statistics),
             # Beside others on one grid, a value may well be small.
             _outlier(name, observer, channels, _width(*course[-1][1:])) if name in statistics.channels else None,
             _dead(name, channels),
@@ -146,6 +155,21 @@ def warn_of_problems(
             warn(advice.what, got=listing(lines), hint=advice.hint)
 
 
+def warn_of_unequal_joins(joins: Mapping[str, Sequence[Part]], gm: GraphModule, plan: QuantPlan) -> None:
+    """The same for a model that was trained, of its joins alone: it has no calibration.
+
+    Args:
+        joins: Name of each join -> what it takes.
+        gm: The float graph.
+        plan: Its plan.
+    """
+    places = places_of(map(TensorRef, joins), gm, plan)
+    worst_first = sorted(joins.items(), key=lambda join: -inequality(join[1]))
+    lines = [f"{places[TensorRef(name)]}: {text}" for name, parts in worst_first if (text := unequal(parts))]
+    if lines:
+        warn(ADVICE["unequal"].what, got=listing(lines), hint=ADVICE["unequal"].hint)
+
+
 def _unseen(name: str, observer: Any) -> Problem | None:
     if observer.min_val.numel() and bool((observer.min_val <= observer.max_val).any()):
         return None
@@ -172,6 +196,14 @@ def _constant(name: str, observer: Any, batches: int) -> Problem | None:
         few = not zeros and (batches == 1 or (counts is not None and int(counts.sum()) < FEWEST_VALUES))
         return Problem(name, "constant", text, 0.0, warned=not few)
     return None
+
+
+def _unequal(name: str, statistics: Statistics) -> Problem | None:
+    """The worst of the joins on the grid of a value."""
+    parts = [statistics.parts_of(join) for join in statistics.joins_on(name)]
+    worst = max(parts, key=inequality, default=())
+    text = unequal(worst)
+    return Problem(name, "unequal", text, inequality(worst)) if text else None
 
 
 def _outlier(name: str, observer: Any, channels: ChannelExtremes | None, width: float) -> Problem | None:

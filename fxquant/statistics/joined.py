@@ -1,0 +1,74 @@
+"""What concatenations and stacks join, and by how much its parts differ in size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.graph.query import module_of, module_path
+from fxquant.nn.joined_range import JoinedRange
+
+UNEQUAL = 8.0
+"""How many times as wide the widest part of a join may be as the narrowest: beyond, three bits of that one are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the values that a join takes."""
+
+    name: str
+    """Path of the module that makes it, or the name of the value."""
+    low: float
+    high: float
+    """Smallest and largest value, in real units."""
+
+    @property
+    def width(self) -> float:
+        """That a grid must hold, with 0; 0 or less if nothing was seen."""
+        return max(self.high, 0.0) - min(self.low, 0.0) if self.low <= self.high else 0.0
+
+
+def inequality(parts: Sequence[Part]) -> float:
+    """How many times as wide the widest part is as the narrowest; of parts that are 0 throughout nothing is lost."""
+    widths = [part.width for part in parts if part.width > 0]
+    return max(widths) / min(widths) if widths else 1.0
+
+
+def unequal(parts: Sequence[Part]) -> str:
+    """One line on parts that differ too much for one grid of 8 bits; empty if they do not."""
+    seen = [part for part in parts if part.width > 0]
+    if inequality(seen) <= UNEQUAL:
+        return ""
+    narrow, wide = min(seen, key=lambda part: part.width), max(seen, key=lambda part: part.width)
+    return f"{narrow.name} spans {narrow.width:.3g}, {wide.name} {wide.width:.3g}, {inequality(seen):.3g} times as much"
+
+
+def part_name(node: Node) -> str:
+    """By what a user knows a value that is joined."""
+    path, called = module_path(node)
+    return path if called is not None else node.name
+
+
+def parts_in_training(gm: GraphModule) -> dict[str, list[Part]]:
+    """Name of each join of a model that trains -> what it takes."""
+    found: dict[str, list[Part]] = {}
+    for node in gm.graph.nodes:
+        watched = [(value, module_of(value)) for value in node.all_input_nodes]
+        parts = [
+            Part(part_name(_unrounded(value)), *module.ends.tolist())
+            for value, module in watched
+            if isinstance(module, JoinedRange)
+        ]
+        if parts:
+            found[node.name] = parts
+    return found
+
+
+def _unrounded(value: Node) -> Node:
+    """What a watched value is before it is rounded."""
+    while isinstance(module_of(value), (JoinedRange, FakeQuantizeBase)):
+        (value,) = value.all_input_nodes[:1]
+    return value
