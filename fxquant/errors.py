@@ -114,6 +114,30 @@ def within(where: str = "", *, at: Node | str | None = None) -> Iterator[None]:
         raise error.within(where, at=at).with_traceback(error.__traceback__) from error.__cause__
 
 
+@contextmanager
+def writing(what: str, path: str | os.PathLike[str], *, hint: str = "") -> Iterator[None]:
+    """Say in this layout why a file or a folder cannot be made or written to.
+
+    Args:
+        what: What was to be written, as in "the report".
+        path: Where to; an error that names another place counts.
+        hint: What to do.
+
+    Raises:
+        InputError: the body raised an ``OSError``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot be written",
+            at=str(error.filename or path),
+            got=error.strerror or str(error) or type(error).__name__,
+            expected="a place that can be made and written to",
+            hint=hint,
+        ) from error
+
+
 def warn(
     what: str, *, at: Node | str | None = None, got: object = None, expected: object = None, hint: str = ""
 ) -> None:

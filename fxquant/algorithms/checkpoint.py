@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError
+from fxquant.errors import InputError, writing
 from fxquant.kernels.raw_bytes import raw_bytes
 
 IDENTITY = "identity.json"
@@ -37,12 +39,13 @@ class Checkpoint:
         identity: What must be the same for a run to go on, by name.
 
     Raises:
-        InputError: the folder holds another run; the message says what differs.
+        InputError: the folder holds another run, and the message says what differs; or it cannot be written to.
     """
 
     def __init__(self, folder: str | os.PathLike[str], identity: Mapping[str, str]) -> None:
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._writing():
+            self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / IDENTITY
         if path.exists():
             found = _read_identity(path)
@@ -93,15 +96,20 @@ class Checkpoint:
     def save(self, index: int, learned: Learned) -> None:
         """Write down what the unit of that number learned."""
         path = self._folder / f"{index:04}.pt"
-        new = path.with_suffix(".new")
-        torch.save({"V": learned.v.cpu(), "before": learned.before, "after": learned.after}, new)
-        os.replace(new, path)  # neither an interrupt nor a full disk leaves half a file
+        content = io.BytesIO()
+        torch.save({"V": learned.v.cpu(), "before": learned.before, "after": learned.after}, content)
+        self._write(path, content.getbuffer())
 
-    @staticmethod
-    def _write(path: Path, content: bytes) -> None:
+    def _write(self, path: Path, content: bytes | memoryview) -> None:
         new = path.with_suffix(".new")
-        new.write_bytes(content)
-        os.replace(new, path)
+        with self._writing():
+            new.write_bytes(content)
+            os.replace(new, path)  # neither an interrupt nor a full disk leaves half a file
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(
+            "the checkpoint", self._folder, hint='checkpoint="folder" names a folder, which need not be there'
+        )
 
 
 def _read_identity(path: Path) -> dict[str, str]:

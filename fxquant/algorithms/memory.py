@@ -8,17 +8,19 @@ import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError
+from fxquant.errors import InputError, writing
 
 SMALLEST_FILE = 1 << 12
 """Bytes. A tensor that is smaller stays in memory: a page of a file would hold it no better."""
+
+HINT = "the variable TMPDIR names another folder; a larger memory= puts less into files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,15 @@ class Memory:
         return Spilled(stored, tensor.device)
 
     def _in_file(self, numel: int, dtype: torch.dtype) -> Tensor:
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="fxquant-", ignore_cleanup_errors=True)
-        path = Path(self._folder.name) / str(self._files)
-        self._files += 1
-        tensor = torch.from_file(str(path), shared=True, size=numel, dtype=dtype)
+        with writing("a temporary file", gettempdir(), hint=HINT):
+            if self._folder is None:
+                self._folder = TemporaryDirectory(prefix="fxquant-", ignore_cleanup_errors=True)
+            path = Path(self._folder.name) / str(self._files)
+            self._files += 1
+            try:
+                tensor = torch.from_file(str(path), shared=True, size=numel, dtype=dtype)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(str(error).splitlines()[0]) from error
         with contextlib.suppress(OSError):  # some systems keep a file that is in use until the folder goes
             os.unlink(path)
         return tensor

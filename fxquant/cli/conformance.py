@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from fxquant.cli.models import load_function
 from fxquant.conformance.case import load_cases
 from fxquant.conformance.own import own_adapters
 from fxquant.conformance.runner import Results, run_cases
-from fxquant.errors import InputError
+from fxquant.errors import InputError, writing
 
 BEGIN = "<!-- python -m fxquant conformance --markdown writes what follows -->"
 """Above this, a file that is written again keeps its text."""
@@ -19,10 +20,15 @@ def run(options: argparse.Namespace) -> int:
     results = conformance(options)
     print(results)
     if options.markdown is not None:
-        before = options.markdown.read_text("utf-8").partition(BEGIN)[0] if options.markdown.exists() else ""
-        options.markdown.parent.mkdir(parents=True, exist_ok=True)
-        options.markdown.write_text(f"{before}{BEGIN}\n\n{results.markdown()}", encoding="utf-8")
+        _write(options.markdown, results)
     return 0 if "fxquant" not in results.tools or results.passed("fxquant") else 1
+
+
+def _write(path: Path, results: Results) -> None:
+    with writing("the tables", path, hint="--markdown FILE names a file"):
+        before = path.read_text("utf-8").partition(BEGIN)[0] if path.exists() else ""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{before}{BEGIN}\n\n{results.markdown()}", encoding="utf-8")
 
 
 def conformance(options: argparse.Namespace) -> Results:

@@ -18,13 +18,14 @@ from fxquant.demo.comparison import Comparison
 from fxquant.demo.layers import layer_sqnr
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.demo.picture import save_picture
-from fxquant.errors import SampleError
+from fxquant.errors import SampleError, writing
 from fxquant.samples.archives import cache_dir
 from fxquant.samples.networks import CATEGORIES, mobilenet_v2
 from fxquant.samples.photographs import calibration_batches, cropped, labelled_batch, labelled_photographs
 
 BATCH, BATCHES = 16, 4
 """Of calibration."""
+HINT = "--output DIR names another folder"
 
 
 def run_demo(weights: str, output: Path, rounds: int) -> Comparison:
@@ -37,9 +38,12 @@ def run_demo(weights: str, output: Path, rounds: int) -> Comparison:
         rounds: Of the latency measurement.
 
     Raises:
+        InputError: there can be no such folder.
         SampleError: weights or photographs cannot be had.
     """
     start = time.perf_counter()
+    with writing("the picture", output, hint=HINT):  # before all else takes its time
+        output.mkdir(parents=True, exist_ok=True)
     about = machine()
     print(f"MobileNetV2 on {about['cpu']}, threads: {about['threads']}, torch {about['torch']}")
     print(f"weights and photographs: {cache_dir()}\n", flush=True)
@@ -62,10 +66,10 @@ def run_demo(weights: str, output: Path, rounds: int) -> Comparison:
     found = compare(model, prepared, int8, images, labels, rounds)
     print(tabulate(found.rows(), headers=("", "float", "int8", ""), disable_numparse=True))
 
-    output.mkdir(parents=True, exist_ok=True)
     picture = output / "mobilenet_v2.png"
     seen = [cropped(photograph.image) for photograph in labelled_photographs()]
-    save_picture(picture, "MobileNetV2, quantized to int8", seen, CATEGORIES, found)
+    with writing("the picture", picture, hint=HINT):
+        save_picture(picture, "MobileNetV2, quantized to int8", seen, CATEGORIES, found)
     print(f"\npicture: {picture}\ntime: {time.perf_counter() - start:.1f} s")
     return found
 

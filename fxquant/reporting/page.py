@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from fxquant.errors import InputError, writing
 
 VENDOR_SCRIPTS = ("vendor/d3-dag.iife.min.js", "vendor/uPlot.iife.min.js")
 SCRIPTS = (
@@ -28,6 +31,7 @@ SCRIPTS = (
     "main.js",
 )
 """In the order in which they run: all but the last only define."""
+HINT = "report(model, path, data) takes the path of a file in a folder of yours"
 STYLES = ("vendor/uPlot.min.css", "report.css")
 
 
@@ -62,7 +66,30 @@ def asset(name: str) -> str:
 
 
 def write(facts: Mapping[str, Any], path: Path) -> Path:
-    """Write the page; missing folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(facts), encoding="utf-8")
+    """Write the page; missing folders are made.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
+    text = page(facts)
+    with writing("the report", path, hint=HINT):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return path
+
+
+def file_to_write(path: object) -> Path:
+    """The path of a report, looked at before there is one.
+
+    Raises:
+        InputError: it is none, or that of a folder.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError("the report needs the path of a file", got=repr(path), expected="a str or a pathlib.Path")
+    file = Path(path)
+    if file.is_dir():
+        inside = file / "report.html"
+        raise InputError(
+            "the report cannot be written", at=str(file), got="a folder", expected="a file", hint=f"give {inside}"
+        )
+    return file

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import nn
 
-from fxquant.errors import UnknownNameError
+from fxquant.errors import InputError, UnknownNameError, writing
 from fxquant.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 from fxquant.reporting.drawings import FATES
@@ -120,8 +120,22 @@ class Plots:
 
         Returns:
             The files: ``coverage``, one per measure, and one per tensor below ``tensors``.
+
+        Raises:
+            InputError: they cannot be written there, or matplotlib has no such form.
         """
-        target = Path(folder)
+        target, forms = Path(folder), Figure().canvas.get_supported_filetypes()
+        if form not in forms:
+            raise InputError(
+                "matplotlib writes no such form",
+                got=repr(form),
+                expected=", ".join(forms),
+                hint=did_you_mean(form, forms),
+            )
+        with writing("the plots", target, hint="save(folder) takes a folder, which need not be there"):
+            return self._written(target, form)
+
+    def _written(self, target: Path, form: str) -> tuple[Path, ...]:
         (target / "tensors").mkdir(parents=True, exist_ok=True)
         figures = {"coverage": self.coverage()}
         figures |= {_file_name(measure): self.along(measure) for measure in self.measures}

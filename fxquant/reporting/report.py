@@ -11,7 +11,7 @@ from torch import nn
 
 from fxquant.quantizer import Quantizer
 from fxquant.reporting.facts import facts
-from fxquant.reporting.page import write
+from fxquant.reporting.page import file_to_write, write
 from fxquant.reporting.subject import subject_of
 
 
@@ -42,7 +42,8 @@ def report(
         ``path``.
 
     Raises:
-        InputError: ``model`` is none of these, ``data`` does not fit, or one of ``results`` is no table of units.
+        InputError: ``model`` is none of these, ``data`` does not fit, one of ``results`` is no table of units, or
+            the file cannot be written.
         CalibrationError: ``data`` holds no batch.
 
     Example:
@@ -56,4 +57,5 @@ def report(
         'report.html'
         >>> folder.cleanup()
     """
-    return write(facts(subject_of(model), data, results), Path(path))
+    file = file_to_write(path)
+    return write(facts(subject_of(model), data, results), file)

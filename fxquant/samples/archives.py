@@ -91,6 +91,8 @@ class Archive:
     def _fetch(self, folder: Path) -> Path:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
+            # A folder of its own, moved when checked: neither an interrupt nor a second process leaves half a file.
+            own = tempfile.TemporaryDirectory(dir=folder.parent)
         except OSError as error:
             raise SampleError(
                 "the cache folder cannot be used",
@@ -98,8 +100,7 @@ class Archive:
                 expected="a folder that can be made and written to",
                 hint="FXQUANT_CACHE names another",
             ) from error
-        # Into a folder of its own, moved when checked: neither an interrupt nor a second process leaves half a file.
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        with own as scratch:
             new = Path(scratch) / "new"
             new.mkdir()
             found, problem = self._download(new)
