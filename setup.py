@@ -125,7 +125,7 @@ def torch_folder() -> Path:
     if spec is None or spec.origin is None:
         raise SystemExit(
             "fxquant is built against the torch that is installed, and there is none.\n"
-            "  hint:     pip install torch, then pip install --no-build-isolation fxquant"
+            "  hint:     pip install torch, then pip install --no-build-isolation -e ."
         )
     return Path(spec.origin).parent
 

@@ -14,7 +14,8 @@ from typing import Literal
 import torch
 
 from fxquant.demo.measure import cpu_features, cpu_name
-from fxquant.kernels.library import NativeStatus, native_status
+from fxquant.kernels.building import build_command
+from fxquant.kernels.library import PACKAGE, NativeStatus, native_status
 from fxquant.samples.archives import cache_dir
 
 State = Literal["ok", "slow", "absent", "broken"]
@@ -82,7 +83,9 @@ def native_cpu(status: NativeStatus) -> Finding:
         return Finding(what, "slow", f"not loaded: {status.reason}", "unset FXQUANT_KERNELS")
     fact, _, advice = status.reason.partition(": ")
     broken = "does not load" in status.reason
-    return Finding(what, "broken" if broken else "slow", status.reason if broken else fact, "" if broken else advice)
+    if broken:
+        fact, advice = status.reason, f"build it against this torch: {build_command(PACKAGE)}"
+    return Finding(what, "broken" if broken else "slow", fact, advice)
 
 
 def tiles(status: NativeStatus) -> str:
@@ -99,13 +102,13 @@ def native_cuda(status: NativeStatus, available: bool) -> Finding:
         return Finding(what, "ok", f"on {torch.cuda.get_device_name()}")
     if not available:
         return Finding(what, "absent", "torch sees no CUDA device")
-    return Finding(what, "slow", "not built", "reinstall fxquant with FXQUANT_CUDA=1 and nvcc on PATH")
+    return Finding(what, "slow", "not built", f"with nvcc on PATH, FXQUANT_CUDA=1 {build_command(PACKAGE)}")
 
 
 def compiler(path: str) -> Finding:
     if path:
         return Finding("C++ compiler", "ok", path)
-    return Finding("C++ compiler", "absent", "none found", "installing fxquant builds its native kernels with it")
+    return Finding("C++ compiler", "absent", "none found", f"with one, {build_command(PACKAGE)} builds native kernels")
 
 
 def extra(name: str, modules: tuple[str, ...]) -> Finding:

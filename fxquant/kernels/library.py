@@ -25,6 +25,7 @@ from typing import Any, NoReturn, get_args
 import torch
 
 from fxquant.errors import FxQuantWarning, KernelError, layout
+from fxquant.kernels.building import build_command
 from fxquant.kernels.sources import fingerprint, fingerprint_in
 from fxquant.settings import CpuIsa, read_settings, warn_of_unknown
 
@@ -37,6 +38,7 @@ CPU_ISAS: tuple[str, ...] = get_args(CpuIsa)[1:]
 """Instruction sets from the lowest to the highest; the position is the number that csrc/cpu/isa.h gives it."""
 
 _FOLDER = Path(__file__).parent
+PACKAGE = _FOLDER.parent
 _log = logging.getLogger("fxquant")
 
 
@@ -225,11 +227,12 @@ def _load(name: str, absent: str) -> _Native:
     if SETTINGS.kernels == "reference":
         return _Native(reason="FXQUANT_KERNELS=reference")
     if not path.exists():
-        _log.info("no native library %s: %s", path, absent)
-        return _Native(reason=absent)
+        reason = f"{absent} {build_command(PACKAGE)}"
+        _log.info("no native library %s: %s", path, reason)
+        return _Native(reason=reason)
     if csrc.is_dir() and fingerprint_in(path) != fingerprint(csrc, "cuda" if "cuda" in name else "cpu"):
         # It may register other schemas than those that are defined here, which only calls would show.
-        reason = f"{path} was built from other sources; run pip install -e . --no-build-isolation again"
+        reason = f"{path} was built from other sources: {build_command(PACKAGE)}"
         _log.warning("%s", reason)
         return _Native(reason=reason)
     try:
@@ -237,7 +240,7 @@ def _load(name: str, absent: str) -> _Native:
         return _Native(path, ctypes.CDLL(str(path)))
     except OSError as error:
         reason = f"{path} does not load: {error.__cause__ or error}"
-        hint = "reinstall fxquant, so that it is built against this torch"
+        hint = f"build it against this torch: {build_command(PACKAGE)}"
         warnings.warn(FxQuantWarning(layout("a native library is unusable", got=reason, hint=hint)), stacklevel=2)
         return _Native(reason=reason)
 
@@ -255,10 +258,11 @@ def _refusal(operator: str) -> Callable[..., NoReturn]:
 
 
 _cpu = _load(
-    "_native.so", "the native library was not built: install a C++ compiler, then pip install --force-reinstall fxquant"
+    "_native.so",
+    "the native library was not built: install a C++ compiler (as c++, g++ or clang++), then",
 )
 _cuda = (
-    _load("_native_cuda.so", "the CUDA library was not built: reinstall with FXQUANT_CUDA=1 and nvcc on PATH")
+    _load("_native_cuda.so", "the CUDA library was not built: with nvcc on PATH, FXQUANT_CUDA=1")
     if torch.cuda.is_available()
     else _Native(reason="torch sees no CUDA device")
 )

@@ -9,7 +9,10 @@ import torch
 from fxquant.cli import doctor
 from fxquant.cli.doctor import Finding
 from fxquant.cli.main import main
-from fxquant.kernels.library import NativeStatus
+from fxquant.kernels.building import build_command
+from fxquant.kernels.library import PACKAGE, NativeStatus
+
+BUILD = build_command(PACKAGE)
 
 
 def status(**changes: object) -> NativeStatus:
@@ -60,18 +63,25 @@ def test_native_cpu_kernels() -> None:
     absent = doctor.native_cpu(status(reason="the native library was not built: install a C++ compiler"))
     assert absent == Finding("native CPU kernels", "slow", "the native library was not built", "install a C++ compiler")
     broken = doctor.native_cpu(status(reason="/x/_native.so does not load: undefined symbol"))
-    assert (broken.state, broken.fact) == ("broken", "/x/_native.so does not load: undefined symbol")
+    assert broken == Finding(
+        "native CPU kernels",
+        "broken",
+        "/x/_native.so does not load: undefined symbol",
+        f"build it against this torch: {BUILD}",
+    )
+    older = doctor.native_cpu(status(reason=f"/x/_native.so was built from other sources: {BUILD}"))
+    assert (older.state, older.advice) == ("slow", BUILD)
 
 
 def test_cuda_kernels() -> None:
     assert doctor.native_cuda(status(), available=False).state == "absent"
     missing = doctor.native_cuda(status(devices=("cpu",)), available=True)
-    assert (missing.state, missing.advice) == ("slow", "reinstall fxquant with FXQUANT_CUDA=1 and nvcc on PATH")
+    assert (missing.state, missing.advice) == ("slow", f"with nvcc on PATH, FXQUANT_CUDA=1 {BUILD}")
 
 
 def test_compiler_and_extras() -> None:
     assert doctor.compiler("/usr/bin/c++").state == "ok"
-    assert doctor.compiler("").state == "absent"
+    assert doctor.compiler("").advice == f"with one, {BUILD} builds native kernels"
     assert doctor.extra("dev", ("pytest",)).state == "ok"
     missing = doctor.extra("report", ("no_such_package_here", "torch"))
     assert (missing.fact, missing.advice) == ("no no_such_package_here", "pip install 'fxquant[report]'")

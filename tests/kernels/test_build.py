@@ -169,6 +169,22 @@ def test_without_a_compiler_the_package_installs_all_the_same(
     )
 
 
+def test_what_an_earlier_build_left_goes_into_no_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("FXQUANT_CUDA", "0")
+    command = builder.BuildNative(Distribution({"name": "fxquant", "ext_modules": builder.extensions()}))
+    command.build_lib = str(tmp_path / "lib")
+    left = [tmp_path / "lib" / "fxquant" / "kernels" / name for name in ("_native.so", "_native_cuda.so")]
+    left[0].parent.mkdir(parents=True)
+    for path in left:
+        path.write_bytes(b"old")
+    command.ensure_finalized()
+    with pytest.warns(UserWarning, match=r"no C\+\+ compiler found"):
+        command.run()
+    assert not any(path.exists() for path in left)
+
+
 def test_old_setuptools_stop_the_installation_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "setuptools.command.bdist_wheel", None)
     with pytest.raises(SystemExit) as stop:

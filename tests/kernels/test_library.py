@@ -13,10 +13,12 @@ import torch
 
 from fxquant.errors import FxQuantWarning, KernelError
 from fxquant.kernels import dequantize, library
+from fxquant.kernels.building import build_command
 from fxquant.kernels.library import CPU_ISAS, available_isas, native_status, set_isa, use_isa
 from fxquant.settings import Settings
 
-ABSENT = "the native library was not built: install a C++ compiler, then pip install --force-reinstall fxquant"
+ABSENT = "the native library was not built: install a C++ compiler (as c++, g++ or clang++), then"
+BUILD = build_command(library.PACKAGE)
 AUTO = "FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing"
 needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU library is loaded")
 
@@ -129,7 +131,7 @@ def test_insisting_on_native_kernels_fails_without_the_library() -> None:
     assert done.stderr.endswith(
         "fxquant.errors.KernelError: fxquant::dequantize has no native kernel for cpu tensors\n"
         "  got:      FXQUANT_KERNELS=native\n"
-        f"  hint:     {ABSENT}\n"
+        f"  hint:     {ABSENT} {BUILD}\n"
     )
 
 
@@ -147,7 +149,7 @@ def test_a_library_that_is_not_there_is_done_without(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(library, "_FOLDER", tmp_path)
     monkeypatch.setattr(library, "SETTINGS", Settings())
     native = library._load("_native.so", ABSENT)
-    assert (native.path, native.handle, native.reason) == (None, None, ABSENT)
+    assert (native.path, native.handle, native.reason) == (None, None, f"{ABSENT} {BUILD}")
 
 
 def test_a_library_that_does_not_load_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,9 +162,7 @@ def test_a_library_that_does_not_load_is_reported(monkeypatch: pytest.MonkeyPatc
     assert native.path is None
     assert native.reason.startswith(f"{path} does not load: {path}: ")
     assert str(caught[0].message) == (
-        "a native library is unusable\n"
-        f"  got:      {native.reason}\n"
-        "  hint:     reinstall fxquant, so that it is built against this torch"
+        f"a native library is unusable\n  got:      {native.reason}\n  hint:     build it against this torch: {BUILD}"
     )
 
 
@@ -175,7 +175,7 @@ def test_a_library_that_was_built_from_other_sources_is_not_loaded(
     (tmp_path / "csrc").mkdir()
     (tmp_path / "csrc" / "isa.cpp").write_text("int isa;")
     path = tmp_path / "_native.so"
-    reason = f"{path} was built from other sources; run pip install -e . --no-build-isolation again"
+    reason = f"{path} was built from other sources: {BUILD}"
     for older in (b"built before there were fingerprints", b"\0fxquant-sources:0123456789abcdef0123456789abcdef\0"):
         path.write_bytes(older)
         caplog.clear()
@@ -191,7 +191,7 @@ def test_the_reference_stands_in_for_a_library_built_from_other_sources() -> Non
     insisting = run(DEQUANTIZE, first=other, FXQUANT_KERNELS="native")
     assert "fxquant::dequantize has no native kernel for cpu tensors" in insisting.stderr
     if available_isas():
-        reason = "_native.so was built from other sources; run pip install -e . --no-build-isolation again"
+        reason = f"_native.so was built from other sources: {BUILD}"
         assert done.stdout.splitlines()[1].endswith(reason)
         assert f"{reason}\n" in insisting.stderr.partition("hint:")[2]
 
