@@ -41,6 +41,9 @@ its precision of 6e-8."""
 COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
 HEAD = ("unit", "pattern", "gives", *COMPARED, "alone dB", "by", "here dB", "breach")
 ALIGNMENT = ("left", "left", "left", *("right",) * len(COMPARED), "right", "left", "right", "left")
+BLUR = 2**-22
+"""Of the largest value that a unit reads: what float32 does not tell apart in its sums. Where values cancel out, a mean
+of what was normalized say, the range of the result may be no larger, and the simulation says nothing of its steps."""
 _SHOWN = 4
 """Of what the model returns, so many tensors are named."""
 LEAST_OUTPUT = 10.0
@@ -198,15 +201,16 @@ def measure_parity(
             reference = module.reference(*arguments)
             read = _read_by(unit, plan, node, simulated_nodes[unit.root], values)
             floats = {name: value.to(exact_values[name].dtype) for name, value in read.items()}
+            blur = BLUR * max((_largest(value) for value in floats.values()), default=0.0)
             unrounded, rounded = _simulate(unit, exact, exact_values | floats)
             noise = unit_noise(
                 unit, plan, module, values[node], real_values, simulated_nodes, arguments[len(unit.inputs) :]
             )
             if "y" in unit.roles:
                 y = plan.qparams[unit.roles["y"]]
-                rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise))
+                rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise, blur))
             else:
-                rows.append(_compare_real(unit, values[node], reference, unrounded, noise))
+                rows.append(_compare_real(unit, values[node], reference, unrounded, noise, blur))
     output = next(iter(int8.graph.find_nodes(op="output")))
     return Parity(tuple(rows), output_noise(real_values[output.name], values[output]))
 
@@ -334,12 +338,15 @@ def _compare(
     rounded: Tensor,
     y: QParams,
     noise: UnitNoise,
+    blur: float,
 ) -> ParityRow:
     simulated = integers(rounded, y)
     off, gap = ((other.int() - reference.int()).abs() for other in (native, simulated))
     # What the simulation gives must lie on the grid of the integers, and be the same one unless rounding was close.
     near_boundary = (_steps_to_grid(unrounded, y) - 0.5).abs() <= NEAR
     far = ((gap > 0) & ~near_boundary) | (_steps_to_grid(rounded, y) > NEAR)
+    is_blurred = y.scale < 2 * blur
+    gap, far = gap.masked_fill(is_blurred, 0), far.masked_fill(is_blurred, False)
     count = max(reference.numel(), 1)
     return ParityRow(
         unit.root,
@@ -354,9 +361,11 @@ def _compare(
     )
 
 
-def _compare_real(unit: QuantUnit, native: Tensor, reference: Tensor, simulated: Tensor, noise: UnitNoise) -> ParityRow:
+def _compare_real(
+    unit: QuantUnit, native: Tensor, reference: Tensor, simulated: Tensor, noise: UnitNoise, blur: float
+) -> ParityRow:
     expected, relative = reference.double(), max(FLOAT_STEP, torch.finfo(reference.dtype).eps)
-    step = relative * max(float(expected.abs().max()), torch.finfo(torch.float32).tiny) if expected.numel() else 1.0
+    step = max(relative * _largest(expected), blur, torch.finfo(torch.float32).tiny)
     off, gap = (torch.floor((values.double() - expected).abs() / step) for values in (native, simulated))
     count = max(expected.numel(), 1)
     return ParityRow(
@@ -371,6 +380,12 @@ def _compare_real(unit: QuantUnit, native: Tensor, reference: Tensor, simulated:
         noise,
         "float",
     )
+
+
+def _largest(values: Tensor) -> float:
+    """The largest finite magnitude; 0 where there is none."""
+    finite = values[values.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 def _steps_to_grid(values: Tensor, grid: QParams) -> Tensor:

@@ -264,3 +264,24 @@ def test_of_a_result_that_is_zero_throughout_nothing_can_be_said(capsys):
     shown = capsys.readouterr().out
     assert "inf" not in shown
     assert shown.endswith("; output is 0 throughout on this batch, of which nothing can be said.\n")
+
+
+class Centred(nn.Module):
+    """A mean of what was normalized: 0 but for the last bits of float32, of which its range is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 1)
+
+    def forward(self, x):
+        y = torch.nn.functional.layer_norm(x, (4,))
+        return self.conv(torch.nn.functional.adaptive_avg_pool2d(y, 1)), y.mean(3)
+
+
+def test_where_values_cancel_out_float32_tells_no_steps_apart():
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 1, 4)
+    prepared = fxq.calibrate(fxq.prepare(Centred().eval(), x, rounding_outputs()), [x], progress=False)
+    parity = measure_parity(fxq.convert(prepared), fxq.convert(prepared, to="fake_quant"), (x,))
+    assert [row.pattern for row in parity] == ["adaptive_avg_pool2d", "conv", "mean"]
+    assert parity.breaches == ()
