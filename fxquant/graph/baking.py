@@ -28,6 +28,9 @@ _REMOVERS: dict[type, tuple[str, Callable[[Any, str], object]]] = {
 def bake_weights(model: nn.Module) -> None:
     """Bake in what ``torch.nn.utils`` computes weights by: parametrizations, weight and spectral norms, pruning masks.
 
+    They become frozen parameters: a tensor that is computed without gradients requires none, and torch sums products
+    with a parameter that does in another order.
+
     Args:
         model: Changed in place, in the mode that it is in: a spectral norm in evaluation mode makes no iteration.
     """
@@ -37,7 +40,9 @@ def bake_weights(model: nn.Module) -> None:
         for hook in list(module._forward_pre_hooks.values()):
             for kind, (attribute, remove) in _REMOVERS.items():
                 if isinstance(hook, kind):
-                    remove(module, getattr(hook, attribute))
+                    name = getattr(hook, attribute)
+                    remove(module, name)
+                    getattr(module, name).requires_grad_(False)
 
 
 def _bake_parametrizations(module: Any) -> None:
@@ -46,7 +51,7 @@ def _bake_parametrizations(module: Any) -> None:
     module.__class__ = parametrize.type_before_parametrizations(module)
     del module.parametrizations
     for name, value in values.items():
-        module.register_parameter(name, nn.Parameter(value))
+        module.register_parameter(name, nn.Parameter(value, requires_grad=False))
     for key, wrapped in list(module._load_state_dict_pre_hooks.items()):
         # That of weight_norm reads states of older versions; it is a local function, which cannot be pickled.
         if getattr(getattr(wrapped, "hook", wrapped), "__module__", "") == "torch.nn.utils.parametrizations":

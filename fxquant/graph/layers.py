@@ -37,14 +37,18 @@ class Layer:
 
 
 def _with_tensors(layer: nn.Module, tensors: Tensors) -> nn.Module:
-    """Give a module that was made without memory its tensors: parameters as they are, others as frozen parameters."""
+    """Give a module that was made without memory its tensors: parameters as they are, others as parameters.
+
+    These require a gradient where the tensors do, as views of parameters do and what is computed of them without
+    gradients does not: torch sums products in another order where it might have to give one.
+    """
     for name, tensor in tensors.items():
         if name in layer._buffers:
             setattr(layer, name, tensor)
         elif tensor is None or isinstance(tensor, nn.Parameter):
             layer.register_parameter(name, tensor)
         else:
-            layer.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+            layer.register_parameter(name, nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad))
     return layer.eval()
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+import fxquant as fxq
 from fxquant.graph.baking import bake_weights
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
@@ -62,3 +63,13 @@ def test_other_hooks_stay():
     model[0].register_forward_pre_hook(lambda module, args: (args[0] * 0,))
     bake_weights(model)
     assert torch.equal(model(X), model[0].bias.expand(4, 6))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_products_are_summed_as_with_a_computed_weight(name):
+    """Of an input that is not dense, torch sums them in another order if the weight might be given a gradient."""
+    torch.manual_seed(0)
+    model = nn.Sequential(MAKERS[name]()).eval()
+    x = torch.randn(5, 6, 7).transpose(1, 2)
+    with torch.no_grad():
+        assert torch.equal(fxq.prepare(model, x).graph_module(x), model(x))

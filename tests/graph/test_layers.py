@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fxquant as fxq
 from fxquant.graph.layers import LAYERS
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -84,3 +85,35 @@ def test_parameters_are_kept_and_other_tensors_are_frozen():
 )
 def test_what_no_layer_computes(function, tensors, arguments, rank):
     assert LAYERS[function].build(tensors, arguments, rank) is None
+
+
+class Product(nn.Module):
+    def __init__(self, product) -> None:
+        super().__init__()
+        self.weight, self.factor = nn.Parameter(rand(6, 7)), nn.Parameter(rand(6, 1))
+        self.register_buffer("held", rand(6, 7))
+        self.product = product
+
+    def forward(self, x):
+        return self.product(self, x)
+
+
+PRODUCTS = {
+    "parameter": lambda m, x: F.linear(x, m.weight),
+    "view of a parameter": lambda m, x: x @ m.weight.T,
+    "part of a parameter": lambda m, x: F.linear(x, m.weight[2:]),
+    "computed": lambda m, x: F.linear(x, m.weight * m.factor),
+    "view of what is computed": lambda m, x: x @ (m.weight * m.factor).t(),
+    "buffer": lambda m, x: F.linear(x, m.held),
+    "view of a buffer": lambda m, x: torch.matmul(x, m.held.t()),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_summed_in_the_order_of_the_function(name):
+    """Of an input that is not dense, torch sums them in another order if the weight might be given a gradient."""
+    torch.manual_seed(0)
+    model = Product(PRODUCTS[name]).eval()
+    x = torch.randn(5, 7, 9).transpose(1, 2)
+    with torch.no_grad():
+        assert torch.equal(fxq.prepare(model, x).graph_module(x), model(x))
