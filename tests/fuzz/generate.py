@@ -11,7 +11,7 @@ from tests.fuzz.ingredients import INGREDIENTS
 from tests.fuzz.scope import Scope
 from tests.fuzz.source import Input, Line, Recipe
 
-STEPS = (0, 1, 2, 2, 3, 4, 6)
+STEPS = (0, 1, 2, 3, 4, 5, 6)
 """How many ingredients a model has beside the wanted one."""
 TRIES = 12
 """Ingredients that are tried for one step."""
@@ -30,8 +30,36 @@ RETURNS: dict[str, Callable[[list[str]], str]] = {
 """Kind of result -> its code. A lone value is returned as it is most of the time."""
 
 
-WANTED = tuple(name for name, each in INGREDIENTS.items() for _ in range(max(1, 4 - len(each.ranks))))
-"""Each ingredient, more often if it suits few models: others have it by chance, too."""
+COMMON = ("conv1d", "conv2d", "conv3d", "linear")
+"""What first layers are, too."""
+RARE = {
+    "embedding": 16,
+    "transposed conv3d": 8,
+    "pixel shuffle": 8,
+    "conv of a padding mode": 6,
+    "conv that keeps the size": 4,
+    "depthwise conv": 4,
+    "conv, norm, activation": 4,
+    "crop": 4,
+    "layer norm over channels": 2,
+    "transposed conv1d": 2,
+    "transposed conv2d": 2,
+}
+"""How many times more often an ingredient is wanted that seldom suits the values that a model has."""
+
+
+def times_wanted(name: str) -> int:
+    """How often an ingredient is wanted in a round: others have it by chance, too, the more kinds of input it suits.
+
+    So each is in about one of 25 models.
+    """
+    return 2 if name in COMMON else 13 - 2 * len(INGREDIENTS[name].ranks) + RARE.get(name, 0)
+
+
+WANTED = tuple(
+    name for turn in range(max(map(times_wanted, INGREDIENTS))) for name in INGREDIENTS if turn < times_wanted(name)
+)
+"""A round: each ingredient in turn, then again those that are wanted more often."""
 
 
 def wanted_by(seed: int) -> str:

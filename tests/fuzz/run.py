@@ -31,6 +31,8 @@ class Tally:
     graphs: set[str] = field(default_factory=set)
     """Hashes of normalized graphs."""
     ingredients: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    """What was not checked, and why -> in how many models."""
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -41,8 +43,9 @@ class Tally:
         half = -(-len(rows) // 2)
         table = [(*one, *two) for one, two in zip(rows[:half], [*rows[half:], ("", "")], strict=False)]
         speed = f"{self.models / self.seconds:.1f} models a second" if self.seconds else ""
+        skipped = "".join(f"not checked, {count} times: {what}\n" for what, count in self.skipped.most_common())
         return (
-            f"{tabulate(table, headers=('ingredient', 'models') * 2)}\n\n"
+            f"{tabulate(table, headers=('ingredient', 'models') * 2)}\n\n{skipped}"
             f"{self.models} models ({len(self.graphs)} distinct graphs), {self.calls} calls of int8 models, "
             f"{self.empty} with nothing to quantize beside; {speed}\n"
             f"{len(self.findings)} findings"
@@ -72,6 +75,7 @@ def run(seeds: Iterator[int], ends: Callable[[Tally], bool], say: Callable[[str]
         tally.models += 1
         tally.calls += case.calls
         tally.ingredients.update(recipe.ingredients)
+        tally.skipped.update(case.skipped)
         if "prepared" in vars(case):
             tally.graphs.add(fingerprint(case.prepared.graph_module))
         if found is not None:

@@ -21,7 +21,7 @@ LATEST = 0.6
 
 def has_statistics(value: Tensor) -> bool:
     """Whether a batch norm that trains on it has some values of each channel: of two, it gives ±1 whatever they are."""
-    return value.numel() >= 6 * value.shape[1]
+    return value.numel() >= 3 * value.shape[1]
 
 
 class NoValueError(Exception):
@@ -43,8 +43,6 @@ class Scope:
         self.lines: list[Line] = []
         self.values: dict[str, Tensor] = {}
         self.indices: list[str] = []
-        self.closed: set[str] = set()
-        """Values that nothing else may read."""
         self.ingredient = ""
         self._model = nn.Module().eval()
         self._last = 0
@@ -88,7 +86,6 @@ class Scope:
             for name, value in self.values.items()
             if isinstance(value, Tensor)
             and value.is_floating_point()
-            and name not in self.closed
             and (not ranks or value.dim() in ranks)
             and where(value)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.ingredients.norms import rows_alike
+from tests.fuzz.ingredients.norms import has_rows
 from tests.fuzz.ingredients.table import Ingredient
 from tests.fuzz.scope import NoValueError, Scope
 
@@ -57,7 +57,7 @@ def by_hand(s: Scope) -> None:
 
 def transformer(s: Scope) -> None:
     x = tokens(s)
-    if not rows_alike(s.values[x]):
+    if not has_rows(s.values[x]):
         raise NoValueError
     width = s.shape(x)[-1]
     options = f"{width}, {heads_of(s, width)}, 8, dropout=0.0, batch_first=True{s.choose('', ', norm_first=True')}"

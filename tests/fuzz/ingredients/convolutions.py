@@ -66,9 +66,7 @@ def transposed(s: Scope, dims: int) -> None:
     groups = groups_of(s, channels) if s.happens(0.3) else 1
     options = {"padding": sizes(s, dims, 0, 1), "groups": groups, "bias": s.happens(0.7)}
     kernel = sizes(s, dims, 1, 2, 3)
-    # No stride beyond the kernel: all of what is between would be the bias, and nothing that rounds on average.
-    strides = [s.rng.randint(1, size) for size in (kernel if isinstance(kernel, tuple) else (kernel,))]
-    options["stride"] = tuple(strides) if isinstance(kernel, tuple) else strides[0]
+    options["stride"] = sizes(s, dims, 1, 2, 3)
     if s.happens(0.3):
         options["dilation"] = sizes(s, dims, 1, 2)
     if s.happens(0.3):

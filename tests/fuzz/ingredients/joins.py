@@ -48,7 +48,8 @@ def cat_of_sizes(s: Scope) -> None:
     scaled = f"{large} * {s.choose(*LARGER)}" if s.happens(0.7) else f"{large} * {s.parameter(1)} * {s.choose(*LARGER)}"
     join = s.choose("torch.cat([{}, {}], 1)", "torch.cat([{}, {}], -1)", "torch.stack([{}, {}], 1)")
     joined = s.give(f"F.relu({join.format(small, scaled)})" if s.happens(0.3) else join.format(small, scaled))
-    s.closed.add(joined)  # a part of it that holds the small ones alone has few steps, whatever is done
+    if s.happens(0.3):
+        branch(s, joined)
     if s.happens(0.6):
         branch(s, small)
 

@@ -1,0 +1,101 @@
+"""The control of what 8 bits cost by themselves: the float model, whose weights and operators' results are rounded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.fuzz.case import without_fast_path
+from tests.fuzz.inputs import Values
+
+STEPS = 255
+"""From the smallest to the largest value of a result, or to zero if that is further."""
+FINEST, COARSEST = 0.8, 1.25
+"""By how much a step may differ from that: each draw has other grids, so that no lucky one decides."""
+
+
+class Rounding(TorchDispatchMode):
+    """While it is entered, operators round what they give to 8 bits; gradients pass straight through.
+
+    Each result has a grid of its own, on which zero lies; equal values round alike. An operator that only moves or
+    chooses values of one tensor, or puts zeros in their place, rounds nothing.
+
+    Args:
+        seed: Of the grids.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        values = result[0] if isinstance(result, (tuple, list)) and result else result
+        if isinstance(values, Tensor) and values.is_floating_point() and not _is_view(func):
+            operands = [x for x in pytree.tree_leaves(args) if isinstance(x, Tensor)]
+            if len(operands) != 1 or not _are_among(values, operands[0]):
+                self._round(values)
+        return result
+
+    def of(self, values: Tensor) -> Tensor:
+        """An input, rounded."""
+        return self._round(values.clone()) if values.is_floating_point() else values
+
+    def _round(self, values: Tensor) -> Tensor:
+        finite = values[values.isfinite()]
+        if not finite.numel():
+            return values
+        return self._to_steps(values, (finite.max().clamp_min(0) - finite.min().clamp_max(0)) / STEPS)
+
+    def round_weight(self, weight: Tensor) -> None:
+        """Round a parameter in place, each channel on a symmetric grid."""
+        largest = weight.flatten(1).abs().amax(1)
+        self._to_steps(weight, 2 * largest.view(-1, *(1,) * (weight.dim() - 1)) / STEPS)
+
+    def _to_steps(self, values: Tensor, step: Tensor) -> Tensor:
+        step = step * (FINEST + (COARSEST - FINEST) * float(torch.rand((), generator=self._generator)))
+        return values.copy_(torch.where(step > 0, torch.round(values / step) * step, values))
+
+
+def _are_among(values: Tensor, others: Tensor) -> bool:
+    return bool((torch.isin(values.flatten(), others.flatten()) | (values.flatten() == 0)).all())
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operator gives a tensor in the memory of another one, and changes nothing there."""
+    first = func._schema.returns[0].alias_info if func._schema.returns else None
+    return (first is not None and not first.is_write) or func is torch.ops.aten._unsafe_view.default
+
+
+@contextmanager
+def rounding(model: nn.Module, seed: int) -> Iterator[Rounding]:
+    """Round the weights of a model in place, and what operators give inside, also those within an attention.
+
+    Args:
+        model: Its parameters of two dimensions or more become other values.
+        seed: Of the grids.
+    """
+    mode = Rounding(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1 and parameter.numel():
+                mode.round_weight(parameter)
+    with without_fast_path(), sdpa_kernel(SDPBackend.MATH), mode:
+        yield mode
+
+
+def rounded(model: nn.Module, values: Values, seed: int) -> Any:
+    """What a model gives that rounds, without gradients; the model stays as it is."""
+    model = copy.deepcopy(model)
+    with torch.no_grad(), rounding(model, seed) as mode:
+        return model(*map(mode.of, values))
