@@ -53,7 +53,8 @@ class CoverageRow:
 class Coverage:
     """What becomes int8, what stays float, and why. Print it, or read ``rows``.
 
-    A unit whose handler may still decline, or answer with floats, counts as int8: only ``convert`` asks it.
+    A unit whose handler may still decline, or answer with floats, counts as int8: only ``convert`` asks it. So does a
+    join whose ranges may turn out to differ much.
     """
 
     rows: tuple[CoverageRow, ...]

@@ -86,6 +86,11 @@ class QuantPlan:
         """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
         return self._sharing(ref)[-1]
 
+    def last_link(self, ref: TensorRef) -> tuple[TensorRef, TensorRef]:
+        """The tensor that follows the owner itself, on the way from ``ref`` to the owner of its grid; and the owner."""
+        chain = self._sharing(ref)
+        return chain[-2:][0], chain[-1]
+
     def grid_factor(self, ref: TensorRef) -> float:
         """What the scale of the grid's owner is multiplied with to be that of ``ref``."""
         policies = (self.policies[link] for link in self._sharing(ref))

@@ -50,9 +50,10 @@ from fxquant.graph.undone import unchanged_on_error
 from fxquant.grids import grids_of, make_observers, means_of, observers_by_node
 from fxquant.mutation import Weights
 from fxquant.observers.defaults import get_default_qconfig_mapping
-from fxquant.parity import Parity, measure_parity, plan_of, tell
+from fxquant.parity import Parity, measure_parity, tell
 from fxquant.passes.base import PassContext
 from fxquant.passes.configure import unused_rules
+from fxquant.passes.float_joins import joins_of_floats, with_joins_in_float
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.instruments import instruments_for
 from fxquant.passes.joins import joins_of
@@ -68,7 +69,7 @@ from fxquant.registry import did_you_mean
 from fxquant.settings import read_settings
 from fxquant.spec import Observed, QParams, TensorRef
 from fxquant.statistics.collected import Statistics
-from fxquant.statistics.joined import Part
+from fxquant.statistics.joined import UNEQUAL, Part
 from fxquant.statistics.places import places_of
 from fxquant.statistics.problems import find_problems, warn_of_problems, warn_of_unequal_joins
 from fxquant.statistics.report import CalibrationReport, calibration_report
@@ -155,7 +156,8 @@ class Quantizer:
         check_weights(self.graph_module, self.plan)
         self.observers = make_observers(self.plan)
         follow(self.observers, self.graph_module)
-        self.statistics = Statistics(self.graph_module, self.plan, self.observers, joins_of(ctx))
+        in_float = joins_of_floats(self.graph_module, ctx)
+        self.statistics = Statistics(self.graph_module, self.plan, self.observers, joins_of(ctx), in_float)
         self._warned: set[tuple[str, str]] = set()
         self._weights = Weights(model)
         self.handlers = make_handlers(self, self.graph_module, self.plan, self.patterns)
@@ -258,22 +260,28 @@ class Quantizer:
             self._weights.warn_if_changed(self.graph_module, self._run_state.buffers)
         qparams = self._qparams(allow_uncalibrated)
         declined = declined_by_handlers(self.graph_module, self.plan.with_observations(qparams), self.handlers)
+        plans: dict[Any, QuantPlan] = {}
 
         def make(in_float: Sequence[Rejection] = ()) -> Any:
-            return self._form(to, engine, self.plan.with_observations(qparams, (*declined, *in_float)))
+            plan = self._planned(qparams, (*declined, *in_float))
+            plans[made := self._form(to, engine, plan)] = plan
+            return made
 
         if tune is None:
             converted = make()
         else:
             batch = inputs_of(tune, self.example_args, "the batch to tune on", self.graph_module)
-            plan = self.plan.with_observations(qparams, declined)
             with within("the batch to tune on"):
-                converted, tuning = tuned(self.graph_module, plan, make, *batch)
+                converted, tuning = tuned(self.graph_module, self._planned(qparams, declined), make, *batch)
             note(converted, tuning=tuning)
             print(tuning)
         if check is not None:
-            note(converted, parity=self._check(converted if to == "int8" else self.convert(), check, qparams))
+            note(converted, parity=self._check(converted if to == "int8" else self.convert(), check, plans[converted]))
         return converted
+
+    def _planned(self, qparams: Mapping[TensorRef, QParams], refused: Sequence[Rejection]) -> QuantPlan:
+        joins = self.statistics.joins()
+        return with_joins_in_float(self.graph_module, self.context(self.plan), qparams, refused, joins, UNEQUAL)
 
     def _form(self, to: str, engine: str | None, plan: QuantPlan) -> GraphModule:
         """A new module, by this plan."""
@@ -288,10 +296,9 @@ class Quantizer:
         attach_engine(converted, engine, to)
         return converted
 
-    def _check(self, int8: GraphModule, batch: Any, qparams: Mapping[TensorRef, QParams]) -> Parity:
+    def _check(self, int8: GraphModule, batch: Any, plan: QuantPlan) -> Parity:
         args, kwargs = inputs_of(batch, self.example_args, "the batch to check parity on", self.graph_module)
-        refused = plan_of(int8).rejections[len(self.plan.rejections) :]
-        simulated = self._form("fake_quant", None, self.plan.with_observations(qparams, refused))
+        simulated = self._form("fake_quant", None, plan)
         with within("the batch to check parity on"):
             found = measure_parity(int8, simulated, args, kwargs)
         tell(found)

@@ -227,3 +227,13 @@ def test_int8_usage(benchmark: Run) -> None:
         assert set(times) == {"batch 1, threads 1", "batch 2, threads 1"}
         assert all(ms > 0 for ms in times.values())
     assert "squeezenet1_1, ms per image" in text
+
+
+def test_joins(benchmark: Run) -> None:
+    text, results = benchmark("joins.py", "--models", "shufflenet_v2_x0_5", "--rounds", "1", "--side", "64")
+    (row,) = results["rows"]
+    assert row["before dB"] == row["now dB"]
+    assert row["before ms"] > 0
+    assert row["now ms"] > 0
+    assert row["verdict"] in ("", "slower")
+    assert "now / before" in text

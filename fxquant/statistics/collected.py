@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -11,11 +11,12 @@ from torch.fx import GraphModule, Node
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED
 from fxquant.graph.query import is_shape_query, module_of, nodes_by_name, values_read_by
+from fxquant.passes.float_joins import JoinRanges
 from fxquant.plan import QuantPlan, QuantUnit
 from fxquant.spec import Observed, TensorRef
 from fxquant.statistics.channel_extremes import ChannelExtremes
 from fxquant.statistics.extremes import Extremes
-from fxquant.statistics.joined import Part, part_name
+from fxquant.statistics.joined import Part, inequality, part_name
 from fxquant.statistics.range_history import RangeHistory
 
 FIRST, LONGER, EVERY = 4, 16, 8
@@ -34,6 +35,7 @@ class Statistics(nn.Module):
         plan: Says which values are observed.
         observers: Name of a value -> its observer, or a fake-quantize module around it.
         joins: The units of the plan that put several values on one grid.
+        in_float: Roots of those that ``convert`` leaves in float where one grid does not suit them.
     """
 
     history: RangeHistory
@@ -41,7 +43,12 @@ class Statistics(nn.Module):
     joined: nn.ModuleDict
 
     def __init__(
-        self, gm: GraphModule, plan: QuantPlan, observers: nn.ModuleDict, joins: Sequence[QuantUnit] = ()
+        self,
+        gm: GraphModule,
+        plan: QuantPlan,
+        observers: nn.ModuleDict,
+        joins: Sequence[QuantUnit] = (),
+        in_float: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.refs = observed(gm, plan)
@@ -58,13 +65,14 @@ class Statistics(nn.Module):
         self._joins: dict[str, tuple[str, ...]] = {}
         """Root of a join -> names of what it takes."""
         self._join_owners: dict[str, list[str]] = {}
-        """Name of an observed value -> the joins on its grid."""
+        """Name of an observed value -> the joins on its grid, but those that may be float."""
         self._part_names: dict[str, str] = {}
         self.joined = nn.ModuleDict()
         nodes = nodes_by_name(gm)
         for unit in joins:
             self._joins[unit.root] = tuple(unit.roles[role].name for role in unit.inputs)
-            self._join_owners.setdefault(plan.grid_owner(unit.roles["y"]).name, []).append(unit.root)
+            if unit.root not in in_float:
+                self._join_owners.setdefault(plan.grid_owner(unit.roles["y"]).name, []).append(unit.root)
             for name in self._joins[unit.root]:
                 self._part_names[name] = part_name(nodes[name])
                 self.joined._modules[name] = Extremes()
@@ -111,6 +119,15 @@ class Statistics(nn.Module):
         """What a join takes, by the name of its result."""
         seen: Any = self.joined._modules
         return [Part(self._part_names[name], *seen[name].ends.tolist()) for name in self._joins[join]]
+
+    def joins(self) -> dict[str, JoinRanges]:
+        """Root of each join -> what its inputs reach."""
+        found = {}
+        for join, names in self._joins.items():
+            parts = self.parts_of(join)
+            ranges = {name: (part.low, part.high) for name, part in zip(names, parts, strict=True)}
+            found[join] = JoinRanges(inequality(parts), ranges)
+        return found
 
     def joins_on(self, name: str) -> list[str]:
         """Names of the joins whose result is on the grid of an observed value."""

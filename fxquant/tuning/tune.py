@@ -11,10 +11,10 @@ import torch
 from torch.fx import GraphModule
 from tqdm import tqdm
 
-from fxquant.coverage import coverage
 from fxquant.engine import engine_of
 from fxquant.errors import InputError
 from fxquant.graph.inputs import bind
+from fxquant.graph.module import noted
 from fxquant.graph.query import module_path, nodes_by_name
 from fxquant.graph.shapes import unchanged_state
 from fxquant.plan import QuantPlan, QuantUnit, Rejection
@@ -85,7 +85,7 @@ def tuned(
         made["float"] = make(_rejections(_with_fates(rows, chosen)))
     rows = _with_fates(rows, chosen if best != "int8" else set())
     milliseconds = {name: 1e3 * each for name, each in seconds.items()}
-    found = coverage(model, plan.with_observations(plan.qparams, _rejections(rows)))
+    found: Any = noted(made[best], "quant_coverage")
     whole = milliseconds["float"], milliseconds["int8"], milliseconds[best]
     return made[best], Tuning(rows, found, torch.get_num_threads(), *whole)
 

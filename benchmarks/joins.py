@@ -1,0 +1,170 @@
+"""Networks full of joins, converted by this checkout of fxquant and by another one: speed, and signal to noise.
+
+``--against`` names the other checkout, with its kernels built; without it, this one competes with itself, which shows
+how steady the figures are. Each has a process of its own that imports its own package; both quantize the same network
+(random weights that mean something), calibrated on the same photographs, and take turns on one image. Decibels are
+those of other photographs, against the float model. A network is slower if the median of the ratios of neighbouring
+turns says so by more than 3 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from tabulate import tabulate
+
+import fxquant as fxq
+from fxquant.demo.measure import machine
+from fxquant.noise import sqnr
+from fxquant.samples.networks import random_network
+from fxquant.samples.photographs import calibration_batches, labelled_batch
+
+HERE = Path(__file__).resolve().parent.parent
+MODELS = ("googlenet", "densenet121", "shufflenet_v2_x1_0", "inception_v3")
+SIDE = {"inception_v3": 299}
+"""Pixels of an image, where they are not 224."""
+SLOWER = 1.03
+"""How many times as long a call may take as before."""
+WORSE = 0.05
+"""dB that are no loss: what is printed has one digit."""
+TURN = 0.2
+"""Seconds of a turn at least."""
+WARM = 4
+"""Calls before the first turn: a program is made in the third."""
+
+
+@dataclass
+class Checkout:
+    """One process, which imports the package of one checkout."""
+
+    process: subprocess.Popen[str]
+
+    def ask(self, question: str) -> Any:
+        assert self.process.stdin is not None
+        print(question, file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a process has ended; what it said stands above")
+        return json.loads(line)
+
+
+def started(stack: ExitStack, checkout: Path, task: Path) -> Checkout:
+    command = [sys.executable, __file__, "--serve", str(task), "--checkout", str(checkout)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(checkout)}, **pipes)
+    stack.enter_context(process)
+    stack.callback(process.kill)
+    return Checkout(process)
+
+
+def measured(name: str, against: Path, rounds: int, side: int, seed: int) -> dict[str, Any]:
+    """A row: what both checkouts make of a network."""
+    batches = list(calibration_batches(batch_size=8, num_batches=4, side=side))
+    model = random_network(name, batches, seed)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        task = Path(folder, "task.pt")
+        judged = labelled_batch(side)[0]
+        torch.save((model, batches, judged, torch.get_num_threads()), task)
+        before, now = (started(stack, checkout, task) for checkout in (against, HERE))
+        decibels = [checkout.answer() for checkout in (before, now)]
+        turns = [(before.ask("turn"), now.ask("turn")) for _ in range(rounds)]
+    row = {
+        "model": name,
+        "before ms": statistics.median(old for old, _ in turns),
+        "now ms": statistics.median(new for _, new in turns),
+        "now / before": statistics.median(new / old for old, new in turns),
+        "before dB": decibels[0],
+        "now dB": decibels[1],
+    }
+    slower, worse = row["now / before"] > SLOWER, decibels[1] < decibels[0] - WORSE
+    return row | {"verdict": ", ".join(said for said, is_so in (("slower", slower), ("noisier", worse)) if is_so)}
+
+
+def serve(task: str, checkout: str) -> None:
+    """What a process does: quantize, tell the decibels, then run a turn for each line that it is sent."""
+    if not Path(fxq.__file__).is_relative_to(checkout):
+        sys.exit(f"fxquant was imported from {fxq.__file__}, not from {checkout}")
+    model, batches, judged, threads = torch.load(task, weights_only=False)
+    torch.set_num_threads(threads)
+    with torch.no_grad():
+        prepared = fxq.calibrate(fxq.prepare(model, batches[0][:1]), batches, progress=False)
+        int8 = fxq.convert(prepared)
+        print(json.dumps(sqnr(model(judged), int8(judged))), flush=True)
+        x = judged[:1]
+        for _ in range(WARM):
+            int8(x)
+        for _ in sys.stdin:
+            print(json.dumps(milliseconds(int8, x)), flush=True)
+
+
+def milliseconds(model: torch.nn.Module, x: torch.Tensor) -> float:
+    """Of a call: the median of a turn, whose first call is not counted."""
+    model(x)
+    times: list[float] = []
+    start = time.perf_counter()
+    while not times or time.perf_counter() - start < TURN:
+        begin = time.perf_counter()
+        model(x)
+        times.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(times)
+
+
+def main() -> None:
+    options = arguments()
+    if options.serve:
+        serve(options.serve, options.checkout)
+        return
+    torch.set_num_threads(options.threads)
+    print("\n".join(f"{key}: {value}" for key, value in machine().items()), flush=True)
+    with torch.no_grad():
+        rows = [
+            measured(name, options.against.resolve(), options.rounds, options.side or SIDE.get(name, 224), options.seed)
+            for name in options.models
+        ]
+    print(tabulate(rows, headers="keys", floatfmt=("", ".2f", ".2f", ".3f", ".1f", ".1f", "")))
+    if options.json:
+        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+        Path(options.json).write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--against", type=Path, default=HERE, metavar="PATH", help="the checkout before; default: this one"
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=MODELS,
+        choices=torchvision.models.list_models(torchvision.models),
+        metavar="MODEL",
+    )
+    parser.add_argument("--rounds", type=int, default=30, help="turns of each checkout")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--side", type=int, help="pixels of an image; default: 224, Inception 299")
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+    parser.add_argument("--json", help="also write everything to this file")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--checkout", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
