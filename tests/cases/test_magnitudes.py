@@ -83,7 +83,6 @@ def test_values_of_any_magnitude_are_quantized_alike(make: Callable[[], nn.Modul
 @pytest.mark.parametrize("make", [Convolutions, Products])
 @pytest.mark.filterwarnings("ignore:values are so small")
 @pytest.mark.filterwarnings("ignore:calibration saw one and the same number")  # products that float makes zero
-@pytest.mark.filterwarnings("ignore:what the int8 model returns is mostly noise")
 def test_where_products_of_scales_are_denormal_all_forms_agree(make: Callable[[], nn.Module], factor: float) -> None:
     model, x = with_data(make)
     for weight in model.parameters():

@@ -61,7 +61,6 @@ def test_a_rule_that_matches_nothing_is_named_and_the_others_hold(declare):
     }
 
 
-@pytest.mark.filterwarnings("ignore:what the int8 model returns is mostly noise")
 def test_the_layer_that_hurts_is_found(capsys):
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)).eval()
     with torch.no_grad():

@@ -31,7 +31,6 @@ def test_embeddings_have_a_rule_of_their_own():
 
 
 @pytest.mark.parametrize(("weight_bits", "activation_bits"), [(8, 8), (4, 4), (2, 8), (3, 2)])
-@pytest.mark.filterwarnings("ignore:what the int8 model returns is mostly noise")  # after one step
 def test_learned_steps_start_train_and_end_in_int8(weight_bits, activation_bits):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).train()

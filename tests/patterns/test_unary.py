@@ -229,7 +229,6 @@ def test_what_only_moves_or_clamps_floats_before_it_stays_float(before):
     assert (got - torch.sigmoid(before(FAR))).abs().max() <= 1 / 256 + 1e-6
 
 
-@pytest.mark.filterwarnings("ignore:what the int8 model returns is mostly noise")  # FAR
 def test_an_input_that_a_layer_reads_too_is_float_for_the_function():
     int8, _ = _forms(Beside())
     functions = [module for module in int8.modules() if isinstance(module, QuantizedFunction)]
@@ -237,14 +236,12 @@ def test_an_input_that_a_layer_reads_too_is_float_for_the_function():
     assert torch.equal(functions[0](FAR).float(), (torch.sigmoid(FAR) * 256).round().clamp(0, 255))
 
 
-@pytest.mark.filterwarnings("ignore:what the int8 model returns is mostly noise")  # FAR
 def test_moves_that_another_layer_needs_in_integers_give_these_to_the_function():
     model = Beside()
     int8, _ = _forms(nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Flatten(1), model))
     assert not any(isinstance(module, QuantizedFunction) for module in int8.modules())
 
 
-@pytest.mark.filterwarnings("ignore:what the int8 model returns is mostly noise")  # FAR
 def test_integers_of_a_layer_go_through_the_table():
     int8, _ = _forms(nn.Sequential(nn.Linear(4, 4), nn.Sigmoid()))
     assert isinstance(int8.get_submodule("1"), QuantizedTable)
