@@ -4,7 +4,8 @@ The figures are those of ``fxquant.convert(prepared, tune=batch)``: medians of e
 runs it, without Python in between. ``share`` is that of the sum of all units in int8.
 
 ``--layers`` measures single layers instead, on one thread, in turns: the float layer, and the int8 model of that layer
-alone, which quantizes its input and dequantizes its output.
+alone, which quantizes its input and gives floats. ``runs as`` is what ``prepare`` makes of the layer where it stands
+between float operators in a larger model.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians, machine
+from fxquant.errors import PlanError
 from fxquant.samples.networks import make_meaningful
 from fxquant.tuning import Tuning, TuningRow
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "1x1 3 > 3, 224": (nn.Conv2d(3, 3, 1), (1, 3, 224, 224)),
     "1x1 3 > 32, 224": (nn.Conv2d(3, 32, 1), (1, 3, 224, 224)),
+    "1x1 16 > 16, 56": (nn.Conv2d(16, 16, 1), (1, 16, 56, 56)),
+    "1x1 64 > 1, 56": (nn.Conv2d(64, 1, 1), (1, 64, 56, 56)),
     "1x1 64 > 64, 56": (nn.Conv2d(64, 64, 1), (1, 64, 56, 56)),
     "3x3 / 2 3 > 32, 224": (nn.Conv2d(3, 32, 3, 2, 1), (1, 3, 224, 224)),
     "3x3 groups 32 of 4, 56": (nn.Conv2d(128, 128, 3, 1, 1, groups=32), (1, 128, 56, 56)),
@@ -44,6 +48,7 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "linear 64 > 64, 512 rows": (nn.Linear(64, 64), (512, 64)),
     "bilinear x2 64, 28": (nn.Upsample(scale_factor=2, mode="bilinear"), (1, 64, 28, 28)),
     "bilinear x16 21, 14": (nn.Upsample(scale_factor=16, mode="bilinear"), (1, 21, 14, 14)),
+    "trilinear x2 16, 8x14x14": (nn.Upsample(scale_factor=2, mode="trilinear"), (1, 16, 8, 14, 14)),
 }
 """Layers that int8 gains much from, little, or nothing, and an input of each."""
 
@@ -79,11 +84,37 @@ def line(name: str, rows: list[TuningRow], total: float) -> list[object]:
     return [name, len(rows), int8, 100 * int8 / total, real, real / int8 if int8 else None]
 
 
-def alone(layer: nn.Module, shape: tuple[int, ...], rounds: int) -> tuple[float, float]:
-    """Microseconds of a layer in float, and of the int8 model of it."""
+class Among(nn.Module):
+    """A layer between float operators, beside one that is large enough to be int8."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.large = layer, nn.Linear(256, 256)
+
+    def forward(self, x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.special.i0(self.layer(torch.special.i0(x))), self.large(rows)
+
+
+def runs_as(layer: nn.Module, x: torch.Tensor) -> str:
+    """What becomes of a layer between float operators."""
+    rows = fxq.prepare(Among(layer).eval(), (x, torch.randn(64, 256))).coverage().rows
+    return next(row.fate for row in rows if row.module == "layer")
+
+
+def alone(layer: nn.Module, shape: tuple[int, ...], rounds: int) -> tuple[float, float | None]:
+    """Microseconds of a layer in float, and of the int8 model of it; None where there is no integer operator.
+
+    Layers without a weight become int8 only where their result is rounded.
+    """
     x, layer = torch.randn(shape, generator=torch.Generator().manual_seed(0)), layer.eval()
-    rounded = replace(fxq.get_default_qconfig(), output=fxq.MinMaxObserver.with_args(dtype=torch.uint8))
-    int8 = fxq.convert(fxq.calibrate(fxq.prepare(layer, x, rounded), [x], progress=False))
+    config = fxq.get_default_qconfig()
+    if not hasattr(layer, "weight"):
+        config = replace(config, output=fxq.MinMaxObserver.with_args(dtype=torch.uint8))
+    try:
+        int8 = fxq.convert(fxq.calibrate(fxq.prepare(layer, x, config), [x], progress=False))
+    except PlanError:
+        with torch.inference_mode():
+            return 1e3 * interleaved_medians({"float": lambda: layer(x)}, rounds)["float"], None
     with torch.inference_mode():
         int8(x), int8(x), int8(x)  # the program is made
         ms = interleaved_medians({"float": lambda: layer(x), "int8": lambda: int8(x)}, rounds)
@@ -96,8 +127,8 @@ def measure_layers(rounds: int) -> list[dict[str, object]]:
     rows = []
     for name, (layer, shape) in LAYERS.items():
         real, int8 = alone(layer, shape, rounds)
-        rows.append([name, real, int8, int8 / real])
-    headers = ("layer", "float µs", "int8 µs", "int8 / float")
+        rows.append([name, real, int8, int8 and int8 / real, runs_as(layer, torch.randn(shape))])
+    headers = ("layer", "float µs", "int8 µs", "int8 / float", "runs as")
     print(tabulate(rows, headers=headers, floatfmt=".2f"))
     return [dict(zip(headers, row, strict=True)) for row in rows]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from fxquant.backends.break_even import BreakEven
 from fxquant.errors import UnknownNameError
 from fxquant.patterns.pattern import Build, Pattern
 from fxquant.registry import Registry
@@ -76,6 +77,8 @@ class Backend:
     """For patterns that no rule names."""
     has_operators: bool = True
     """False: there is nothing to convert to int8 with; the other forms are what it is for."""
+    break_even: BreakEven | None = None
+    """None: a layer is worth its borders however small it is."""
 
     def rule_for(self, pattern: Pattern) -> LoweringRule | None:
         """The rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""

@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.backends.base import SIGNED_WEIGHTS, AsCalled, Backend, KeepAs, Lower, LoweringRule, register_backend
+from fxquant.backends.break_even import CPU_BREAK_EVEN
 from fxquant.graph.query import nodes_in, value_of
 from fxquant.nn import (
     ElementFunction,
@@ -393,5 +394,6 @@ CPU = register_backend(
             LoweringRule(names_of(ZERO_PADS + NUMBER_PADS), pad, byte_activation, takes=(1,)),
             LoweringRule(names_of(NOTHING + RESCALE), Lower.ELIDE, byte_activation),
         ),
+        break_even=CPU_BREAK_EVEN,
     )
 )

@@ -112,12 +112,12 @@ def affines(gm: GraphModule, theirs: Collection[Any]) -> Iterator[Affine]:
 
 
 def tensors_of_affine(found: Affine, constants: Constants) -> dict[str, Tensor] | None:
-    """The tensors of its layer, [C]; None where a constant may differ from call to call."""
+    """The tensors of its layer, [C]; None where a constant may differ from call to call, or is a mask of infinities."""
     try:
         values = {step.name: constants.value(step.constant) for step in found.steps}
     except NotConstantError:
         return None
-    if any(not isinstance(value, Tensor) for value in values.values()):
+    if not all(isinstance(value, Tensor) and bool(torch.isfinite(value).all()) for value in values.values()):
         return None
     negated = {step.name for step in found.steps if step.negated}
     of_channels = {name: per_channel(value.detach(), found.channels) for name, value in values.items()}

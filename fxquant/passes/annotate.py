@@ -73,7 +73,12 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     apart = torn(matches)
     rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _computes_nothing(n)]
     matches = [found for found in matches if found.nodes[-1] not in apart]
-    boundaries = Boundaries(matches, ctx.backend, lambda found: _qconfig(found, decisions).output is not None)
+    boundaries = Boundaries(
+        matches,
+        ctx.backend,
+        rounds_output=lambda found: _qconfig(found, decisions).output is not None,
+        asked_for=lambda found: decisions[_primary(found)].rule.kind != "global",
+    )
     in_float = boundaries.left_in_float()
     rejections += [Rejection(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
     units: list[QuantUnit] = []

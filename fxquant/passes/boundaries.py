@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from fxquant.backends.base import AsCalled, Backend
 from fxquant.graph.query import operator_name, value_of
+from fxquant.passes.alone import slower_alone
 from fxquant.passes.elements import ElementsRead, readers_of
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.pattern import Bounded, Match, Output
@@ -38,13 +39,23 @@ class Boundaries:
     A sum or a join of which integers need only a part (a slice), while float operators read the rest, stays float, and
     the part is rounded by itself: a class token beside others that are far larger, say.
 
+    A layer that reads floats and gives floats pays for its borders alone. Where it multiplies too little for that, by
+    the backend's ``break_even``, it is left in float, unless the user asked for it, or no other layer were left.
+
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
         backend: Has the rules of these.
         rounds_output: Whether the configuration of a match says how to observe what the model returns.
+        asked_for: Whether a rule of the user's means it, and not all operators alike.
     """
 
-    def __init__(self, matches: Sequence[Match], backend: Backend, rounds_output: Callable[[Match], bool]) -> None:
+    def __init__(
+        self,
+        matches: Sequence[Match],
+        backend: Backend,
+        rounds_output: Callable[[Match], bool],
+        asked_for: Callable[[Match], bool],
+    ) -> None:
         self._matches = matches
         self._backend = backend
         self._rounds_output = rounds_output
@@ -55,14 +66,26 @@ class Boundaries:
         self._on_floats = {
             found.nodes[-1] for found in matches if self._may_read_floats(found) and self._source(found) not in computed
         }
-        while in_parts := self._keep_what_is_worth_it(computed):  # what reads these may have no reason any more
-            self._in_parts |= in_parts
-            self._kept.clear()
+        self._slower: dict[Node, str] = {}  # root -> reason
+        self._choose(computed)
+        if backend.break_even is not None:
+            lone = (found for found in matches if self._stands_alone(found) and not asked_for(found))
+            slower = slower_alone(lone, backend.break_even)
+            if any(_is_layer(found) and found.nodes[-1] not in slower for found in matches):
+                self._slower = slower
+                self._choose(computed)
 
     def left_in_float(self) -> dict[Node, tuple[str, str]]:
-        """Root of a match that should not become a unit -> name of its pattern, and why not."""
-        lone = [found for found in self._matches if found.nodes[-1] not in self._kept]
-        return {found.nodes[-1]: (found.pattern.name, self._reason(found.nodes[-1])) for found in lone}
+        """Nodes that should not become units -> name of the pattern, and why not: of what is light, the root.
+
+        Of a layer all nodes are named, since each of them is then an operator of its own.
+        """
+        left: dict[Node, tuple[str, str]] = {}
+        for found in self._matches:
+            if (root := found.nodes[-1]) not in self._kept:
+                nodes = found.nodes if root in self._slower else (root,)
+                left |= dict.fromkeys(nodes, (found.pattern.name, self._slower.get(root) or self._reason(root)))
+        return left
 
     def with_inputs_as_read(self, found: Match) -> Match:
         """The match; without an input on a grid, where it is a bounded function of a value that is float anyway."""
@@ -83,12 +106,18 @@ class Boundaries:
         rounded = self._rounds_output(found)
         return not any(rounded if reader.op == "output" else self._takes_integers(reader) for reader in readers)
 
+    def _choose(self, computed: set[Node]) -> None:
+        self._in_parts, self._kept = {}, set()
+        while in_parts := self._keep_what_is_worth_it(computed):  # what reads these may have no reason any more
+            self._in_parts |= in_parts
+            self._kept.clear()
+
     def _keep_what_is_worth_it(self, computed: set[Node]) -> dict[Node, str]:
         """The answer: roots of matches that should rather stay float, since they are read in parts, and why."""
         elements, in_parts = ElementsRead(self._found, self._takes_integers_of), dict[Node, str]()
         for found in self._matches:  # readers come before what they read
             root = found.nodes[-1]
-            if root in self._in_parts or not self._is_worth_it(found, computed):
+            if root in self._in_parts or root in self._slower or not self._is_worth_it(found, computed):
                 continue
             if found.inputs and found.pattern.name in IN_FLOAT_AS_WELL and elements.some_only_as_floats(root):
                 in_parts |= {root: IN_PARTS, **self._parts(root, elements)}
@@ -106,6 +135,21 @@ class Boundaries:
             if in_part and (_moves_only(match) or match.pattern.name in IN_FLOAT_AS_WELL):
                 found |= {root: PART, **self._parts(root, elements)}
         return found
+
+    def _stands_alone(self, found: Match) -> bool:
+        """Whether what it reads is float, but for values that are only moved on their way, and so is what it gives."""
+        return (
+            _is_layer(found)
+            and self.gives_real_numbers(found)
+            and not any(self._is_computed_in_integers(found.captures[name]) for name in found.inputs)
+        )
+
+    def _is_computed_in_integers(self, value: Node) -> bool:
+        found = self._found.get(value)
+        if found is None or found.nodes[-1] not in self._kept or not found.pattern.can_give_integers:
+            return False
+        moves = _moves_only(found) and len(found.inputs) == 1
+        return not moves or self._is_computed_in_integers(found.captures[found.inputs[0]])
 
     def _holding_computed_values(self) -> set[Node]:
         """Roots of the matches behind which at least one operator computes, and does not only move, what they hold."""
@@ -174,6 +218,11 @@ class Boundaries:
             return GIVEN_OUT if has_real_numbers else LONELY if self._rounds_output(self._found[root]) else RETURNED
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
         return f"only float operators read it ({names})"
+
+
+def _is_layer(found: Match) -> bool:
+    """Whether it multiplies integers, or may."""
+    return found.pattern.handler is not None or (found.pattern.multiplies and bool(found.inputs))
 
 
 def _moves_only(found: Match) -> bool:

@@ -71,6 +71,7 @@ def test_what_is_written_behind_a_layer_is_a_norm(body, tensors):
         lambda m, y: y * m.map,
         lambda m, y: y + m.map,
         lambda m, y: m.b - y,
+        lambda m, y: y + m.b.log().where(m.b > 1, -torch.inf),
         lambda m, y: y * m.wide,
         lambda m, y: y * torch.rand(4, 1, 1) * 0,
         lambda m, y: y * m.s.reshape(1, 1, 1, 4),
@@ -78,8 +79,8 @@ def test_what_is_written_behind_a_layer_is_a_norm(body, tensors):
         lambda m, y: torch.stack([y, y]) * m.s,
         lambda m, y: (y * m.s[0, 0, 0]).relu() * m.s,
     ],
-    ids=["depends on the input", "per position", "per position, added", "reversed", "of another dtype", "random",
-         "along another dimension", "alpha", "behind a stack", "behind an activation"],
+    ids=["depends on the input", "per position", "per position, added", "reversed", "a mask of infinities",
+         "of another dtype", "random", "along another dimension", "alpha", "behind a stack", "behind an activation"],
 )  # fmt: skip
 def test_what_is_no_norm(body):
     assert [norm for norm in norms(Body(body)) if norm.weight is None or norm.weight.unique().numel() > 1] == []

@@ -28,8 +28,8 @@ class Net(nn.Module):
         return self.fc(torch.sin(y).mean((2, 3)))
 
 
-@pytest.fixture(scope="module")
-def prepared() -> fxq.Quantizer:
+@pytest.fixture
+def prepared(every_layer_pays: None) -> fxq.Quantizer:
     torch.manual_seed(0)
     x = torch.rand(2, 3, 4, 4)
     return fxq.calibrate(fxq.prepare(Net().eval(), x, rounding_outputs()), [x], progress=False)
