@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -359,6 +360,8 @@ def test_a_dict_of_other_names(function):
     assert rest[0] == "  got:      {image: float32[2, 3, 6, 6], label: int64[2]}"
     assert rest[1].startswith("  expected: Sequential.forward(input")
     assert rest[2:] == ["  hint:     yield {'input': …}, or tuples of the positional inputs"]
+    for batch in ({"input": X}, (X,)):
+        assert TAKE_DATA[function]([batch]) is not None
 
 
 class Masked(nn.Module):
@@ -381,6 +384,9 @@ def test_a_misspelt_optional_input_is_warned_of():
         "  expected: attention_mask\n"
         "  hint:     did you mean 'attention_mask'?"
     )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fxq.quantize(Masked().eval(), [{"x": batch["x"], "attention_mask": torch.ones(2, 4)}], progress=False)
 
 
 BATCHES = [X, torch.zeros(2, 4, 6, 6), X]
@@ -527,6 +533,13 @@ def test_leaf_modules_that_are_not_there():
     )
     message = refusal(lambda: fxq.prepare(Masked().eval(), torch.rand(2, 4), leaf_modules=["covn"]), UnknownNameError)
     assert message.splitlines()[-1] == "  hint:     the model has fc"
+    model = nn.Sequential(Masked(), nn.Linear(4, 4)).eval()
+    message = refusal(lambda: fxq.prepare(model, torch.rand(2, 4), leaf_modules=["0.fcc"]), UnknownNameError)
+    assert message.splitlines()[-1] == "  hint:     did you mean '0.fc'?"
+    assert [row.node for row in fxq.prepare(model, torch.rand(2, 4), leaf_modules=["0.fc"]).coverage().float_rows]
+    message = refusal(lambda: fxq.prepare(model, torch.rand(2, 4), leaf_modules=[nn.Conv2d]), UnknownNameError)
+    assert message.splitlines()[-1] == "  hint:     the model has Sequential, Masked, Linear"
+    assert fxq.prepare(model, torch.rand(2, 4), leaf_modules=[Masked]).coverage().float_rows
 
 
 @pytest.mark.parametrize("given", [torch.rand(2, 4), [torch.rand(2, 4)] * 9], ids=["tensor", "list"])
@@ -683,6 +696,9 @@ def test_the_state_of_another_configuration_names_the_unit():
         "  expected: float\n"
         "  hint:     quantize '3', as the saved model did: a rule of the configuration leaves it in float"
     )
+    loaded, saved = shell(), int8()  # without the rule
+    loaded.load_state_dict(saved.state_dict())
+    assert torch.equal(loaded(X), saved(X))
 
 
 def test_the_state_of_another_form():
@@ -697,6 +713,17 @@ def test_the_state_of_another_form():
     assert torch.equal(loaded(X), simulated(X))
     hint = refusal(lambda: shell().load_state_dict(net().state_dict()), StateError).splitlines()[-1]
     assert hint.endswith("this is the state of a float model: load it into that, then prepare, calibrate and convert")
+    model = net()
+    model.load_state_dict(net().state_dict())
+    assert torch.equal(fxq.convert(fxq.calibrate(fxq.prepare(model, X), [X], progress=False))(X), int8()(X))
+    saved = int8()
+    hint = refusal(lambda: shell(to="fake_quant").load_state_dict(saved.state_dict()), StateError).splitlines()[-1]
+    assert hint == (
+        "  hint:     it was saved of to='int8': convert(prepared, to='int8', allow_uncalibrated=True) takes it"
+    )
+    loaded = shell(to="int8")
+    loaded.load_state_dict(saved.state_dict())
+    assert torch.equal(loaded(X), saved(X))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])
@@ -728,7 +755,10 @@ def test_training_mode_of_integers_is_warned_of(form):
         "an int8 model does not train: only what stayed float in it is in training mode now\n"
         "  hint:     prepare_qat makes a model that trains as it will be quantized; eval() undoes this"
     )
-    model.eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.eval()
+    assert not any(module.training for module in model.modules())
     forms()["fake_quant"].train()
     trained = fxq.prepare_qat(net().train(), X)
     trained(X).sum().backward()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fxquant.cli.command import RANDOM
 from fxquant.cli.main import main
 
 MODEL = """
@@ -30,6 +31,7 @@ def test_passes_and_coverage_are_printed(file: Path, capsys: pytest.CaptureFixtu
     assert "RMSNorm" in text
     assert "it normalizes every sample by the sample's own statistics" in " ".join(text.split())
     assert "100.00 % of" in text
+    assert text.endswith(f"{RANDOM}\n")
 
 
 def test_the_plan_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
