@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from fxquant.kernels.packing import packed_once
+
 
 class Deriving(nn.Module):
     """A module that computes with what it derived from its state, not with the state itself."""
@@ -14,10 +16,11 @@ class Deriving(nn.Module):
 
 
 def make_ready(model: nn.Module) -> None:
-    """Have every module in a model derive what it has not derived yet."""
-    for module in model.modules():
-        if isinstance(module, Deriving):
-            module.make_ready()
+    """Have every module in a model derive what it has not derived yet; equal weights are kept once."""
+    with packed_once():
+        for module in model.modules():
+            if isinstance(module, Deriving):
+                module.make_ready()
 
 
 def holds_integers(model: nn.Module) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,6 +24,9 @@ QUAD = 4
 
 SUMMED_AT_ONCE = 1 << 16
 """Elements of a weight that are summed in one step, so that it takes little memory beside the weight."""
+
+LOOKED_AT = 64
+"""Elements by which weights that may be equal are found, before all are compared."""
 
 FEW = 16
 """Input channels below which a row of a window's taps is read as if it were one pixel."""
@@ -160,6 +165,37 @@ def _in_pieces(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
     return bundle.reshape(order.bundles, channels // order.bundles, rows * columns, together * depth)
 
 
+_PACKED: ContextVar[dict[tuple[object, ...], list[Tensor]] | None] = ContextVar("packed weights", default=None)
+"""Of the block of ``packed_once`` that runs: packed values by form and first bytes."""
+
+
+@contextmanager
+def packed_once() -> Iterator[None]:
+    """Within the block, weights that are packed to equal bytes lie in memory once, however many layers hold them.
+
+    A layer that is called at several places, or shares its weight, is several layers once it is quantized.
+    """
+    token = _PACKED.set({})
+    try:
+        yield
+    finally:
+        _PACKED.reset(token)
+
+
+def _in_one_place(values: Tensor, form: tuple[object, ...]) -> Tensor:
+    """Packed values, or equal ones that were packed before in this block."""
+    known = _PACKED.get()
+    if known is None or not values.numel():
+        return values
+    first = tuple(values.flatten()[:: max(1, values.numel() // LOOKED_AT)].tolist())
+    alike = known.setdefault((*form, first), [])
+    for other in alike:
+        if torch.equal(other, values):
+            return other
+    alike.append(values)
+    return values
+
+
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
     """A weight in packed order, and what is needed to undo that."""
@@ -173,7 +209,8 @@ class PackedWeight:
     @classmethod
     def of(cls, weight: Tensor, groups: int = 1) -> PackedWeight:
         """Pack a weight: int8 [C_out, C_in / groups, *kernel_size]."""
-        return cls(pack_weight(weight, groups), weight.shape, groups)
+        values = pack_weight(weight, groups)
+        return cls(_in_one_place(values, (weight.shape, groups, weight.device)), weight.shape, groups)
 
     def unpacked(self) -> Tensor:
         """The weight as it was, in memory of its own."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fxquant.kernels.packing import PackedOrder, pack_weight, start_values, unpack_weight
+from fxquant.kernels.packing import (
+    PackedOrder,
+    PackedWeight,
+    pack_weight,
+    packed_once,
+    start_values,
+    unpack_weight,
+)
 
 
 def weight(*shape: int) -> torch.Tensor:
@@ -109,3 +116,15 @@ def test_planes_of_a_window_lie_like_more_rows() -> None:
     for shape, groups in (((20, 18, 2, 3, 4), 1), ((20, 3, 2, 3, 4), 1), ((21, 1, 2, 3, 4), 21)):
         volume = weight(*shape)
         assert torch.equal(pack_weight(volume, groups), pack_weight(volume.flatten(2, 3), groups))
+
+
+def test_equal_weights_are_packed_once_within_a_block():
+    one, other = weight(40, 20, 3, 3), weight(40, 20, 3, 3)
+    near = weight(40, 20, 3, 3)
+    near[7, 7, 1, 1] ^= 1
+    with packed_once():
+        packed = [PackedWeight.of(each) for each in (one, other, near, weight(40, 20, 9))]
+    assert packed[0].values is packed[1].values
+    assert len({each.values.data_ptr() for each in packed}) == 3
+    assert torch.equal(packed[2].unpacked(), near)
+    assert PackedWeight.of(one).values is not packed[0].values  # the block is over
