@@ -20,13 +20,15 @@ STEPS = 255
 """From the smallest to the largest value of a result, or to zero if that is further."""
 FINEST, COARSEST = 0.8, 1.25
 """By how much a step may differ from that: each draw has other grids, so that no lucky one decides."""
+KEPT = frozenset(("clamp", "clamp_min", "linalg_vector_norm", "norm", "pow", "sqrt", "std", "var"))
+"""Operators whose results are not rounded: much of what they give is divided by, and must not become zero."""
 
 
 class Rounding(TorchDispatchMode):
     """While it is entered, operators round what they give to 8 bits; gradients pass straight through.
 
-    Each result has a grid of its own, on which zero lies; equal values round alike. An operator that only moves or
-    chooses values of one tensor, or puts zeros in their place, rounds nothing.
+    Each result has a grid of its own, on which zero lies; equal values round alike. What is likely to be divided by is
+    not rounded, nor what only moves or chooses values of one tensor, or zeros in their place.
 
     Args:
         seed: Of the grids.
@@ -43,7 +45,7 @@ class Rounding(TorchDispatchMode):
         values = result[0] if isinstance(result, (tuple, list)) and result else result
         if isinstance(values, Tensor) and values.is_floating_point() and not _is_view(func):
             operands = [x for x in pytree.tree_leaves(args) if isinstance(x, Tensor)]
-            if len(operands) != 1 or not _are_among(values, operands[0]):
+            if not _is_exact(func, values, operands):
                 self._round(values)
         return result
 
@@ -67,8 +69,13 @@ class Rounding(TorchDispatchMode):
         return values.copy_(torch.where(step > 0, torch.round(values / step) * step, values))
 
 
-def _are_among(values: Tensor, others: Tensor) -> bool:
-    return bool((torch.isin(values.flatten(), others.flatten()) | (values.flatten() == 0)).all())
+def _is_exact(func: Any, values: Tensor, operands: list[Tensor]) -> bool:
+    """Whether a result is not rounded; a number is added to what is divided by, too."""
+    name = func.overloadpacket.__name__.rstrip("_")
+    if name in KEPT or len(operands) != 1:
+        return name in KEPT
+    others = operands[0].flatten()
+    return name == "add" or bool((torch.isin(values.flatten(), others) | (values.flatten() == 0)).all())
 
 
 def _is_view(func: Any) -> bool:

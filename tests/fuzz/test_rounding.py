@@ -47,6 +47,19 @@ def test_what_moves_or_chooses_values_rounds_nothing():
         assert torch.isin(result[result != 0], X).all()
 
 
+def test_what_is_divided_by_does_not_become_zero():
+    """Rows a thousandth as large as others."""
+
+    class Norms(nn.Module):
+        def forward(self, x):
+            return F.normalize(x, dim=-1), x / (x.pow(2).sum(-1, keepdim=True).sqrt() + 1e-5)
+
+    x = X * torch.tensor([1.0, 1.0, 0.0, 1e-5, 1.0, 1.0])[:, None]
+    for result in rounded(Norms(), (x,), 0):
+        assert result.isfinite().all()
+        assert (result[:, :2].norm(dim=-1) - 1).abs().max() < 0.05
+
+
 def test_each_seed_has_other_grids():
     results = [rounded(nn.Tanh(), (X,), seed) for seed in (0, 0, 1)]
     assert torch.equal(results[0], results[1])
