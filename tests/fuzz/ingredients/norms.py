@@ -25,6 +25,22 @@ def batch_norm(s: Scope) -> None:
     s.give(f"{s.module(f'nn.BatchNorm{dims}d({s.shape(x)[1]}{affine})')}({x})")
 
 
+def written_out(s: Scope) -> None:
+    """One number for each channel behind a convolution: what a frozen batch norm computes."""
+    x = s.pick(3, 4, 5)
+    dims, out = s.rank(x) - 2, s.choose(1, 3, 8)
+    y = s.give(f"{s.module(f'nn.Conv{dims}d({s.shape(x)[1]}, {out}, 1)')}({x})")
+    gain, shift = s.gain(out, *[1] * dims), s.parameter(out, *[1] * dims)
+    s.give(
+        s.choose(
+            f"{y} * {gain} + {shift}",
+            f"F.relu({shift} + {gain} * {y})",
+            f"({y} - {shift}) * {gain}[None] + {shift}[None]",
+            f"({y} * {gain} - {shift}) * {y}",
+        )
+    )
+
+
 def layer_norm(s: Scope) -> None:
     x = s.pick(2, 3, 4, where=has_rows)
     size = s.shape(x)[-1]
@@ -69,6 +85,7 @@ def normalize(s: Scope) -> None:
 
 INGREDIENTS = (
     Ingredient("batch norm", batch_norm, (2, 3, 4, 5)),
+    Ingredient("norm that is written out", written_out, (3, 4, 5)),
     Ingredient("layer norm", layer_norm, (2, 3, 4)),
     Ingredient("layer norm over channels", channel_layer_norm, (4,)),
     Ingredient("group norm", group_norm, (3, 4, 5)),
