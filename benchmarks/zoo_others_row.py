@@ -62,7 +62,7 @@ def measure(name: str, images: int, allowed: float) -> dict[str, Any]:
         row["prepared"] = worst(leaves(model(*batches[0])), leaves(prepared(*batches[0])))
         row["calibrate_s"] = timed(lambda: fxq.calibrate(prepared, batches[1:], progress=False))[1]
         int8, row["convert_s"] = timed(lambda: fxq.convert(prepared))
-    row["warnings"] = [str(each.message).splitlines()[0] for each in caught]
+    row["warnings"] = [" ".join(" ".join(str(each.message).splitlines()[:2]).split()) for each in caught]  # what, where
     coverage = prepared.coverage()
     row["int8_macs"] = coverage.int8_macs
     row["float_operators"] = Counter(each.operator for each in coverage.float_rows if not each.excused)
