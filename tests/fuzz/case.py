@@ -27,6 +27,9 @@ ATTENTION = ("MultiheadAttention", "Transformer", "scaled_dot_product_attention"
 CONTRACTIONS = ("einsum",)
 """So does that of these, as docs/coverage.md says: torch makes a batch of one product of an einsum with a weight, and
 the layer that it becomes none. ``tensordot`` runs the product that its parts run."""
+COPIES = (".clone()", ".contiguous()")
+"""A copy that sees to the order in memory goes behind the activation that reads it, so that both fuse with what is
+before; of an input that is not dense, torch gives the last bit of some functions (GELU, say) by the order in memory."""
 NOTHING = "the model has no operator that can be quantized"
 """Begins what ``prepare`` says of a model in which there is nothing to do."""
 
@@ -52,6 +55,7 @@ class Case:
         self.code = code
         self.has_attention = any(word in code for word in ATTENTION)
         self.has_contraction = any(word in code for word in CONTRACTIONS)
+        self.has_copy = any(word in code for word in COPIES)
         self.calls = 0
         """How many times int8 models were run."""
         self.skipped: Counter[str] = Counter()
