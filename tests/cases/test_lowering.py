@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fxquant as fxq
+
 
 class Up(nn.Module):
     def __init__(self) -> None:
@@ -58,7 +60,8 @@ class Joined(nn.Module):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_join_holds_the_larger_range(case, turned):
-    found = case(Joined(turned), torch.randn(2, 3, 8, 8))
+    with pytest.warns(fxq.FxQuantWarning, match="joined"):  # as it was asked to round what it returns
+        found = case(Joined(turned), torch.randn(2, 3, 8, 8))
     assert float(found.got.abs().max()) >= 0.98 * float(found.expected.abs().max())
     assert found.sqnr() >= 28
     assert found.sqnr(lambda y: y[:, :4] if turned else y[:, 4:]) >= 28
