@@ -168,7 +168,6 @@ def test_a_concatenation_leaves_other_widths_alone():
     assert plan.grid_owner(TensorRef("d")) == TensorRef("cat")
 
 
-@pytest.mark.usefixtures("every_layer_pays")
 def test_readers_that_disagree_leave_an_input_to_the_global_rule():
     model = Fn(lambda m, x: m.c(x) * m.d(x), c=nn.Conv2d(4, 3, 1), d=nn.Conv2d(4, 3, 1)).eval()
     for name in ("c", "d"):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from torch import nn
 from torch.fx import Node
 
 from fxquant.backends.break_even import BreakEven
-from fxquant.graph.macs import multiply_accumulates
-from fxquant.graph.query import value_of
+from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED, multiply_accumulates
+from fxquant.graph.query import module_of, value_of
 from fxquant.patterns.pattern import Match
 
-FEW_PRODUCTS = "slower in int8 alone: {:,} products in all, and a call pays from {:,} on"
-FEW_PER_VALUE = "slower in int8 alone: {:.1f} products for each value that it reads or gives, and {:.0f} pay"
+LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
+
+ONE_ROW = "slower in int8 alone: {:,} products on one row, and a call pays from {:,} on"
+FEW_PER_VALUE = "slower in int8 alone: {:.1f} products for each value that it reads or gives, and {:g} pay"
 
 
 def slower_alone(layers: Iterable[Match], limits: BreakEven) -> dict[Node, str]:
@@ -25,13 +28,17 @@ def slower_alone(layers: Iterable[Match], limits: BreakEven) -> dict[Node, str]:
 
 
 def _why_slower(found: Match, limits: BreakEven) -> str:
-    products = sum(multiply_accumulates(node) for node in found.nodes)
+    layer = next((node for node in found.nodes if isinstance(module_of(node), LAYERS)), None)
+    result = None if layer is None else value_of(layer)
+    if layer is None or result is None or found.pattern.handler is not None:
+        return ""  # nobody knows how much it multiplies
+    products = multiply_accumulates(layer)
     ends = (*(found.captures[name] for name in found.inputs), found.nodes[-1])
     values = [value_of(node) for node in ends]
     moved = sum(math.prod(value.shape) for value in values if value is not None)
-    if not products or not moved or found.pattern.handler is not None:
-        return ""  # nobody knows how much it multiplies
-    if products < limits.products:
-        return FEW_PRODUCTS.format(products, limits.products)
-    needed = limits.per_value(max(found.nodes, key=multiply_accumulates))
-    return FEW_PER_VALUE.format(products / moved, needed) if products < moved * needed else ""
+    has_one_row = isinstance(module_of(layer), nn.Linear) and math.prod(result.shape[:-1]) == 1
+    if has_one_row and products < limits.of_one_row:
+        return ONE_ROW.format(products, limits.of_one_row)
+    if moved >= limits.values and products < moved * limits.per_value:
+        return FEW_PER_VALUE.format(products / moved, limits.per_value)
+    return ""

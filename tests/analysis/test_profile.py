@@ -37,7 +37,6 @@ def profiled(model: Any, inputs: Any = X, **options: Any) -> fxq.Profile:
     return fxq.profile(model, inputs, rounds=2, **options)
 
 
-@pytest.mark.usefixtures("every_layer_pays")
 def test_every_operator_of_the_int8_model_has_a_row(model: nn.Module) -> None:
     found = profiled(model)
     kinds = {row.name: (row.kind, row.operator, row.float_us is not None) for row in found}
@@ -80,7 +79,6 @@ def test_programs_where_the_model_runs_by_them(model: nn.Module) -> None:
         assert "program" in found.programs
 
 
-@pytest.mark.usefixtures("every_layer_pays")
 def test_what_was_tuned_to_run_in_float_is_float(model: nn.Module) -> None:
     mapping = fxq.get_default_qconfig_mapping().set_module_name("a", None)
     prepared = fxq.calibrate(fxq.prepare(model, X), [X], progress=False)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.graph.modes import EVALUATION, as_bool, marked_modes, plain_modes
 
-X = torch.rand(3, 4)
+X = torch.rand(32, 4)
 
 
 def helper(x: Tensor, training: bool = False) -> Tensor:

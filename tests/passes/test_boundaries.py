@@ -18,8 +18,6 @@ from fxquant.passes.boundaries import GIVEN_OUT, IN_PARTS, LONELY, PART, REAL, R
 from fxquant.patterns.registry import unregister_pattern
 from tests.outputs import rounding_outputs
 
-pytestmark = pytest.mark.usefixtures("every_layer_pays")
-
 FEATURES = 6
 COSTS = "only float operators read it ({})"
 UNROUNDED = 36.0

@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def prepared(every_layer_pays: None) -> fxq.Quantizer:
+def prepared() -> fxq.Quantizer:
     torch.manual_seed(0)
     x = torch.rand(2, 3, 4, 4)
     return fxq.calibrate(fxq.prepare(Net().eval(), x, rounding_outputs()), [x], progress=False)

@@ -278,7 +278,6 @@ def fates(*rules: tuple, **options) -> dict[str, str]:
 INT8 = dict.fromkeys(("attn.q_proj", "attn.k_proj", "attn.v_proj", "attn.out_proj", "fc"), "int8")
 
 
-@pytest.mark.usefixtures("every_layer_pays")
 def test_rules_that_name_the_module_a_layer_or_a_type():
     assert fates() == INT8
     assert fates(("set_module_name", "attn.out_proj", None)) == INT8 | {"attn.out_proj": "float"}

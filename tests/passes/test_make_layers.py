@@ -18,8 +18,6 @@ from fxquant.graph.query import module_of
 from fxquant.patterns import DEFAULT_PATTERNS, Pattern, op, tensor
 from tests.outputs import rounding_outputs
 
-pytestmark = pytest.mark.usefixtures("every_layer_pays")
-
 X = torch.rand(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
 ROWS = torch.rand(3, 4, generator=torch.Generator().manual_seed(1))
 

@@ -50,7 +50,6 @@ def test_the_reason_is_told(plan_behind_conv, reader, reason):
     assert [(r.reason, r.pattern) for r in plan.rejections if not r.excused] == [(reason, "")]
 
 
-@pytest.mark.usefixtures("every_layer_pays")
 def test_values_go_through_floats_and_come_back(forms_of):
     """linear, norm, GELU, attention, mean, linear: quantized where it pays, and every form agrees."""
 
