@@ -56,7 +56,7 @@ sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer a
 	@echo "== pytest"
 	@FXQUANT_SANITIZE=1 PYTHONPATH=$(SANITIZED) LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 \
 	  UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 \
-	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels tests/engine
+	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels tests/runtime
 
 bench: $(READY) ## int8 against float, torch.ao and what other runtimes are installed (an hour and more), then the cost of calibration; JSON in out/
 	@mkdir -p out

@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 import fxquant as fxq
+from fxquant.calibration.statistics import Statistics
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.observers.bins import Bins
 from fxquant.samples.networks import mobilenet_v2, random_network
 from fxquant.samples.photographs import calibration_batches
-from fxquant.statistics.collected import Statistics
 
 IMPORT = "import time, torch; start = time.perf_counter(); import fxquant; print(time.perf_counter() - start)"
 

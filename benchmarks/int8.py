@@ -22,7 +22,7 @@ from tabulate import tabulate
 from turns import ALL, compete, median_ms
 
 from fxquant.demo.measure import machine
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 from fxquant.samples.networks import random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians, machine
-from fxquant.kernels.conv_reference import ConvGeometry
+from fxquant.kernels.conv.native import NativeConv
+from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, native_status, use_isa
-from fxquant.kernels.linear import NativeLinear
-from fxquant.kernels.native_conv import NativeConv
+from fxquant.kernels.linear.linear import NativeLinear
 
 MODELS = ("resnet50", "resnet18", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "googlenet")
 X_ZERO_POINT = 3

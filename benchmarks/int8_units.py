@@ -26,10 +26,10 @@ from tabulate import tabulate
 from torch import nn
 
 import fxquant as fxq
+from fxquant.analysis.tuning_table import Tuning, TuningRow
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.errors import PlanError
 from fxquant.samples.networks import make_meaningful
-from fxquant.tuning import Tuning, TuningRow
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "1x1 3 > 3, 224": (nn.Conv2d(3, 3, 1), (1, 3, 224, 224)),

@@ -28,7 +28,7 @@ from tabulate import tabulate
 
 import fxquant as fxq
 from fxquant.demo.measure import machine
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 from fxquant.samples.networks import random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 

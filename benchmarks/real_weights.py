@@ -27,7 +27,7 @@ from tabulate import tabulate
 
 import fxquant as fxq
 from fxquant.demo.measure import machine
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 
 TASKS: dict[str, Callable[[], Task]] = {
     "rnet": rnet_task,

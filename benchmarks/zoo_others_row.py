@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from zoo_others_models import entries
 
 import fxquant as fxq
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 from fxquant.samples.networks import make_meaningful, take_statistics
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 

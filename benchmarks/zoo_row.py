@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 from fxquant.samples.networks import random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.measure.noise import sqnr
 from fxquant.nn import QuantizedTable
-from fxquant.noise import sqnr
 
 
 def snake(x: Tensor) -> Tensor:

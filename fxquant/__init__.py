@@ -12,7 +12,7 @@ from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
 from fxquant.backends.reference import REFERENCE
-from fxquant.distributed import synchronize_observers
+from fxquant.calibration.calibration_report import CalibrationReport
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.fake_quantize import (
     AdaRoundFakeQuantize,
@@ -32,7 +32,6 @@ from fxquant.fake_quantize.defaults import (
     get_lsq_qconfig,
 )
 from fxquant.fake_quantize.learnable import enable_param_learning, enable_static_estimate
-from fxquant.learned_rounding import adaround
 from fxquant.nn.frozen import freeze_bn_stats, update_bn_stats
 from fxquant.observers import (
     EntropyObserver,
@@ -67,13 +66,14 @@ from fxquant.patterns import (
     tensors,
     unregister_pattern,
 )
-from fxquant.plan import QuantPlan, QuantUnit, Rejection
-from fxquant.qat import TrainingSchedule, prepare_qat, scale_parameters
-from fxquant.qconfig import QConfig, QConfigMapping
-from fxquant.quantizer import Quantizer
+from fxquant.plan.qconfig import QConfig, QConfigMapping
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
+from fxquant.quantizer.distributed import synchronize_observers
+from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
-from fxquant.spec import Clamp, QParams, QScheme, TensorRef
-from fxquant.statistics.report import CalibrationReport
+from fxquant.training.learned_rounding import adaround
+from fxquant.training.qat import TrainingSchedule, prepare_qat, scale_parameters
 
 __version__ = VERSION
 

@@ -9,14 +9,14 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.calibration import check_iterable
-from fxquant.checks import check_model, not_prepared
+from fxquant.calibration.interpreter import check_iterable
 from fxquant.errors import CalibrationError
 from fxquant.graph.inputs import keywords_of, signature_of
 from fxquant.patterns.pattern import Pattern
-from fxquant.qat import quantizer_of
-from fxquant.qconfig import QConfig, QConfigMapping
-from fxquant.quantizer import Quantizer
+from fxquant.plan.qconfig import QConfig, QConfigMapping
+from fxquant.quantizer.checks import check_model, not_prepared
+from fxquant.quantizer.quantizer import Quantizer
+from fxquant.training.qat import quantizer_of
 
 
 def prepare(

@@ -26,26 +26,14 @@ CSRC = PACKAGE / "kernels" / "csrc"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("commandline", "errors", "registry"),
-    ("spec", "settings"),
-    ("kernels", "graph", "plan", "qconfig"),
+    ("settings",),
+    ("kernels", "graph", "capture", "plan"),
     ("observers", "fake_quantize"),
     ("nn", "patterns"),
-    ("backends", "engine"),
+    ("backends", "runtime"),
     ("passes",),
-    (
-        "calibration",
-        "coverage",
-        "parity",
-        "noise",
-        "algorithms",
-        "checks",
-        "tuning",
-        "undo",
-        "statistics",
-        "grids",
-        "mutation",
-    ),
-    ("quantizer", "qat", "learned_rounding", "api", "distributed", "export", "reporting", "analysis"),
+    ("calibration", "measure"),
+    ("quantizer", "training", "api", "export", "reporting", "analysis"),
     ("__main__", "cli", "conformance", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
@@ -99,10 +87,10 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "passes/test_planning.py": (
         "passes/annotate.py",
         "passes/configure.py",
-        "passes/splits.py",
+        "passes/tuple_outputs.py",
     ),
     # Which grid a value has that is joined, before its range is known and after.
-    "passes/test_joins.py": ("passes/share_join_qparams.py", "passes/propagate_grids.py"),
+    "passes/test_joins.py": ("passes/share_join_qparams.py", "passes/share_qparams.py"),
     # What conversion does to a graph is read as one text, pass by pass, in the order of the pipelines.
     "passes/test_conversion.py": (
         "passes/choose_layout.py",
@@ -117,10 +105,10 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     # What a comparison finds, and what it says of it, is the answer of all of these.
     "analysis/test_compare.py": (
-        "analysis/counterpart.py",
+        "analysis/float_reference.py",
         "analysis/facts.py",
         "analysis/places.py",
-        "analysis/stepping.py",
+        "measure/lockstep.py",
         "analysis/suspects.py",
         "analysis/weights.py",
     ),
@@ -136,7 +124,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "test_bad_input.py": ("graph/state_names.py", "graph/wrong_calls.py"),
     "nn/test_capture.py": ("graph/ready.py",),
     # Into training and back is one way.
-    "test_qat.py": ("passes/insert_training_fake_quant.py", "passes/take_fake_quant_out.py"),
+    "training/test_qat.py": ("passes/insert_training_fake_quant.py", "passes/strip_fake_quant.py"),
 }
 """Test file -> the files that it tests as one subject."""
 

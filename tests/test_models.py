@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import fxquant as fxq
-from fxquant.parity import measure_parity
+from fxquant.measure.parity import measure_parity
 from fxquant.samples.networks import mobilenet_v2, random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning
+from fxquant.measure.parity import measure_parity
 from fxquant.observers import FixedQParamsObserver, MinMaxObserver
-from fxquant.parity import measure_parity
-from fxquant.spec import Fixed, TensorRef
+from fxquant.plan.spec import Fixed, TensorRef
 from tests.outputs import rounding_outputs
 
 CLOSE = 25.0

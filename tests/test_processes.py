@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import fxquant as fxq
-from fxquant.engine import engine_of
 from fxquant.kernels.library import available_isas
+from fxquant.runtime import engine_of
 
 
 class Net(nn.Module):

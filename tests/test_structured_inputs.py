@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.capture.tracing import trace
 from fxquant.errors import InputError
-from fxquant.graph.tracing import trace
 
 A, B = torch.ones(2, 3), torch.full((2, 3), 2.0)
 Pair = namedtuple("Pair", ["left", "right"])

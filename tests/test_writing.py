@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.algorithms.checkpoint import Checkpoint, Learned
-from fxquant.algorithms.memory import Memory
 from fxquant.cli import conformance
 from fxquant.demo.story import run_demo
 from fxquant.errors import FxQuantError, InputError, SampleError, writing
 from fxquant.reporting.plots import Plots
 from fxquant.samples.archives import Archive
+from fxquant.training.checkpoint import Checkpoint, Learned
+from fxquant.training.spill_store import Memory
 
 X = torch.rand(4, 8)
 

@@ -15,8 +15,8 @@ from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer,
 from torchvision.models.vision_transformer import VisionTransformer
 
 import fxquant as fxq
-from fxquant.noise import sqnr
-from fxquant.parity import measure_parity
+from fxquant.measure.noise import sqnr
+from fxquant.measure.parity import measure_parity
 from fxquant.samples.networks import make_meaningful, take_statistics
 
 SIDE = 32

@@ -12,18 +12,18 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.analysis.comparison import Comparison, LayerComparison, Unmatched, sorted_by_harm
-from fxquant.analysis.counterpart import check_float_model, float_graph, is_trainable
-from fxquant.analysis.deviation import DeviationSums
+from fxquant.analysis.float_reference import check_float_model, float_graph, is_trainable
 from fxquant.analysis.inputs import batches_of
 from fxquant.analysis.places import Place, Places, places_of
-from fxquant.analysis.stepping import Stepper, ValuesOnDemand
 from fxquant.analysis.suspects import cause_of, fault_of
 from fxquant.errors import InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
-from fxquant.parity import plan_of
-from fxquant.qat import quantizer_of
-from fxquant.quantizer import Quantizer
+from fxquant.measure.deviation import DeviationSums
+from fxquant.measure.lockstep import Stepper, ValuesOnDemand
+from fxquant.measure.parity import plan_of
+from fxquant.quantizer.quantizer import Quantizer
+from fxquant.training.qat import quantizer_of
 
 
 def compare(

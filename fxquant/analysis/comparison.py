@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from fxquant.analysis.deviation import Deviation
 from fxquant.analysis.naming import short_line
+from fxquant.calibration.module_paths import shortened
 from fxquant.errors import UnknownNameError
-from fxquant.noise import in_words
+from fxquant.measure.deviation import Deviation
+from fxquant.measure.noise import in_words
 from fxquant.registry import did_you_mean
-from fxquant.statistics.places import shortened
 
 WIDTH = 100
 """No line of the table is wider."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 
 @dataclass(slots=True)

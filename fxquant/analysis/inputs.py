@@ -10,9 +10,9 @@ from typing import Any
 from torch.fx import GraphModule, Node
 from tqdm import tqdm
 
-from fxquant.calibration import check_iterable, expected_batches, inputs_of
+from fxquant.calibration.interpreter import check_iterable, expected_batches, inputs_of
+from fxquant.capture.trace_guards import require_value
 from fxquant.errors import CalibrationError
-from fxquant.graph.guards import require_value
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword inputs."""

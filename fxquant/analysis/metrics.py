@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError
 from fxquant.graph.inputs import describe_value
-from fxquant.noise import decibels
+from fxquant.measure.noise import decibels
 
 Metric = Callable[[Any, Any], Any]
 

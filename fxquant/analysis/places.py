@@ -13,18 +13,18 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.analysis.comparison import Unmatched
-from fxquant.analysis.counterpart import FloatUnit, float_unit
 from fxquant.analysis.facts import ResultFacts
+from fxquant.analysis.float_reference import FloatUnit, float_unit
 from fxquant.analysis.naming import path_of, title_of
 from fxquant.analysis.weights import Weights, weights_of
 from fxquant.errors import user_line
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import VALUE, module_of, nodes_by_name, tensors_of
+from fxquant.measure.noise import integers, real
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
-from fxquant.noise import integers, real
-from fxquant.plan import QuantPlan, QuantUnit
-from fxquant.spec import QParams, SharedWith, TensorRef
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import QParams, SharedWith, TensorRef
 
 CALLS = ("call_module", "call_function", "call_method")
 IMAGE_RANK = 4

@@ -16,19 +16,19 @@ from tqdm import tqdm
 
 from fxquant.analysis.naming import title_of
 from fxquant.analysis.profile_table import Kind, Profile, ProfileRow
-from fxquant.calibration import inputs_of
-from fxquant.checks import form_of, in_eval, named_by_form
-from fxquant.engine import engine_of
+from fxquant.calibration.interpreter import inputs_of
 from fxquant.errors import CalibrationError, InputError, user_line
 from fxquant.graph.inputs import bind
 from fxquant.graph.module import ENGINE
 from fxquant.graph.query import module_of, nodes_by_name, operator_name
 from fxquant.graph.shapes import unchanged_state
+from fxquant.measure.parity import plan_of
+from fxquant.measure.timing import CALLS, TimedPrograms, TimedRun, interleaved_medians
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
-from fxquant.parity import plan_of
-from fxquant.qconfig import QConfig, QConfigMapping
-from fxquant.quantizer import Quantizer
-from fxquant.tuning.timing import CALLS, TimedPrograms, TimedRun, interleaved_medians
+from fxquant.plan.qconfig import QConfig, QConfigMapping
+from fxquant.quantizer.checks import form_of, in_eval, named_by_form
+from fxquant.quantizer.quantizer import Quantizer
+from fxquant.runtime import engine_of
 
 BORDERS = (Quantize, Dequantize, Requantize)
 FIRST_CALLS = 3

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tabulate import tabulate
 
 from fxquant.analysis.naming import short_line
-from fxquant.statistics.places import shortened
+from fxquant.calibration.module_paths import shortened
 
 Kind = Literal["unit", "border", "float"]
 WIDTH = 100

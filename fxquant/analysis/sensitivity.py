@@ -10,23 +10,23 @@ import torch
 from torch.fx import GraphModule
 from tqdm import tqdm
 
-from fxquant.analysis.alone import UnitsAlone
-from fxquant.analysis.keeping import addresses
+from fxquant.analysis.isolated import UnitsAlone
 from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
 from fxquant.analysis.naming import title_of
+from fxquant.analysis.overrides import addresses
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
-from fxquant.calibration import check_iterable, expected_batches, inputs_of
-from fxquant.checks import not_prepared
+from fxquant.calibration.interpreter import check_iterable, expected_batches, inputs_of
 from fxquant.errors import CalibrationError, InputError, UnknownNameError, user_line, within
 from fxquant.graph.inputs import bind, describe_value
 from fxquant.graph.query import nodes_by_name
 from fxquant.graph.shapes import unchanged_state
-from fxquant.parity import plan_of
-from fxquant.plan import QuantPlan, QuantUnit
-from fxquant.qat import quantizer_of
-from fxquant.quantizer import Quantizer
+from fxquant.measure.parity import plan_of
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import SharedWith
+from fxquant.quantizer.checks import not_prepared
+from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
-from fxquant.spec import SharedWith
+from fxquant.training.qat import quantizer_of
 
 AGAINST = ("float", "target")
 """What a metric of the user's compares the output with."""

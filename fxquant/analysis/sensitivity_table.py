@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from fxquant.analysis.keeping import Address, keeping
 from fxquant.analysis.naming import short_line
+from fxquant.analysis.overrides import Address, keeping
+from fxquant.calibration.module_paths import shortened
 from fxquant.errors import InputError
-from fxquant.qconfig import QConfigMapping
-from fxquant.statistics.places import shortened
+from fxquant.plan.qconfig import QConfigMapping
 
 SHOWN = 20
 """Rows that are printed; all of them are in ``rows``."""

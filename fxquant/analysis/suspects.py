@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fxquant.analysis.deviation import DeviationSums
 from fxquant.analysis.facts import ends
 from fxquant.analysis.places import Place
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import module_of
+from fxquant.measure.deviation import DeviationSums
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 SAME_SCALE = 1e-3
 """Relative: scales that differ by less are taken as one."""

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.analysis.deviation import Deviation, DeviationSums
-from fxquant.fake_quantize.grid import fake_quantize, from_integers
+from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import canonical_type
-from fxquant.kernels.lookup import HALF_BITS, unpack_halves
+from fxquant.kernels.embedding.lookup import HALF_BITS, unpack_halves
+from fxquant.measure.deviation import Deviation, DeviationSums
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.conv_transpose import QuantizedConvTranspose, plain_convolution
 from fxquant.nn.embedding import QuantizedLookup
 from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight, WithWeight
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 ROUNDING = 1.01
 """Steps. A weight is rounded down or up, by less than one step; float32 makes it a little more."""

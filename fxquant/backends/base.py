@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fxquant.backends.break_even import BreakEven
 from fxquant.errors import UnknownNameError
 from fxquant.patterns.pattern import Build, Pattern
+from fxquant.plan.spec import QScheme
 from fxquant.registry import Registry
-from fxquant.spec import QScheme
 
 
 class Lower(enum.Enum):

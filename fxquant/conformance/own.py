@@ -13,10 +13,10 @@ import fxquant as fxq
 from fxquant.conformance.adapter import Refusal
 from fxquant.conformance.case import Case
 from fxquant.kernels import dequantize, fake_quantize_per_tensor_affine, quantize
-from fxquant.kernels.dequantize import reference as dequantize_reference
-from fxquant.kernels.fake_quantize import tensor_reference
+from fxquant.kernels.fake_quantize.fake_quantize import tensor_reference
 from fxquant.kernels.library import available_isas, use_isa
-from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.kernels.quantize.dequantize import reference as dequantize_reference
+from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
@@ -25,7 +25,7 @@ from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.matmul import QuantizedMatmul
 from fxquant.nn.pool import QuantizedAvgPool2d, QuantizedMaxPool2d
 from fxquant.observers.qparams import choose_qparams
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 Attributes = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 
 
 @dataclass(frozen=True, slots=True)

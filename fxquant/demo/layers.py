@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 import fxquant as fxq
-from fxquant.noise import sqnr
-from fxquant.parity import plan_of
-from fxquant.spec import QParams
+from fxquant.measure.noise import sqnr
+from fxquant.measure.parity import plan_of
+from fxquant.plan.spec import QParams
 
 
 def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[tuple[str, float], ...]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from fxquant.tuning.timing import interleaved_medians as medians_in_seconds
+from fxquant.measure.timing import interleaved_medians as medians_in_seconds
 
 
 def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median milliseconds of a call of each contestant, as ``fxquant.tuning.timing`` measures: in turns."""
+    """Median milliseconds of a call of each contestant, as ``fxquant.measure.timing`` measures: in turns."""
     return {name: 1e3 * seconds for name, seconds in medians_in_seconds(contestants, rounds).items()}
 
 

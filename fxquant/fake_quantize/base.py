@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fxquant.errors import CalibrationError, SpecError
 from fxquant.observers.base import keeping_dtype
 from fxquant.observers.constructor import Constructor
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 # No ``from __future__ import annotations`` here, nor below these classes: TorchScript reads annotations as they stand.
 

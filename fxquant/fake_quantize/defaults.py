@@ -14,7 +14,7 @@ from fxquant.fake_quantize.presets import (
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.mse import MSEObserver
 from fxquant.observers.placeholder import PlaceholderObserver
-from fxquant.qconfig import QConfig, QConfigMapping
+from fxquant.plan.qconfig import QConfig, QConfigMapping
 
 default_qat_qconfig = QConfig(activation=default_fused_act_fake_quant, weight=default_fused_per_channel_wt_fake_quant)
 """Activations uint8, affine, per tensor; weights int8 in [-128, 127], symmetric, per output channel; both by moving

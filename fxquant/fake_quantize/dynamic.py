@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.kernels import moving_average_qparams
 from fxquant.observers.qparams import middle
-from fxquant.spec import Dynamic, QParams
+from fxquant.plan.spec import Dynamic, QParams
 
 
 def qparams_of(x: Tensor, policy: Dynamic) -> QParams:

@@ -17,7 +17,7 @@ from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE, middle
 from fxquant.observers.range_observer import RangeObserver
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 
 class LearnableFakeQuantize(FakeQuantizeBase):

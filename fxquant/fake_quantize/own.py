@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fxquant.fake_quantize.grid import fake_quantize, from_integers
-from fxquant.spec import QParams
+from fxquant.fake_quantize.qparams import fake_quantize, from_integers
+from fxquant.plan.spec import QParams
 
 
 @runtime_checkable

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
-from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.graph.loading import check_grid
 from fxquant.graph.query import has_hooks
 from fxquant.kernels import fake_quantize_per_tensor_affine
-from fxquant.kernels.fake_quantize_folded import fake_quantize_folded
+from fxquant.kernels.fake_quantize.fake_quantize_folded import fake_quantize_folded
 from fxquant.observers.base import ObserverBase, refuse_to_trace
 from fxquant.observers.constructor import construct
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver
 from fxquant.observers.range_observer import FIRST_BATCH, RangeObserver
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 def _as_it_is(x: Tensor, factor: Tensor | None) -> Tensor:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
-from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.graph.loading import check_grid
 from fxquant.observers.base import keeping_dtype
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 
 class StaticFakeQuantize(nn.Module):

@@ -11,9 +11,9 @@ from torch import nn
 from torch.fx import Node
 from torch.nn.modules.dropout import _DropoutNd
 
-from fxquant.graph.canonical import operator_of
+from fxquant.capture.buffer_assignment import assign_buffer
+from fxquant.graph.operators.canonical import operator_of
 from fxquant.graph.query import VALUE, TensorInfo, canonical_type, flat_arguments, module_of
-from fxquant.graph.state import assign_buffer
 
 Roots = frozenset[Any]
 """Names for pieces of memory: the node that allocated it, or ``("attribute", name)`` for parameters and buffers."""

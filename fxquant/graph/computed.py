@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.nn.utils import parametrize
 
+from fxquant.capture.trace_guards import GUARDS
 from fxquant.graph.edit import add_module
-from fxquant.graph.guards import GUARDS
 from fxquant.graph.query import MADE_OF, module_of
 
 COMPUTATION = "_computation_of_"

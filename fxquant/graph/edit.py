@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.graph.guards import GUARDS
+from fxquant.capture.trace_guards import GUARDS
 from fxquant.graph.query import INPLACE, MADE_OF, WRAPPED, module_path
 
 

@@ -13,8 +13,8 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from fxquant.graph.edit import retarget
+from fxquant.graph.operators.spelling import canonical_call
 from fxquant.graph.query import VALUE, TensorInfo, info_of, tensors_of
-from fxquant.graph.spelling import canonical_call
 
 _INHERITED = ("stack_trace", "nn_module_stack")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import InputError
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 _FLOAT32 = torch.finfo(torch.float32)
 

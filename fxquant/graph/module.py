@@ -50,7 +50,7 @@ STACK = "nn_module_stack"
 """Key of ``node.meta``, torch's own: the modules that called each other when the node was traced."""
 
 
-ENGINE = "fxquant.engine"
+ENGINE = "fxquant.runtime"
 """Attribute of a converted module: what runs its graph, in place of the generated code. It is called with the module,
 the generated ``forward``, positional and keyword arguments, and told to ``forget`` when the graph has changed."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fxquant.kernels.packing import packed_once
+from fxquant.kernels.conv.packing import packed_once
 
 
 class Deriving(nn.Module):

@@ -1,23 +1,25 @@
 """Operators on quantized tensors. Importing this defines ``torch.ops.fxquant.*`` and loads the native kernels."""
 
-from fxquant.kernels.adaptive_avg_pool2d import adaptive_avg_pool2d
-from fxquant.kernels.add import add
-from fxquant.kernels.avg_pool2d import avg_pool2d
-from fxquant.kernels.cachemask import (
+from fxquant.kernels.conv.conv2d import conv2d
+from fxquant.kernels.conv.conv3d import conv3d
+from fxquant.kernels.elementwise.add import add
+from fxquant.kernels.elementwise.cat import cat
+from fxquant.kernels.elementwise.mul import mul
+from fxquant.kernels.elementwise.prelu import prelu
+from fxquant.kernels.embedding.embedding import embedding
+from fxquant.kernels.embedding.embedding_bag import embedding_bag
+from fxquant.kernels.fake_quantize.cachemask import (
     _fake_quantize_per_tensor_affine_cachemask_tensor_qparams,
     fake_quantize_per_channel_affine_cachemask,
     fake_quantize_per_channel_affine_cachemask_backward,
     fake_quantize_per_tensor_affine_cachemask,
     fake_quantize_per_tensor_affine_cachemask_backward,
 )
-from fxquant.kernels.cat import cat
-from fxquant.kernels.conv2d import conv2d
-from fxquant.kernels.conv3d import conv3d
-from fxquant.kernels.dequantize import dequantize
-from fxquant.kernels.embedding import embedding
-from fxquant.kernels.embedding_bag import embedding_bag
-from fxquant.kernels.fake_quantize import fake_quantize_per_channel_affine, fake_quantize_per_tensor_affine
-from fxquant.kernels.fake_quantize_learnable import (
+from fxquant.kernels.fake_quantize.fake_quantize import (
+    fake_quantize_per_channel_affine,
+    fake_quantize_per_tensor_affine,
+)
+from fxquant.kernels.fake_quantize.fake_quantize_learnable import (
     _fake_quantize_learnable_per_channel_affine,
     _fake_quantize_learnable_per_channel_affine_backward,
     _fake_quantize_learnable_per_tensor_affine,
@@ -27,21 +29,22 @@ from fxquant.kernels.fake_quantize_learnable import (
     fake_quantize_learnable_per_tensor_affine,
     fake_quantize_learnable_per_tensor_affine_backward,
 )
-from fxquant.kernels.fused_moving_avg_obs_fake_quant import fused_moving_avg_obs_fake_quant
-from fxquant.kernels.histogram import histogram
-from fxquant.kernels.layer_norm import layer_norm
+from fxquant.kernels.fake_quantize.fused_moving_avg_obs_fake_quant import fused_moving_avg_obs_fake_quant
+from fxquant.kernels.fake_quantize.histogram import histogram
+from fxquant.kernels.fake_quantize.moving_average_qparams import moving_average_qparams
 from fxquant.kernels.library import NativeStatus, native_status
-from fxquant.kernels.linear import linear
-from fxquant.kernels.matmul import matmul
-from fxquant.kernels.max_pool2d import max_pool2d
-from fxquant.kernels.mean import mean
-from fxquant.kernels.moving_average_qparams import moving_average_qparams
-from fxquant.kernels.mul import mul
-from fxquant.kernels.prelu import prelu
-from fxquant.kernels.quantize import quantize
-from fxquant.kernels.resample2d import resample2d
-from fxquant.kernels.softmax import softmax
-from fxquant.kernels.table import table
+from fxquant.kernels.linear.linear import linear
+from fxquant.kernels.matmul.matmul import matmul
+from fxquant.kernels.norm.layer_norm import layer_norm
+from fxquant.kernels.norm.softmax import softmax
+from fxquant.kernels.pool.adaptive_avg_pool2d import adaptive_avg_pool2d
+from fxquant.kernels.pool.avg_pool2d import avg_pool2d
+from fxquant.kernels.pool.max_pool2d import max_pool2d
+from fxquant.kernels.pool.mean import mean
+from fxquant.kernels.pool.resample2d import resample2d
+from fxquant.kernels.quantize.dequantize import dequantize
+from fxquant.kernels.quantize.quantize import quantize
+from fxquant.kernels.table.table import table
 
 __all__ = [
     "NativeStatus",

@@ -1,17 +1,18 @@
 """The modules that a converted graph calls. Their state is plain int8 and float tensors in buffers."""
 
+from fxquant.nn.avg_pool3d import QuantizedAdaptiveAvgPool3d, QuantizedAvgPool3d
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.batch_norm import QuantizedBatchNorm
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
+from fxquant.nn.data_movement import QuantizedPad
 from fxquant.nn.dynamic_linear import QuantizedDynamicLinear
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
 from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.matmul import QuantizedMatmul
-from fxquant.nn.moves import QuantizedPad
+from fxquant.nn.max_ops import QuantizedMaximum, QuantizedMaxValues
 from fxquant.nn.normalize import QuantizedLayerNorm, QuantizedSoftmax
-from fxquant.nn.picks import QuantizedMaximum, QuantizedMaxValues
 from fxquant.nn.pool import (
     QuantizedAdaptiveAvgPool1d,
     QuantizedAdaptiveAvgPool2d,
@@ -25,7 +26,6 @@ from fxquant.nn.prelu import QuantizedPReLU
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
 from fxquant.nn.resample import QuantizedInterpolate
 from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
-from fxquant.nn.volume import QuantizedAdaptiveAvgPool3d, QuantizedAvgPool3d
 
 __all__ = [
     "Dequantize",

@@ -15,7 +15,7 @@ from fxquant.errors import CalibrationError, InputError
 from fxquant.graph.loading import check_finite, check_grid, check_integers
 from fxquant.graph.ready import Deriving
 from fxquant.observers.base import cast_dtype, keeping_dtype
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 DERIVING = threading.RLock()
 """One lock for all modules: it is taken once per module, and a lock kept on the module could not be pickled."""

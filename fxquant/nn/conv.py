@@ -8,14 +8,14 @@ from functools import partial
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
-from fxquant.kernels.conv_reference import ConvGeometry, conv_reference
+from fxquant.kernels.conv.native import NativeConv
+from fxquant.kernels.conv.reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.native_conv import NativeConv
 from fxquant.nn.base import counted
-from fxquant.nn.choice import check_reference_may_run, kernel_of, native_refusal
+from fxquant.nn.kernel_selection import check_reference_may_run, kernel_of, native_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
-from fxquant.spec import Clamp, QParams
+from fxquant.plan.spec import Clamp, QParams
 
 
 class QuantizedConv(WeightedModule):

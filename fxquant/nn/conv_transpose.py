@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fxquant.errors import LoweringError
 from fxquant.nn.conv import QuantizedConv
-from fxquant.nn.phases import Axis, Phases
+from fxquant.nn.sub_convolutions import Axis, Phases
 from fxquant.nn.weight import each_channel_is_a_group
-from fxquant.spec import Clamp, QParams
+from fxquant.plan.spec import Clamp, QParams
 
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 

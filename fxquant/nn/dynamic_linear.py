@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from fxquant.fake_quantize.dynamic import qparams_of
 from fxquant.kernels import quantize
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.linear import DynamicLinear
-from fxquant.kernels.linear_reference import linear_reference
-from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.kernels.linear.linear import DynamicLinear
+from fxquant.kernels.linear.reference import linear_reference
+from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.nn.base import check_features
-from fxquant.nn.choice import check_reference_may_run, kernel_of, native_refusal
+from fxquant.nn.kernel_selection import check_reference_may_run, kernel_of, native_refusal
 from fxquant.nn.weight import float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
-from fxquant.spec import Dynamic, QParams
+from fxquant.plan.spec import Dynamic, QParams
 
 Product = Callable[[Tensor, float, int], Tensor]
 """Of stored integers, and of the scale and zero point they are on; real numbers, float32."""

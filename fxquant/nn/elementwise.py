@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels import add, cat, mul
-from fxquant.kernels.add import reference as add_reference
-from fxquant.kernels.cat import reference as cat_reference
-from fxquant.kernels.mul import reference as mul_reference
+from fxquant.kernels.elementwise.add import reference as add_reference
+from fxquant.kernels.elementwise.cat import reference as cat_reference
+from fxquant.kernels.elementwise.mul import reference as mul_reference
 from fxquant.nn.base import integer_limits
-from fxquant.nn.stored import StoredModule
-from fxquant.spec import Clamp, QParams
+from fxquant.nn.same_dtype import StoredModule
+from fxquant.plan.spec import Clamp, QParams
 
 
 class _Binary(StoredModule):
@@ -37,7 +37,7 @@ class _Binary(StoredModule):
 
 
 class QuantizedAdd(_Binary):
-    """``q_y = quantize(act(a + b))`` of stored integers, in one operator: ``fxquant.kernels.add``.
+    """``q_y = quantize(act(a + b))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.add``.
 
     Args:
         a: Grid of the first input; at most 8 bits, per tensor, like all of them.
@@ -96,7 +96,7 @@ class QuantizedSub(_Binary):
 
 
 class QuantizedMul(_Binary):
-    """``q_y = quantize(act(a * b))`` of stored integers, in one operator: ``fxquant.kernels.mul``.
+    """``q_y = quantize(act(a * b))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.mul``.
 
     Args:
         a: Grid of the first input; at most 8 bits, per tensor, like all of them.
@@ -122,7 +122,7 @@ class QuantizedMul(_Binary):
 
 
 class QuantizedCat(StoredModule):
-    """Joins tensors of stored integers on one grid: ``fxquant.kernels.cat``.
+    """Joins tensors of stored integers on one grid: ``fxquant.kernels.elementwise.cat``.
 
     An input that is on the output's grid already is copied; another one is requantized on the way.
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError, LoweringError
-from fxquant.fake_quantize.grid import to_integers
+from fxquant.fake_quantize.qparams import to_integers
 from fxquant.kernels import embedding, embedding_bag
-from fxquant.kernels.embedding import reference as embedding_reference
-from fxquant.kernels.embedding_bag import MODES
-from fxquant.kernels.embedding_bag import reference as embedding_bag_reference
-from fxquant.kernels.lookup import HALF_BITS, pack_halves
+from fxquant.kernels.embedding.embedding import reference as embedding_reference
+from fxquant.kernels.embedding.embedding_bag import MODES
+from fxquant.kernels.embedding.embedding_bag import reference as embedding_bag_reference
+from fxquant.kernels.embedding.lookup import HALF_BITS, pack_halves
 from fxquant.nn.base import FloatResult, QuantizedModule
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 class QuantizedLookup(QuantizedModule):
@@ -85,7 +85,7 @@ class QuantizedEmbedding(QuantizedLookup):
 
 
 class QuantizedEmbeddingBag(QuantizedLookup):
-    """Sum, mean or maximum of the rows of each bag, in float32: see ``fxquant.kernels.embedding_bag``.
+    """Sum, mean or maximum of the rows of each bag, in float32: see ``fxquant.kernels.embedding.embedding_bag``.
 
     Called as ``nn.EmbeddingBag`` is, with indices [bags, n]; or with indices [n] and the offsets of bags.
 

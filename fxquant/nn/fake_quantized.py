@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError
-from fxquant.fake_quantize.grid import from_integers, to_integers
 from fxquant.fake_quantize.plain import FakeQuantize
+from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
 from fxquant.graph.loading import check_finite, check_grid, check_integers
 from fxquant.graph.query import canonical_type
@@ -22,7 +22,7 @@ from fxquant.nn.computed import WithTensors
 from fxquant.nn.folding import along_outputs
 from fxquant.nn.recompute import made_anew
 from fxquant.observers.base import cast_dtype, keeping_dtype
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 FLOAT_BIAS = "float_bias"
 """Buffer of a layer whose bias makes up for its rounded weight: the bias that it had before. Not part of the state."""

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.linear import NativeLinear
-from fxquant.kernels.linear_reference import linear_reference
+from fxquant.kernels.linear.linear import NativeLinear
+from fxquant.kernels.linear.reference import linear_reference
 from fxquant.nn.base import check_features
-from fxquant.nn.choice import check_reference_may_run, kernel_of, native_refusal
+from fxquant.nn.kernel_selection import check_reference_may_run, kernel_of, native_refusal
 from fxquant.nn.weight import byte_grid, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
-from fxquant.spec import Clamp, QParams
+from fxquant.plan.spec import Clamp, QParams
 
 
 class QuantizedLinear(WeightedModule):

@@ -7,16 +7,16 @@ from torch import Tensor
 
 from fxquant.errors import InputError
 from fxquant.kernels import matmul
-from fxquant.kernels.matmul import reference as matmul_reference
+from fxquant.kernels.matmul.matmul import reference as matmul_reference
 from fxquant.nn.base import QuantizedModule, integer_limits
 from fxquant.nn.weight import byte_grid
-from fxquant.spec import Clamp, QParams
+from fxquant.plan.spec import Clamp, QParams
 
 Arguments = tuple[float, int, tuple[float, int, float, int, int, int, torch.dtype]]
 
 
 class QuantizedMatmul(QuantizedModule):
-    """``q_y = quantize(act(a @ b * factor))`` of stored integers, in one operator: ``fxquant.kernels.matmul``.
+    """``q_y = quantize(act(a @ b * factor))`` of stored integers, in one operator: ``fxquant.kernels.matmul.matmul``.
 
     Args:
         a: Grid of the first factor; at most 8 bits, per tensor, like all of them.

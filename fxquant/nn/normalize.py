@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.kernels import layer_norm, softmax
-from fxquant.kernels.layer_norm import reference as layer_norm_reference
-from fxquant.kernels.softmax import reference as softmax_reference
+from fxquant.kernels.norm.layer_norm import reference as layer_norm_reference
+from fxquant.kernels.norm.softmax import reference as softmax_reference
 from fxquant.nn.base import QuantizedModule, integer_limits
 from fxquant.nn.weight import byte_grid
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 
 class _Normalized(QuantizedModule):
@@ -33,7 +33,7 @@ class _Normalized(QuantizedModule):
 
 
 class QuantizedSoftmax(_Normalized):
-    """``q_y = quantize(softmax(x, dim))`` in one operator: ``fxquant.kernels.softmax``.
+    """``q_y = quantize(softmax(x, dim))`` in one operator: ``fxquant.kernels.norm.softmax``.
 
     Args:
         dim: The dimension that sums to 1.
@@ -68,7 +68,7 @@ class QuantizedSoftmax(_Normalized):
 
 
 class QuantizedLayerNorm(_Normalized):
-    """``q_y = quantize(layer_norm(x))`` in one operator: ``fxquant.kernels.layer_norm``.
+    """``q_y = quantize(layer_norm(x))`` in one operator: ``fxquant.kernels.norm.layer_norm``.
 
     Buffers: ``weight`` and ``bias``, float32 [columns], 1 and 0 where the layer has none.
 

@@ -9,19 +9,19 @@ from typing import Any
 from torch import Tensor
 
 from fxquant.kernels import adaptive_avg_pool2d, avg_pool2d, max_pool2d, mean
-from fxquant.kernels.adaptive_avg_pool2d import reference as adaptive_avg_pool2d_reference
-from fxquant.kernels.avg_pool2d import reference as avg_pool2d_reference
-from fxquant.kernels.max_pool2d import reference as max_pool2d_reference
-from fxquant.kernels.mean import reference as mean_reference
+from fxquant.kernels.pool.adaptive_avg_pool2d import reference as adaptive_avg_pool2d_reference
+from fxquant.kernels.pool.avg_pool2d import reference as avg_pool2d_reference
+from fxquant.kernels.pool.max_pool2d import reference as max_pool2d_reference
+from fxquant.kernels.pool.mean import reference as mean_reference
 from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.stored import StoredModule
-from fxquant.spec import QParams
+from fxquant.nn.same_dtype import StoredModule
+from fxquant.plan.spec import QParams
 
 Size = int | Sequence[int]
 
 
 class QuantizedMaxPool2d(QuantizedModule):
-    """The largest stored integer of each window, on the input's grid: ``fxquant.kernels.max_pool2d``.
+    """The largest stored integer of each window, on the input's grid: ``fxquant.kernels.pool.max_pool2d``.
 
     Args:
         kernel_size: As in ``torch.nn.MaxPool2d``, like the others.
@@ -77,7 +77,7 @@ class _Average(StoredModule):
 
 
 class QuantizedAvgPool2d(_Average):
-    """The mean of each window of stored integers, rounded once: ``fxquant.kernels.avg_pool2d``.
+    """The mean of each window of stored integers, rounded once: ``fxquant.kernels.pool.avg_pool2d``.
 
     Args:
         kernel_size: As in ``torch.nn.AvgPool2d``, like the next five.
@@ -158,7 +158,7 @@ class QuantizedAvgPool1d(QuantizedAvgPool2d):
 
 
 class QuantizedAdaptiveAvgPool2d(_Average):
-    """Means of stored integers over windows that fit the output size: ``fxquant.kernels.adaptive_avg_pool2d``.
+    """Means of stored integers over windows that fit the output size: ``fxquant.kernels.pool.adaptive_avg_pool2d``.
 
     Args:
         output_size: One number, or rows and columns; None keeps the input's size, as in ``torch.nn``.
@@ -207,7 +207,7 @@ class QuantizedAdaptiveAvgPool1d(QuantizedAdaptiveAvgPool2d):
 
 
 class QuantizedMean(_Average):
-    """The mean of stored integers over some dimensions, rounded once: ``fxquant.kernels.mean``.
+    """The mean of stored integers over some dimensions, rounded once: ``fxquant.kernels.pool.mean``.
 
     Args:
         dim: Dimensions to average over; None: all.

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from fxquant.errors import LoweringError
 from fxquant.kernels import prelu
-from fxquant.kernels.prelu import reference as prelu_reference
+from fxquant.kernels.elementwise.prelu import reference as prelu_reference
 from fxquant.nn.base import integer_limits
-from fxquant.nn.stored import StoredModule
+from fxquant.nn.same_dtype import StoredModule
 from fxquant.nn.weight import all_finite
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 
 class QuantizedPReLU(StoredModule):
-    """``q_y = quantize(prelu(x, slope))`` of stored integers, in one operator: ``fxquant.kernels.prelu``.
+    """``q_y = quantize(prelu(x, slope))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.prelu``.
 
     Args:
         slope: float [C], or [1].

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels import dequantize, quantize, table
-from fxquant.kernels.dequantize import reference as dequantize_reference
-from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.kernels.quantize.dequantize import reference as dequantize_reference
+from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.nn.base import FloatResult, QuantizedModule
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 IMAGE_RANK = 4
 
@@ -123,7 +123,7 @@ class Requantize(QuantizedModule):
 
 
 def quantize_arguments(y: QParams) -> dict[str, Any]:
-    """What ``fxquant.kernels.quantize`` takes beside its input."""
+    """What ``fxquant.kernels.quantize.quantize`` takes beside its input."""
     scheme = y.scheme
     return {
         "scale": y.scale,
@@ -136,7 +136,7 @@ def quantize_arguments(y: QParams) -> dict[str, Any]:
 
 
 def dequantize_arguments(x: QParams) -> dict[str, Any]:
-    """What ``fxquant.kernels.dequantize`` takes beside its input."""
+    """What ``fxquant.kernels.quantize.dequantize`` takes beside its input."""
     return {"scale": x.scale, "zero_point": x.zero_point, "axis": x.scheme.axis}
 
 

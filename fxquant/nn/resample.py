@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.kernels import resample2d
-from fxquant.kernels.resample2d import reference as resample2d_reference
+from fxquant.kernels.pool.resample2d import reference as resample2d_reference
 from fxquant.nn.base import integer_limits
-from fxquant.nn.stored import StoredModule
-from fxquant.spec import QParams
+from fxquant.nn.same_dtype import StoredModule
+from fxquant.plan.spec import QParams
 
 MODES = ("linear", "bilinear", "bicubic")
 """Of ``F.interpolate``: those that work along one axis after the other, on at most two."""
 
 
 class QuantizedInterpolate(StoredModule):
-    """``F.interpolate`` of stored integers in a mode that makes new values: ``fxquant.kernels.resample2d``.
+    """``F.interpolate`` of stored integers in a mode that makes new values: ``fxquant.kernels.pool.resample2d``.
 
     The weights are those that torch itself gives to unit vectors, in float32.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fxquant.errors import LoweringError
 from fxquant.kernels import quantize
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 LARGEST_FAN_IN = (2**31 - 1) // (255 * 128)
 """Products of 8 bit numbers that an int32 sum holds for certain."""

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError, TracingError
 from fxquant.observers.constructor import Constructor
+from fxquant.plan.spec import QParams, QScheme
 from fxquant.registry import Registry
-from fxquant.spec import QParams, QScheme
 
 OBSERVERS: Registry[type["ObserverBase"]] = Registry("observer")
 

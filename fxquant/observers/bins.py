@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fxquant.kernels.histogram import window_of
+from fxquant.kernels.fake_quantize.histogram import window_of
 from fxquant.observers.qparams import choose_qparams
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 _ROUNDING = 1e-6
 """Of a number of values: a product that is a whole number but for rounding is that number."""

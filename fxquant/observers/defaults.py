@@ -8,7 +8,7 @@ from torch import nn
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.placeholder import PlaceholderObserver
-from fxquant.qconfig import QConfig, QConfigMapping
+from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.registry import Registry
 
 default_observer = HistogramObserver.with_args(dtype=torch.uint8)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fxquant.observers.base import OBSERVERS
 from fxquant.observers.bins import Bins, grids, least
 from fxquant.observers.histogram import HistogramObserver
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 CANDIDATES = 128
 """Ranges that are tried."""

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fxquant.observers.qparams import middle
 from fxquant.observers.range_observer import RangeObserver
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 # No ``from __future__ import annotations`` here, nor below this class: TorchScript reads annotations as they stand.
 

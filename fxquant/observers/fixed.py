@@ -9,7 +9,7 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.observers.base import OBSERVERS, ObserverBase
 from fxquant.observers.scheme import make_scheme, torch_dtype, torch_qscheme
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 @OBSERVERS.register("fixed")

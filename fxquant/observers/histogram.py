@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import InputError, SpecError
-from fxquant.kernels.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms, window_of
+from fxquant.kernels.fake_quantize.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms, window_of
 from fxquant.observers.base import OBSERVERS, refuse_to_trace
 from fxquant.observers.bins import Bins, least
 from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams
 from fxquant.observers.range_observer import RangeObserver
 from fxquant.observers.ranges import split_groups
 from fxquant.observers.scheme import make_scheme
-from fxquant.spec import QParams, QScheme, check_number
+from fxquant.plan.spec import QParams, QScheme, check_number
 
 _PER_OCTAVE = 6
 """Range ends tried while the order of magnitude is looked for; then the best is refined."""
@@ -59,7 +59,7 @@ class HistogramObserver(RangeObserver):
     Memory is fixed: ``bins`` counters per scale. Bins are a power of two wide, between ``range / bins`` and twice that,
     and range and bins always reach to 0. A growing range merges neighbours, so that nothing is ever resampled, and what
     comes out depends neither on the order of the values nor on how they were cut into batches. See
-    ``fxquant.kernels.histogram``.
+    ``fxquant.kernels.fake_quantize.histogram``.
 
     Buffers: those of ``RangeObserver``, and ``counts`` int64 [bins], [C, bins] per channel, [C, groups, bins] per
     group.

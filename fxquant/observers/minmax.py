@@ -9,7 +9,7 @@ from fxquant.observers.base import OBSERVERS
 from fxquant.observers.extremes import ExtremesObserver
 from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.observers.scheme import make_scheme
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 
 @OBSERVERS.register("minmax")

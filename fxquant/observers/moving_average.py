@@ -10,7 +10,7 @@ from fxquant.errors import SpecError
 from fxquant.observers.base import OBSERVERS
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE
-from fxquant.spec import QScheme, check_number
+from fxquant.plan.spec import QScheme, check_number
 
 
 @OBSERVERS.register("moving_average")

@@ -10,7 +10,7 @@ from fxquant.observers.base import OBSERVERS
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver, cheapest
 from fxquant.observers.qparams import SMALLEST_SCALE
-from fxquant.spec import QScheme, check_number
+from fxquant.plan.spec import QScheme, check_number
 
 
 @OBSERVERS.register("mse")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fxquant.errors import CalibrationError
 from fxquant.observers.base import OBSERVERS, ObserverBase
-from fxquant.spec import QParams
+from fxquant.plan.spec import QParams
 
 
 @OBSERVERS.register("noop")

@@ -11,7 +11,7 @@ from fxquant.errors import CalibrationError
 from fxquant.observers.base import OBSERVERS, ObserverBase
 from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.observers.scheme import make_scheme, torch_qscheme
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 @OBSERVERS.register("placeholder")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError
-from fxquant.kernels.affine_qparams import affine_qparams, step_width
-from fxquant.spec import QParams, QScheme
+from fxquant.kernels.fake_quantize.affine_qparams import affine_qparams, step_width
+from fxquant.plan.spec import QParams, QScheme
 
 SMALLEST_SCALE = torch.finfo(torch.float32).smallest_normal
 """Of grids that are chosen, in real units per step: its inverse is finite, and nothing about it is rounded away."""

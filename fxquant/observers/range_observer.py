@@ -12,7 +12,7 @@ from fxquant.observers.base import ObserverBase, put_pooled, refuse_to_trace, ta
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.ranges import value_range
 from fxquant.observers.scheme import torch_dtype, torch_qscheme
-from fxquant.spec import QParams, QScheme, check_number
+from fxquant.plan.spec import QParams, QScheme, check_number
 
 FIRST_BATCH = (
     "the first batch gives statistics and grids per channel their shape",

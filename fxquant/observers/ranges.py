@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import InputError
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 
 def value_range(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor, int | Tensor]:

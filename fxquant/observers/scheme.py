@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from fxquant.errors import SpecError
+from fxquant.plan.spec import QScheme, check_number
 from fxquant.registry import did_you_mean, nearest
-from fxquant.spec import QScheme, check_number
 
 # torch is going to remove the dtypes and schemes of its own quantization; what is gone is left out of these tables.
 _STORAGE_BITS = {"quint8": 8, "qint8": 8, "quint4x2": 4, "quint2x4": 2, "qint32": 16, "int32": 16}

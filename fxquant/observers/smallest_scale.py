@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 FEW_STEPS = 0.25
 """Part of a grid: values that reach fewer steps have lost two bits and more."""

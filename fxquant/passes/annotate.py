@@ -28,15 +28,15 @@ from fxquant.graph.query import (
 from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.boundaries import Boundaries
 from fxquant.passes.configure import Decision, decide
-from fxquant.passes.splits import APART, torn
+from fxquant.passes.prune_isolated_units import Boundaries
+from fxquant.passes.tuple_outputs import APART, torn
 from fxquant.patterns.floats import why_float
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
-from fxquant.plan import QuantUnit, Rejection
-from fxquant.qconfig import QConfig
-from fxquant.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, QScheme, SharedWith, TensorRef
+from fxquant.plan.qconfig import QConfig
+from fxquant.plan.quant_plan import QuantUnit, Rejection
+from fxquant.plan.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, QScheme, SharedWith, TensorRef
 
 logger = logging.getLogger("fxquant")
 

@@ -12,9 +12,9 @@ from torch.fx import GraphModule
 from fxquant.backends.base import Backend
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.patterns.pattern import Pattern
-from fxquant.plan import QuantPlan, QuantUnit
-from fxquant.qconfig import QConfigMapping
-from fxquant.spec import TensorRef
+from fxquant.plan.qconfig import QConfigMapping
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import TensorRef
 
 
 @dataclass(slots=True)

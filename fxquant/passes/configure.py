@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.canonical import canonical_target, spellings, spellings_of
+from fxquant.graph.operators.canonical import canonical_target, spellings, spellings_of
 from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, module_of, module_path
 from fxquant.passes.base import PassContext
 from fxquant.patterns.registry import DEFAULT_PATTERNS
-from fxquant.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
+from fxquant.plan.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
 
 CALLS = ("call_module", "call_function", "call_method")
 

@@ -13,8 +13,8 @@ from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantized import FLOAT_BIAS
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.padding_coverage import Sizes, tap_shares
 from fxquant.passes.rounding import rounded_weight, weighted_nodes
-from fxquant.passes.tap_shares import Sizes, tap_shares
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"))

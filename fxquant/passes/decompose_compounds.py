@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.compounds import COMPOUNDS
 from fxquant.graph.constants import Constants
+from fxquant.graph.decompositions.compounds import COMPOUNDS
 from fxquant.graph.edit import replace_node
 from fxquant.graph.emit import Emitter
 from fxquant.graph.query import REASON, WHOLE, module_path, reason_of, value_of

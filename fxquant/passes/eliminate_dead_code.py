@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from fxquant.capture.trace_guards import GUARDS
 from fxquant.graph.aliases import changed_argument
 from fxquant.graph.edit import drop_unused_modules
-from fxquant.graph.guards import GUARDS
 from fxquant.graph.query import canonical_type, has_hooks, module_of
 from fxquant.passes.base import PassContext, graph_pass
 

@@ -16,8 +16,8 @@ from fxquant.passes.configure import decide
 from fxquant.passes.elements import readers_of
 from fxquant.passes.joins import joins_of
 from fxquant.patterns.pattern import Bounded, Output
-from fxquant.plan import QuantPlan, QuantUnit, Rejection
-from fxquant.spec import GridPolicy, QParams, TensorRef
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.spec import GridPolicy, QParams, TensorRef
 
 UNEQUAL = "the ranges of what it joins differ {:.3g} times, and all that reads it takes floats"
 JOINED = "what joins its result stays float"

@@ -15,7 +15,7 @@ from fxquant.graph.query import VALUE, called_module, nodes_by_name
 from fxquant.nn.folding import along_outputs, batch_norm_factor
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.pattern import Pattern
-from fxquant.plan import QuantUnit
+from fxquant.plan.quant_plan import QuantUnit
 
 
 @graph_pass(keeps_values=True, required=True)

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from fxquant.capture.trace_guards import require_rank
 from fxquant.errors import user_line
 from fxquant.graph.affine import ChannelAffine
-from fxquant.graph.guards import require_rank
 from fxquant.graph.query import called_module, module_of, nodes_by_name, value_of
 from fxquant.graph.sizes import source_of_rank
 from fxquant.passes.base import PassContext, graph_pass

@@ -11,7 +11,7 @@ from torch.fx.node import map_arg
 
 from fxquant.graph.edit import rename
 from fxquant.graph.query import CALLED, ONLY_IN_TRAINING, REGULARIZER, VALUE, nodes_by_name, nodes_in
-from fxquant.plan import IdleCall
+from fxquant.plan.quant_plan import IdleCall
 
 _KEPT = (VALUE, CALLED, REGULARIZER, ONLY_IN_TRAINING, "stack_trace")
 """What is kept of the metadata of a node."""

@@ -25,7 +25,7 @@ from fxquant.passes.idle import restore_idle
 from fxquant.passes.joins import joins_of
 from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
 from fxquant.patterns.shape import DROPOUT_FUNCTIONS
-from fxquant.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
+from fxquant.plan.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
 
 
 @graph_pass(required=True)

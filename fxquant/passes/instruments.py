@@ -18,9 +18,9 @@ from fxquant.graph.printer import WIDTH, coloured, format_graph, format_table, s
 from fxquant.graph.repeats import folded
 from fxquant.passes.base import PassContext
 from fxquant.passes.snapshot import Instrument, Snapshot
-from fxquant.plan import QuantPlan
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import Fixed, Observed, QParams, SharedWith, TensorRef
 from fxquant.settings import Settings
-from fxquant.spec import Fixed, Observed, QParams, SharedWith, TensorRef
 
 logger = logging.getLogger("fxquant")
 

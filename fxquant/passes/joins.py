@@ -10,8 +10,8 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.query import is_shape_query, nodes_by_name
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
-from fxquant.plan import QuantUnit
-from fxquant.spec import TensorRef
+from fxquant.plan.quant_plan import QuantUnit
+from fxquant.plan.spec import TensorRef
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.activation import CLAMPS, clamp_of
 from fxquant.patterns.pattern import Build, Pattern, UnitView
-from fxquant.plan import QuantPlan, QuantUnit, Rejection
-from fxquant.spec import Dynamic, QParams, TensorRef
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.spec import Dynamic, QParams, TensorRef
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)

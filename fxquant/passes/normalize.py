@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_argument, may_hold_tensor, plain_form, roots_of
 from fxquant.graph.edit import positions, redirect_later_reads, retarget
+from fxquant.graph.operators.spelling import Call, canonical_call
 from fxquant.graph.query import (
     INPLACE,
     REASON,
@@ -24,7 +25,6 @@ from fxquant.graph.query import (
     operator_name,
     value_of,
 )
-from fxquant.graph.spelling import Call, canonical_call
 from fxquant.passes.base import PassContext, graph_pass
 
 ALIASED = "in-place change of an aliased tensor"

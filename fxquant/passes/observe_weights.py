@@ -12,7 +12,7 @@ from fxquant.fake_quantize.base import observer_in
 from fxquant.observers.smallest_scale import HINT, WHAT, below_smallest_scale
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import finite_weight, weighted_nodes
-from fxquant.spec import Observed, QParams, TensorRef
+from fxquant.plan.spec import Observed, QParams, TensorRef
 
 
 @graph_pass(after=("fold_conv_bn",), keeps_values=True, required=True)

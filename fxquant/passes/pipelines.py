@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fxquant.passes.annotate import annotate
+from fxquant.passes.apply_learned_rounding import take_integers
 from fxquant.passes.base import Pass
 from fxquant.passes.choose_layout import choose_layout
 from fxquant.passes.compute_tensors import compute_tensors
@@ -11,24 +12,23 @@ from fxquant.passes.decompose_attention import decompose_attention
 from fxquant.passes.decompose_compounds import decompose_compounds
 from fxquant.passes.drop_idle import drop_idle
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
+from fxquant.passes.fold_constants import settle_constants
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.fold_tensors import fold_tensors
+from fxquant.passes.functional_to_module import make_layers
 from fxquant.passes.guard_ranks import guard_ranks
 from fxquant.passes.insert_fake_quant import insert_fake_quant
 from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
 from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
 from fxquant.passes.lower_units import lower_units
-from fxquant.passes.make_layers import make_layers
 from fxquant.passes.make_norms import make_norms
 from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.normalize import normalize
 from fxquant.passes.observe_weights import observe_weights
-from fxquant.passes.propagate_grids import propagate_grids
-from fxquant.passes.settle_constants import settle_constants
-from fxquant.passes.settle_sizes import settle_sizes
 from fxquant.passes.share_join_qparams import share_join_qparams
-from fxquant.passes.take_fake_quant_out import take_fake_quant_out
-from fxquant.passes.take_integers import take_integers
+from fxquant.passes.share_qparams import propagate_grids
+from fxquant.passes.specialize_shapes import settle_sizes
+from fxquant.passes.strip_fake_quant import take_fake_quant_out
 
 Pipeline = tuple[Pass, ...]
 

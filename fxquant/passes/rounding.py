@@ -11,15 +11,15 @@ from torch.fx import GraphModule, Node
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
-from fxquant.fake_quantize.grid import fake_quantize, from_integers
 from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.nn.weight import all_finite
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
-from fxquant.plan import QuantUnit
-from fxquant.spec import Dynamic, TensorRef
+from fxquant.plan.quant_plan import QuantUnit
+from fxquant.plan.spec import Dynamic, TensorRef
 
 
 @dataclass(frozen=True, slots=True)

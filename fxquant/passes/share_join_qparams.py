@@ -11,8 +11,8 @@ from torch.fx import GraphModule
 from fxquant.observers.qparams import choose_qparams
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.joins import Joins
-from fxquant.plan import QuantPlan
-from fxquant.spec import GridPolicy, Observed, QParams, SharedWith, TensorRef
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import GridPolicy, Observed, QParams, SharedWith, TensorRef
 
 Range = tuple[float, float]
 """Smallest and largest number, in real units."""

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from fxquant.graph.canonical import canonical_target
+from fxquant.graph.operators.canonical import canonical_target
 from fxquant.patterns.pattern import Op, Output, Pattern, Reject, all_of, op, tensor
-from fxquant.spec import Clamp
+from fxquant.plan.spec import Clamp
 
 
 def _bounds(node: Node) -> Clamp | None:

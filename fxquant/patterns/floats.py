@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.canonical import canonical_target
-from fxquant.graph.compounds import COMPOUNDS, MANY
+from fxquant.graph.decompositions.compounds import COMPOUNDS, MANY
+from fxquant.graph.operators.canonical import canonical_target
 from fxquant.graph.query import canonical_type, module_of
 
 COMPOUND = "as one operator it has no integer form; those that it is made of may have"

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from fxquant.graph.query import value_of
-from fxquant.kernels.matmul import MOST_PRODUCTS
+from fxquant.kernels.matmul.matmul import MOST_PRODUCTS
 from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.pattern import Pattern, Reject, all_of, number, op, tensor
 from fxquant.patterns.rescale import factor_of

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.kernels.layer_norm import MOST_COLUMNS
+from fxquant.kernels.norm.layer_norm import MOST_COLUMNS
 from fxquant.patterns.matmul import MATMUL
 from fxquant.patterns.pattern import Pattern, Reject, all_of, op, tensor
 from fxquant.patterns.shape import MOVES, NOTHING

@@ -12,9 +12,9 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.errors import SpecError
-from fxquant.graph.canonical import canonical_target
+from fxquant.graph.operators.canonical import canonical_target
 from fxquant.graph.query import function_name
-from fxquant.spec import Clamp, Dynamic, Fixed, QParams, QScheme
+from fxquant.plan.spec import Clamp, Dynamic, Fixed, QParams, QScheme
 
 
 @dataclass(frozen=True, slots=True)

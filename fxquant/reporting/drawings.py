@@ -7,13 +7,13 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from fxquant.coverage import CoverageRow
 from fxquant.errors import user_line
 from fxquant.graph.printer import format_call
 from fxquant.graph.query import module_of, module_path, operator_name, value_of
+from fxquant.measure.coverage import CoverageRow
 from fxquant.nn.base import QuantizedModule
 from fxquant.passes.instruments import grid_notes
-from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.reporting.subject import Subject
 
 FATES: tuple[tuple[str, str, str], ...] = (

@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from fxquant.coverage import Coverage
-from fxquant.noise import in_words
+from fxquant.measure.coverage import Coverage
+from fxquant.measure.noise import in_words
+from fxquant.measure.parity import LEAST_OUTPUT, OutputNoise, Parity
 from fxquant.observers.histogram import HistogramObserver
-from fxquant.parity import LEAST_OUTPUT, OutputNoise, Parity
-from fxquant.plan import QuantUnit
+from fxquant.plan.quant_plan import QuantUnit
+from fxquant.plan.spec import Means
 from fxquant.reporting.drawings import FATES, drawings
 from fxquant.reporting.measurements import tables
 from fxquant.reporting.passes import passes
 from fxquant.reporting.subject import Subject
 from fxquant.reporting.tensors import tensor_facts
 from fxquant.reporting.watching import watch
-from fxquant.spec import Means
 
 Row = tuple[str, str, str, bool]
 """Label, value, remark, and whether something is wrong, so that the page marks it."""

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fxquant.coverage import Coverage
 from fxquant.errors import InputError
+from fxquant.measure.coverage import Coverage
 from fxquant.reporting.numbers import short
 
 KEYS = ("unit", "node", "root")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from fxquant.errors import InputError, UnknownNameError, writing
-from fxquant.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 from fxquant.reporting.drawings import FATES
 from fxquant.reporting.facts import facts

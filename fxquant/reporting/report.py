@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fxquant.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.facts import facts
 from fxquant.reporting.page import file_to_write, write
 from fxquant.reporting.subject import subject_of

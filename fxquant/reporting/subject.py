@@ -9,14 +9,14 @@ from typing import Any, Literal
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.coverage import Coverage
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.module import noted
+from fxquant.measure.coverage import Coverage
 from fxquant.passes.snapshot import Snapshot
-from fxquant.plan import QuantPlan
-from fxquant.qat import quantizer_of
-from fxquant.quantizer import Quantizer
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.quantizer.quantizer import Quantizer
+from fxquant.training.qat import quantizer_of
 
 Kind = Literal["planned", "calibrated", "converted"]
 

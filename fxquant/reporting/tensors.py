@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.measure.noise import real
 from fxquant.nn.weighted import WeightedModule
-from fxquant.noise import real
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
-from fxquant.plan import QuantPlan, QuantUnit
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, QParams, SharedWith
 from fxquant.reporting.numbers import short, shorts
 from fxquant.reporting.subject import Subject
-from fxquant.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, QParams, SharedWith
 
 MOST_BINS = 96
 """Of a histogram that is drawn; finer ones have neighbours added up."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from fxquant.calibration import CalibrationInterpreter, check_iterable, inputs_of
+from fxquant.calibration.interpreter import CalibrationInterpreter, check_iterable, inputs_of
 from fxquant.errors import CalibrationError, InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
+from fxquant.measure.parity import Parity, measure_parity, simulated_noise
 from fxquant.nn.base import QuantizedModule
 from fxquant.observers.histogram import HistogramObserver
-from fxquant.parity import Parity, measure_parity, simulated_noise
 from fxquant.reporting.subject import Subject
 
 WATCHED_BATCHES = 8

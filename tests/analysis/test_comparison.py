@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fxquant.analysis.comparison import WIDTH, Comparison, LayerComparison, Unmatched, sorted_by_harm
-from fxquant.analysis.deviation import Deviation
 from fxquant.errors import UnknownNameError
+from fxquant.measure.deviation import Deviation
 
 
 def row(name: str, lost: float, place: int = 0, fault: str = "", overrun: float = 0.0) -> LayerComparison:

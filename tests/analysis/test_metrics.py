@@ -7,7 +7,7 @@ import torch
 
 from fxquant.analysis.metrics import Average, SignalToNoise
 from fxquant.errors import InputError
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 
 
 def test_signal_to_noise_of_all_tensors_of_all_batches() -> None:

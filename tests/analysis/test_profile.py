@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.engine import engine_of
 from fxquant.errors import InputError
+from fxquant.runtime import engine_of
 
 
 class Net(nn.Module):
@@ -56,7 +56,7 @@ def test_every_operator_of_the_int8_model_has_a_row(model: nn.Module) -> None:
 
 
 def test_a_unit_in_float_is_all_its_operators(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fxquant.tuning import timing
+    from fxquant.measure import timing
 
     monkeypatch.setattr(timing, "seconds_of", lambda call, on_gpu=False: (call(), 1e-6)[1])
     rows = {row.name: row for row in profiled(model)}

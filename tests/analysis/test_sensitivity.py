@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError, UnknownNameError
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 
 OF_RESULT = 10
 """dB: what rounding its result may add to the noise of a layer's input and weight."""

@@ -5,7 +5,7 @@ import math
 import pytest
 
 import fxquant as fxq
-from fxquant.analysis.keeping import Address
+from fxquant.analysis.overrides import Address
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
 from fxquant.errors import InputError
 

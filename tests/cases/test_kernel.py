@@ -14,7 +14,7 @@ from fxquant.errors import FxQuantError
 from fxquant.fake_quantize import AdaRoundFakeQuantize
 from fxquant.nn.table import QuantizedTable
 from fxquant.observers import MinMaxObserver
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 BYTES = (-128, 127)
 HAND = 1e-4

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 from tests.outputs import rounding_outputs
 
 FACTORS = (1e-8, 1e-30, 1e20)

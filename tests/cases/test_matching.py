@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
-from fxquant.spec import TensorRef
+from fxquant.plan.spec import TensorRef
 from tests.outputs import rounding_outputs
 
 

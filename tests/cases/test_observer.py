@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import CalibrationError
-from fxquant.spec import TensorRef
+from fxquant.plan.spec import TensorRef
 from tests.outputs import rounding_outputs
 
 HALF_A_STEP = 0.5 + 1e-4

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.graph.compounds import MANY, SPELLING
-from fxquant.graph.contraction import BROADCAST, DIAGONAL
-from fxquant.parity import measure_parity
+from fxquant.graph.decompositions.compounds import MANY, SPELLING
+from fxquant.graph.decompositions.contraction import BROADCAST, DIAGONAL
+from fxquant.measure.parity import measure_parity
 from fxquant.patterns.floats import (
     CHOICE,
     EXPONENTIALS,

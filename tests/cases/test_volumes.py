@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.kernels.library import available_isas, use_isa
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 
 CALLS = 5
 NEAR = 30.0

@@ -7,7 +7,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.demo.layers import layer_sqnr
-from fxquant.noise import sqnr
+from fxquant.measure.noise import sqnr
 
 
 def test_one_value_for_each_layer_that_multiplies() -> None:

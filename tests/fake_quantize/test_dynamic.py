@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fxquant.fake_quantize.dynamic import DynamicFakeQuantize, qparams_of
-from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.observers import MinMaxObserver
-from fxquant.spec import Dynamic, QScheme
+from fxquant.plan.spec import Dynamic, QScheme
 
 SCHEMES = (QScheme(signed=False), QScheme(symmetric=True), QScheme(bits=4, limits=(-7, 7)))
 

@@ -22,7 +22,7 @@ from fxquant.fake_quantize import (
     default_weight_fake_quant,
 )
 from fxquant.observers import MinMaxObserver, MovingAverageMinMaxObserver, PerChannelMinMaxObserver
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 SYMMETRIC = {"quant_min": -128, "quant_max": 127, "dtype": torch.int8, "qscheme": "per_tensor_symmetric"}
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.fake_quantize import AdaRoundFakeQuantize, FakeQuantize
-from fxquant.fake_quantize.grid import fake_quantize
 from fxquant.fake_quantize.own import OwnIntegers, OwnIntegersFakeQuantize
-from fxquant.spec import QParams, QScheme
+from fxquant.fake_quantize.qparams import fake_quantize
+from fxquant.plan.spec import QParams, QScheme
 
 GRID = QParams(QScheme(symmetric=True, bits=4), torch.tensor([0.5]), torch.zeros(1, dtype=torch.int32))
 

@@ -11,8 +11,8 @@ import torch
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize import StaticFakeQuantize
-from fxquant.fake_quantize.grid import fake_quantize
-from fxquant.spec import QParams, QScheme
+from fxquant.fake_quantize.qparams import fake_quantize
+from fxquant.plan.spec import QParams, QScheme
 
 TENSOR = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32))
 CHANNELS = QParams(QScheme(symmetric=True, axis=-1), torch.tensor([0.1, 0.2, 0.3]), torch.zeros(3, dtype=torch.int32))

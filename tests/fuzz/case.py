@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 
 import fxquant as fxq
 from fxquant.errors import FxQuantError, FxQuantWarning
-from fxquant.quantizer import Quantizer
+from fxquant.quantizer.quantizer import Quantizer
 from tests.fuzz.inputs import VARIANTS, Values, values_of
 from tests.fuzz.source import Input, Recipe
 from tests.outputs import rounding_outputs

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fxquant.errors import FxQuantWarning
 from fxquant.kernels.library import available_isas, use_isa
-from fxquant.parity import measure_parity
+from fxquant.measure.parity import measure_parity
 from tests.fuzz.case import Case, facts_of, quiet
 from tests.fuzz.compare import decibels, difference, floats_of, power
 from tests.fuzz.fingerprint import fingerprint

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fxquant.fake_quantize import FakeQuantizeBase, FixedQParamsFakeQuantize
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 SHARE = 0.502
 """Of a step: half of one, and what float32 rounds."""

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import fxquant as fxq
-from fxquant import qat
 from fxquant.graph.edit import insert_after
-from fxquant.kernels.program import Program
 from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
 from fxquant.passes.joins import Joins, Readers
+from fxquant.runtime.program import Program
+from fxquant.training import qat
 from tests.fuzz import checks
 from tests.fuzz.finding import find
 from tests.fuzz.generate import generate

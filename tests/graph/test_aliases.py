@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, Node
 
+from fxquant.capture.tracing import trace
 from fxquant.graph.aliases import changed_argument, may_hold_tensor, plain_form, roots_of
-from fxquant.graph.operators import OPERATORS
-from fxquant.graph.tracing import trace
+from fxquant.graph.operators.table import OPERATORS
 
 X = torch.linspace(0.5, 2, 32).reshape(2, 4, 2, 2)
 

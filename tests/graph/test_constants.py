@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from fxquant.capture.tracing import trace
 from fxquant.graph.constants import Constants, NotConstantError
-from fxquant.graph.tracing import trace
 
 X = torch.ones(2, 3)
 

@@ -7,6 +7,7 @@ from torch.fx import GraphModule, symbolic_trace
 from torchvision.ops import StochasticDepth
 
 import fxquant as fxq
+from fxquant.capture.tracing import trace
 from fxquant.graph.edit import (
     add_module,
     drop_unused_modules,
@@ -18,7 +19,6 @@ from fxquant.graph.edit import (
     retarget,
 )
 from fxquant.graph.query import nodes_by_name
-from fxquant.graph.tracing import trace
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from fxquant.capture.tracing import trace
 from fxquant.errors import user_line
 from fxquant.graph.emit import Emitter
 from fxquant.graph.query import CALLED, VALUE, module_path, value_of
-from fxquant.graph.tracing import trace
 
 
 class Scale(nn.Module):

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fxquant.capture.tracing import trace
 from fxquant.graph.macs import multiply_accumulates, uncounted
-from fxquant.graph.tracing import trace
 
 IMAGE = torch.rand(2, 4, 9, 7)
 

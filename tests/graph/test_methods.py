@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.capture.tracing import trace
 from fxquant.errors import MethodError
 from fxquant.graph.methods import modules_beside
-from fxquant.graph.tracing import trace
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 FORMS = ("int8", "fake_quant", "reference")

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fxquant.capture.tracing import trace
 from fxquant.graph.query import CALLED, VALUE
-from fxquant.graph.tracing import trace
 from fxquant.passes.normalize import normalize
 
 Pair = collections.namedtuple("Pair", "left right")

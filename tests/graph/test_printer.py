@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fxquant.capture.tracing import trace
 from fxquant.graph.printer import WIDTH, coloured, diff, format_graph, format_table
-from fxquant.graph.tracing import trace
 
 
 class Net(nn.Module):

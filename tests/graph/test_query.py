@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fxquant.capture.tracing import trace
 from fxquant.graph.query import (
     TensorInfo,
     canonical_type,
@@ -21,7 +22,6 @@ from fxquant.graph.query import (
     reason_of,
     value_of,
 )
-from fxquant.graph.tracing import trace
 
 
 class Plain(nn.Conv2d):

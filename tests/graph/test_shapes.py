@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from fxquant.capture.tracing import trace
 from fxquant.errors import InputError
 from fxquant.graph.query import VALUE, TensorInfo
 from fxquant.graph.shapes import run_example, unchanged_state
-from fxquant.graph.tracing import trace
 
 
 class Net(nn.Module):

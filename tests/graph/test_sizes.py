@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.capture.tracing import trace
 from fxquant.graph.sizes import asks_for_rank, fixed_dimensions, source_of_rank
-from fxquant.graph.tracing import trace
 from fxquant.passes.base import PassContext
 from fxquant.passes.normalize import normalize
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.fx import graph_module
 
 import fxquant as fxq
-from fxquant.graph.tracing import trace
+from fxquant.capture.tracing import trace
 
 X = torch.linspace(-1, 1, 384).reshape(2, 3, 8, 8)
 TIMES = 12

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.kernels.packing import pack_weight, start_values
+from fxquant.kernels.conv.packing import pack_weight, start_values
 from fxquant.nn.resample import taps_of
 
 Arguments = dict[str, Any]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, native_status, use_isa
-from fxquant.kernels.linear import NativeLinear
-from fxquant.kernels.linear_reference import linear_reference
-from fxquant.kernels.matmul import matmul
-from fxquant.kernels.matmul import reference as matmul_reference
+from fxquant.kernels.linear.linear import NativeLinear
+from fxquant.kernels.linear.reference import linear_reference
+from fxquant.kernels.matmul.matmul import matmul
+from fxquant.kernels.matmul.matmul import reference as matmul_reference
 
 needs_brgemm = pytest.mark.skipif("brgemm" not in available_isas(), reason="the framework has no brgemm here")
 NO_ZERO_POINT = torch.zeros(1, dtype=torch.int32)
@@ -69,7 +69,10 @@ def fresh(program: str, **environment: str) -> list[str]:
     """What a program prints, that runs in a process of its own."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FXQUANT_")}
     here = Path(__file__)
-    lines = (f"import sys; sys.path[:0] = [{str(here.parents[2])!r}, {str(here.parent)!r}]", program)
+    lines = (
+        f"import sys; sys.path[:0] = [{str(here.parents[2])!r}, {str(here.parent)!r}, {str(here.parent / 'conv')!r}]",
+        program,
+    )
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)],
         env={**inherited, "OMP_NUM_THREADS": "1", **environment},
@@ -84,7 +87,7 @@ def fresh(program: str, **environment: str) -> list[str]:
 CHOICE = """
 import torch
 from fxquant.kernels.library import available_isas, native_status
-from fxquant.kernels.matmul import matmul, reference
+from fxquant.kernels.matmul.matmul import matmul, reference
 from test_brgemm import NO_ZERO_POINT, layer, linear_reference
 
 torch.backends.mkldnn.enabled = False  # from here on it refuses, and who asks it notices
@@ -140,7 +143,7 @@ def test_it_is_chosen_where_there_are_tiles() -> None:
 
 MEMORY = """
 import torch
-from fxquant.kernels.matmul import matmul
+from fxquant.kernels.matmul.matmul import matmul
 from test_brgemm import layer
 
 

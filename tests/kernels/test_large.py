@@ -18,7 +18,7 @@ from fxquant.kernels import (
     histogram,
     moving_average_qparams,
 )
-from fxquant.kernels.fake_quantize import channel_reference, tensor_mask_reference
+from fxquant.kernels.fake_quantize.fake_quantize import channel_reference, tensor_mask_reference
 
 pytestmark = pytest.mark.large
 

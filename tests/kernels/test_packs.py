@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fxquant.kernels.dequantize import reference as dequantize_reference
-from fxquant.kernels.fake_quantize import tensor_mask_reference
-from fxquant.kernels.fake_quantize_learnable import backward_reference
-from fxquant.kernels.histogram import reference as histogram_reference
-from fxquant.kernels.moving_average_qparams import reference as moving_average_reference
-from fxquant.kernels.quantize import reference as quantize_reference
+from fxquant.kernels.fake_quantize.fake_quantize import tensor_mask_reference
+from fxquant.kernels.fake_quantize.fake_quantize_learnable import backward_reference
+from fxquant.kernels.fake_quantize.histogram import reference as histogram_reference
+from fxquant.kernels.fake_quantize.moving_average_qparams import reference as moving_average_reference
+from fxquant.kernels.quantize.dequantize import reference as dequantize_reference
+from fxquant.kernels.quantize.quantize import reference as quantize_reference
 
 OPS = torch.ops.fxquant
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fxquant.errors import CalibrationError
 from fxquant.nn.base import QuantizedModule, describe_grid, integer_limits
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 UINT8 = QScheme(bits=8, signed=False)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fxquant.nn.batch_norm import QuantizedBatchNorm, affine
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 STEPS = 1
 """The int8 operator may be one step from the reference (design numerics)."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import InputError
-from fxquant.kernels.linear import linear
-from fxquant.kernels.packing import PackedWeight, start_values
+from fxquant.kernels.conv.packing import PackedWeight, start_values
+from fxquant.kernels.linear.linear import linear
 from fxquant.nn.dynamic_linear import QuantizedDynamicLinear
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError, LoweringError
+from fxquant.kernels.conv.native import NativeConv
 from fxquant.kernels.library import available_isas
-from fxquant.kernels.native_conv import NativeConv
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.quantize import Dequantize, Quantize
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 FROM_A_BOUNDARY = 1e-3
 """Steps. Nearer to a rounding boundary, float sums in another order may fall on its other side (design numerics)."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from fxquant.errors import LoweringError
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 X = QParams(QScheme(signed=False), torch.tensor([0.05]), torch.tensor([100], dtype=torch.int32))
 Y = QParams(QScheme(signed=False), torch.tensor([0.25]), torch.tensor([120], dtype=torch.int32))

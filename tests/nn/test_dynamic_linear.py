@@ -12,12 +12,12 @@ from torch import nn
 
 from fxquant.errors import InputError, KernelError, LoweringError
 from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
-from fxquant.fake_quantize.grid import fake_quantize
-from fxquant.nn import QuantizedDynamicLinear, choice
+from fxquant.fake_quantize.qparams import fake_quantize
+from fxquant.nn import QuantizedDynamicLinear, kernel_selection
 from fxquant.nn.base import FloatResult
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.plan.spec import Dynamic, QParams, QScheme
 from fxquant.settings import Settings
-from fxquant.spec import Dynamic, QParams, QScheme
 
 FLOAT_SUMS = 1e-5
 """Integer sums are exact, float32 sums of 40 products of the simulation are not: relative to the largest result."""
@@ -69,7 +69,7 @@ def test_the_reference_runs_where_no_kernel_does(monkeypatch):
     module.forget()
     assert module.kernel() == "reference: no kernels today"
     assert torch.equal(module(data(5)), expected)
-    monkeypatch.setattr(choice, "SETTINGS", Settings(kernels="native"))
+    monkeypatch.setattr(kernel_selection, "SETTINGS", Settings(kernels="native"))
     module.forget()
     with pytest.raises(KernelError, match="no kernel runs this layer"):
         module(data(5))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
 from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 
 def grid(scale: float, zero_point: int, **scheme: object) -> QParams:

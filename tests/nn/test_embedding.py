@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from fxquant.errors import InputError, LoweringError
-from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.nn import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 FLOAT_SUMS = 1e-6
 """torch adds the rows of a bag in an order of its own: float32 sums of a few numbers near 1, relative and absolute."""

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxquant.errors import CalibrationError, InputError
-from fxquant.fake_quantize.grid import fake_quantize
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.nn.fake_quantized import LAYERS, with_dequantized_weight, with_fake_quantized_weight
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 class Tagged(nn.Conv2d):

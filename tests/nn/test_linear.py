@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError, LoweringError
 from fxquant.kernels.library import available_isas, native_status
-from fxquant.kernels.linear import NativeLinear
-from fxquant.nn import choice
+from fxquant.kernels.linear.linear import NativeLinear
+from fxquant.nn import kernel_selection
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.quantize import Dequantize, Quantize
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 FROM_A_BOUNDARY = 1e-3
 """Steps. Nearer to a rounding boundary, float sums in another order may fall on its other side (design numerics)."""
@@ -158,7 +158,7 @@ def test_what_runs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         assert make(weight=AFFINE)[1].kernel() == "reference: the int8 operators take no zero point of the weight"
 
     absent = replace(native_status(), devices=(), reason="the native library was not built")
-    monkeypatch.setattr(choice, "native_status", lambda: absent)
+    monkeypatch.setattr(kernel_selection, "native_status", lambda: absent)
     module.forget()
 
     assert module.kernel() == "reference: the native library was not built"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, LoweringError
 from fxquant.nn.matmul import QuantizedMatmul
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 
 def grid(scale: float, zero_point: int, **scheme: object) -> QParams:

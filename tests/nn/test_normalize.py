@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
-from fxquant.engine import engine_of
 from fxquant.errors import LoweringError
 from fxquant.kernels.library import available_isas
 from fxquant.nn import QuantizedLayerNorm, QuantizedSoftmax
-from fxquant.passes.boundaries import REAL
-from fxquant.spec import QParams, QScheme
+from fxquant.passes.prune_isolated_units import REAL
+from fxquant.plan.spec import QParams, QScheme
+from fxquant.runtime import engine_of
 
 UINT8 = QScheme(bits=8, signed=False)
 SHARES = QParams(UINT8, torch.tensor([1 / 256]), torch.tensor([0], dtype=torch.int32))

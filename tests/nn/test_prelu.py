@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from fxquant.errors import LoweringError
-from fxquant.fake_quantize.grid import from_integers, to_integers
+from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.nn.prelu import QuantizedPReLU
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 SLOPE = torch.tensor([0.25, -0.5, 3.0])
 

@@ -7,7 +7,7 @@ import torch
 
 from fxquant.errors import CalibrationError
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize, every_byte
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 def grid(scale: float, zero_point: int, **scheme: object) -> QParams:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fxquant.nn.resample import QuantizedInterpolate, taps_of
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 X = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([100], dtype=torch.int32))
 Y = QParams(QScheme(signed=False), torch.tensor([0.13]), torch.tensor([90], dtype=torch.int32))

@@ -14,7 +14,7 @@ from torch import Tensor
 from fxquant.errors import LoweringError
 from fxquant.nn.quantize import every_byte
 from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
-from fxquant.spec import Clamp, QParams, QScheme
+from fxquant.plan.spec import Clamp, QParams, QScheme
 
 
 def grid(scale: float, zero_point: int, signed: bool = False, bits: int = 8) -> QParams:

@@ -7,7 +7,7 @@ import torch
 
 from fxquant.errors import LoweringError
 from fxquant.nn.weight import LARGEST_FAN_IN, byte_grid, float_bias, integer_weight
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 def grid(scheme: QScheme, channels: int = 1, scale: float = 0.1, zero_point: int = 0) -> QParams:

@@ -22,7 +22,7 @@ from fxquant.nn.conv_transpose import QuantizedConvTranspose
 from fxquant.nn.dynamic_linear import QuantizedDynamicLinear
 from fxquant.nn.linear import QuantizedLinear
 from fxquant.nn.weighted import WeightedModule
-from fxquant.spec import Dynamic, QParams, QScheme
+from fxquant.plan.spec import Dynamic, QParams, QScheme
 
 needs_native = pytest.mark.skipif(not available_isas(), reason="no kernel packs weights")
 

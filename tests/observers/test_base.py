@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import DuplicateNameError, UnknownNameError
 from fxquant.observers import OBSERVERS, MinMaxObserver, ObserverBase, PerChannelMinMaxObserver, choose_qparams
-from fxquant.spec import QParams, QScheme
+from fxquant.plan.spec import QParams, QScheme
 
 
 class LargestMagnitude(ObserverBase):

@@ -8,7 +8,7 @@ import torch
 from fxquant.kernels import histogram
 from fxquant.observers import choose_qparams
 from fxquant.observers.bins import Bins
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 SAMPLES = 64
 """Values in each bin, evenly spread, in the outer ones as far as the smallest and the largest value."""

@@ -8,7 +8,7 @@ import pytest
 
 from fxquant.errors import SpecError
 from fxquant.observers import OBSERVERS, MinMaxObserver
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 
 def test_with_args_compares_pickles_and_prints():

@@ -15,8 +15,8 @@ from fxquant.observers import (
     get_default_qconfig,
     get_default_qconfig_mapping,
 )
-from fxquant.qconfig import QConfig
-from fxquant.spec import QScheme
+from fxquant.plan.qconfig import QConfig
+from fxquant.plan.spec import QScheme
 
 
 def test_default_grids():

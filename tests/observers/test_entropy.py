@@ -11,7 +11,7 @@ from fxquant.kernels import histogram
 from fxquant.observers import EntropyObserver, choose_qparams
 from fxquant.observers.bins import Bins
 from fxquant.observers.entropy import MOST_CLIPPED, divergences
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 EPS = torch.tensor([1e-7])
 

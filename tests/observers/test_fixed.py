@@ -13,7 +13,7 @@ from fxquant.observers import (
     default_fixed_qparams_range_0to1_observer,
     default_fixed_qparams_range_neg1to1_observer,
 )
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from fxquant.observers import (
 )
 from fxquant.observers.bins import Bins
 from fxquant.observers.qparams import SMALLEST_SCALE
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 ABOVE_BRUTE_FORCE = 1.05
 """Times the smallest error that brute force over the values themselves finds: a histogram knows them to a bin."""

@@ -14,7 +14,7 @@ from torch.ao.quantization import observer as ao
 
 from fxquant.errors import InputError, SpecError
 from fxquant.observers import MinMaxObserver, ObserverBase, PerChannelMinMaxObserver
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 FLOAT32_ROUNDINGS = 4
 """Range, scale and zero point are each rounded to float32: so many units in the last place of the largest value."""

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from fxquant.errors import SpecError
 from fxquant.observers import MSEObserver, choose_qparams
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 ABOVE_BRUTE_FORCE = 1.02
 """Times the smallest error among the same ranges: a histogram knows the values to a bin."""

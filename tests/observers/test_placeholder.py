@@ -7,7 +7,7 @@ import torch
 
 from fxquant.errors import CalibrationError
 from fxquant.observers import PlaceholderObserver
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 
 def test_float_has_no_scheme():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fxquant.errors import CalibrationError
 from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams, middle
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 SCALE_ROUNDING = 2.0**-22
 """Relative: the range and the quotient are each rounded to float32 once, to half a unit in the last place (2**-24)."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fxquant.errors import InputError
 from fxquant.observers.ranges import in_memory_order, value_range
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 
 def brute_force(x: torch.Tensor, scheme: QScheme) -> tuple[dict, dict, int]:

@@ -7,7 +7,7 @@ import torch
 
 from fxquant.errors import SpecError
 from fxquant.observers.scheme import make_scheme, torch_dtype, torch_qscheme
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from torch.fx import GraphModule
 
 import fxquant as fxq
 from fxquant.backends.base import BACKENDS
-from fxquant.graph.guards import require_value
+from fxquant.capture.trace_guards import require_value
+from fxquant.capture.tracing import trace
 from fxquant.graph.query import module_path, reason_of
 from fxquant.graph.shapes import record_values
-from fxquant.graph.tracing import trace
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.base import PassContext
 from fxquant.passes.decompose_attention import decompose_attention
@@ -23,7 +23,7 @@ from fxquant.passes.manager import PassManager
 from fxquant.passes.normalize import normalize
 from fxquant.patterns.pattern import Pattern, op, tensor
 from fxquant.patterns.registry import DEFAULT_PATTERNS
-from fxquant.plan import QuantPlan
+from fxquant.plan.quant_plan import QuantPlan
 from fxquant.settings import Settings
 
 CLOSE = 1e-5

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.graph.compounds import MANY
+from fxquant.graph.decompositions.compounds import MANY
 from fxquant.patterns import DEFAULT_PATTERNS, Pattern, op, tensor
 from fxquant.patterns.floats import COMPOUND
 from tests.outputs import rounding_outputs

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from fxquant.capture.tracing import trace
 from fxquant.errors import InputError
-from fxquant.graph.tracing import trace
 from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)

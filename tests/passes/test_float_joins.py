@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.noise import sqnr
+from fxquant.calibration.joined_ranges import UNEQUAL
+from fxquant.measure.noise import sqnr
 from fxquant.passes.float_joins import ALONG, JOINED
 from fxquant.patterns.registry import unregister_pattern
-from fxquant.statistics.joined import UNEQUAL
 
 FINE = 25.0
 """dB of a few layers of 8 bits, of which one makes ten times as much of noise."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.graph.guards import require_rank
+from fxquant.capture.trace_guards import require_rank
 
 
 def normed(layer: nn.Module, norm: nn.Module, *more: nn.Module) -> nn.Sequential:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant.capture.tracing import trace
 from fxquant.errors import InputError
-from fxquant.graph.tracing import trace
 from fxquant.passes.base import graph_pass
 from fxquant.passes.instruments import (
     _new_file,
@@ -26,9 +26,9 @@ from fxquant.passes.instruments import (
 from fxquant.passes.manager import PassManager
 from fxquant.passes.normalize import normalize
 from fxquant.passes.pipelines import CONVERT
-from fxquant.plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.spec import Observed, QParams, QScheme, SharedWith, TensorRef
 from fxquant.settings import Settings
-from fxquant.spec import Observed, QParams, QScheme, SharedWith, TensorRef
 
 X = torch.arange(12.0).reshape(4, 3)
 LOGGER = logging.getLogger("fxquant")

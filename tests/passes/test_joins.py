@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.measure.noise import sqnr
 from fxquant.nn import QuantizedCat
-from fxquant.noise import sqnr
 from fxquant.observers.defaults import default_per_channel_weight_observer
-from fxquant.spec import Observed, SharedWith, TensorRef
+from fxquant.plan.spec import Observed, SharedWith, TensorRef
 
 pytestmark = pytest.mark.filterwarnings("ignore:values of very different size are joined:fxquant.errors.FxQuantWarning")
-"""Which is what these models do; the warning has tests of its own, in tests/statistics/test_joined.py."""
+"""Which is what these models do; the warning has tests of its own, in tests/calibration/test_joined_ranges.py."""
 
 FINE = 32.0
 """dB of a layer or two of 8 bits on noise: 34 to 37. A bit less costs 6."""

@@ -13,8 +13,8 @@ from torchvision.ops import FrozenBatchNorm2d
 
 import fxquant as fxq
 from fxquant.errors import InputError
-from fxquant.noise import sqnr
-from fxquant.parity import measure_parity
+from fxquant.measure.noise import sqnr
+from fxquant.measure.parity import measure_parity
 from tests.outputs import rounding_outputs
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))

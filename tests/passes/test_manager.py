@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from fxquant.capture.tracing import trace
 from fxquant.errors import PassError, PlanError, UnknownNameError
-from fxquant.graph.tracing import trace
 from fxquant.passes.base import graph_pass
 from fxquant.passes.manager import PassManager
 from fxquant.passes.normalize import normalize
-from fxquant.plan import QuantPlan
+from fxquant.plan.quant_plan import QuantPlan
 from fxquant.settings import Settings
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import fxquant as fxq
+from fxquant.capture.tracing import trace
 from fxquant.graph.query import INPLACE, REASON, module_path
-from fxquant.graph.tracing import trace
 from fxquant.passes.normalize import (
     ALIASED,
     CHANGED,

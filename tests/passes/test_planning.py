@@ -11,7 +11,7 @@ import fxquant as fxq
 from fxquant.errors import DuplicateNameError, SpecError
 from fxquant.observers import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
 from fxquant.patterns.floats import PLACES, STEEP
-from fxquant.spec import Observed, SharedWith, TensorRef
+from fxquant.plan.spec import Observed, SharedWith, TensorRef
 from tests.outputs import rounding_outputs
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import fxquant as fxq
-from fxquant.parity import Parity, measure_parity
-from fxquant.plan import QuantPlan
+from fxquant.measure.parity import Parity, measure_parity
+from fxquant.plan.quant_plan import QuantPlan
 from tests.outputs import rounding_outputs
 
 IMAGE = torch.linspace(-1, 1, 2 * 4 * 6 * 6).reshape(2, 4, 6, 6)

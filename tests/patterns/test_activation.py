@@ -8,7 +8,7 @@ from torch.fx import Graph
 
 from fxquant.patterns.activation import ACTIVATION, CLAMPS, clamp_of, clamped
 from fxquant.patterns.pattern import Op, Output, op, tensor
-from fxquant.spec import Clamp, SharedWith, TensorRef
+from fxquant.plan.spec import Clamp, SharedWith, TensorRef
 
 HALF_A_STEP = 1 / 255
 """All values are one bound, so a step is a 255th of it."""

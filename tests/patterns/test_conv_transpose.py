@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 CLOSE = 34
 """dB, for one rounding and a weight of 8 bits."""

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxquant.spec import Observed, TensorRef
+from fxquant.plan.spec import Observed, TensorRef
 
 
 @pytest.mark.parametrize(

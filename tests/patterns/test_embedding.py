@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.measure.parity import measure_parity
 from fxquant.nn import QuantizedEmbedding, QuantizedEmbeddingBag
-from fxquant.parity import measure_parity
 
 INDICES = torch.arange(24).reshape(4, 6) % 11
 FLOAT_SUMS = 1e-6

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import PlanError
+from fxquant.measure.parity import measure_parity
 from fxquant.nn import QuantizedDynamicLinear
-from fxquant.parity import measure_parity
 
 CLOSE = 34
 """dB, for one or two roundings and a weight of 8 bits."""

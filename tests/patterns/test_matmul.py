@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph
 
-from fxquant.kernels.matmul import MOST_PRODUCTS
+from fxquant.kernels.matmul.matmul import MOST_PRODUCTS
 from fxquant.patterns.matmul import two_factors
-from fxquant.spec import Observed
+from fxquant.plan.spec import Observed
 
 SEQUENCE = torch.linspace(-2, 3, 2 * 7 * 12).sin().reshape(2, 7, 12)
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fxquant.errors import SpecError
 from fxquant.patterns.pattern import Bounded, Input, Op, Output, Pattern, op, tensor, tensors
-from fxquant.spec import QScheme
+from fxquant.plan.spec import QScheme
 
 CONV = op(nn.Conv2d)(tensor("x")).named("conv")
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxquant.spec import Observed, SharedWith, TensorRef
+from fxquant.plan.spec import Observed, SharedWith, TensorRef
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.patterns.rescale import LARGEST
-from fxquant.spec import TensorRef
+from fxquant.plan.spec import TensorRef
 from tests.outputs import rounding_outputs
 
 CLOSE = 30.0

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
-from fxquant.passes.boundaries import UNREAD
-from fxquant.passes.splits import APART
+from fxquant.passes.prune_isolated_units import UNREAD
+from fxquant.passes.tuple_outputs import APART
 from fxquant.patterns.pattern import Output
 from fxquant.patterns.shape import SHAPE
-from fxquant.spec import SharedWith, TensorRef
+from fxquant.plan.spec import SharedWith, TensorRef
 
 
 def test_all_keep_the_grid_of_their_input():

@@ -16,7 +16,7 @@ from fxquant.nn import QuantizedFunction, QuantizedTable
 from fxquant.observers import FixedQParamsObserver
 from fxquant.patterns.pattern import Bounded
 from fxquant.patterns.unary import PRELU, UNARY
-from fxquant.spec import Fixed, Observed, TensorRef
+from fxquant.plan.spec import Fixed, Observed, TensorRef
 from tests.outputs import rounding_outputs
 
 CLOSE = 34

@@ -41,7 +41,7 @@ struct ConvShape {
            out_height == height && out_width == width && front == 0 && top == 0 && left == 0;
   }
 
-  // Of the packed weight: [bundles][blocks][pieces][quads][panels of the block][kPanel][kQuad], as kernels/packing.py
+  // Of the packed weight: [bundles][blocks][pieces][quads][panels of the block][kPanel][kQuad], as kernels/conv/packing.py
   // says; a block is one panel of a depthwise convolution.
   FXQ_INLINE int64_t bundled() const {  // groups of a bundle
     if (groups == 1 || channels == 0) return 1;

@@ -1,4 +1,4 @@
-// Checks and tables of embedding and embedding_bag, for the CPU and for CUDA. The words of fxquant/kernels/lookup.py.
+// Checks and tables of embedding and embedding_bag, for the CPU and for CUDA. The words of fxquant/kernels/embedding/lookup.py.
 #pragma once
 #include <string>
 

@@ -1,4 +1,4 @@
-// Which results are channels_last: the rule of torch, as fxquant/kernels/windows.py has it.
+// Which results are channels_last: the rule of torch, as fxquant/kernels/pool/windows.py has it.
 #pragma once
 #include <vector>
 

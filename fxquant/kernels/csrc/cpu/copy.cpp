@@ -11,7 +11,7 @@ void copy_elements(const Tensor& to, const Tensor& from) {
 
 }  // namespace fxquant
 
-// For fxquant/kernels/program.py, through ctypes: a copy that becomes a step of what is recorded. Returns whether it did.
+// For fxquant/runtime/program.py, through ctypes: a copy that becomes a step of what is recorded. Returns whether it did.
 extern "C" __attribute__((visibility("default"))) bool fxquant_copy(uint8_t* to, const uint8_t* from, int64_t element,
                                                                     int64_t dims, const int64_t* sizes,
                                                                     const int64_t* to_strides,

@@ -1,4 +1,4 @@
-// Recordings and programs as fxquant/kernels/program.py sees them, through ctypes. No exception leaves a function: what
+// Recordings and programs as fxquant/runtime/program.py sees them, through ctypes. No exception leaves a function: what
 // failed says fxquant_failure().
 #include "program.h"
 

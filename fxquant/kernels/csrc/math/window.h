@@ -1,4 +1,4 @@
-// Which elements of an axis one output of a pooling reads. The formulas of fxquant/kernels/windows.py.
+// Which elements of an axis one output of a pooling reads. The formulas of fxquant/kernels/pool/windows.py.
 #pragma once
 #include <cstdint>
 

@@ -1,1 +1,0 @@
-"""What learns from data how to quantize better: reads a prepared model, and gives better weights."""

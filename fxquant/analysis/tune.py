@@ -1,0 +1,143 @@
+"""Converts a model so that every unit runs as it is fastest on this machine: in int8 or in float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from tqdm import tqdm
+
+from fxquant.analysis.tuning_table import Fate, Tuning, TuningRow
+from fxquant.analysis.unit_placement import Flow, Times, flows, tuned_units, units_in_float
+from fxquant.errors import InputError
+from fxquant.graph.inputs import bind
+from fxquant.graph.module import noted
+from fxquant.graph.query import module_path, nodes_by_name
+from fxquant.graph.shapes import unchanged_state
+from fxquant.measure.timing import BorderTimer, UnitTimer, interleaved_medians
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.spec import TensorRef
+from fxquant.runtime import engine_of
+
+ROUNDS = 7
+"""Of which the median counts."""
+WHOLE_ROUNDS = 15
+FIRST_CALLS = 3
+"""After these, a model runs by programs."""
+
+Make = Callable[[Sequence[Rejection]], Any]
+
+
+def tuned(
+    model: GraphModule, plan: QuantPlan, make: Make, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, Tuning]:
+    """Measure every unit, choose for all of them at once, and measure what came of it as a whole.
+
+    The units that are chosen to run in float are those for which the sum of all units' times and of the borders
+    between int8 and float is the least. The model that this gives is then called in turns with the one that has every
+    unit in int8 and with the float model, and the fastest of the three is the answer.
+
+    Args:
+        model: The float graph. Nothing of it changes.
+        plan: Of all units that can be int8, with the grids of all values.
+        make: Converts it to int8, but for the units whose roots it is given, with the reason.
+        args: A batch like those that the model is going to run on.
+        kwargs: Its keyword inputs.
+
+    Returns:
+        The model, and what was measured.
+
+    Raises:
+        InputError: the batch does not fit the model.
+    """
+    int8 = make(())
+    bound = bind(model, args, kwargs, "the batch to tune on")
+    units = tuned_units(plan)
+    programs = engine_of(int8) is not None
+    timer = UnitTimer(model, int8, units, bound, programs)
+    with torch.no_grad(), unchanged_state(model):
+        for _ in tqdm(range(ROUNDS), desc="tune", unit="round", disable=None):
+            timer.round()
+        passing = tuple(flows(model, plan))
+        times = Times(
+            timer.in_int8, timer.in_float, *_borders(passing, plan, timer.infos, BorderTimer(programs, ROUNDS))
+        )
+        chosen = units_in_float(model, plan, times)
+        made = {"int8": int8}
+        rows = _rows(model, units, passing, times)
+        if chosen:
+            made["tuned"] = make(_rejections(_with_fates(rows, chosen)))
+        calls = {"float": model, **made}
+        for _ in range(FIRST_CALLS):
+            for each in made.values():
+                each(*args, **kwargs)
+        on_gpu = any(tensor.is_cuda for tensor in bound.values() if isinstance(tensor, torch.Tensor))
+        seconds = interleaved_medians(
+            {name: partial(each, *args, **kwargs) for name, each in calls.items()}, WHOLE_ROUNDS, on_gpu
+        )
+    best = min(seconds, key=lambda name: (seconds[name], name != "int8"))
+    if best == "float":
+        chosen = {unit.root for unit in units}
+        made["float"] = make(_rejections(_with_fates(rows, chosen)))
+    rows = _with_fates(rows, chosen if best != "int8" else set())
+    milliseconds = {name: 1e3 * each for name, each in seconds.items()}
+    found: Any = noted(made[best], "quant_coverage")
+    whole = milliseconds["float"], milliseconds["int8"], milliseconds[best]
+    return made[best], Tuning(rows, found, torch.get_num_threads(), *whole)
+
+
+def check_tunable(to: str, allow_uncalibrated: bool) -> None:
+    """Refuse what cannot be measured in int8.
+
+    Raises:
+        InputError: another form than int8 is asked for, or one without ranges.
+    """
+    if to != "int8":
+        raise InputError("only int8 models are tuned", got=f"to={to!r}, tune=...", expected="to='int8'")
+    if allow_uncalibrated:
+        raise InputError(
+            "a shell without ranges cannot run, so it cannot be tuned",
+            got="allow_uncalibrated=True, tune=...",
+            hint="calibrate first, or leave tune out",
+        )
+
+
+def _borders(
+    passing: Iterable[Flow], plan: QuantPlan, infos: Mapping[str, Any], timer: BorderTimer
+) -> tuple[dict[str, float], dict[str, float]]:
+    quantize, dequantize = {}, {}
+    for flow in passing:
+        grid = plan.qparams.get(TensorRef(flow.value))
+        seconds = (0.0, 0.0) if grid is None else timer.seconds(infos[flow.value], grid)
+        quantize[flow.value], dequantize[flow.value] = seconds
+    return quantize, dequantize
+
+
+def _rows(
+    model: GraphModule, units: Iterable[QuantUnit], passing: Iterable[Flow], times: Times
+) -> tuple[TuningRow, ...]:
+    nodes = nodes_by_name(model)
+    of_value = {flow.value for flow in passing}
+    rows = []
+    for unit in units:
+        read = dict.fromkeys(unit.roles[role].name for role in unit.inputs)
+        borders = sum(times.quantize[name] for name in read if name in of_value)
+        if "y" in unit.roles:
+            borders += times.dequantize[unit.root]
+        path = module_path(nodes[unit.nodes[0]])[0]
+        numbers = (1e6 * times.in_int8[unit.root], 1e6 * times.in_float[unit.root], 1e6 * borders)
+        rows.append(TuningRow(unit.root, path, unit.pattern, *numbers, "int8"))
+    return tuple(rows)
+
+
+def _with_fates(rows: Iterable[TuningRow], in_float: set[str]) -> tuple[TuningRow, ...]:
+    fates: dict[str, Fate] = dict.fromkeys(in_float, "float")
+    return tuple(replace(row, fate=fates.get(row.unit, "int8")) for row in rows)
+
+
+def _rejections(rows: Iterable[TuningRow]) -> tuple[Rejection, ...]:
+    return tuple(Rejection(row.unit, row.pattern, row.reason, True) for row in rows if row.fate == "float")

@@ -1,0 +1,110 @@
+"""Which units run in int8 and which in float, so that the sum of their times and of the borders' is the least."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from fxquant.analysis.minimum_cut import NEVER, Network
+from fxquant.graph.query import is_shape_query, value_of
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+
+INT8, FLOAT = "int8", "float"
+"""The sides of the cut, and what is on them in any case."""
+
+CLEARLY = 1.05
+"""How many times as fast as int8 a float unit must be measured: what is about equal stays int8, which is smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds: of each unit by the name of its root, of each value's borders by its name."""
+
+    in_int8: Mapping[str, float]
+    in_float: Mapping[str, float]
+    quantize: Mapping[str, float]
+    dequantize: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A value, what makes it and what reads it: roots of units, or FLOAT."""
+
+    value: str
+    producer: str
+    readers: tuple[str, ...]
+    several: bool
+    """Whether it is several tensors, which have no border."""
+
+
+def tuned_units(plan: QuantPlan) -> tuple[QuantUnit, ...]:
+    """The units that may as well run in float. Those that store a weight only are there for its size."""
+    return tuple(unit for unit in plan.units if set(unit.roles) != {"weight"})
+
+
+def flows(gm: GraphModule, plan: QuantPlan) -> Iterator[Flow]:
+    """Every value of the float graph that is, or may be, integers.
+
+    Args:
+        gm: The float graph.
+        plan: Of all units.
+    """
+    units = {name: unit for unit in tuned_units(plan) for name in unit.nodes}
+    for node in gm.graph.nodes:
+        own = units.get(node.name)
+        if own is not None and own.root != node.name:
+            continue  # a value inside of a unit
+        producer = own.root if own is not None and "y" in own.roles else FLOAT
+        readers = tuple(dict.fromkeys(_reader(user, node, units) for user in node.users if not is_shape_query(user)))
+        if producer != FLOAT or any(reader != FLOAT for reader in readers):
+            yield Flow(node.name, producer, readers, producer != FLOAT and value_of(node) is None)
+
+
+def _reader(user: Node, value: Node, units: Mapping[str, QuantUnit]) -> str:
+    unit = units.get(user.name)
+    if unit is None or value.name not in {unit.roles[role].name for role in unit.inputs}:
+        return FLOAT
+    return unit.root
+
+
+def units_in_float(gm: GraphModule, plan: QuantPlan, times: Times) -> set[str]:
+    """The roots of the units to be left in float, together: the exact minimum, as a cut of a network.
+
+    A value is quantized once if a float operator makes it and any integer unit reads it, and dequantized once if an
+    integer unit makes it and any float operator reads it.
+
+    Args:
+        gm: The float graph.
+        plan: Of all units.
+        times: Of every unit in ``tuned_units(plan)``, and of the borders of every value in ``flows(gm, plan)``.
+    """
+    network = Network()
+    for unit in tuned_units(plan):
+        network.add(INT8, unit.root, _cost(times.in_float[unit.root] * CLEARLY))
+        network.add(unit.root, FLOAT, _cost(times.in_int8[unit.root]))
+    for flow in flows(gm, plan):
+        if flow.several:
+            for reader in flow.readers:
+                network.add(flow.producer, reader, NEVER)
+                network.add(reader, flow.producer, NEVER)
+            continue
+        _add_border(network, flow, times)
+    kept = network.cut(INT8, FLOAT)
+    return {unit.root for unit in tuned_units(plan) if unit.root not in kept}
+
+
+def _add_border(network: Network, flow: Flow, times: Times) -> None:
+    """Nodes of their own stand for 'any reader': each is on the side of a reader that needs the border."""
+    quantized: Hashable = ("quantized", flow.value)
+    dequantized: Hashable = ("dequantized", flow.value)
+    network.add(quantized, flow.producer, _cost(times.quantize[flow.value]))
+    network.add(flow.producer, dequantized, _cost(times.dequantize[flow.value]))
+    for reader in flow.readers:
+        network.add(reader, quantized, NEVER)
+        network.add(dequantized, reader, NEVER)
+
+
+def _cost(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,251 @@
+"""What calibration found, value by value, the worst first: a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from torch.fx import GraphModule
+
+from fxquant.calibration.clipping import USUAL, Shares, shares_of
+from fxquant.calibration.module_paths import Place, places_of, shortened
+from fxquant.calibration.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
+from fxquant.calibration.statistics import Statistics
+from fxquant.errors import CalibrationError, UnknownNameError
+from fxquant.fake_quantize.base import observer_in
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import QParams, TensorRef
+from fxquant.registry import did_you_mean
+
+WIDTH = 100
+"""Columns of a printed table."""
+NARROWEST = 16
+"""Columns of the first of them, at least."""
+ROWS = 60
+"""That are printed; all are in ``rows``."""
+SENTENCES = 10
+"""Problems that are spelled out below the table."""
+
+HEAD = ("value", "seen", "grid", "settled", "clipped", "outliers", "dead", "problem")
+LEGEND = (
+    "settled: after how many batches the range came to stay; ?: too few followed to be sure; no: it did\n"
+    "not. clipped, outliers: of all values. dead: channels that never changed in the batches that were\n"
+    "looked at. -: not counted by this observer."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRow:
+    """What is known of one observed value."""
+
+    name: str
+    """Of the value: ``prepared.observers[name]`` has measured it."""
+    place: Place
+    """The name, and the modules that make and read the value."""
+    low: float
+    """Smallest value seen, in real units; inf if there was none."""
+    high: float
+    """Largest value seen; -inf if there was none."""
+    grid: tuple[float, float] | None
+    """What the first and the last step of the chosen grid stand for; the widest of all channels."""
+    course: tuple[tuple[int, float, float], ...]
+    """Number of batches, lower end, upper end: the range as it grew. Of a histogram, without 0.01 % at each end."""
+    settled_after: int
+    """Batches after which no end moved by more than 5 % of the width; 0 if nothing was seen."""
+    settled: bool
+    """Whether that was so for the second half of at least eight batches."""
+    shares: Shares | None
+    """Clipped values and outliers; None if the observer counts none."""
+    channels: int
+    """How many channels were looked at; 0 if the value has none that a layer knows."""
+    dead: tuple[int, ...]
+    """Those that held one and the same value in the first sixteen batches, and in every eighth after them."""
+    nonfinite: int
+    """NaN and infinite values, which were left out."""
+    first_nonfinite: int
+    """The batch that first held one, counted from 0; -1 if none did."""
+    constant: bool
+    """Whether all values were the same."""
+    problem: Problem | None
+    """The worst thing about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReport:
+    """What calibration found, the worst first. Print it, or read ``rows``."""
+
+    rows: tuple[CalibrationRow, ...]
+    batches: int
+    """That were observed."""
+
+    def __iter__(self) -> Iterator[CalibrationRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> CalibrationRow:
+        """The row of a value, by its name.
+
+        Raises:
+            UnknownNameError: there is none; the message shows the nearest.
+        """
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            raise UnknownNameError("no value of that name was observed", got=repr(name), hint=did_you_mean(name, rows))
+        return rows[name]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The worst of each value that has one, the worst first."""
+        return tuple(row.problem for row in self.rows if row.problem is not None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all ranges have settled."""
+        return all(row.settled for row in self.rows)
+
+    def worst(self, count: int = 3) -> tuple[CalibrationRow, ...]:
+        """The first rows."""
+        return self.rows[:count]
+
+    def __str__(self) -> str:
+        table = [_cells(row, self.batches) for row in self.rows[:ROWS]]
+        heads = [f"{head}  " for head in HEAD]  # tabulate leaves as much room
+        widths = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
+        room = max(NARROWEST, WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
+        shown = [(shortened(cells[0], room), *cells[1:]) for cells in table]
+        text = tabulate(shown, headers=HEAD, disable_numparse=True, colalign=("left", *("right",) * 6, "left"))
+        more = [f"and {len(self.rows) - ROWS} more"] if len(self.rows) > ROWS else []
+        sentences = [f"{row.problem.kind}: {row.place}: {row.problem.text}" for row in self.rows if row.problem]
+        return "\n".join([text, *more, LEGEND, self._summary(), *sentences[:SENTENCES]])
+
+    def _repr_html_(self) -> str:
+        table = [(str(row.place), *_cells(row, self.batches)[1:]) for row in self.rows]
+        html = tabulate(table, headers=HEAD, disable_numparse=True, tablefmt="html")
+        return f"<p>{self._summary()}</p>{html}"
+
+    def _summary(self) -> str:
+        settled = sum(row.settled for row in self.rows)
+        have = f"{settled} of {len(self.rows)} ranges have settled"
+        return f"{self.batches} batches: {have}, {len(self.problems)} values have a problem."
+
+
+def calibration_report(
+    gm: GraphModule, plan: QuantPlan, observers: Mapping[str, Any], statistics: Statistics
+) -> CalibrationReport:
+    """Put together what observers remember and what was written down beside them.
+
+    Args:
+        gm: The prepared float graph.
+        plan: Its plan.
+        observers: Name of a value -> its observer, or a fake-quantize module around it.
+        statistics: Of the same plan.
+    """
+    found = find_problems(statistics, {name: observer_in(made) for name, made in observers.items()})
+    places = places_of(statistics.refs, gm, plan)
+    inside = [observer_in(observers[ref.name]) for ref in statistics.refs]
+    history = _History(
+        *statistics.history.table(inside),
+        statistics.history.settled_after(inside).tolist(),
+        statistics.history.settled(inside).tolist(),
+    )
+    rows = [
+        _row(index, ref, places[ref], observers, statistics, history, found.get(ref.name))
+        for index, ref in enumerate(statistics.refs)
+    ]
+    position = {row.name: index for index, row in enumerate(rows)}
+    problems = [row.problem for row in rows if row.problem is not None]
+    first = [problem.name for problem in by_severity(problems, position)]
+    rest = sorted((row for row in rows if row.problem is None), key=_reach, reverse=True)
+    ordered = (*(rows[position[name]] for name in first), *rest)
+    return CalibrationReport(tuple(ordered), int(statistics.history.batches))
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    at: Tensor
+    ends: Tensor
+    settled_after: list[int]
+    settled: list[bool]
+
+    def course(self, index: int) -> tuple[tuple[int, float, float], ...]:
+        rows = zip(self.at.tolist(), self.ends[:, index].tolist(), strict=True)
+        return tuple((at, low, high) for at, (low, high) in rows)
+
+
+def _row(
+    index: int,
+    ref: TensorRef,
+    place: Place,
+    observers: Mapping[str, Any],
+    statistics: Statistics,
+    history: _History,
+    problem: Problem | None,
+) -> CalibrationRow:
+    observer = observer_in(observers[ref.name])
+    low, high = (getattr(observer, name, torch.empty(0)) for name in ("min_val", "max_val"))
+    ends = (float(low.min()), float(high.max())) if low.numel() else (float("inf"), float("-inf"))
+    channels = statistics.channels_of(ref.name)
+    try:
+        grid = observers[ref.name].qparams()
+    except CalibrationError:
+        grid = None
+    shares = None if grid is None else shares_of(observer, grid)
+    return CalibrationRow(
+        name=ref.name,
+        place=place,
+        low=ends[0],
+        high=ends[1],
+        grid=None if grid is None else _span(grid),
+        course=history.course(index),
+        settled_after=history.settled_after[index],
+        settled=history.settled[index],
+        shares=shares,
+        channels=0 if channels is None else channels.low.numel(),
+        dead=tuple(dead_channels(channels)),
+        nonfinite=int(getattr(observer, "nonfinite_count", 0)),
+        first_nonfinite=int(statistics.history.first_nonfinite[index]),
+        constant=low.numel() > 0 and bool((low == high).all()),
+        problem=problem or _rare(ref.name, shares, ends),
+    )
+
+
+def _rare(name: str, shares: Shares | None, ends: tuple[float, float]) -> Problem | None:
+    """Of values that a histogram has counted: those that lie far out, and that the grid may have clipped."""
+    if shares is None or shares.reach <= OUTLIER:
+        return None
+    end = ends[0] if -ends[0] > ends[1] else ends[1]
+    count = max(1, round(shares.outliers * shares.values))
+    usual = f"{100 * USUAL:g} % of all stay within {abs(end) / shares.reach:.3g}"
+    text = f"{count} of {shares.values} values are far out, up to {end:.4g}: {usual}"
+    return Problem(name, "outlier", text, 0.0, warned=False)
+
+
+def _span(grid: QParams) -> tuple[float, float]:
+    scale, zero_point = grid.scale.double(), grid.zero_point.double()
+    first, last = (grid.scheme.quant_min - zero_point) * scale, (grid.scheme.quant_max - zero_point) * scale
+    return float(first.min()), float(last.max())
+
+
+def _reach(row: CalibrationRow) -> float:
+    return row.shares.reach if row.shares is not None and row.shares.outliers else 0.0
+
+
+def _cells(row: CalibrationRow, batches: int) -> tuple[str, ...]:
+    seen = f"{row.low:.3g}, {row.high:.3g}" if row.low <= row.high else "nothing"
+    grid = "none" if row.grid is None else f"{row.grid[0]:.3g}, {row.grid[1]:.3g}"
+    shares = ("-", "-") if row.shares is None else (_percent(row.shares.clipped), _percent(row.shares.outliers))
+    dead = f"{len(row.dead)}/{row.channels}" if row.channels else "-"
+    settled = "no" if row.settled_after > batches / 2 else f"{row.settled_after}"
+    if batches and not row.settled and row.settled_after <= batches / 2:
+        settled = f"{row.settled_after}?"
+    return row.place.short, seen, grid, settled, *shares, dead, row.problem.kind if row.problem else ""
+
+
+def _percent(share: float) -> str:
+    return "0" if share == 0 else f"{100 * share:.2g} %" if share >= 1e-6 else "<0.0001 %"

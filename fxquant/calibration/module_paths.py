@@ -1,0 +1,50 @@
+"""Where a value stands in the user's model: which modules make it and read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch.fx import GraphModule
+
+from fxquant.graph.query import nodes_by_name, qualified_name
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import TensorRef
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a value is called, and who makes and reads it."""
+
+    name: str
+    uses: tuple[str, ...]
+    """Paths of modules, each with ``output`` or ``input``; the one that makes it is first."""
+
+    @property
+    def short(self) -> str:
+        """The module that makes it, or else the first that reads it; the name where there is none."""
+        return self.uses[0] if self.uses else self.name
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self.uses)})" if self.uses else self.name
+
+
+def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> dict[TensorRef, Place]:
+    """Each value's name, and the paths of the modules that make and read it: ``relu (conv output, fc input)``.
+
+    A unit that stands at top level is called by the name of its last node.
+    """
+    nodes = nodes_by_name(gm)
+    made: dict[TensorRef, list[str]] = {ref: [] for ref in refs}
+    read: dict[TensorRef, list[str]] = {ref: [] for ref in made}
+    for unit in plan.units:
+        where = qualified_name(nodes[unit.nodes[0]]) or unit.root
+        for role, ref in unit.roles.items():
+            if ref in made:
+                (made if role == "y" else read)[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
+    return {ref: Place(ref.name, tuple(dict.fromkeys(made[ref] + read[ref]))) for ref in made}
+
+
+def shortened(text: str, width: int) -> str:
+    """The end of a text that is too long: the end of a path says more than its start."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -1,0 +1,177 @@
+"""All that is written down of a calibration, beside what observers remember: one module, saved with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from fxquant.calibration.channel_extremes import ChannelExtremes
+from fxquant.calibration.joined_extremes import Extremes
+from fxquant.calibration.joined_ranges import Part, inequality, part_name
+from fxquant.calibration.range_history import RangeHistory
+from fxquant.fake_quantize.base import observer_in
+from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED
+from fxquant.graph.query import is_shape_query, module_of, nodes_by_name, values_read_by
+from fxquant.passes.float_joins import JoinRanges
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import Observed, TensorRef
+
+FIRST, LONGER, EVERY = 4, 16, 8
+"""Channels are looked at in the first four batches, those that may be dead in sixteen, all of them in every eighth."""
+
+LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
+"""Of what they read and make, one dimension counts channels, and which one is known."""
+
+
+class Statistics(nn.Module):
+    """How the ranges of a plan came about: ``history`` of all of them, ``channels`` of what layers read and make, and
+    ``joined``, the extremes of what concatenations and stacks join, which often has no range of its own.
+
+    Args:
+        gm: The prepared float graph.
+        plan: Says which values are observed.
+        observers: Name of a value -> its observer, or a fake-quantize module around it.
+        joins: The units of the plan that put several values on one grid.
+        in_float: Roots of those that ``convert`` leaves in float where one grid does not suit them.
+    """
+
+    history: RangeHistory
+    channels: nn.ModuleDict
+    joined: nn.ModuleDict
+
+    def __init__(
+        self,
+        gm: GraphModule,
+        plan: QuantPlan,
+        observers: nn.ModuleDict,
+        joins: Sequence[QuantUnit] = (),
+        in_float: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self.refs = observed(gm, plan)
+        self.history = RangeHistory([ref.name for ref in self.refs])
+        self.given = _given(gm)
+        """Names of the values that follow from the inputs; the others are constants of the model."""
+        self.channels = nn.ModuleDict()
+        self.channel_owners: dict[str, str] = {}
+        """Name of an observed value -> the value on its grid whose channels are looked at."""
+        for value, owner, axis in _channelled(gm, plan):
+            if owner.name in observers._modules and owner.name not in self.channel_owners:
+                self.channels._modules[value] = ChannelExtremes(axis)
+                self.channel_owners[owner.name] = value
+        self._joins: dict[str, tuple[str, ...]] = {}
+        """Root of a join -> names of what it takes."""
+        self._join_owners: dict[str, list[str]] = {}
+        """Name of an observed value -> the joins on its grid, but those that may be float."""
+        self._part_names: dict[str, str] = {}
+        self.joined = nn.ModuleDict()
+        nodes = nodes_by_name(gm)
+        for unit in joins:
+            self._joins[unit.root] = tuple(unit.roles[role].name for role in unit.inputs)
+            if unit.root not in in_float:
+                self._join_owners.setdefault(plan.grid_owner(unit.roles["y"]).name, []).append(unit.root)
+            for name in self._joins[unit.root]:
+                self._part_names[name] = part_name(nodes[name])
+                self.joined._modules[name] = Extremes()
+
+    def begin(self) -> dict[str, list[nn.Module]]:
+        """Before a batch: name of a value -> what is to be shown it. What a batch that failed has left is forgotten."""
+        due: dict[str, list[nn.Module]] = {}
+        batch = int(self.history.batches)
+        for value, extremes in self._watching():
+            extremes.forget()
+            due[value] = [extremes]
+        for name, channels in self._looking():
+            channels.forget()
+            if batch < FIRST or batch % EVERY == 0 or (batch < LONGER and channels.has_suspects()):
+                due.setdefault(name, []).append(channels)
+        return due
+
+    def _watching(self) -> list[tuple[str, Extremes]]:
+        return cast(Any, list(self.joined._modules.items()))
+
+    def _looking(self) -> list[tuple[str, ChannelExtremes]]:
+        return cast(Any, list(self.channels._modules.items()))
+
+    def update(self, observers: nn.ModuleDict) -> bool:
+        """Take note of a batch that has just been observed; whether a row of the history was written."""
+        for _, channels in self._looking():
+            channels.keep()
+        for _, extremes in self._watching():
+            extremes.keep()
+        return self.history.update(self._inside(observers))
+
+    def stable(self, observers: nn.ModuleDict) -> bool:
+        """Whether all ranges have settled, but for values that were never seen."""
+        inside = self._inside(observers)
+        settled, after = self.history.settled(inside), self.history.settled_after(inside)
+        return bool(settled.any()) and bool((settled | (after == 0)).all())
+
+    def channels_of(self, name: str) -> ChannelExtremes | None:
+        """What has looked at the channels of an observed value, if anything has."""
+        found: Any = self.channels._modules.get(self.channel_owners.get(name, ""))
+        return found
+
+    def parts_of(self, join: str) -> list[Part]:
+        """What a join takes, by the name of its result."""
+        seen: Any = self.joined._modules
+        return [Part(self._part_names[name], *seen[name].ends.tolist()) for name in self._joins[join]]
+
+    def joins(self) -> dict[str, JoinRanges]:
+        """Root of each join -> what its inputs reach."""
+        found = {}
+        for join, names in self._joins.items():
+            parts = self.parts_of(join)
+            ranges = {name: (part.low, part.high) for name, part in zip(names, parts, strict=True)}
+            found[join] = JoinRanges(inequality(parts), ranges)
+        return found
+
+    def joins_on(self, name: str) -> list[str]:
+        """Names of the joins whose result is on the grid of an observed value."""
+        return self._join_owners.get(name, [])
+
+    def _inside(self, observers: nn.ModuleDict) -> list[nn.Module]:
+        return [observer_in(observers._modules[ref.name]) for ref in self.refs]
+
+
+def observed(gm: GraphModule, plan: QuantPlan) -> tuple[TensorRef, ...]:
+    """The activations that an observer measures, in the order of the graph."""
+    order = {name: index for index, name in enumerate(nodes_by_name(gm))}
+    policies = plan.policies.items()
+    refs = [ref for ref, policy in policies if ref.kind == "activation" and isinstance(policy, Observed)]
+    return tuple(sorted(refs, key=lambda ref: order[ref.name]))
+
+
+def _given(gm: GraphModule) -> frozenset[str]:
+    """Names of values that depend on the values of inputs, and not on their shapes alone."""
+    found: set[str] = set()
+    for node in gm.graph.nodes:
+        if is_shape_query(node):
+            continue
+        if node.op == "placeholder" or any(source.name in found for source in values_read_by(node)):
+            found.add(node.name)
+    return frozenset(found)
+
+
+def _channelled(gm: GraphModule, plan: QuantPlan) -> list[tuple[str, TensorRef, int]]:
+    """Name of a value, the owner of its grid, and its channel dimension: results of layers first, then their inputs."""
+    nodes = nodes_by_name(gm)
+    made, read = [], []
+    for unit in plan.units:
+        layer: Any = _layer_of(unit, nodes)
+        if layer is None:
+            continue
+        axis = 1 - layer.weight.dim()
+        if "y" in unit.roles:
+            made.append((unit.roles["y"].name, plan.grid_owner(unit.roles["y"]), axis))
+        if "x" in unit.roles and unit.roles["x"].kind == "activation":
+            read.append((unit.roles["x"].name, plan.grid_owner(unit.roles["x"]), axis))
+    return made + read
+
+
+def _layer_of(unit: QuantUnit, nodes: Mapping[str, Node]) -> nn.Module | None:
+    modules = (module_of(nodes[name]) for name in unit.nodes)
+    return next((module for module in modules if isinstance(module, LAYERS)), None)

@@ -1,0 +1,400 @@
+"""Runs a forward on proxies: what stays whole, where each node comes from, in-place operators as what they are."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import FrameType, NoneType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, Node, Proxy, Tracer
+from torch.utils import _pytree as pytree
+
+from fxquant.capture.attributes import (
+    Attributes,
+    Change,
+    NeverRead,
+    StateAssignmentError,
+    holds_proxy,
+    is_made_of_sizes,
+    no_traced_attributes,
+)
+from fxquant.capture.buffer_assignment import changes_in_place, store_at_the_end
+from fxquant.capture.calling import called_by_name
+from fxquant.capture.example import is_settled
+from fxquant.capture.factory_tensors import MadeTensors, TracedFactories
+from fxquant.capture.frames import instruction, user_line, user_stack
+from fxquant.capture.hooks import LostHooks, watched_hooks
+from fxquant.capture.idle import asks_for_training, gave_back, last_of, note_idle
+from fxquant.capture.parametrizations import is_opened
+from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
+from fxquant.capture.trace_guards import require_answer, require_given, require_value
+from fxquant.capture.transformers import TRANSFORMERS, traceable_transformers
+from fxquant.capture.untraceable import fault_of
+from fxquant.capture.wrapped import Answers
+from fxquant.errors import FxQuantError, is_library_file
+from fxquant.graph.computed import TensorComputation
+from fxquant.graph.edit import erase_behind, gather_placeholders
+from fxquant.graph.failures import not_running
+from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
+from fxquant.graph.macs import run_counted
+from fxquant.graph.modes import marked_modes, plain_modes, without_marks
+from fxquant.graph.query import REASON, SAME_WHILE_TRAINING, VALUE, canonical_type, described, has_hooks, info_of
+from fxquant.graph.shapes import unchanged_state
+
+FIXED = (NoneType, bool, str)
+"""Inputs of these types are fixed to the example's: code branches on them."""
+
+LeafModules = Sequence[type[nn.Module] | str]
+
+_ONE_AT_A_TIME = threading.RLock()
+"""torch.fx traces by patching what all threads use."""
+
+
+class QuantTracer(Tracer):
+    """A tracer that keeps in-place operators in place, parameters and buffers by name, and the user's lines.
+
+    It runs the example along with the trace: every node knows what its value was, and code may branch on shapes.
+    """
+
+    proxy_buffer_attributes = True
+
+    def __init__(
+        self,
+        leaf_modules: LeafModules = (),
+        leaf_types: Sequence[type[nn.Module]] = (),
+        bound: Mapping[str, Any] | None = None,
+        trace_factories: bool = False,
+        marks_modes: bool = False,
+    ) -> None:
+        """Make one.
+
+        Args:
+            leaf_modules: Types (subclasses too) or qualified names of what stays whole.
+            leaf_types: Types (no subclasses) of what stays whole.
+            bound: Argument name -> example value; None: there is no example, so nothing is run.
+            trace_factories: Trace ``torch.zeros`` and its like, too, in place of taking what they give as constants.
+            marks_modes: Tell calls that take ``self.training`` from those that say ``training=False`` themselves.
+        """
+        super().__init__()
+        self._leaf_names = {item for item in leaf_modules if isinstance(item, str)}
+        self._leaf_classes = tuple(item for item in leaf_modules if not isinstance(item, str))
+        self._leaf_types = set(leaf_types)
+        self._bound = bound
+        self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in FIXED}
+        self._names: dict[int, str] = {}
+        self._answers = Answers(self)
+        self._running = False
+        self._thread = threading.get_ident()
+        self._made = MadeTensors(self)
+        self.marks_modes = marks_modes
+        self._factories = TracedFactories(self) if trace_factories else nullcontext()
+        self._answered: set[tuple[Node, Any]] = set()
+        self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
+        """Indices that C code asked for: proxy, the instruction that ran it, the user's line."""
+        self.failed: tuple[BaseException, str, type[nn.Module]] | None = None
+        """The last error that left a submodule: (error, path of the innermost module it left, its type)."""
+        self.left: list[Change] = []
+        """What the forward changed in attributes; all is put back when the trace ends."""
+        self.lost_hooks = LostHooks()
+        self._whole: list[nn.Module] = []
+        """Modules that became one node: what they keep is their own."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether the call of ``m`` becomes one node."""
+        if module_qualified_name in self._leaf_names or isinstance(m, self._leaf_classes):
+            return True
+        if type(m) in self._leaf_types or isinstance(m, TensorComputation):
+            return True
+        if is_opened(m):
+            return False
+        kind = canonical_type(m)
+        if kind is not None:
+            return not issubclass(kind, (nn.Sequential, *TRANSFORMERS))
+        return super().is_leaf_module(m, module_qualified_name) and type(m).__module__.startswith("torch.nn.")
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Trace the call of ``m``, and remember where an error came from. Other threads run their modules."""
+        if self._running or threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        depth, last = len(self.module_stack), last_of(self.graph)
+        if self.is_leaf_module(m, self.path_of_module(m)):
+            self._whole.append(m)
+        else:
+            self._answers.about_proxies(m)
+        try:
+            with no_traced_attributes(m), self._watched(m):
+                result = super().call_module(m, forward, args, kwargs)
+            if asks_for_training(m) and gave_back(result, args, kwargs, last):
+                return note_idle(self, "call_module", self.path_of_module(m), args, kwargs)
+            return result
+        except Exception as error:
+            if self.failed is None or self.failed[0] is not error:
+                self.failed = (error, self.path_of_module(m), type(m))
+            while len(self.module_stack) > depth:
+                self.module_stack.popitem()
+            raise
+
+    def _watched(self, m: nn.Module) -> AbstractContextManager[None]:
+        if self._whole[-1:] == [m] or not has_hooks(m):
+            return nullcontext()
+        return watched_hooks(m, self.path_of_module(m), self.lost_hooks)
+
+    def proxy(self, node: Node) -> Proxy:
+        """Wrap ``node`` in a proxy that records ``x += y`` as what it is."""
+        return TensorProxy(node, self)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Give parameters and buffers as proxies whose shape is known."""
+        if self._running or threading.get_ident() != self._thread or not isinstance(attr_val, Tensor):
+            return attr_val
+        name = self._names.get(id(attr_val))
+        if name is None:
+            return attr_val
+        if name not in parameter_proxy_cache:
+            parameter_proxy_cache[name] = self.create_proxy(
+                "get_attr", name, (), {}, proxy_factory_fn=lambda node: KnownTensorProxy(node, self, attr_val)
+            )
+        return parameter_proxy_cache[name]
+
+    def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
+        """As ``Tracer.trace``. Buffers that a forward assigns to are assigned to at the end of the graph."""
+        with _ONE_AT_A_TIME:
+            return self._trace_alone(root, concrete_args)
+
+    def _trace_alone(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None) -> Graph:
+        if not isinstance(root, nn.Module):
+            return super().trace(root, concrete_args)
+        self._names = {id(tensor): name for name, tensor in (*root.named_parameters(), *root.named_buffers())}
+        before = [(module, dict(module._buffers)) for module in root.modules()]
+        try:
+            graph = self._trace(root, concrete_args)
+            assigned = [
+                (f"{path}.{name}" if path else name, value.node)
+                for path, module in root.named_modules()
+                for name, value in module._buffers.items()
+                if isinstance(value, Proxy)
+            ]
+        finally:
+            self._made.close()
+            for module, buffers in before:
+                module._buffers.update(buffers)
+        for path, value in assigned:
+            if not changes_in_place(value, path):
+                store_at_the_end(graph, path, value)
+        gather_placeholders(graph, list(signature_of(root).parameters))  # torch.fx puts those by keyword before *args
+        return graph
+
+    def _trace(self, root: nn.Module, concrete_args: dict[str, Any] | None) -> Graph:
+        if self._bound is None:
+            with no_traced_attributes(root):
+                return super().trace(root, concrete_args)
+        self._bound = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), dict(self._bound))
+        with (
+            torch.no_grad(),
+            unchanged_state(root),
+            traceable_transformers(),
+            self._answers.active(),
+            self._factories,
+            no_traced_attributes(root),
+            marked_modes(root) if self.marks_modes else nullcontext(),
+        ):
+            self._answers.about_proxies(type(root).forward)
+            attributes = Attributes(root)
+            try:
+                graph = super().trace(root, concrete_args)
+                self._made.close()
+                self._note_changes(attributes.changes(self.tensor_attrs.values()))
+                return graph
+            finally:
+                self._made.close()
+                attributes.put_back(self.tensor_attrs.values())
+
+    def _note_changes(self, changes: list[Change]) -> None:
+        whole = {inner for module in self._whole for inner in module.modules()}
+        for change in changes:
+            if change.module in whole:
+                continue
+            if holds_proxy(change.after) and all(is_made_of_sizes(proxy.node) for proxy in proxies_in(change.after)):
+                change = replace(change, after=on_example(change.after), of_sizes=True)
+            elif holds_proxy(change.after) and not change.was_tensor:
+                change = replace(change, after=NeverRead())
+            elif holds_proxy(change.after):
+                error = StateAssignmentError(change.module, change.name)
+                self.failed = (error, change.path, type(change.module)) if change.path else None
+                raise error
+            self.left.append(change)
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        """As ``Tracer.create_args_for_root``, which cannot call a forward that is decorated by its arguments' names."""
+        code = getattr(root_fn, "__code__", None)
+        decorated = (
+            inspect.unwrap(root_fn) is not root_fn and code is not None and not is_library_file(code.co_filename)
+        )
+        if not is_module or self._bound is None or not decorated:
+            return super().create_args_for_root(root_fn, is_module, concrete_args)
+        return called_by_name(root_fn, self.root, self._proxy_placeholder)
+
+    def _proxy_placeholder(self, name: str, concrete_args: Any, sig: Any, fn_for_analysis: Any) -> Any:
+        # concrete_args would do this too, but renames the argument, so that no keyword call works any more.
+        proxy = super()._proxy_placeholder(name, None, sig, fn_for_analysis)
+        if name not in self._fixed:
+            if self._bound is not None and sig.parameters[name.lstrip("*")].default is None:
+                example = describe_value(self._bound[name])
+                self.create_proxy("call_function", require_given, (proxy, example, name), {})
+            return proxy
+        value = self._fixed[name]
+        self.create_proxy("call_function", require_value, (proxy, value, name), {})
+        return value
+
+    def create_node(self, *args: Any, **kwargs: Any) -> Node:
+        """Create a node that knows the user's lines which made it."""
+        self._write_guards()
+        # torch's own recording of stack traces takes seconds, once, to import what it needs.
+        node = super().create_node(*args, **kwargs)
+        node.stack_trace = user_stack(sys._getframe(1), QuantTracer.trace.__code__)
+        if self._bound is not None and node.op == "get_attr":
+            node.meta[VALUE] = info_of(self._attribute(str(node.target)))
+        elif self._bound is not None and node.op == "output":
+            node.meta[VALUE] = described(node.args[0])
+        return node
+
+    def _attribute(self, target: str) -> Any:
+        parent, _, name = target.rpartition(".")
+        self._running = True
+        try:
+            return getattr(self.root.get_submodule(parent), name)
+        finally:
+            self._running = False
+
+    def create_arg(self, a: Any) -> Any:
+        """As ``Tracer.create_arg``, which would ask a proxy whether it is a parameter; ordered dicts stay ordered."""
+        if type(a) is OrderedDict:
+            items = [(key, self.create_arg(value)) for key, value in a.items()]
+            return self.create_node("call_function", OrderedDict, (items,), {})
+        if isinstance(a, Tensor) and id(a) not in self._names and a not in self.tensor_attrs:
+            return super().create_arg(a) if isinstance(a, nn.Parameter) else self._made.node_of(a)
+        return a.node if isinstance(a, Proxy) else super().create_arg(a)
+
+    @property
+    def wrote_constants(self) -> bool:
+        """Whether the forward wrote traced values into tensors that it made of numbers alone."""
+        return self._made.any_written
+
+    @property
+    def runs_example(self) -> bool:
+        """Whether what is called now is run, not traced."""
+        return self._running
+
+    @property
+    def traces_now(self) -> bool:
+        """Whether what is called now is part of the trace: not run on the example, and not by another thread."""
+        return not self._running and threading.get_ident() == self._thread
+
+    def constant(self, value: Tensor) -> Node:
+        """A node that gives a copy of ``value``."""
+        node = super().create_arg(value.detach().clone())
+        assert isinstance(node, Node)  # so it is for tensors that belong to no module
+        return node
+
+    def proxy_of(self, made: Tensor) -> TensorProxy:
+        """The proxy for a tensor that the forward made, once traced values were written into it."""
+        proxy = TensorProxy(self._made.node_of(made), self)
+        proxy.learn(made)
+        return proxy
+
+    def create_proxy(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *more: Any, **options: Any
+    ) -> Any:
+        """Create a node and its proxy, and run it on the example."""
+        if target == "__setitem__" and kind == "call_method":
+            kind, target = "call_function", operator.setitem
+        args, kwargs, follows = without_marks(args, kwargs) if self.marks_modes else (args, kwargs, True)
+        proxy: Any = super().create_proxy(kind, target, args, kwargs, *more, **options)
+        if not follows:
+            proxy.node.meta[SAME_WHILE_TRAINING] = True
+        if self._bound is not None and kind != "get_attr":
+            shown, named = on_example(args), on_example(kwargs)
+            value = self._run(proxy.node, shown, named)
+            self._made.follow(proxy.node)
+            proxy.node.meta[VALUE] = info_of(value)
+            settled = kind == "placeholder" or is_settled(target, shown, named, value)
+            proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))
+            if target is operator.getitem and (value is None or (type(value) in FIXED and is_given(proxy.node))):
+                self.create_proxy("call_function", require_value, (proxy, value, spelled(proxy.node)), {})
+                return value  # no proxy can answer "is None"
+        return proxy
+
+    def _run(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value of a node on the example, of which ``args`` and ``kwargs`` come."""
+        target: Any = node.target
+        module = None
+        self._running = True
+        try:
+            if node.op == "placeholder":
+                return (self._bound or {})[target.lstrip("*")]
+            if node.op == "call_function":
+                return run_counted(node, None, lambda: target(*args, **kwargs))
+            if node.op == "call_method":
+                return run_counted(node, None, lambda: getattr(args[0], target)(*args[1:], **kwargs))
+            module = called = self.root.get_submodule(target)
+            with plain_modes(called):
+                return run_counted(node, module, lambda: called(*args, **kwargs))
+        except FxQuantError:
+            raise
+        except Exception as error:
+            raise not_running(node, module, error, args, kwargs) from error
+        finally:
+            self._running = False
+
+    def answer(self, proxy: TensorProxy, value: Any, frame: FrameType | None) -> None:
+        """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
+        self._guard(proxy, value, user_line(frame, QuantTracer.trace.__code__))
+
+    def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
+        """The same for a number that C code asked for, perhaps only to see whether it is one."""
+        self._asked.append((proxy, instruction(frame), user_line(frame, QuantTracer.trace.__code__)))
+
+    def torch_called(self, frame: FrameType | None) -> None:
+        """What C code asked for in this call becomes an argument of a node, and needs no guard."""
+        self._asked = [one for one in self._asked if one[1] != instruction(frame)]
+
+    def _write_guards(self) -> None:
+        asked, self._asked = self._asked, []
+        for proxy, _, line in asked:
+            self._guard(proxy, proxy.example, line)
+
+    def _guard(self, proxy: TensorProxy, value: Any, line: str) -> None:
+        key = (proxy.node, repr(value))
+        if key not in self._answered:
+            self._answered.add(key)
+            self.create_proxy("call_function", require_answer, (proxy, value, line), {})
+
+    def open_function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Trace the body of a function that was to be kept whole, or keep it whole, with a reason, where that fails."""
+        last = last_of(self.graph)
+        self._answers.about_proxies(function)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            line, meaning = fault_of(error)
+        self._asked = []
+        self._forget_nodes_after(last)
+        proxy = self.create_proxy("call_function", function, args, kwargs)
+        proxy.node.meta[REASON] = f"torch.fx cannot trace it: {meaning}" + (f", {line}" if line else "")
+        return proxy
+
+    def _forget_nodes_after(self, last: Node) -> None:
+        """Erase what a trace wrote before it failed."""
+        erased = erase_behind(last)
+        self._answered = {key for key in self._answered if key[0] not in erased}

@@ -1,0 +1,262 @@
+"""From a module to a graph: what stays whole, where each node comes from, and what to do where tracing fails."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule
+from torch.nn.utils import parametrize
+
+from fxquant.capture.parametrizations import bake_weights, has_computed_weights, weights_by_modules
+from fxquant.capture.traced_models import check_taken
+from fxquant.capture.tracer import LeafModules, QuantTracer
+from fxquant.capture.untraceable import Untraceable, trace_what_can_be
+from fxquant.errors import InputError, TracingError, UnknownNameError
+from fxquant.graph.inputs import bind_example
+from fxquant.graph.methods import BESIDE, modules_beside
+from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
+from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
+from fxquant.graph.shapes import record_values
+from fxquant.registry import did_you_mean
+
+_Traced = tuple[Graph, tuple[Untraceable, ...], QuantTracer]
+
+_ROOT_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_is_full_backward_hook",
+)
+
+
+def trace(
+    model: nn.Module,
+    *,
+    example_args: tuple[Any, ...],
+    example_kwargs: Mapping[str, Any] | None = None,
+    leaf_modules: LeafModules = (),
+    leaf_types: Sequence[type[nn.Module]] = (),
+    keep_untraceable: bool = False,
+    trains: bool = False,
+) -> GraphModule:
+    """Trace a copy of ``model``, run the example through it once, and record what is known of every value.
+
+    Stays whole, as one ``call_module`` node: a ``torch.nn`` module (containers aside), a subclass of one that computes
+    the same, and what ``leaf_modules`` and ``leaf_types`` name. Names of modules, parameters and buffers are the
+    user's; modules and parameters that ``forward`` never uses are left out. An argument whose example (or default)
+    is None, a bool or a str is fixed to that value, because code branches on it; the traced module refuses another one.
+    Code may branch and loop on shapes, dtypes and numbers that come of them: it is traced as the example goes, and the
+    traced module refuses inputs that would go another way. A buffer that ``forward`` assigns to is assigned to last;
+    so is a tensor attribute, which becomes a buffer outside of the state dict. Other attributes that it changes make it
+    untraceable, unless a second call does the same as the first: then they are what they were before the first.
+    Functions that ``torch.fx.wrap`` names are traced through.
+    Weights that parametrizations, weight norms or pruning masks compute become plain ones of the same value, unless
+    the graph is to train: then it computes them, and layers of ``torch.nn`` with such weights become functions.
+    Hooks of a module that is traced through run once, while tracing: what they compute becomes part of the graph; those
+    that return nothing are warned of, as are those of the backward pass, which do not run. Random numbers are drawn
+    anew in each call.
+
+    Args:
+        model: Any module, also one that is traced already (whose graph is then taken as it is). It is not changed.
+        example_args: Positional inputs.
+        example_kwargs: Keyword inputs.
+        leaf_modules: Types (subclasses too) or qualified names kept whole and in float.
+        leaf_types: Types (no subclasses) that patterns name: kept whole.
+        keep_untraceable: Keep the smallest submodules that cannot be traced whole and in float, with a warning.
+        trains: Whether the graph is to be trained.
+
+    Returns:
+        A GraphModule with the name of the model's class. ``node.meta`` holds what ``graph.query`` asks for.
+
+    Raises:
+        InputError: the example does not fit the signature of ``forward``, or does not run.
+        UnknownNameError: ``leaf_modules`` names what the model does not have.
+        TracingError: the model cannot be copied or traced; the message names the submodule and the user's line.
+    """
+    check_unscripted(model)
+    kwargs = dict(example_kwargs or {})
+    bound = bind_example(model, example_args, kwargs)
+    _check_leaf_modules(model, leaf_modules)
+    own = copy_of(model)
+    if not trains:
+        bake_weights(own)
+    kept: tuple[Untraceable, ...] = ()
+    if isinstance(own, GraphModule):
+        check_taken(own, leaf_modules)
+    opens = trains and has_computed_weights(own)
+    if isinstance(own, NamedGraphModule) and not opens:
+        gm = own
+    elif isinstance(own, GraphModule) and not opens:
+        gm = NamedGraphModule(own, own.graph, type(model).__name__)
+        _carry_over(own, gm)
+    else:
+
+        def attempt(marks_modes: bool) -> _Traced:
+            tracers: list[QuantTracer] = []
+
+            def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
+                tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories, marks_modes))
+                return tracers[-1]
+
+            graph, kept = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
+            return graph, kept, tracers[-1]
+
+        with weights_by_modules(own) if trains else nullcontext():
+            graph, kept, tracer = _traced_with_modes(attempt) if trains else attempt(False)
+        tracer.lost_hooks.warn()
+        gm = NamedGraphModule(own, graph, type(model).__name__)
+        _carry_over(own, gm)
+    _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})
+    if isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
+        record_values(gm, example_args, kwargs)
+    for one in kept:
+        one.warn()
+    return gm
+
+
+def _traced_with_modes(attempt: Callable[[bool], _Traced]) -> _Traced:
+    """Trace so that ``self.training`` is told from False; as it is where code takes nothing but a bool."""
+    try:
+        marked = attempt(True)
+    except Exception:
+        return attempt(False)  # which fails by itself, if that was not why
+    if not marked[1]:
+        return marked
+    plain = attempt(False)
+    return plain if len(plain[1]) < len(marked[1]) else marked
+
+
+def check_unscripted(model: nn.Module) -> None:
+    """Refuse a model that is scripted, or has a submodule that is.
+
+    Raises:
+        TracingError: it is one.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TracingError(
+                f"the {f'submodule {path!r}' if path else 'model'} is a ScriptModule, whose Python code is gone",
+                got=type(module).__name__,
+                expected="the torch.nn.Module that torch.jit.script or torch.jit.trace was given",
+                hint="build the float model from its class, and model.load_state_dict(scripted.state_dict())",
+            )
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """A deep copy. Attributes that autograd computed (weights, by weight norm), which it would refuse, are detached.
+
+    Raises:
+        TracingError: something cannot be copied; the message names the attribute.
+    """
+    attributes = [value for module in model.modules() for value in vars(module).values()]
+    computed = {id(value): value.detach().clone() for value in attributes if _is_computed(value)}
+    try:
+        return copy.deepcopy(model, computed)
+    except Exception as error:
+        culprit = _uncopiable(model)
+        raise TracingError(
+            "the model cannot be copied (copy.deepcopy fails)" + (f" because of {culprit}" if culprit else ""),
+            got=f"{type(error).__name__}: {error}",
+            expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
+            hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
+        ) from error
+
+
+def _is_computed(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_leaf
+
+
+def _uncopiable(model: nn.Module) -> str | None:
+    """A phrase that names the first attribute that cannot be copied by itself."""
+    for path, module in model.named_modules():
+        for name, value in {**module._parameters, **module._buffers, **vars(module)}.items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                where = f"{path}.{name}" if path else name
+                return f"its attribute {where!r}, a {type(value).__name__}"
+    return None
+
+
+def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
+    modules = dict(model.named_modules(remove_duplicate=False))
+    names = [name for name in modules if name]
+    for item in leaf_modules:
+        if isinstance(item, str) and item not in modules:
+            raise UnknownNameError(
+                "leaf_modules names a module that the model does not have",
+                got=repr(item),
+                expected="the qualified name of a submodule, as model.named_modules() gives it",
+                hint=did_you_mean(item, names) or f"the model has {', '.join(names[:8])}{', …' * (len(names) > 8)}",
+            )
+        if not isinstance(item, (str, type)):
+            raise InputError(
+                "leaf_modules holds something that is neither a type nor a name",
+                got=repr(item),
+                expected='module types or qualified names: leaf_modules=(Gate, "layer1.gate")',
+            )
+        if isinstance(item, type) and not any(isinstance(module, item) for module in modules.values()):
+            types = {type(module).__name__: module for module in modules.values()}
+            raise UnknownNameError(
+                "leaf_modules names a type that the model does not have",
+                got=item.__name__,
+                expected="the type of a submodule",
+                hint=did_you_mean(item.__name__, types) or f"the model has {', '.join(list(types)[:8])}",
+            )
+
+
+def _carry_over(model: nn.Module, gm: GraphModule) -> None:
+    """What GraphModule forgets: attributes, class, hooks, training flags, and what is no part of the state."""
+    for name, value in vars(model).items():
+        # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
+        if name not in gm._buffers and not name.startswith("_tensor_constant"):
+            vars(gm).setdefault(name, value)
+    if not isinstance(model, GraphModule):  # such a class holds nothing of the user's
+        vars(gm)[USERS_CLASS] = UsersClass(parametrize.type_before_parametrizations(model))
+    vars(gm)[BESIDE] = modules_beside(model, gm)
+    for name in _ROOT_HOOKS:
+        if name in vars(model):
+            setattr(gm, name, vars(model)[name])
+    originals = dict(model.named_modules(remove_duplicate=False))
+    for path, module in gm.named_modules(remove_duplicate=False):
+        original = originals.get(path)
+        if original is None or original is module:
+            continue
+        module.training = original.training
+        for name in module._buffers:
+            if name not in original._buffers:  # a plain tensor attribute, which GraphModule makes a buffer
+                module._non_persistent_buffers_set.add(name)
+
+
+def _mark_module_calls(
+    gm: GraphModule,
+    leaf_modules: LeafModules,
+    leaf_types: Sequence[type[nn.Module]],
+    untraceable: Mapping[str, str],
+) -> None:
+    classes = tuple(item for item in leaf_modules if not isinstance(item, str))
+    for node in gm.graph.nodes:
+        if node.op != "call_module":
+            continue
+        module = gm.get_submodule(node.target)
+        node.meta.setdefault(CALLED, (node.target, type(module)))
+        if node.target in leaf_modules or isinstance(module, classes):
+            node.meta[REASON] = "kept whole and in float by leaf_modules"
+            node.meta[BY_REQUEST] = True
+        elif node.target in untraceable:
+            node.meta[REASON] = untraceable[node.target]
+        elif has_hooks(module):
+            node.meta[REASON] = "it has hooks, which only a float module runs"
+        if type(module) in leaf_types and getattr(nn, type(module).__name__, None) is not type(module):
+            node.meta[NAMED] = True

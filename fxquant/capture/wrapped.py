@@ -1,0 +1,164 @@
+"""Looks into functions that ``torch.fx.wrap`` would keep whole, and answers ``isinstance`` about proxies."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch.nn.utils.rnn as rnn
+from torch.fx import _symbolic_trace
+
+from fxquant.capture.idle import noted_if_idle, takes_training
+from fxquant.capture.proxies import UNKNOWN, TensorProxy, proxies_in
+from fxquant.errors import is_library_file
+from fxquant.graph.operators.spelling import REGULARIZERS
+
+Globals = dict[str, Any]
+
+FACTORIES = ("zeros", "ones", "empty", "eye", "tensor", "as_tensor", "asarray", "scalar_tensor")
+"""What of torch takes sizes as bare arguments or in lists, among which torch's parser overlooks proxies."""
+
+DRAWS = (
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+    *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
+)
+"""What of torch draws random numbers: one draw for all calls would be a constant."""
+DRAWING_METHODS = (
+    *("normal_", "uniform_", "bernoulli_", "exponential_", "random_", "cauchy_", "log_normal_", "geometric_"),
+    *("bernoulli", "multinomial"),
+)
+
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+"""What of ``torch.nn.functional`` drops values while training, also of tensors that a forward made of numbers."""
+
+LIMITS = ("finfo", "iinfo")
+"""What of torch takes a dtype, which is known."""
+
+WHOLE = (rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.pack_sequence, rnn.pad_sequence)
+"""Functions of torch that look at more than shapes: each call becomes one node."""
+
+
+class Answers:
+    """Names in the modules of the traced code that stand for something else while the trace runs."""
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._before: list[tuple[Globals, str, Any]] = []
+        self._seen: set[int] = set()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Stand in for wrapped functions that have a Python body; at the end, put everything back."""
+        try:
+            for (_, name), namespace in _symbolic_trace._wrapped_fns_to_patch.copy().items():
+                function = namespace.get(name)
+                if isinstance(function, FunctionType) and _may_be_opened(function):
+                    self._put(namespace, name, _open(function))
+            self._put(vars(F), "isinstance", _isinstance)
+            self._put(vars(torch), "is_tensor", lambda value: _isinstance(value, torch.Tensor))
+            for name in FACTORIES:
+                self._put(vars(torch), name, _record(getattr(torch, name)))
+            for name in LIMITS:
+                self._put(vars(torch), name, _settled(getattr(torch, name)))
+            for name in DRAWS:
+                self._put(vars(torch), name, self._drawn("call_function", getattr(torch, name)))
+            for name in DRAWING_METHODS:
+                setattr(torch.Tensor, name, self._drawn("call_method", getattr(torch.Tensor, name)))
+            for name in DROPOUTS if self._tracer.marks_modes else ():
+                self._put(vars(F), name, self._drawn("call_function", getattr(F, name)))
+            for function in WHOLE:
+                self._put(vars(rnn), function.__name__, _record(function))
+            yield
+        finally:
+            for name in DRAWING_METHODS:
+                if name in vars(torch.Tensor):
+                    delattr(torch.Tensor, name)  # what it inherits is there again
+            self._seen.clear()
+            while self._before:
+                namespace, name, value = self._before.pop()
+                if value is UNKNOWN:
+                    del namespace[name]
+                else:
+                    namespace[name] = value
+
+    def about_proxies(self, code: Any) -> None:
+        """Let ``isinstance`` in the module of a function (or of a module's forward) see what a proxy stands for.
+
+        Functions there that take ``training`` become nodes where they give their input back.
+        """
+        namespace = getattr(getattr(code, "forward", code), "__globals__", None)
+        if namespace is None or id(namespace) in self._seen:
+            return
+        self._seen.add(id(namespace))
+        for name, value in list(namespace.items()):
+            if isinstance(value, FunctionType) and value in WHOLE:
+                self._put(namespace, name, _record(value))
+            elif isinstance(value, FunctionType) and takes_training(value):
+                self._put(namespace, name, noted_if_idle(value))
+        if "isinstance" not in namespace:
+            self._put(namespace, "isinstance", _isinstance)
+
+    def _drawn(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function or method that draws random numbers, as a node: each call of the graph draws anew."""
+
+        @functools.wraps(function)
+        def drawn(*args: Any, **kwargs: Any) -> Any:
+            if not self._tracer.traces_now:
+                return function(*args, **kwargs)
+            return self._tracer.create_proxy(kind, function if kind == "call_function" else name, args, kwargs)
+
+        name = function.__name__
+        return drawn
+
+    def _put(self, namespace: Globals, name: str, value: Any) -> None:
+        self._before.append((namespace, name, namespace.get(name, UNKNOWN)))
+        namespace[name] = value
+
+
+def _isinstance(value: Any, kind: Any) -> bool:
+    if not isinstance(value, TensorProxy) or value.example is UNKNOWN:
+        return isinstance(value, kind)
+    return isinstance(value, kind) or isinstance(value.example, kind)
+
+
+def _may_be_opened(function: FunctionType) -> bool:
+    if is_library_file(function.__code__.co_filename):
+        return False
+    return f"{function.__module__}.{function.__name__}" not in REGULARIZERS
+
+
+def _settled(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    def settled(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        known = [argument.settle(frame) if isinstance(argument, TensorProxy) else argument for argument in args]
+        return function(*known, **kwargs)
+
+    return settled
+
+
+def _record(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        proxy = next(proxies_in((args, kwargs)), None)
+        if proxy is None:
+            return function(*args, **kwargs)
+        return proxy.tracer.create_proxy("call_function", function, args, kwargs)
+
+    return recorded
+
+
+def _open(function: FunctionType) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        proxy = next(proxies_in((args, kwargs)), None)
+        return function(*args, **kwargs) if proxy is None else proxy.tracer.open_function(function, args, kwargs)
+
+    setattr(opened, "__fx_already_patched", True)
+    return opened

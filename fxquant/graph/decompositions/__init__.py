@@ -1,0 +1,1 @@
+"""Operators that hide others, and how each is written as those."""

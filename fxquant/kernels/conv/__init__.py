@@ -1,0 +1,1 @@
+"""int8 convolutions: operators, their reference, and the packed weight."""

@@ -1,0 +1,1 @@
+"""Operators of fake quantization, and of the observation that goes with it."""

@@ -1,0 +1,135 @@
+"""Fake quantization that also gives its mask, under torch's names: for code that runs forward and backward itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import KernelError
+from fxquant.kernels.fake_quantize.fake_quantize import CHANNEL_OP, StraightThrough, tensor_qparams_fake, with_mask
+from fxquant.kernels.fake_quantize.float_qparams import fake_quantize_float_qparams
+from fxquant.kernels.gradient import differentiate
+from fxquant.kernels.library import compose
+
+SWITCHED_OP = "fxquant::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
+
+
+def fake_quantize_per_tensor_affine_cachemask(
+    input: Tensor, scale: float | Tensor, zero_point: int | Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    """:func:`~fxquant.kernels.fake_quantize_per_tensor_affine`, and where its gradient passes.
+
+    Arguments and errors are the same.
+
+    Returns:
+        The result, which has a gradient, and a mask: bool, of its shape and memory format, True where the rounded value
+        lies in ``[quant_min, quant_max]``.
+
+    Source:
+        Signature: ``torch.ops.aten.fake_quantize_per_tensor_affine_cachemask``.
+    """
+    operator = torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask
+    overload = operator.tensor_qparams if isinstance(scale, Tensor) else operator.default
+    return overload(input, scale, zero_point, quant_min, quant_max)
+
+
+def fake_quantize_per_channel_affine_cachemask(
+    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    """:func:`~fxquant.kernels.fake_quantize_per_channel_affine`, and where its gradient passes.
+
+    Arguments and errors are the same; results are those of :func:`fake_quantize_per_tensor_affine_cachemask`.
+
+    Source:
+        Signature: ``torch.ops.aten.fake_quantize_per_channel_affine_cachemask``.
+    """
+    if zero_point.is_floating_point():
+        return fake_quantize_float_qparams(CHANNEL_OP, input, scale, zero_point, axis, quant_min, quant_max)
+    return torch.ops.fxquant.fake_quantize_per_channel_affine_cachemask.default(
+        input, scale, zero_point, axis, quant_min, quant_max
+    )
+
+
+def _fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+    input: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    """:func:`fake_quantize_per_tensor_affine_cachemask` with qparams as tensors and a switch.
+
+    Args:
+        input: As there.
+        scale: As there; [1] or [].
+        zero_point: As there; [1] or [].
+        fake_quant_enabled: One number of any dtype. 0: the result is a copy, and the mask True everywhere. On a GPU,
+            reading it waits for it.
+        quant_min: As there.
+        quant_max: As there.
+
+    Raises:
+        RuntimeError: as there; ``fake_quant_enabled`` is no single number.
+
+    Source:
+        Signature: ``torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams``.
+    """
+    return torch.ops.fxquant._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default(
+        input, scale, zero_point, fake_quant_enabled, quant_min, quant_max
+    )
+
+
+def fake_quantize_per_tensor_affine_cachemask_backward(grad: Tensor, mask: Tensor) -> Tensor:
+    """The gradient of what came in: that of what went out where ``mask``, else 0, even for an infinity or NaN.
+
+    Args:
+        grad: float32, float64, float16 or bfloat16, any shape and strides.
+        mask: bool, of the shape of ``grad``.
+
+    Returns:
+        The dtype and shape of ``grad``, in the memory format of ``mask``.
+
+    Raises:
+        RuntimeError: dtype or shape do not fit; the message names the argument.
+    """
+    return torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
+
+
+def fake_quantize_per_channel_affine_cachemask_backward(grad: Tensor, mask: Tensor) -> Tensor:
+    """The same as :func:`fake_quantize_per_tensor_affine_cachemask_backward`."""
+    return torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
+
+
+def switched(op: str, name: str, switch: Tensor) -> bool:
+    """What a switch says that is a tensor of one number."""
+    if switch.numel() != 1:
+        raise KernelError(f"{op}: {name} has the wrong shape", got=list(switch.shape), expected=[1])
+    return bool(switch.item())
+
+
+def _switched(
+    input: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    if switched(SWITCHED_OP, "fake_quant_enabled", fake_quant_enabled):
+        return torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask.tensor_qparams(
+            input, scale, zero_point, quant_min, quant_max
+        )
+    return copied(input)
+
+
+def copied(input: Tensor) -> tuple[Tensor, Tensor]:
+    """What fake quantization gives where it is off: a copy, whose gradient passes everywhere."""
+    return input.clone(), torch.ones_like(input, dtype=torch.bool)
+
+
+def _switched_fake(
+    input: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    return with_mask(tensor_qparams_fake)(input, scale, zero_point, quant_min, quant_max)
+
+
+compose(
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor input, Tensor scale, Tensor zero_point, "
+    "Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)",
+    kernel=_switched,
+    fake=_switched_fake,
+    gradient=True,
+)
+_SWITCHED = torch.ops.fxquant._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
+differentiate(_SWITCHED, lambda *args: StraightThrough.apply(_SWITCHED, *args))

@@ -1,0 +1,323 @@
+"""``fxquant::fake_quantize_learnable_*``: fake quantization whose scale and zero point get gradients too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fxquant.errors import KernelError
+from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
+from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward, refuse_derivative
+from fxquant.kernels.layout import like
+from fxquant.kernels.library import compose, define
+from fxquant.kernels.quantize.affine import FLOATS, Grid, make_grid, real
+from fxquant.kernels.quantize.qparams import scale_values, zero_point_values
+
+TENSOR_OP = "fxquant::fake_quantize_learnable_per_tensor_affine"
+CHANNEL_OP = "fxquant::fake_quantize_learnable_per_channel_affine"
+BACKWARD_OP = "fxquant::fake_quantize_learnable_backward"
+
+
+def fake_quantize_learnable_per_tensor_affine(
+    input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float = 1.0
+) -> Tensor:
+    """Round to one integer grid and map back, with gradients for the grid as well as for the values.
+
+    The value is that of :func:`~fxquant.kernels.fake_quantize_per_tensor_affine`, at the zero point rounded to nearest
+    (ties to even) and clamped to the limits. The gradient of ``input`` is straight-through. That of ``scale`` sums over
+    all elements the incoming gradient times ``(y - input) / scale`` where the rounded value lies inside the limits, and
+    times ``limit - zero_point`` where it was clipped; that of ``zero_point`` sums the incoming gradient times
+    ``-scale`` where it was clipped. Sums are float64, and do not depend on the number of threads.
+
+    Args:
+        input: float32, float64, float16 or bfloat16, any shape and strides.
+        scale: [1] or [] of any floating dtype, > 0, real units per step; rounded to float32.
+        zero_point: [1] or [] of a floating dtype, in steps.
+        quant_min: Smallest step, an int32 <= 0.
+        quant_max: Largest step, an int32 >= 0.
+        grad_factor: Times which the gradients of ``scale`` and ``zero_point`` are taken.
+
+    Returns:
+        The dtype, shape and memory format of ``input``; always a new tensor.
+
+    Raises:
+        RuntimeError: dtype, shape, limits or device do not fit; the message names the argument.
+
+    Source:
+        Esser et al., "Learned Step Size Quantization", arXiv:1902.08153, eq. 3; zero point: Bhalgat et al., LSQ+,
+        arXiv:2004.09576, eq. 6. Signature: ``torch._fake_quantize_learnable_per_tensor_affine``.
+    """
+    return _per_tensor(input, scale, zero_point, quant_min, quant_max, grad_factor)
+
+
+def fake_quantize_learnable_per_channel_affine(
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    grad_factor: float = 1.0,
+) -> Tensor:
+    """Round to an integer grid per index of one dimension, with gradients for every grid.
+
+    As :func:`fake_quantize_learnable_per_tensor_affine`, but for:
+
+    Args:
+        input: At least 1-dimensional.
+        scale: [C], C = ``input.shape[axis]``.
+        zero_point: [C].
+        axis: The dimension of the channels; negative ones count from the end.
+        quant_min: Smallest step, an int32 <= 0.
+        quant_max: Largest step, an int32 >= 0.
+        grad_factor: Times which the gradients of ``scale`` and ``zero_point`` are taken.
+    """
+    return _per_channel(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
+
+
+def fake_quantize_learnable_per_tensor_affine_backward(
+    grad: Tensor,
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    quant_min: int,
+    quant_max: int,
+    grad_factor: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of ``input``, ``scale`` and ``zero_point`` for the gradient ``grad`` of the result, in one pass.
+
+    ``grad`` has the shape and dtype of ``input``; the rest is as in :func:`fake_quantize_learnable_per_tensor_affine`.
+    """
+    zero_point = whole(zero_point, quant_min, quant_max)
+    return torch.ops.fxquant.fake_quantize_learnable_backward.default(
+        grad, input, scale, zero_point, None, quant_min, quant_max, grad_factor
+    )
+
+
+def fake_quantize_learnable_per_channel_affine_backward(
+    grad: Tensor,
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    grad_factor: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with a grid per index of ``axis``: gradients of ``scale`` and ``zero_point`` are [C]."""
+    zero_point = whole(zero_point, quant_min, quant_max)
+    return torch.ops.fxquant.fake_quantize_learnable_backward.default(
+        grad, input, scale, zero_point, axis, quant_min, quant_max, grad_factor
+    )
+
+
+# as torch spells them
+_fake_quantize_learnable_per_tensor_affine = fake_quantize_learnable_per_tensor_affine
+_fake_quantize_learnable_per_channel_affine = fake_quantize_learnable_per_channel_affine
+_fake_quantize_learnable_per_tensor_affine_backward = fake_quantize_learnable_per_tensor_affine_backward
+_fake_quantize_learnable_per_channel_affine_backward = fake_quantize_learnable_per_channel_affine_backward
+
+
+def whole(zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
+    """The step that a real zero point stands for: the nearest one, ties to even, within the limits."""
+    return zero_point.detach().round().clamp_(quant_min, quant_max)
+
+
+def tensor_forward(
+    input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float = 1.0
+) -> Tensor:
+    """The value alone, per tensor: that of the operator without gradients for the grid."""
+    check_learnable_limits(TENSOR_OP, quant_min, quant_max)
+    return torch.ops.fxquant.fake_quantize_per_tensor_affine.tensor_qparams(
+        input, scale, whole(zero_point, quant_min, quant_max), quant_min, quant_max
+    )
+
+
+def channel_forward(
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    grad_factor: float = 1.0,
+) -> Tensor:
+    """The value alone, per channel."""
+    check_learnable_limits(CHANNEL_OP, quant_min, quant_max)
+    return torch.ops.fxquant.fake_quantize_per_channel_affine.default(
+        input, scale, whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max
+    )
+
+
+def backward_reference(
+    grad: Tensor,
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int | None,
+    quant_min: int,
+    quant_max: int,
+    grad_factor: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients in pure torch, on any device; sums are taken in float64, in torch's order."""
+    axis = _check_backward(grad, input, scale, zero_point, axis, quant_min, quant_max)
+    zero_points = zero_point_values(BACKWARD_OP, zero_point)
+    check_zero_points(BACKWARD_OP, zero_points, quant_min, quant_max)
+    grid = make_grid(BACKWARD_OP, "input", input, scale_values(scale), zero_points, axis, quant_min, quant_max)
+    x, incoming = real(input), real(grad)
+    steps = grid.steps(input)
+    inside = grid.inside(steps)
+    zero = torch.zeros((), dtype=incoming.dtype, device=incoming.device)
+    of_scale = (incoming * _slope_of_scale(x, steps, inside, grid)).double()
+    clipped = torch.where(inside, zero, incoming).double()
+    reduced = [d for d in range(input.dim()) if d != axis]
+    sum_of_scale, sum_of_clipped = (
+        (values.sum(reduced) if reduced else values).reshape(scale.shape) for values in (of_scale, clipped)
+    )
+    return (
+        like(input, torch.where(inside, incoming, zero).to(input.dtype)),
+        (sum_of_scale * grad_factor).float().to(scale.dtype),
+        (sum_of_clipped * grad_factor * -scale_values(scale).double())
+        .reshape(zero_point.shape)
+        .float()
+        .to(zero_point.dtype),
+    )
+
+
+def _slope_of_scale(x: Tensor, steps: Tensor, inside: Tensor, grid: Grid) -> Tensor:
+    """Derivative of each value by the scale: the rounding error in steps, or how far the limit is from zero."""
+    clipped = grid.saturate(steps)
+    return torch.where(inside, (grid.values(clipped) - x) * grid.inverse, clipped - grid.zero_point)
+
+
+def check_learnable_limits(op: str, quant_min: int, quant_max: int) -> None:
+    """A zero point that is learned stays on the grid only if the grid holds 0."""
+    check_limits(op, quant_min, quant_max)
+    if quant_min > 0 or quant_max < 0:
+        raise KernelError(
+            f"{op}: the limits do not hold 0",
+            got=f"{quant_min} and {quant_max}",
+            expected="quant_min <= 0 <= quant_max",
+        )
+
+
+def _check_backward(
+    grad: Tensor,
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int | None,
+    quant_min: int,
+    quant_max: int,
+) -> int | None:
+    check_dtype(BACKWARD_OP, "input", input, FLOATS)
+    if grad.dtype != input.dtype:
+        expected = f"{input.dtype}, as input"
+        raise KernelError(f"{BACKWARD_OP}: grad has the wrong dtype", got=grad.dtype, expected=expected)
+    if grad.shape != input.shape:
+        expected = f"{list(input.shape)}, as input"
+        raise KernelError(f"{BACKWARD_OP}: grad has the wrong shape", got=list(grad.shape), expected=expected)
+    check_learnable_limits(BACKWARD_OP, quant_min, quant_max)
+    axis = None if axis is None else check_axis(BACKWARD_OP, axis, input.dim())
+    channels = 1 if axis is None else input.shape[axis]
+    check_count(BACKWARD_OP, "scale", scale, channels)
+    check_count(BACKWARD_OP, "zero_point", zero_point, channels)
+    return axis
+
+
+def _backward_fake(
+    grad: Tensor,
+    input: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    axis: int | None,
+    quant_min: int,
+    quant_max: int,
+    grad_factor: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_backward(grad, input, scale, zero_point, axis, quant_min, quant_max)
+    return torch.empty_like(input), torch.empty_like(scale), torch.empty_like(zero_point)
+
+
+class _Learnable(Differentiable):
+    """The value of one of the two operators; keeps its input, which the graph holds anyway, and no mask."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        axis: int | None,
+        quant_min: int,
+        quant_max: int,
+        grad_factor: float,
+    ) -> Tensor:
+        steps = whole(zero_point, quant_min, quant_max)
+        ctx.save_for_backward(input, scale, steps)
+        ctx.grid = (axis, quant_min, quant_max, grad_factor)
+        if axis is None:
+            return below_autograd(_TENSOR, input, scale, steps, quant_min, quant_max)
+        return below_autograd(_CHANNEL, input, scale, steps, axis, quant_min, quant_max)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        input, scale, steps = ctx.saved_tensors
+        if grad.dtype != input.dtype:
+            grad = grad.to(input.dtype)
+        gradients = in_backward(_BACKWARD, grad, input, scale, steps, *ctx.grid)
+        wanted = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad[:3], strict=True))
+        return *wanted, None, None, None, None
+
+
+_TENSOR = torch.ops.fxquant.fake_quantize_per_tensor_affine.tensor_qparams
+_CHANNEL = torch.ops.fxquant.fake_quantize_per_channel_affine.default
+
+
+def _learn_tensor(
+    input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float
+) -> Tensor:
+    check_learnable_limits(TENSOR_OP, quant_min, quant_max)
+    return _Learnable.apply(input, scale, zero_point, None, quant_min, quant_max, grad_factor)
+
+
+def _learn_channel(
+    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int, grad_factor: float
+) -> Tensor:
+    check_learnable_limits(CHANNEL_OP, quant_min, quant_max)
+    return _Learnable.apply(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
+
+
+def _define_forward(
+    name: str, arguments: str, forward: Callable[..., Tensor], learn: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
+    """Define one of the two operators; what to call in its place."""
+    compose(f"{name}({arguments}) -> Tensor", kernel=forward, fake=forward, gradient=True)
+    operator = getattr(torch.ops.fxquant, name).default
+    return differentiate(operator, learn, tensors=3)
+
+
+define(
+    "fake_quantize_learnable_backward(Tensor grad, Tensor input, Tensor scale, Tensor zero_point, int? axis, "
+    "int quant_min, int quant_max, float grad_factor) -> (Tensor, Tensor, Tensor)",
+    reference=backward_reference,
+    fake=_backward_fake,
+    gradient=True,
+)
+_BACKWARD = torch.ops.fxquant.fake_quantize_learnable_backward.default
+refuse_derivative(_BACKWARD, tensors=4)
+_per_tensor = _define_forward(
+    "fake_quantize_learnable_per_tensor_affine",
+    "Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, float grad_factor",
+    tensor_forward,
+    _learn_tensor,
+)
+_per_channel = _define_forward(
+    "fake_quantize_learnable_per_channel_affine",
+    "Tensor input, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max, float grad_factor",
+    channel_forward,
+    _learn_channel,
+)

@@ -1,0 +1,1 @@
+"""int8 linear layers: the operator and its reference."""

@@ -1,0 +1,231 @@
+"""``fxquant::linear``: an int8 linear layer, exact on every CPU. Schema, reference, shape function, packed form."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fxquant.errors import KernelError
+from fxquant.kernels.conv.call import as_unsigned, check_input, check_residual, check_rest, epilogue_of
+from fxquant.kernels.conv.native import output_arguments, packed_arguments
+from fxquant.kernels.conv.packing import PackedOrder, PackedWeight, start_values, unpack_weight
+from fxquant.kernels.epilogue import Epilogue
+from fxquant.kernels.library import compose, define
+
+OP = "fxquant::linear"
+
+
+def linear(
+    x: Tensor,
+    x_zero_point: int,
+    weight: Tensor,
+    start: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    residual_scale: float,
+    residual_zero_point: int,
+    y_scale: float,
+    y_zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Multiply stored integers by a weight matrix, and requantize, to the bit as ``linear_reference`` defines it.
+
+    Args:
+        x: uint8 or int8 [..., in_features].
+        x_zero_point: Of ``x``, in steps.
+        weight: int8 [out_features, in_features], packed by :func:`~fxquant.kernels.conv.packing.pack_weight`.
+        start: int32 [out_features], what sums begin at; this and the rest as :func:`~fxquant.kernels.conv.conv2d.conv2d`.
+        scale: float32 [out_features].
+        bias: float32 [out_features].
+        residual: uint8 or int8 [..., out_features], or None.
+        residual_scale: Of the residual.
+        residual_zero_point: Of the residual.
+        y_scale: Of the output; this and the next three are not looked at if ``dtype`` is float32.
+        y_zero_point: Of the output.
+        quant_min: Smallest integer of the output, inside the range of ``dtype``.
+        quant_max: Largest integer of the output.
+        dtype: uint8 or int8: how the output is stored. float32: real numbers, not rounded to any grid.
+
+    Returns:
+        [..., out_features] of ``dtype``, contiguous.
+
+    Raises:
+        RuntimeError: an argument is not as above; the message names it.
+    """
+    return torch.ops.fxquant.linear.default(
+        x, x_zero_point, weight, start, scale, bias, residual, residual_scale, residual_zero_point, y_scale,
+        y_zero_point, quant_min, quant_max, dtype,
+    )  # fmt: skip
+
+
+def reference(
+    x: Tensor,
+    x_zero_point: int,
+    weight: Tensor,
+    start: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    residual_scale: float,
+    residual_zero_point: int,
+    y_scale: float,
+    y_zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The oracle of the tests, and the kernel of devices that have no native one."""
+    y = empty_output(
+        x, x_zero_point, weight, start, scale, bias, residual, residual_scale, residual_zero_point, y_scale,
+        y_zero_point, quant_min, quant_max, dtype,
+    )  # fmt: skip
+    if y.numel() == 0:
+        return y
+    integers = unpack_weight(weight, len(scale), x.shape[-1], ()).to(torch.float64)
+    sums = F.linear(as_unsigned(x).to(torch.float64), integers) + start  # float64 holds all of them exactly
+    epilogue = epilogue_of(
+        scale, bias, residual_scale, residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype
+    )
+    return y.copy_(epilogue.apply(sums, sums.dim() - 1, residual))
+
+
+def empty_output(
+    x: Tensor,
+    x_zero_point: int,
+    weight: Tensor,
+    start: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    residual_scale: float,
+    residual_zero_point: int,
+    y_scale: float,
+    y_zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Check the arguments; an empty tensor of the result's shape and dtype."""
+    check_input(OP, x, x_zero_point, scale)
+    if x.dim() == 0:
+        raise KernelError(f"{OP}: x has the wrong shape", got=[], expected="[..., in_features]")
+    packed = PackedOrder.of(scale.numel(), x.shape[-1], ()).shape
+    check_rest(OP, weight, packed, start, scale, bias, y_scale, y_zero_point, quant_min, quant_max, dtype)
+    sizes = [*x.shape[:-1], scale.numel()]
+    check_residual(OP, residual, sizes, residual_scale, residual_zero_point)
+    return torch.empty(sizes, dtype=dtype, device=x.device)
+
+
+class NativeLinear:
+    """A packed weight matrix, with everything a call of ``fxquant::linear`` needs beside its input.
+
+    Calling it with uint8 or int8 [..., in_features] gives [..., out_features], equal to ``linear_reference`` bit for
+    bit. Several threads may call it.
+
+    Args:
+        weight: int8 [out_features, in_features], zero point 0.
+        x_dtype: uint8 or int8: how the input is stored.
+        x_zero_point: Of the input, in steps.
+        epilogue: Scales, bias and output grid.
+    """
+
+    def __init__(self, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue) -> None:
+        packed = PackedWeight.of(weight)
+        self.unpacked = packed.unpacked
+        """Gives the weight again."""
+        self._arguments = (
+            x_zero_point,
+            *packed_arguments(packed, weight, x_dtype, x_zero_point, epilogue),
+            None,
+            *output_arguments(epilogue),
+        )
+        self._linear = torch.ops.fxquant.linear.default
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._linear(x, *self._arguments)
+
+
+class DynamicLinear:
+    """The same for inputs whose grid is known only when they come; the results are real numbers.
+
+    Args:
+        weight: int8 [out_features, in_features], zero point 0.
+        weight_scale: float32 [out_features], or [1] for one scale for all.
+        bias: float32 [out_features], or None.
+        x_dtype: uint8 or int8: how inputs are stored.
+    """
+
+    def __init__(self, weight: Tensor, weight_scale: Tensor, bias: Tensor | None, x_dtype: torch.dtype) -> None:
+        packed = PackedWeight.of(weight)
+        self.unpacked = packed.unpacked
+        """Gives the weight again."""
+        self._weight = packed.values
+        self._scale = weight_scale.expand(len(weight))
+        self._start = start_values(weight, torch.uint8, 1)
+        self._bias = torch.zeros_like(self._scale) if bias is None else bias
+        self._moved = 128 if x_dtype == torch.int8 else 0
+        self._linear = torch.ops.fxquant.linear.default
+
+    def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
+        """``x`` stored [..., in_features], on that grid, to float32 [..., out_features]; as ``linear_reference``."""
+        start = self._start * (x_zero_point + self._moved)
+        scale = self._scale * x_scale
+        return self._linear(
+            x, x_zero_point, self._weight, start, scale, self._bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32
+        )
+
+    def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
+        """The same in a graph, which knows the grid, [1] each, only when it runs."""
+        return torch.ops.fxquant.dynamic_linear.default(
+            x, x_scale, x_zero_point, self._weight, self._start, self._scale, self._bias, self._moved
+        )
+
+
+def _dynamic(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    weight: Tensor,
+    start: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor,
+    moved: int,
+) -> Tensor:
+    zero_point = int(x_zero_point.item())
+    start, scale = start * (zero_point + moved), weight_scale * x_scale
+    return linear(x, zero_point, weight, start, scale, bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32)
+
+
+def _empty_dynamic(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    weight: Tensor,
+    start: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor,
+    moved: int,
+) -> Tensor:
+    return torch.empty([*x.shape[:-1], weight_scale.numel()], dtype=torch.float32, device=x.device)
+
+
+compose(
+    "dynamic_linear(Tensor x, Tensor x_scale, Tensor x_zero_point, Tensor weight, Tensor start, Tensor weight_scale, "
+    "Tensor bias, int moved) -> Tensor",
+    kernel=_dynamic,
+    fake=_empty_dynamic,
+)
+"""An int8 linear layer whose input's grid, [1] each, is a result of the graph: ``linear`` takes it as numbers."""
+
+
+define(
+    "linear(Tensor x, int x_zero_point, Tensor weight, Tensor start, Tensor scale, Tensor bias, Tensor? residual, "
+    "float residual_scale, int residual_zero_point, float y_scale, int y_zero_point, int quant_min, int quant_max, "
+    "ScalarType dtype) -> Tensor",
+    reference=reference,
+    fake=empty_output,
+)

@@ -1,0 +1,1 @@
+"""Softmax and layer norm: rows of values, normalized."""

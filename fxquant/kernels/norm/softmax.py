@@ -1,0 +1,140 @@
+"""``fxquant::softmax``: rows of real numbers or integers, as shares of 1 on a grid. Schema, reference, shapes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fxquant.kernels.arithmetic import float32, requantize
+from fxquant.kernels.library import define
+from fxquant.kernels.norm.rows import empty_result, power_of_two
+
+OP = "fxquant::softmax"
+
+EXP_BITS = 30
+"""Exponentials are whole multiples of 2^-30."""
+SMALLEST_POWER = -40.0
+"""Of two: what is smaller is 0 of these steps."""
+SERIES = (
+    0.00015403530393381608,
+    0.0013333558146428443,
+    0.009618129107628477,
+    0.05550410866482158,
+    0.2402265069591007,
+    0.6931471805599453,
+    1.0,
+)
+"""Of ``2^x`` around 0, from the sixth power down: ``ln(2)^k / k!``. It is off by 1.2e-7 at most for |x| <= 0.5."""
+LOG2_E = 1.4426950408889634
+
+
+def softmax(
+    x: Tensor,
+    x_scale: float,
+    safe: bool,
+    scale: float,
+    zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Exponentials of each row divided by their sum, stored on the output's grid.
+
+    ``e = exp_steps(x - max(x))``, whole multiples of 2^-30, whose sum is exact in any order;
+    ``r = float(e) * float(1 / sum(e))``, the quotient in float64; then
+    ``q = clamp(round(r * (1 / scale)) + zero_point, quant_min, quant_max)``, ties to even. Of stored integers
+    ``x - max(x)`` is ``float(q - max(q)) * x_scale``, so there are 256 exponentials. A row with NaN or infinity is NaN,
+    and so is one of nothing but minus infinity: all of it becomes ``quant_min``.
+
+    Args:
+        x: float32, uint8 or int8 [..., columns].
+        x_scale: Real units per step of stored integers; rounded to float32 first. Their zero point does not matter.
+        safe: Whether a row of nothing but minus infinity is 0 in place of NaN.
+        scale: Of the output.
+        zero_point: Of the output.
+        quant_min: Smallest integer of the output, inside the range of the dtype.
+        quant_max: Largest integer of the output.
+        dtype: Of the output, uint8 or int8.
+
+    Returns:
+        ``dtype``, of the shape of ``x``, contiguous.
+
+    Raises:
+        RuntimeError: a dtype, scale, zero point or limit is not as above; the message names the argument.
+
+    Source:
+        Kim et al., "I-BERT: Integer-only BERT Quantization", arXiv:2101.01321, section 3.4: the largest value taken
+        off, powers of two as shifts, and a polynomial for what is left.
+    """
+    return torch.ops.fxquant.softmax.default(x, x_scale, safe, scale, zero_point, quant_min, quant_max, dtype)
+
+
+def reference(
+    x: Tensor,
+    x_scale: float,
+    safe: bool,
+    scale: float,
+    zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The oracle of the tests, and the kernel of devices that have no native one."""
+    y = empty_result(OP, x, x_scale, scale, zero_point, quant_min, quant_max, dtype)
+    if y.numel() == 0:
+        return y
+    if x.dtype == torch.float32:
+        largest = torch.where(x.isnan(), torch.inf, x).amax(-1, keepdim=True)
+        below, finite, masked = x - largest, largest.isfinite(), largest == -torch.inf
+    else:
+        q = x.to(torch.int32)
+        below = (q - q.amax(-1, keepdim=True)).to(torch.float32) * float32(x_scale)
+        finite = torch.ones_like(below[..., :1], dtype=torch.bool)
+        masked = ~finite
+    steps = exp_steps(below)
+    factor = (1.0 / steps.sum(-1, keepdim=True, dtype=torch.int64).to(torch.float64)).to(torch.float32)
+    factor = torch.where(finite, factor, torch.nan)
+    if safe:
+        factor = torch.where(masked, 0.0, factor)
+    return y.copy_(requantize(steps.to(torch.float32) * factor, scale, zero_point, quant_min, quant_max, dtype))
+
+
+def exp_steps(x: Tensor) -> Tensor:
+    """``e^x`` in steps of 2^-30, for x <= 0; 0 for NaN.
+
+    Args:
+        x: float32, any shape.
+
+    Returns:
+        int32, of that shape.
+    """
+    doublings = x * float32(LOG2_E)
+    power = torch.where(doublings > SMALLEST_POWER, doublings, SMALLEST_POWER)
+    whole = torch.round(power)
+    part = power - whole
+    first, *others = SERIES
+    y = torch.full_like(part, float32(first))
+    for coefficient in others:
+        y = y * part + float32(coefficient)
+    return torch.round(y * power_of_two(whole.to(torch.int32) + EXP_BITS)).to(torch.int32)
+
+
+def _fake(
+    x: Tensor,
+    x_scale: float,
+    safe: bool,
+    scale: float,
+    zero_point: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    return empty_result(OP, x, x_scale, scale, zero_point, quant_min, quant_max, dtype)
+
+
+define(
+    "softmax(Tensor x, float x_scale, bool safe, float scale, int zero_point, int quant_min, int quant_max, "
+    "ScalarType dtype) -> Tensor",
+    reference=reference,
+    fake=_fake,
+)

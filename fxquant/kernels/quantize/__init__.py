@@ -1,0 +1,1 @@
+"""The borders between float values and quantized values."""

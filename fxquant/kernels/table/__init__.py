@@ -1,0 +1,1 @@
+"""Lookup tables: any function of one int8 tensor."""

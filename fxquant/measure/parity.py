@@ -1,0 +1,396 @@
+"""Measures, unit by unit, whether int8 operators, their integer reference and the simulation agree; and their noise."""
+
+from __future__ import annotations
+
+import copy
+import html
+import inspect
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
+
+from fxquant.errors import InputError, warn
+from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.graph.inputs import bind
+from fxquant.graph.module import noted
+from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.graph.shapes import BoundInterpreter
+from fxquant.measure.noise import (
+    ROUNDINGS,
+    UnitNoise,
+    evaluate,
+    float_values,
+    in_words,
+    integers,
+    real,
+    sqnr,
+    unit_noise,
+)
+from fxquant.nn.base import QuantizedModule
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import QParams, TensorRef
+
+NEAR = 1e-3
+"""Steps from a rounding boundary within which float32 sums of the simulation may round the other way."""
+EQUAL_SHARE = 0.9999
+"""Share of elements that an operator of the framework must have in common with the reference; of fewer than 10,000, all
+but one."""
+FLOAT_STEP = 1e-5
+"""Of the largest value: how far real numbers may be apart, if their dtype tells so many apart. One step where results
+are not rounded to a grid: float32 sums of thousands of products, in another order, differ by up to some hundred times
+its precision of 6e-8."""
+
+COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
+HEAD = ("unit", "pattern", "gives", *COMPARED, "alone dB", "by", "here dB", "breach")
+ALIGNMENT = ("left", "left", "left", *("right",) * len(COMPARED), "right", "left", "right", "left")
+BLUR = 2**-22
+"""Of the largest value that a unit reads: what float32 does not tell apart in its sums. Where values cancel out, a mean
+of what was normalized say, the range of the result may be no larger, and the simulation says nothing of its steps."""
+_SHOWN = 4
+"""Of what the model returns, so many tensors are named."""
+LEAST_OUTPUT = 10.0
+"""dB: below, noise in what a model returns has more than a tenth of the power of what it should be."""
+LEGEND = (
+    "dB against the float model: a unit alone (* the worst), what makes most of that noise, and the model up to there."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParityRow:
+    """One unit, on the integers that the int8 model gave it; its noise, against the float model."""
+
+    unit: str
+    pattern: str
+    elements: int
+    native_equal: float
+    """Share of elements that the int8 operator and the integer reference have in common, 0 to 1."""
+    native_steps: int
+    """Largest difference between these two, in integer steps; of real numbers, in whole ``FLOAT_STEP``."""
+    simulation_equal: float
+    """Share of elements that simulation and integer reference have in common."""
+    simulation_steps: int
+    """Largest difference between these two, in integer steps."""
+    simulation_far: int
+    """Elements off the grid, or different although the unrounded value is over ``NEAR`` steps from a boundary."""
+    noise: UnitNoise
+    """Signal to noise against the float model, of the unit alone and at this point of the model."""
+    gives: Literal["int8", "float"] = "int8"
+    """Whether the result is integers, or real numbers that were not rounded: these may differ by less than a step."""
+
+    @property
+    def breach(self) -> str:
+        """What of the contract is broken; empty if nothing is."""
+        allowed = 1 if self.gives == "int8" else 0
+        least_equal = min(EQUAL_SHARE, 1 - 1 / max(self.elements, 1))
+        if self.native_steps > allowed or self.native_equal < least_equal:
+            return "the int8 operator differs from the integer reference"
+        if self.simulation_steps > allowed or self.simulation_far:
+            return "the simulation differs from the integer reference"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputNoise:
+    """One tensor of real numbers that the model returns."""
+
+    name: str
+    """Where it is in what is returned: ``output``, ``output[0]``, ``output['scores']``."""
+    sqnr: float
+    """Signal to noise of the int8 model against the float model, in dB; NaN where both give zeros alone."""
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it is below ``LEAST_OUTPUT``."""
+        return self.sqnr < LEAST_OUTPUT
+
+    def __str__(self) -> str:
+        if math.isnan(self.sqnr):
+            return f"{self.name} is 0 throughout on this batch, of which nothing can be said"
+        return f"{self.name} has {in_words(self.sqnr)} dB{', mostly noise' if self.is_noisy else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """The contract between simulation and int8, measured. Print it, or read ``rows``."""
+
+    rows: tuple[ParityRow, ...]
+    outputs: tuple[OutputNoise, ...] = ()
+    """The noise of what the model returns, whatever units it comes from."""
+
+    def __iter__(self) -> Iterator[ParityRow]:
+        return iter(self.rows)
+
+    @property
+    def breaches(self) -> tuple[ParityRow, ...]:
+        """The units that break the contract."""
+        return tuple(row for row in self.rows if row.breach)
+
+    def worst(self, count: int = 3) -> tuple[ParityRow, ...]:
+        """The units that make the most noise alone, the worst first."""
+        heard = [row for row in self.rows if not math.isnan(row.noise.isolated)]
+        return tuple(sorted(heard, key=lambda row: row.noise.isolated)[:count])
+
+    @property
+    def noisy_outputs(self) -> tuple[OutputNoise, ...]:
+        """What the model returns with less than ``LEAST_OUTPUT`` dB."""
+        return tuple(each for each in self.outputs if each.is_noisy)
+
+    def __str__(self) -> str:
+        return f"{self._as_text('simple')}\n{LEGEND}\n{self._in_words()}"
+
+    def _repr_html_(self) -> str:
+        return self._as_text("html") + f"<p>{html.escape(LEGEND)}<br>{self._in_words()}</p>"
+
+    def _in_words(self) -> str:
+        outputs = "".join(f"; {each}" for each in self.outputs[:_SHOWN])
+        more = f"; and {len(self.outputs) - _SHOWN} more" if len(self.outputs) > _SHOWN else ""
+        return f"{len(self.rows)} units measured, {len(self.breaches)} break the contract{outputs}{more}."
+
+    def _as_text(self, form: str) -> str:
+        worst = self.worst()
+        table = [
+            (
+                row.unit,
+                row.pattern,
+                row.gives,
+                f"{100 * row.native_equal:.4f}",
+                row.native_steps,
+                f"{100 * row.simulation_equal:.4f}",
+                row.simulation_steps,
+                row.simulation_far,
+                f"{in_words(row.noise.isolated)}{'*' if row in worst else ' '}",
+                row.noise.part,
+                in_words(row.noise.accumulated),
+                row.breach,
+            )
+            for row in self.rows
+        ]
+        return tabulate(table, headers=HEAD, tablefmt=form, disable_numparse=True, colalign=ALIGNMENT)
+
+
+def measure_parity(
+    int8: GraphModule, simulated: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> Parity:
+    """Give every unit of the int8 model's run the same integers in three ways: operator, reference, simulation.
+
+    Args:
+        int8: What ``convert(prepared)`` gave.
+        simulated: What ``convert(prepared, to="fake_quant")`` gave for the same ``prepared``.
+        args, kwargs: A batch.
+
+    Returns:
+        A row for every unit that computes on integers; those that only move values or store a weight are left out.
+    """
+    plan = plan_of(int8)
+    nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
+    present = [(unit, nodes[unit.root]) for unit in plan.units if unit.root in nodes]
+    measured = [(unit, node, module_of(node)) for unit, node in present]
+    if not present and any(unit.root in simulated_nodes for unit in plan.units):  # else all of it is dead code
+        raise InputError(
+            "no unit of the plan is found in the int8 model",
+            got=f"{len(plan.units)} units planned, none of them a node of the graph",
+            expected="the module that convert gave, with the names of its nodes",
+        )
+    bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
+    values, real_values = _run(int8, bound), float_values(simulated, bound)
+    exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, real_values)
+    rows = []
+    with torch.no_grad():
+        for unit, node, module in measured:
+            if not isinstance(module, QuantizedModule):
+                continue
+            arguments = _arguments(module, node, values)
+            reference = module.reference(*arguments)
+            read = _read_by(unit, plan, node, simulated_nodes[unit.root], values)
+            floats = {name: value.to(exact_values[name].dtype) for name, value in read.items()}
+            blur = BLUR * max((_largest(value) for value in floats.values()), default=0.0)
+            unrounded, rounded = _simulate(unit, exact, exact_values | floats)
+            noise = unit_noise(
+                unit, plan, module, values[node], real_values, simulated_nodes, arguments[len(unit.inputs) :]
+            )
+            if "y" in unit.roles:
+                y = plan.qparams[unit.roles["y"]]
+                rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise, blur))
+            else:
+                rows.append(_compare_real(unit, values[node], reference, unrounded, noise, blur))
+    output = next(iter(int8.graph.find_nodes(op="output")))
+    return Parity(tuple(rows), output_noise(real_values[output.name], values[output]))
+
+
+def simulated_noise(
+    simulated: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+) -> tuple[OutputNoise, ...]:
+    """The noise of what a simulation returns, for which there need be no int8 model; arguments as above."""
+    bound = bind(simulated, args, kwargs or {}, "the batch to measure noise on")
+    output = next(iter(simulated.graph.find_nodes(op="output")))
+    return output_noise(float_values(simulated, bound)[output.name], _run(simulated, bound)[output])
+
+
+def output_noise(expected: Any, given: Any) -> tuple[OutputNoise, ...]:
+    """The noise of each tensor of real numbers in what a model returns, against the float model."""
+    others = dict(_real_tensors(given))
+    return tuple(
+        OutputNoise(name, sqnr(exact, others[name]))
+        for name, exact in _real_tensors(expected)
+        if name in others and others[name].shape == exact.shape
+    )
+
+
+def _real_tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
+    try:
+        found: Any = pytree.tree_flatten_with_path(value)[0]
+    except ValueError:  # a class of the user's that does not name its parts
+        found = [(f"[{index}]", leaf) for index, leaf in enumerate(pytree.tree_leaves(value))]
+    for path, leaf in found:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            yield f"output{path if isinstance(path, str) else pytree.keystr(path)}", leaf
+
+
+def tell(parity: Parity) -> None:
+    """Print what was measured, and warn of what breaks the contract."""
+    print(parity)
+    for row in parity.breaches:
+        warn(row.breach, at=row.unit, got=row)
+
+
+def _in_float32(simulated: GraphModule) -> GraphModule:
+    """The simulation in the precision in which integers are scaled, or more: short numbers do not tell steps apart."""
+    tensors = (*simulated.parameters(), *simulated.buffers())
+    if all(_single(tensor) is tensor for tensor in tensors):
+        return simulated
+    copied: GraphModule = copy.deepcopy(simulated)._apply(_single)
+    return copied
+
+
+def _single(x: Tensor) -> Tensor:
+    """float32 in place of float16 and bfloat16."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
+
+
+def _arguments(module: QuantizedModule, node: Node, values: Mapping[Node, Any]) -> tuple[Any, ...]:
+    """What a module was called with, in the order of its parameters."""
+    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    if not kwargs:
+        return args
+    bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args
+
+
+def _read_by(
+    unit: QuantUnit, plan: QuantPlan, node: Node, simulated: Node, values: Mapping[Node, Any]
+) -> dict[str, Any]:
+    """The values that a unit was given, by their names in the simulation, before it rounds them."""
+    if unit.inputs:
+        refs = [unit.roles[role] for role in unit.inputs]
+        inputs: Any = map_arg(node.args[: len(refs)], values.__getitem__)
+        return {ref.name: real(x, plan.qparams[ref]) for ref, x in zip(refs, inputs, strict=True)}
+    there = simulated.all_input_nodes
+    unrounded = [arg.all_input_nodes[0] if isinstance(module_of(arg), ROUNDINGS) else arg for arg in there]
+    return {
+        arg.name: values[given] if values[given].is_floating_point() else real(values[given], _grid_of(arg, plan))
+        for arg, given in zip(unrounded, node.all_input_nodes, strict=True)
+    }
+
+
+def _grid_of(node: Node, plan: QuantPlan) -> QParams | None:
+    """The grid of a value; None for integers that are no such, indices say."""
+    return plan.qparams.get(TensorRef(node.name))
+
+
+def _run(gm: GraphModule, bound: Mapping[str, Any]) -> dict[Node, Any]:
+    run = BoundInterpreter(gm, bound, keep_values=True)
+    with torch.no_grad():
+        run.run()
+    return run.env
+
+
+def plan_of(converted: GraphModule) -> QuantPlan:
+    """The plan by which a model was converted.
+
+    Raises:
+        InputError: the model was not made by ``convert``.
+    """
+    plan = noted(converted, "quant_plan")
+    if not isinstance(plan, QuantPlan):
+        raise InputError("this model was not made by convert", got=type(converted).__name__)
+    return plan
+
+
+def _simulate(unit: QuantUnit, nodes: Mapping[str, Node], floats: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The unit's float nodes on given inputs, through the simulation's own modules: before and after it is rounded."""
+    unrounded = evaluate(unit, nodes, floats, rounding=True)
+    roundings = [module_of(user) for user in nodes[unit.root].users]
+    rounding = next((module for module in roundings if isinstance(module, StaticFakeQuantize)), None)
+    return unrounded, unrounded if rounding is None else rounding(unrounded)
+
+
+def _compare(
+    unit: QuantUnit,
+    native: Tensor,
+    reference: Tensor,
+    unrounded: Tensor,
+    rounded: Tensor,
+    y: QParams,
+    noise: UnitNoise,
+    blur: float,
+) -> ParityRow:
+    simulated = integers(rounded, y)
+    off, gap = ((other.int() - reference.int()).abs() for other in (native, simulated))
+    # What the simulation gives must lie on the grid of the integers, and be the same one unless rounding was close.
+    near_boundary = (_steps_to_grid(unrounded, y) - 0.5).abs() <= NEAR
+    far = ((gap > 0) & ~near_boundary) | (_steps_to_grid(rounded, y) > NEAR)
+    is_blurred = y.scale < 2 * blur
+    gap, far = gap.masked_fill(is_blurred, 0), far.masked_fill(is_blurred, False)
+    count = max(reference.numel(), 1)
+    return ParityRow(
+        unit.root,
+        unit.pattern,
+        reference.numel(),
+        1 - int((off > 0).sum()) / count,
+        int(off.max()) if off.numel() else 0,
+        1 - int((gap > 0).sum()) / count,
+        int(gap.max()) if gap.numel() else 0,
+        int(far.sum()),
+        noise,
+    )
+
+
+def _compare_real(
+    unit: QuantUnit, native: Tensor, reference: Tensor, simulated: Tensor, noise: UnitNoise, blur: float
+) -> ParityRow:
+    expected, relative = reference.double(), max(FLOAT_STEP, torch.finfo(reference.dtype).eps)
+    step = max(relative * _largest(expected), blur, torch.finfo(torch.float32).tiny)
+    off, gap = (torch.floor((values.double() - expected).abs() / step) for values in (native, simulated))
+    count = max(expected.numel(), 1)
+    return ParityRow(
+        unit.root,
+        unit.pattern,
+        expected.numel(),
+        1 - int((off > 0).sum()) / count,
+        int(off.max()) if off.numel() else 0,
+        1 - int((gap > 0).sum()) / count,
+        int(gap.max()) if gap.numel() else 0,
+        int((gap > 0).sum()),
+        noise,
+        "float",
+    )
+
+
+def _largest(values: Tensor) -> float:
+    """The largest finite magnitude; 0 where there is none."""
+    finite = values[values.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _steps_to_grid(values: Tensor, grid: QParams) -> Tensor:
+    """How far each value lies from the step that it is rounded to, in steps."""
+    return (values - real(integers(values, grid), grid)).abs() / grid.scale

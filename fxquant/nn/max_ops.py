@@ -1,0 +1,148 @@
+"""Maxima of stored integers in forms that torch has for floats only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fxquant.kernels import max_pool2d, table
+from fxquant.kernels.pool.windows import adaptive_windows
+from fxquant.kernels.table.table import reference as table_reference
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.quantize import Requantize
+from fxquant.nn.weight import byte_grid
+from fxquant.plan.spec import QParams
+
+Size = int | Sequence[int]
+
+
+def max_pool1d(
+    x: Tensor, kernel_size: Size, stride: Size, padding: Size = 0, dilation: Size = 1, ceil_mode: bool = False
+) -> Tensor:
+    """``F.max_pool1d`` of uint8 or int8 [N, C, L] or [C, L]: over images of one row."""
+    kernel, step, pad, gap = (several(size, 1) for size in (kernel_size, stride, padding, dilation))
+    return max_pool2d(x.unsqueeze(-2), [1, *kernel], [1, *step], [0, *pad], [1, *gap], ceil_mode).squeeze(-2)
+
+
+def max_pool3d(
+    x: Tensor, kernel_size: Size, stride: Size, padding: Size = 0, dilation: Size = 1, ceil_mode: bool = False
+) -> Tensor:
+    """``F.max_pool3d`` of uint8 or int8 [N, C, D, H, W] or [C, D, H, W]: over the slices, then over their depth."""
+    kernel, step, pad, gap = (several(size, 3) for size in (kernel_size, stride, padding, dilation))
+    slices = max_pool2d(x.flatten(0, -4), kernel[1:], step[1:], pad[1:], gap[1:], ceil_mode)
+    columns = slices.flatten(2).unsqueeze(1)
+    deep = max_pool2d(columns, [kernel[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
+    return deep.reshape(*x.shape[:-3], deep.shape[-2], *slices.shape[-2:])
+
+
+def adaptive_max_pool1d(x: Tensor, output_size: Size) -> Tensor:
+    """``F.adaptive_max_pool1d`` of uint8 or int8."""
+    return _adaptive_max_pool(x, several(output_size, 1))
+
+
+def adaptive_max_pool2d(x: Tensor, output_size: Size) -> Tensor:
+    """``F.adaptive_max_pool2d`` of uint8 or int8."""
+    return _adaptive_max_pool(x, several(output_size, 2))
+
+
+def adaptive_max_pool3d(x: Tensor, output_size: Size) -> Tensor:
+    """``F.adaptive_max_pool3d`` of uint8 or int8."""
+    return _adaptive_max_pool(x, several(output_size, 3))
+
+
+_POOLS = {1: max_pool1d, 2: max_pool2d, 3: max_pool3d}
+
+
+def _adaptive_max_pool(x: Tensor, output_size: Sequence[int | None]) -> Tensor:
+    """Blocks of one size are windows; else a maximum over a block is one over each of its axes in turn."""
+    axes = len(output_size)
+    sizes = [
+        (size, size if outputs is None else outputs) for size, outputs in zip(x.shape[-axes:], output_size, strict=True)
+    ]
+    if all(outputs and size % outputs == 0 for size, outputs in sizes):
+        blocks = [size // outputs for size, outputs in sizes]
+        return _POOLS[axes](x, blocks, blocks, [0] * axes, [1] * axes, False)
+    for axis, (size, outputs) in enumerate(sizes, start=-axes):
+        windows = adaptive_windows(size, outputs)
+        bounds = zip(windows.start.tolist(), windows.end.tolist(), strict=True)
+        x = torch.stack([x.narrow(axis, start, end - start).amax(axis) for start, end in bounds], axis)
+    return x
+
+
+def several(size: Size, dimensions: int) -> list[int]:
+    """One number for all dimensions, or one for each."""
+    return [size] * dimensions if isinstance(size, int) else [size[0]] * dimensions if len(size) == 1 else list(size)
+
+
+class QuantizedMaxValues(QuantizedModule):
+    """The largest or smallest stored integer along a dimension, on the input's grid.
+
+    Args:
+        dim: The dimension.
+        keepdim: Whether it stays, with size 1.
+        largest: Else the smallest.
+
+    Shape:
+        uint8 or int8 of any shape to the shape without ``dim``, or with 1 there.
+    """
+
+    def __init__(self, dim: int, keepdim: bool, *, largest: bool) -> None:
+        super().__init__()
+        self.dim, self.keepdim, self.largest = dim, keepdim, largest
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (torch.amax if self.largest else torch.amin)(x, self.dim, self.keepdim)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return self.forward(x)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, keepdim={self.keepdim}, largest={self.largest}"
+
+
+class QuantizedMaximum(QuantizedModule):
+    """``q_y = quantize(max(a, b))`` of stored integers, element by element; or the minimum.
+
+    Quantizing never changes an order, so both are put on the output's grid first: exact.
+
+    Args:
+        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
+        b: Grid of the second one.
+        y: Grid of the output.
+        largest: Else the minimum.
+
+    Shape:
+        Two uint8 or int8 tensors that broadcast.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, a: QParams, b: QParams, y: QParams, *, largest: bool = True) -> None:
+        super().__init__()
+        self.largest = largest
+        for role, what, qparams in (("a", "input a", a), ("b", "input b", b), ("y", "the output", y)):
+            self.add_grid(role, byte_grid(what, qparams))
+
+    def derive(self) -> tuple[Tensor, Tensor]:
+        y = self.grid("y")
+        first, second = (Requantize(self.grid(role), y).derive()[0] for role in ("a", "b"))
+        return first, second
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        for_a, for_b = self._derived or self.derived()
+        return self._pick(table(a, for_a), table(b, for_b))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        for_a, for_b = self.derived()
+        return self._pick(table_reference(a, for_a), table_reference(b, for_b))
+
+    def _pick(self, a: Tensor, b: Tensor) -> Tensor:
+        return (torch.maximum if self.largest else torch.minimum)(a, b)
+
+    def extra_repr(self) -> str:
+        return f"largest={self.largest}, {super().extra_repr()}"

@@ -1,0 +1,58 @@
+"""Weights whose fake-quantize rounds in its own way, AdaRound say: what is stored are its integers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from fxquant.fake_quantize.base import disable_observer
+from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.graph.edit import add_module
+from fxquant.graph.query import called_module
+from fxquant.nn.fake_quantized import with_fake_quantized_weight
+from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.rounding import finite_weight, rounded_weight, weighted_nodes
+from fxquant.plan.spec import Observed
+
+
+@graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
+def take_integers(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Put such a weight on its grid where its own rounding says: the nearest step is then the one it is on."""
+    for node, unit in weighted_nodes(gm, ctx):
+        if unit.root not in ctx.weight_layers:
+            continue
+        weight, values = called_module(node).weight, rounded_weight(node, unit, ctx)
+        layer = copy.copy(called_module(node))  # hooks and hyperparameters as they are; another call keeps its weight
+        layer._parameters = {**layer._parameters, "weight": nn.Parameter(values.to(weight.dtype))}
+        node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
+    return gm
+
+
+def layers_of_own_integers(gm: GraphModule, ctx: PassContext) -> nn.ModuleDict:
+    """A layer for each planned weight whose fake-quantize has ``integers``, observed, under the root of its unit.
+
+    Args:
+        gm: The float graph, batch norms folded in. Not changed.
+        ctx: Its plan.
+    """
+    layers = nn.ModuleDict()
+    for node, unit in weighted_nodes(gm, ctx):
+        policy = ctx.plan.policies[unit.roles["weight"]]
+        assert isinstance(policy, Observed)  # the annotate pass gives weights no other policy
+        rounding = policy.observer()
+        if isinstance(rounding, OwnIntegers):
+            # Past add_module, which refuses the names of attributes.
+            layers._modules[unit.root] = _layer_with(rounding, node)
+    return layers
+
+
+def _layer_with(rounding: Any, node: Node) -> nn.Module:
+    weight = finite_weight(node)
+    rounding.to(weight.device)
+    rounding(weight)
+    disable_observer(rounding)
+    rounding(weight)  # AdaRound begins to learn at the first call after that
+    return with_fake_quantized_weight(called_module(node), rounding)

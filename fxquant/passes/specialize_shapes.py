@@ -1,0 +1,76 @@
+"""Sizes that are the same in every call become numbers, and so does what is computed of numbers alone."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from fxquant.capture.trace_guards import require_answer
+from fxquant.graph.edit import erase_unread, substitute
+from fxquant.graph.query import is_shape_query, value_of
+from fxquant.graph.sizes import Dims, asks_for_rank, fixed_dimensions, source_of_rank
+from fxquant.passes.base import PassContext, graph_pass
+
+_MODULES = {module.__name__ for module in (math, builtins)} | {operator.add.__module__}
+"""Where functions of numbers come from."""
+
+
+@graph_pass(after=("normalize", "make_layers"), keeps_values=True)
+def settle_sizes(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``q * (x.shape[-1] // heads) ** -0.5`` behind a layer becomes ``q * 0.125``: a number, which has an integer form.
+
+    Only of dimensions that a layer makes, or takes in that size alone; other resolutions and batches go on as before.
+    The number of dimensions is asked of what a layer reads, so that nothing but the next operator reads what it makes.
+    """
+    fixed = fixed_dimensions(gm.graph)
+    for node in list(gm.graph.nodes):
+        if is_shape_query(node) and not node.users:
+            gm.graph.erase_node(node)
+            continue
+        if asks_for_rank(node):
+            source: Any = node.args[0]
+            node.replace_input_with(source, source_of_rank(source))
+        value = _computed(node) if (size := _size(node, fixed)) is None else size
+        if value is not None:
+            for reader in list(node.users):
+                substitute(reader, node, value)
+            erase_unread(gm.graph, [node])
+        elif node.target is require_answer and node.args[0] == node.args[1]:
+            gm.graph.erase_node(node)  # a guard of what cannot be otherwise
+    return gm
+
+
+def _size(node: Node, fixed: Mapping[Node, Dims]) -> int | None:
+    """The size that a node asks for: ``x.size(1)``, ``x.size()[1]`` or ``x.shape[1]``."""
+    if node.target == "size" and len(node.args) == 2 and not node.kwargs:
+        return _fixed_size(node.args[0], node.args[1], fixed)
+    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+        return None
+    shape: Any = node.args[0]
+    if (shape.target is getattr and shape.args[1] == "shape") or (shape.target == "size" and len(shape.args) == 1):
+        return _fixed_size(shape.args[0], node.args[1], fixed)
+    return None
+
+
+def _fixed_size(source: Any, dim: Any, fixed: Mapping[Node, Dims]) -> int | None:
+    info = value_of(source)
+    if info is None or not isinstance(dim, int) or not -len(info.shape) <= dim < len(info.shape):
+        return None
+    dim %= len(info.shape)
+    return info.shape[dim] if dim in fixed[source] else None
+
+
+def _computed(node: Node) -> Any:
+    """What a function of numbers gives, where all of its arguments stand in the graph."""
+    if node.op != "call_function" or getattr(node.target, "__module__", None) not in _MODULES or node.kwargs:
+        return None
+    if not node.args or not all(type(argument) in (int, float) for argument in node.args):
+        return None
+    function: Any = node.target
+    value = function(*node.args)
+    return value if type(value) in (int, float) else None

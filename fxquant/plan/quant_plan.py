@@ -1,0 +1,135 @@
+"""What was decided: which nodes become one quantized unit, which tensor gets which grid, what was refused and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fxquant.plan.spec import GridPolicy, Means, QParams, SharedWith, TensorRef
+
+
+@dataclass(frozen=True, slots=True)
+class QuantUnit:
+    """Nodes that are quantized, fused and lowered as a whole."""
+
+    pattern: str
+    """Name of the pattern that matched."""
+    nodes: tuple[str, ...]
+    """Names of the nodes, in topological order: the root, whose value is the unit's output, is last."""
+    captures: Mapping[str, str]
+    """Pattern's name for a node or an input -> name of the node, e.g. ``{"conv": "layer1_0_conv1", "x": "relu"}``."""
+    inputs: tuple[str, ...]
+    """Roles of the quantized inputs, in the order in which the lowered operator takes them: ``("x", "residual")``."""
+    roles: Mapping[str, TensorRef]
+    """Role -> tensor: every name in ``inputs``, ``"weight"`` where there is one, and ``"y"`` for the output.
+
+    A unit that answers with real numbers has no ``"y"``.
+    """
+
+    @property
+    def root(self) -> str:
+        return self.nodes[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a node that could have been quantized stays float."""
+
+    node: str
+    pattern: str
+    """Name of the pattern that would have covered it; empty where no pattern knows the operator."""
+    reason: str
+    excused: bool = False
+    """True where the configuration asked for float, or where nothing is lost: strict mode does not complain."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCall:
+    """A call that evaluation mode needs not and training may: where it stood, and what it was."""
+
+    name: str
+    inputs: tuple[str, ...]
+    """Names of its first arguments: nodes, or other such calls. It gives the first of them back."""
+    readers: tuple[tuple[str, tuple[int, ...]], ...]
+    """Names of what reads it, each with the places where it stands among the nodes that the reader takes."""
+    before: str
+    """Name of the first node behind it that is left."""
+    op: str
+    target: Any
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    """Its other arguments, by position and by name: constants."""
+    meta: Mapping[str, Any]
+    """Of its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantPlan:
+    """Immutable; can be printed, compared and tested without running anything."""
+
+    units: tuple[QuantUnit, ...] = ()
+    policies: Mapping[TensorRef, GridPolicy] = field(default_factory=dict)
+    rejections: tuple[Rejection, ...] = ()
+    qparams: Mapping[TensorRef, QParams] = field(default_factory=dict)
+    """Empty until calibrated."""
+    fake_quants: Mapping[TensorRef, str] = field(default_factory=dict)
+    """While training: the path of the module that puts a tensor on its grid; of a weight, that of its layer."""
+    idle: tuple[IdleCall, ...] = ()
+    """What was taken out of the graph, in its order, and stands in it while training."""
+
+    def unit_of(self) -> dict[str, QuantUnit]:
+        """Node name -> the unit that holds it."""
+        return {name: unit for unit in self.units for name in unit.nodes}
+
+    def grid_owner(self, ref: TensorRef) -> TensorRef:
+        """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
+        return self._sharing(ref)[-1]
+
+    def last_link(self, ref: TensorRef) -> tuple[TensorRef, TensorRef]:
+        """The tensor that follows the owner itself, on the way from ``ref`` to the owner of its grid; and the owner."""
+        chain = self._sharing(ref)
+        return chain[-2:][0], chain[-1]
+
+    def grid_factor(self, ref: TensorRef) -> float:
+        """What the scale of the grid's owner is multiplied with to be that of ``ref``."""
+        policies = (self.policies[link] for link in self._sharing(ref))
+        return math.prod(policy.factor for policy in policies if isinstance(policy, SharedWith))
+
+    def without_means(self) -> QuantPlan:
+        """A plan that corrects no bias: what is trained learns its own."""
+        units = (replace(unit, roles={k: ref for k, ref in unit.roles.items() if k != "mean"}) for unit in self.units)
+        policies = {ref: policy for ref, policy in self.policies.items() if not isinstance(policy, Means)}
+        return replace(self, units=tuple(units), policies=policies)
+
+    def _sharing(self, ref: TensorRef) -> list[TensorRef]:
+        """``ref``, what it shares its grid with, what that shares its grid with, …, the owner last."""
+        chain = [ref]
+        while isinstance(policy := self.policies[chain[-1]], SharedWith):
+            chain.append(policy.source)
+        return chain
+
+    def with_observations(
+        self, qparams: Mapping[TensorRef, QParams], rejections: Iterable[Rejection] = ()
+    ) -> QuantPlan:
+        """A new plan that holds ``qparams``, without the units that ``rejections`` names (by their root).
+
+        Policies and qparams that no unit needs any more are dropped with them, and what only training needs.
+        """
+        refused = tuple(rejections)
+        gone = {rejection.node for rejection in refused}
+        units = tuple(unit for unit in self.units if unit.root not in gone)
+        needed = {ref for unit in units for ref in unit.roles.values() if ref in self.policies}
+        kept = {link for ref in needed for link in self._sharing(ref)}
+        return replace(
+            self,
+            units=units,
+            idle=(),
+            rejections=self.rejections + refused,
+            policies={ref: policy for ref, policy in self.policies.items() if ref in kept},
+            qparams={
+                ref: qparams[owner].scaled(self.grid_factor(ref))
+                for ref in needed
+                if (owner := self.grid_owner(ref)) in qparams
+            },
+        )

@@ -1,0 +1,1 @@
+"""The object that users hold, its checks, and how a failed run is undone."""

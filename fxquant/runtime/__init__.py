@@ -1,0 +1,5 @@
+"""What runs a lowered graph without its Python: programs of native operators, one for each shape of the inputs."""
+
+from fxquant.runtime.program_engine import ENGINES, ProgramEngine, attach_engine, engine_of
+
+__all__ = ["ENGINES", "ProgramEngine", "attach_engine", "engine_of"]

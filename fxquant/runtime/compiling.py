@@ -1,0 +1,375 @@
+"""Makes a plan of a graph: runs it node by node, and records what can be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from fxquant.errors import KernelError
+from fxquant.graph.query import module_of
+from fxquant.nn.base import QuantizedModule
+from fxquant.runtime.constant_cache import Settled
+from fxquant.runtime.execution_plan import (
+    Geometry,
+    Plan,
+    ProgramStep,
+    PythonStep,
+    Step,
+    Watch,
+    Watched,
+    WatchedMemory,
+    WatchedPlace,
+    geometry_of,
+    needs_gradient,
+    without_programs,
+)
+from fxquant.runtime.failures import kind_and_words, warn_of_dropped, warn_of_failed_plan
+from fxquant.runtime.generated import function_of
+from fxquant.runtime.program import Program
+from fxquant.runtime.recording import Looking, NotRecordableError, Recording, copy_apart, is_lazy
+
+
+def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True) -> tuple[Plan | None, Any]:
+    """A plan for inputs of these shapes, and the result for these.
+
+    A node that does nothing but launch native loops and look at tensors in another way becomes part of a program; one
+    that depends on nothing but shapes and parameters is settled: its value is kept; what is left between programs stays
+    Python. Nodes of a program run twice: on other values than those that they read, to be recorded, and as the graph
+    runs them. The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped
+    with a warning. So is one that fails while it is made or checked, whatever fails, but for missing memory.
+
+    Args:
+        gm: On the CPU; every unit was run before.
+        inputs: A value for each placeholder.
+        settle: Whether values may be kept.
+
+    Returns:
+        The plan; None if a value was kept that the graph changes later, or hands out: it needs one that keeps none.
+    """
+    settled = Settled(enabled=settle)
+    compiler = _Compiler(gm, settled)
+    result = compiler.run(inputs)
+    try:
+        return compiler.plan() if settled.holds(result) else None, result
+    except (MemoryError, KernelError):
+        raise
+    except Exception as error:  # whatever it is: the user has a result already
+        warn_of_failed_plan(error)
+        return without_programs(kind_and_words(error)), result
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Nodes that run after each other in one way."""
+
+    recording: Recording | None
+    """None: in Python."""
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[Node] = field(default_factory=list)
+    """What they read of other stretches."""
+    values: dict[Node, Any] = field(default_factory=dict)
+    """Copies of these, and what the nodes made of the copies while they were recorded."""
+
+
+class _Compiler:
+    def __init__(self, gm: GraphModule, settled: Settled) -> None:
+        self._gm = gm
+        self._settled = settled
+        self._values: dict[Node, Any] = {}
+        self._place: dict[Node, int] = {}
+        self._fixed: dict[Node, Any] = {}
+        """Nodes whose value follows from shapes -> that value."""
+        self._varying: set[Node] = set()
+        """Nodes whose value is no tensor and may be another one in the next call."""
+        self._steps: list[ProgramStep | _Stretch] = []
+        self._places: dict[str, WatchedPlace] = {}
+        """Path of a module that went into the plan, or of one around it."""
+        self._watched: dict[nn.Module, Watched] = {}
+        self._open: _Stretch | None = None
+        self._reasons: dict[Node, str] = {}
+        """Why nodes run in Python."""
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        nodes = list(self._gm.graph.nodes)
+        given = [node for node in nodes if node.op == "placeholder"]
+        for node, value in zip(given, inputs, strict=True):
+            self._values[node] = value
+            self._at(node)
+        for node in nodes:  # first, so that they interrupt nothing
+            if node.op == "get_attr" and not self._is_constant(node):
+                self._by_python(node, "its value may be another one in the next call")
+        for node in nodes:
+            if node.op in ("call_module", "call_function", "call_method"):
+                self._place_node(node)
+        output = nodes[-1]
+        self._by_python(output, "")
+        self._close()
+        return self._values[output]
+
+    def plan(self) -> Plan:
+        steps = tuple(self._python(step) if isinstance(step, _Stretch) else step for step in self._steps)
+        last_use = {place: index for index, step in enumerate(steps) for place in (*step.takes, *step.gives)}
+        result = self._at(next(node for node in self._gm.graph.nodes if node.op == "output"))
+        unused = tuple(
+            tuple(place for place, last in last_use.items() if last == index and place != result)
+            for index in range(len(steps))
+        )
+        kept = self._settled.values
+        settled = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
+        watched: tuple[Watch, ...] = (
+            *self._places.values(), *self._watched.values(), *self._settled.watched, *self._memory(steps)
+        )  # fmt: skip
+        return Plan(steps, len(self._place), unused, result, watched, settled)
+
+    def _memory(self, steps: Iterable[Step]) -> Iterator[WatchedMemory]:
+        """What programs read of tensors that a pickle of the model would hold."""
+        held = {
+            leaf.untyped_storage().data_ptr()
+            for module in self._gm.modules()
+            for name, value in vars(module).items()
+            if name not in ("_modules", "_derived", "_graph")
+            for leaf in pytree.tree_leaves(value)
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided
+        }
+        constants = (x for step in steps if isinstance(step, ProgramStep) for x in step.program.constants)
+        return (WatchedMemory(x, x.data_ptr()) for x in constants if x.untyped_storage().data_ptr() in held)
+
+    def _at(self, node: Node) -> int:
+        return self._place.setdefault(node, len(self._place))
+
+    def _is_constant(self, node: Node) -> bool:
+        """Whether a node's value is kept from here on."""
+        if node.op == "get_attr":
+            path, _, name = str(node.target).rpartition(".")
+            owner = self._gm.get_submodule(path)
+            settled = self._settled.add_attribute(node, owner, name, self._call(node))
+            self._watch_place(path)
+        else:
+            settled = self._settled.attempt(node, self._fixed.__contains__, lambda: self._call(node))
+        if not settled:
+            return False
+        self._values[node] = value = self._settled.values[node]
+        if not _holds_tensors(value):
+            self._fixed[node] = value
+        return True
+
+    def _place_node(self, node: Node) -> None:
+        if self._is_constant(node):
+            return
+        if node.op != "call_module" and not any(used in self._varying for used in node.all_input_nodes):
+            try:
+                with Looking():
+                    value = self._call(node)
+            except Exception:  # whatever is wrong with the model shows where it runs as it is
+                pass
+            else:
+                if not _holds_tensors(value):  # a size, or what is computed of sizes
+                    self._values[node] = self._fixed[node] = tuple(value) if isinstance(value, torch.Size) else value
+                    return
+                if self._open is not None and self._open.recording is None:
+                    self._by_python(node, "a view of what Python computed")  # no program begins with a view
+                    return
+        reason = self._by_program(node)
+        if reason is not None:
+            self._by_python(node, reason)
+
+    def _by_program(self, node: Node) -> str | None:
+        """Record the node; why it cannot be recorded, otherwise."""
+        module = module_of(node)
+        if node.op == "call_module" and not isinstance(module, QuantizedModule):
+            return "a module that is not quantized"
+        if any(used in self._varying for used in node.all_input_nodes):
+            return "it depends on numbers that are computed in each call"
+        try:
+            if self._open is None or self._open.recording is None:
+                self._close()
+                self._open = _Stretch(Recording())
+            stretch = self._open
+            assert stretch.recording is not None
+            self._read(node, stretch, stretch.recording)
+            value = stretch.recording.attempt(lambda: _checked(self._call(node)))
+        except Exception as error:  # as above
+            if self._open is not None and not self._open.nodes:
+                self._open = None
+            return str(error).partition("\n")[0] or type(error).__name__
+        stretch.values[node] = value
+        self._settled.note_read(node)
+        stretch.nodes.append(node)
+        if isinstance(module, QuantizedModule):
+            self._watched[module] = Watched(module, module._derived)
+            self._watch_place(str(node.target))
+        return None
+
+    def _read(self, node: Node, stretch: _Stretch, recording: Recording) -> None:
+        """Name what the node reads of other stretches as inputs of the program: copies, which share no memory."""
+        kept = self._settled.values
+        for used in node.all_input_nodes:
+            if used in self._fixed or used in kept or used in stretch.values:
+                continue
+            value = self._values[used]
+            if type(value) not in (Tensor, nn.Parameter) or not value.is_cpu or not _is_plain(value):
+                raise NotRecordableError("it reads what is no plain tensor on the CPU")
+            copied = copy_apart(value)
+            recording.add_input(copied)
+            stretch.inputs.append(used)
+            stretch.values[used] = copied
+
+    def _by_python(self, node: Node, reason: str) -> None:
+        if self._open is not None and self._open.recording is not None:
+            self._close()
+        if self._open is None:
+            self._open = _Stretch(None)
+        self._settled.note_read(node)
+        value = self._call(node)
+        self._values[node] = value
+        self._reasons[node] = reason
+        if node.op != "get_attr" and not isinstance(value, Tensor) and not _holds_tensors(value):
+            self._varying.add(node)
+        self._open.nodes.append(node)
+
+    def _call(self, node: Node) -> Any:
+        inside = {} if self._open is None else self._open.values
+
+        def real(argument: Any) -> Any:
+            return _with_values(argument, lambda used: inside[used] if used in inside else self._values[used])
+
+        args, kwargs = real(node.args), real(node.kwargs)
+        match node.op:
+            case "call_module":
+                return self._gm.get_submodule(str(node.target))(*args, **kwargs)
+            case "call_function":
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+            case "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            case "get_attr":
+                value: Any = self._gm
+                for name in str(node.target).split("."):
+                    value = getattr(value, name)
+                return value
+        return args[0]
+
+    def _close(self) -> None:
+        """Make a step of the stretch."""
+        stretch, self._open = self._open, None
+        if stretch is None or not stretch.nodes:
+            return
+        step = None
+        if stretch.recording is not None:
+            for node in stretch.nodes:
+                self._values[node] = self._call(node)
+            step = self._program(stretch, stretch.recording)
+        if step is not None:
+            self._steps.append(step)
+        elif self._steps and isinstance(before := self._steps[-1], _Stretch):
+            before.nodes += stretch.nodes
+        else:
+            self._steps.append(_Stretch(None, stretch.nodes))
+
+    def _python(self, stretch: _Stretch) -> PythonStep:
+        outside = (used for node in stretch.nodes for used in node.all_input_nodes if used not in stretch.nodes)
+        read = list(dict.fromkeys(used for used in outside if used not in self._fixed))
+        gives = self._read_elsewhere(stretch)
+        body = [node for node in stretch.nodes if node.op != "output"]
+        results = tuple(node.args[0] if node.op == "output" else node for node in gives)
+        return PythonStep(
+            tuple(self._at(node) for node in read),
+            tuple(self._at(node) for node in gives),
+            function_of(body, read, results, self._fixed),
+            tuple(self._geometry(node) for node in gives),
+            tuple((node.name, self._reasons[node]) for node in body),
+        )
+
+    def _read_elsewhere(self, stretch: _Stretch) -> list[Node]:
+        inside = set(stretch.nodes)
+        return [node for node in stretch.nodes if node.op == "output" or not inside.issuperset(node.users)]
+
+    def _program(self, stretch: _Stretch, recording: Recording) -> ProgramStep | None:
+        gives = self._read_elsewhere(stretch)
+        recorded = [value for node in gives for value in _items(stretch.values[node])]
+        wanted = [value for node in gives for value in _items(self._values[node])]
+        program: Program | None = None
+        reason = "views alone, which are no quicker in a program"
+        try:
+            if recording.steps:
+                program = recording.finish(recorded)
+                if not program.gives([self._values[node] for node in stretch.inputs], wanted):
+                    program, reason = None, "the program gave other values"
+                    warn_of_dropped("a program gave other values than the graph that it was made of", stretch.nodes)
+        except KernelError as error:
+            program, reason = None, str(error).partition("\n")[0]
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever it is: the user has what the graph gave
+            program, reason = None, f"its program failed: {kind_and_words(error)}"
+            warn_of_dropped("a program failed while it was made", stretch.nodes, error)
+        finally:
+            recording.drop()
+        if program is None:
+            self._reasons.update(dict.fromkeys(stretch.nodes, reason))
+            return None
+        ends = iter(range(len(recorded)))
+        places = tuple(
+            next(ends) if isinstance(value, Tensor) else tuple(next(ends) for _ in value)
+            for value in (self._values[node] for node in gives)
+        )
+        return ProgramStep(
+            tuple(self._at(node) for node in stretch.inputs),
+            tuple(self._at(node) for node in gives),
+            program,
+            places,
+            len(stretch.nodes),
+            program.loops,
+        )
+
+    def _geometry(self, node: Node) -> Geometry | None:
+        value = self._values[node]
+        return geometry_of(value) if isinstance(value, Tensor) else None
+
+    def _watch_place(self, path: str) -> None:
+        owner: Any = self._gm
+        for end, name in enumerate(path.split(".") if path else (), start=1):
+            module = owner._modules[name]
+            self._places.setdefault(".".join(path.split(".")[:end]), WatchedPlace(owner._modules, name, module))
+            owner = module
+
+
+def _holds_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.layout is torch.strided and not is_lazy(x)
+
+
+def _items(value: Any) -> Sequence[Tensor]:
+    return (value,) if isinstance(value, Tensor) else value
+
+
+def _checked(value: Any) -> Any:
+    """A value that a program can give: tensors that autograd does not follow, or a tuple or list of them."""
+    tensors = value if type(value) in (tuple, list) else (value,)
+    if any(type(item) is not Tensor or needs_gradient(item) or is_lazy(item) for item in tensors):
+        raise NotRecordableError("it gives what is no plain tensor, or one that autograd follows")
+    return value
+
+
+def _with_values(argument: Any, value_of: Callable[[Node], Any]) -> Any:
+    """An argument of a node with values in place of nodes, in the containers of generated code: none of fx."""
+    if isinstance(argument, Node):
+        return value_of(argument)
+    if isinstance(argument, tuple):
+        items = [_with_values(item, value_of) for item in argument]
+        return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
+    if isinstance(argument, list):
+        return [_with_values(item, value_of) for item in argument]
+    if isinstance(argument, dict):
+        return {key: _with_values(item, value_of) for key, item in argument.items()}
+    if isinstance(argument, slice):
+        return slice(*(_with_values(item, value_of) for item in (argument.start, argument.stop, argument.step)))
+    return argument

@@ -1,0 +1,131 @@
+"""What of a graph is the same in each call with inputs of one shape: masks, indices, what parameters hold there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from fxquant.graph.query import values_read_by
+from fxquant.runtime.execution_plan import WatchedTensor, needs_gradient
+from fxquant.runtime.recording import NotRecordableError, Settling
+
+LARGEST_SETTLED = 1 << 24
+"""Bytes of a value that is kept. A larger one is computed in each call."""
+
+_PURE_SOURCES = ("torch", "_operator", "math", "builtins")
+"""Modules whose functions give the same for the same arguments, or say that they draw."""
+
+
+class Settled:
+    """Values that were computed of shapes and parameters alone, once for all calls.
+
+    Whoever writes into such a value in a later call, or hands it to the user, makes it another one: ``holds`` says
+    whether anything in the graph does.
+    """
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self.values: dict[Node, Any] = {}
+        self.watched: list[WatchedTensor] = []
+        self._versions: dict[int, tuple[Tensor, int]] = {}
+        """Memory -> a tensor of it, and how often that was written to."""
+        self._read: set[int] = set()
+        """Memory that other nodes have read so far: what is written later they would see too early."""
+        self._parameters: set[int] = set()
+        self._holds = True
+
+    def add_attribute(self, node: Node, owner: nn.Module, name: str, value: Any) -> bool:
+        """Take a parameter or a buffer for constant, as long as nobody writes to it; False where nothing tells that."""
+        if (
+            not self._enabled
+            or type(value) not in (Tensor, nn.Parameter)
+            or needs_gradient(value)
+            or not _is_plain(value)
+        ):
+            return False
+        self.watched.append(WatchedTensor(owner, name, value, value._version))
+        self._parameters.add(_memory(value))
+        self._keep(node, value)
+        return True
+
+    def attempt(self, node: Node, known: Callable[[Node], bool], call: Callable[[], Any]) -> bool:
+        """Compute a node once for all calls.
+
+        Args:
+            node: Not run so far.
+            known: Whether a node's value is a number that follows from shapes.
+            call: Runs it.
+
+        Returns:
+            Whether it was computed; ``values`` has the result.
+        """
+        if (
+            not self._enabled
+            or not _is_pure(node)
+            or not all(used in self.values or known(used) for used in values_read_by(node))
+        ):
+            return False
+        try:
+            with torch.inference_mode(False), torch.no_grad(), Settling():  # for tensors that count who writes to them
+                value = call()
+        except NotRecordableError:
+            return False
+        tensors = list(_tensors_of(value))
+        if any(not _is_plain(x) for x in tensors) or any(self._is_large(x) for x in tensors):
+            return False
+        for used in values_read_by(node):
+            for x in _tensors_of(self.values.get(used)):
+                kept, version = self._versions[_memory(x)]
+                if kept._version != version:
+                    self._holds = self._holds and _memory(x) not in self._read
+                    self._versions[_memory(x)] = kept, kept._version
+        self._keep(node, value)
+        return True
+
+    def note_read(self, node: Node) -> None:
+        """A node that runs in each call, or in a program, reads settled values."""
+        for used in node.all_input_nodes:
+            self._read.update(_memory(x) for x in _tensors_of(self.values.get(used)))
+
+    def holds(self, result: Any) -> bool:
+        """Whether each value is still what it was when it was computed, and the graph's result is none of them."""
+        given = {_memory(x) for x in _tensors_of(result) if x.layout is torch.strided} - self._parameters
+        return (
+            self._holds
+            and given.isdisjoint(self._versions)
+            and all(x._version == version for x, version in self._versions.values())
+        )
+
+    def _keep(self, node: Node, value: Any) -> None:
+        self.values[node] = value
+        for x in _tensors_of(value):
+            self._versions.setdefault(_memory(x), (x, x._version))
+
+    def _is_large(self, x: Tensor) -> bool:
+        return x.untyped_storage().nbytes() > LARGEST_SETTLED and _memory(x) not in self._versions
+
+
+def _is_pure(node: Node) -> bool:
+    if "out" in node.kwargs:
+        return False
+    if node.op == "call_method":
+        return True
+    source = getattr(node.target, "__module__", None) or ""
+    return node.op == "call_function" and source.partition(".")[0] in _PURE_SOURCES
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.is_cpu and x.layout is torch.strided and not x.is_inference()
+
+
+def _tensors_of(value: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr() or id(x)

@@ -1,0 +1,208 @@
+"""A converted graph for inputs of one shape: programs, and Python code for what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from tabulate import tabulate
+from torch import Tensor, nn
+
+from fxquant.runtime.generated import Generated
+from fxquant.runtime.program import Program
+from fxquant.runtime.recording import is_lazy
+
+Geometry = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
+
+
+def needs_gradient(x: Tensor) -> bool:
+    """Whether autograd follows what is computed of it."""
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def geometry_of(x: Tensor) -> Geometry:
+    """All that a plan depends on but the values."""
+    return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x), is_lazy(x)
+
+
+class ShapesChangedError(Exception):
+    """The shape of a value depends on other values, so that no plan holds for all inputs of one shape."""
+
+
+class Step(Protocol):
+    """A part of the graph. Values lie in numbered places."""
+
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+
+    def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
+        """The values for the places in ``gives``, of those in ``takes``."""
+
+
+@dataclass(slots=True)
+class PythonStep:
+    """Runs as it does in the graph."""
+
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    function: Generated
+    expected: tuple[Geometry | None, ...]
+    """Of each value that is given; None where it is no tensor."""
+    reasons: tuple[tuple[str, str], ...]
+    """Each node, by its name, and why it is in no program."""
+
+    @property
+    def nodes(self) -> int:
+        """How many."""
+        return len(self.reasons)
+
+    def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
+        results = self.function(module, *values)
+        for result, geometry in zip(results, self.expected, strict=True):
+            if geometry is not None and geometry_of(result) != geometry:
+                raise ShapesChangedError
+        return results
+
+
+@dataclass(slots=True)
+class ProgramStep:
+    """Runs as a program."""
+
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
+    program: Program
+    places: tuple[tuple[int, ...] | int, ...]
+    """For each value that is given: the result of the program that it is, or those that it is a tuple of."""
+    nodes: int
+    loops: int
+
+    def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
+        results = self.program(values)
+        return [results[at] if isinstance(at, int) else tuple(results[i] for i in at) for at in self.places]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedPlace:
+    """A module, and where it was found."""
+
+    siblings: Mapping[str, nn.Module | None]
+    name: str
+    module: nn.Module
+
+    def is_as_before(self) -> bool:
+        """Whether it is still there."""
+        return self.siblings.get(self.name) is self.module
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A module whose state went into a program."""
+
+    module: nn.Module
+    derived: Any
+
+    def is_as_before(self) -> bool:
+        """Whether a call of it would still do what was recorded, and nothing else."""
+        module: Any = self.module
+        return (
+            module._derived is self.derived
+            and not module._forward_hooks
+            and not module._forward_pre_hooks
+            and "forward" not in module.__dict__
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTensor:
+    """A parameter or buffer that steps read, or of which constants were computed."""
+
+    owner: nn.Module
+    name: str
+    tensor: Tensor
+    version: int
+
+    def is_as_before(self) -> bool:
+        """Whether it is the same tensor, with the same values."""
+        return getattr(self.owner, self.name, None) is self.tensor and self.tensor._version == self.version
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedMemory:
+    """A tensor of the model's state whose memory a program reads: it moves when a process gets a share of it."""
+
+    tensor: Tensor
+    address: int
+
+    def is_as_before(self) -> bool:
+        """Whether it lies where it lay."""
+        return self.tensor.data_ptr() == self.address
+
+
+Watch = WatchedPlace | Watched | WatchedTensor | WatchedMemory
+
+
+@dataclass(slots=True)
+class Plan:
+    """Runs a graph step by step."""
+
+    steps: tuple[Step, ...]
+    places: int
+    unused: tuple[tuple[int, ...], ...]
+    """After each step: the places whose values nobody reads any more."""
+    result: int
+    watched: tuple[Watch, ...]
+    settled: tuple[tuple[int, Any], ...] = ()
+    """Places whose values are the same in each call, and these."""
+    given_up: str = ""
+    """Why the graph runs in its place; empty where it does not."""
+    used: int = 0
+    """When it was run last, as the engine counts."""
+
+    def is_valid(self) -> bool:
+        """Whether no module was changed, replaced or hooked since it was made."""
+        return all(each.is_as_before() for each in self.watched)
+
+    def run(self, module: nn.Module, inputs: Sequence[Any]) -> Any:
+        """The graph's result."""
+        values: list[Any] = [*inputs, *[None] * (self.places - len(inputs))]
+        for place, value in self.settled:
+            values[place] = value
+        for step, unused in zip(self.steps, self.unused, strict=True):
+            results = step.run(module, [values[place] for place in step.takes])
+            for place, value in zip(step.gives, results, strict=True):
+                values[place] = value
+            for place in unused:
+                values[place] = None
+        return values[self.result]
+
+    @property
+    def programs(self) -> tuple[ProgramStep, ...]:
+        """The steps that need no Python."""
+        return tuple(step for step in self.steps if isinstance(step, ProgramStep))
+
+    @property
+    def in_python(self) -> tuple[tuple[str, str], ...]:
+        """The nodes that are in no program, by name, and why."""
+        return tuple(each for step in self.steps if isinstance(step, PythonStep) for each in step.reasons)
+
+    def __str__(self) -> str:
+        if self.given_up:
+            return f"the graph runs: {self.given_up}"
+        inside, loops = sum(step.nodes for step in self.programs), sum(step.loops for step in self.programs)
+        arena = max((step.program.arena_bytes for step in self.programs), default=0)
+        count, outside = len(self.programs), self.in_python
+        head = (
+            f"{count} program{'' if count == 1 else 's'} of {inside} nodes ({loops} loops, {arena / 1e6:.1f} MB), "
+            f"{len(outside)} nodes in Python"
+        )
+        if not outside:
+            return head
+        table = tabulate(outside, headers=("in Python", "why"), tablefmt="plain")
+        return f"{head}\n" + "\n".join(f"  {line}" for line in table.splitlines())
+
+
+def without_programs(why: str) -> Plan:
+    """The plan for inputs on which the graph has to run."""
+    return Plan((), 0, (), 0, (), given_up=why)

@@ -1,0 +1,203 @@
+"""Keeps the programs of one converted model, and runs the one that fits a call."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from fxquant.errors import InputError, KernelError, UnknownNameError
+from fxquant.graph.module import ENGINE
+from fxquant.kernels.library import native_status
+from fxquant.registry import did_you_mean
+from fxquant.runtime.compiling import compile_graph
+from fxquant.runtime.execution_plan import Plan, ShapesChangedError, geometry_of, without_programs
+from fxquant.runtime.failures import kind_and_words, warn_of_failed_plan
+from fxquant.runtime.program import give_memory_back, library
+
+ENGINES = ("graph", "program")
+"""What may run a converted model."""
+
+PLANS = 8
+"""Shapes of inputs whose plans are kept."""
+SEEN = 64
+"""Shapes that are remembered to have come once: a plan is made when one comes again."""
+
+_NUMBERS = frozenset((int, float, bool, str, type(None)))
+_global_hooks = torch.nn.modules.module._global_forward_hooks
+_global_pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
+
+
+class ProgramEngine:
+    """Runs a converted graph by programs of native operators: the same bits, without Python in between.
+
+    A plan is made for each shape of the inputs, when it comes the second time; the first call makes what units derive
+    from their state. The least recently used plans are dropped. Whatever changes a module (a state dict that is loaded,
+    a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does: for other
+    devices, under ``torch.compile``, ``torch.export``, transforms and modes that watch operators; with a warning where
+    one cannot be made.
+
+    Copies and pickles of a model begin without plans.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, Plan] = {}
+        self._seen: dict[Hashable, bool] = {}
+        """Shapes that came -> whether what follows from them and from parameters is the same in each call."""
+        self._lock = threading.Lock()
+        self._clock = itertools.count(1)
+
+    def __call__(
+        self, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """What ``forward(gm, *args, **kwargs)`` gives."""
+        key = None if kwargs else _key(args)
+        if key is None or _is_watched():
+            return forward(gm, *args, **kwargs)
+        plan = self._plans.get(key)
+        if plan is None:
+            return self._first_calls(key, gm, forward, args)
+        if plan.given_up:
+            return forward(gm, *args)
+        if not plan.is_valid():
+            self.forget()
+            return forward(gm, *args)
+        plan.used = next(self._clock)
+        try:
+            return plan.run(gm, args)
+        except ShapesChangedError:
+            plan.given_up = "shapes depend on values"
+            return forward(gm, *args)
+
+    def forget(self) -> None:
+        """Drop all plans."""
+        with self._lock:
+            self._plans, self._seen = {}, {}
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those that are kept now."""
+        return tuple(self._plans.values())
+
+    def _first_calls(self, key: Hashable, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        count = sum(node.op == "placeholder" for node in gm.graph.nodes)
+        if library() is None:
+            return forward(gm, *args)
+        if key not in self._seen or count != len(args) or not self._lock.acquire(blocking=False):
+            if len(self._seen) >= SEEN:
+                self._seen = {}
+            result = forward(gm, *args)
+            self._seen.setdefault(key, True)
+            return result
+        try:
+            plan, result = self._compiled(gm, forward, args, settle=self._seen.get(key, True))
+            if plan is None:  # the next call makes one that keeps less
+                self._seen[key] = False
+                return result
+            plans = {**self._plans, key: plan}
+            if len(plans) > PLANS:
+                del plans[min(plans, key=lambda each: plans[each].used)]
+            plan.used = next(self._clock)
+            self._plans = plans
+            give_memory_back()
+            return result
+        finally:
+            self._lock.release()
+
+    def _compiled(
+        self, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...], *, settle: bool
+    ) -> tuple[Plan | None, Any]:
+        """What ``compile_graph`` gives; where that fails, what the graph gives, or the error that it raises."""
+        try:
+            return compile_graph(gm, args, settle=settle)
+        except (MemoryError, KernelError):
+            raise
+        except Exception as error:
+            failure = error
+        result = forward(gm, *args)  # what is wrong with the model or the inputs is said by the graph
+        warn_of_failed_plan(failure)
+        return without_programs(kind_and_words(failure)), result
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProgramEngine:
+        return ProgramEngine()
+
+    def __str__(self) -> str:
+        return "\n".join(str(plan) for plan in self.plans) or "no program yet"
+
+
+def attach_engine(gm: GraphModule, engine: str | None, to: str = "int8") -> None:
+    """Let a converted model run by an engine.
+
+    Args:
+        gm: The model, on any device.
+        engine: ``"graph"``: as its own code says. ``"program"``: by a :class:`ProgramEngine`. None: an int8 model by
+            programs, where the native library was loaded; others as their code says.
+        to: What it was converted to.
+
+    Raises:
+        UnknownNameError: there is no such engine.
+        InputError: an engine was chosen for a model that is not int8.
+        KernelError: programs were asked for by name, and there is no native library.
+    """
+    if engine not in (None, *ENGINES):
+        raise UnknownNameError(
+            "unknown engine", got=repr(engine), expected=", ".join(ENGINES), hint=did_you_mean(str(engine), ENGINES)
+        )
+    if to != "int8":
+        if engine is not None:
+            raise InputError(
+                "only int8 models have an engine", got=f"to={to!r}, engine={engine!r}", expected="to='int8'"
+            )
+        return
+    if engine == "program" and library() is None:
+        raise KernelError(
+            "programs are made of native operators, and these are not here",
+            got="engine='program'",
+            hint=native_status().reason or "engine='graph' runs on the Python reference",
+        )
+    if engine != "graph" and library() is not None:
+        gm.__dict__[ENGINE] = ProgramEngine()
+        gm.recompile()
+
+
+def engine_of(gm: GraphModule) -> ProgramEngine | None:
+    """What runs a converted model; None where its graph runs."""
+    return gm.__dict__.get(ENGINE)
+
+
+def _key(args: tuple[Any, ...]) -> Hashable:
+    """What a plan depends on; None where there is none for such inputs."""
+    key: list[Hashable] = [torch.is_grad_enabled()]
+    for value in args:
+        if type(value) is Tensor:
+            if not value.is_cpu or value.layout is not torch.strided:
+                return None
+            key.append(geometry_of(value))
+        elif type(value) in _NUMBERS:
+            key.append((type(value), value))
+        else:
+            return None
+    return tuple(key)
+
+
+def _is_watched() -> bool:
+    """Whether somebody wants to see the operators, or changes what they do."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch.jit.is_tracing()
+        or bool(_global_hooks)
+        or bool(_global_pre_hooks)
+    )

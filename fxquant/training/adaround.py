@@ -1,0 +1,169 @@
+"""AdaRound: unit by unit, in the order of the graph, each on what the quantized units before it give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import Generator, Tensor, nn
+from torch.fx import GraphModule
+from tqdm import tqdm
+
+from fxquant.errors import CalibrationError
+from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
+from fxquant.fake_quantize.own import OwnIntegersFakeQuantize
+from fxquant.graph.query import nodes_by_name
+from fxquant.graph.shapes import BoundInterpreter
+from fxquant.measure.noise import FloatRun
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.training.checkpoint import Checkpoint, Learned
+from fxquant.training.reconstruct import Learning, learn
+from fxquant.training.resumable_run import Lane, WeightsOnly, order_by_units
+from fxquant.training.rounding_layers import Left, layer_node
+from fxquant.training.spill_store import Memory
+from fxquant.training.unit_samples import RowSamples, Samples, UnitNodes, WholeSamples
+
+
+@dataclass(frozen=True, slots=True)
+class UnitLoss:
+    """The squared error of one unit on what it learned from: the sum over channels, the mean over all else."""
+
+    unit: str
+    pattern: str
+    nearest: float
+    """With each weight rounded to the nearest step, or as it was given."""
+    learned: float
+    """With what was learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconstruction:
+    """What learning to round has gained. Print it, or read ``rows``."""
+
+    rows: tuple[UnitLoss, ...]
+    """In the order in which the units were learned."""
+    left: tuple[Left, ...] = ()
+    """Units with a weight whose rounding was not learned."""
+
+    def __iter__(self) -> Iterator[UnitLoss]:
+        return iter(self.rows)
+
+    def __str__(self) -> str:
+        table = [
+            (row.unit, row.pattern, f"{row.nearest:.4g}", f"{row.learned:.4g}", f"{_part(row):.0%}")
+            for row in self.rows
+        ]
+        text = tabulate(
+            table,
+            headers=("unit", "pattern", "error before", "learned", "part"),
+            disable_numparse=True,
+            colalign=("left", "left", "right", "right", "right"),
+        )
+        return "\n".join([text, *(f"{each.unit} is rounded to nearest: {each.reason}" for each in self.left)])
+
+
+def _part(row: UnitLoss) -> float:
+    return row.learned / row.nearest if row.nearest > 0 else 1.0
+
+
+@dataclass(slots=True)
+class Reconstructor:
+    """Learns the rounding of one unit after the other.
+
+    Args:
+        simulated: What ``convert(to="fake_quant")`` gave; it is changed: it rounds as was learned afterwards.
+        plan: Its plan.
+        layers: Root of a unit -> a layer with its ``AdaRoundFakeQuantize``: its ``V`` is set.
+        inputs: Of each batch, by name.
+        learning: How each unit learns.
+        activations: Whether the units read quantized activations.
+        seed: Of what each unit draws.
+        memory: Holds what units read.
+        checkpoint: Holds what finished units learned.
+    """
+
+    simulated: GraphModule
+    plan: QuantPlan
+    layers: Mapping[str, Any]
+    inputs: Sequence[Mapping[str, Any]]
+    learning: Learning
+    activations: bool
+    seed: int
+    memory: Memory
+    checkpoint: Checkpoint | None
+    _nodes: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._nodes = nodes_by_name(self.simulated)
+
+    def run(self, progress: bool) -> tuple[UnitLoss, ...]:
+        """The error of each unit before and after; with a progress bar over all steps of all units."""
+        self.simulated.requires_grad_(False)
+        units = [unit for unit in self.plan.units if unit.root in self.layers]
+        for unit in units:
+            module: Any = self._unit_nodes(unit).module
+            module.weight_fake_quant = OwnIntegersFakeQuantize(self.layers[unit.root].weight_fake_quant)
+        learning = [unit for unit in units if self.layers[unit.root].weight_fake_quant.V.requires_grad]
+        order, places = order_by_units(self.simulated, learning)
+        reads: type[BoundInterpreter] = BoundInterpreter if self.activations else WeightsOnly
+        exact, quantized = (
+            Lane(kind(self.simulated, {}), order, self.inputs, self.memory) for kind in (FloatRun, reads)
+        )
+        losses = []
+        total = len(places) * self.learning.iterations
+        with tqdm(total=total, desc="adaround", unit="step", disable=not progress) as bar:
+            for index, (unit, place) in enumerate(places):
+                bar.set_postfix_str(f"{unit.root}, {index + 1} of {len(places)}")
+                learned = self._learn(index, unit, place, exact, quantized, bar)
+                losses.append(UnitLoss(unit.root, unit.pattern, learned.before, learned.after))
+        return tuple(losses)
+
+    def _learn(self, index: int, unit: QuantUnit, place: range, exact: Lane, quantized: Lane, bar: Any) -> Learned:
+        layer = self.layers[unit.root]
+        rounding: AdaRoundFakeQuantize = layer.weight_fake_quant
+        if self.checkpoint is not None and (found := self.checkpoint.load(index, rounding.V.shape)) is not None:
+            rounding.V.data.copy_(found.v)
+            rounding.set_soft_rounding(False)
+            bar.update(self.learning.iterations)
+            return found
+        targets = [exact.advance(batch, place.stop) for batch in range(len(self.inputs))]
+        for batch in range(len(self.inputs)):
+            quantized.advance(batch, place.start)
+        if not any(target.numel() for target in targets):
+            raise CalibrationError("there is nothing to learn from: all batches are empty", at=unit.root)
+        generator = Generator().manual_seed(_mixed(self.seed, index))
+        samples = self._samples(unit, quantized, targets, generator)
+        module = self._unit_nodes(unit).module
+        weight = module.weight.detach()
+        weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        with torch.enable_grad():
+            before, after = learn(rounding, weight, samples, self.learning, generator, bar.update, module.output_axis)
+        self.memory.free("rows")
+        learned = Learned(rounding.V.detach(), before, after)
+        if self.checkpoint is not None:
+            self.checkpoint.save(index, learned)
+        return learned
+
+    def _samples(self, unit: QuantUnit, lane: Lane, targets: Sequence[Tensor], generator: Generator) -> Samples:
+        nodes = self._unit_nodes(unit)
+        if nodes.is_row_by_row:
+            return RowSamples(nodes, lane, targets, self.memory, generator)
+        return WholeSamples(nodes, lane, targets)
+
+    def _unit_nodes(self, unit: QuantUnit) -> UnitNodes:
+        return UnitNodes(tuple(self._nodes[name] for name in unit.nodes), layer_node(unit, self._nodes))
+
+
+def _mixed(seed: int, index: int) -> int:
+    """A seed for each unit, so that what it draws does not depend on whether those before it were learned here."""
+    return (seed * 1_000_003 + index) % (1 << 63)
+
+
+def only_modules(layers: Mapping[str, nn.Module]) -> nn.ModuleDict:
+    """The layers under the roots of their units; past add_module, which refuses the names of attributes."""
+    modules = nn.ModuleDict()
+    modules._modules.update(layers)
+    return modules

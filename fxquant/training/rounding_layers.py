@@ -1,0 +1,129 @@
+"""Layers whose rounding can be learned: which they are, and the grids of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
+from fxquant.fake_quantize.qparams import fake_quantize
+from fxquant.graph.query import called_module, module_of, nodes_by_name
+from fxquant.nn.fake_quantized import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
+from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.observers.ranges import split_groups
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import QParams, QScheme, TensorRef
+
+Grids = Literal["mse", "observed"]
+
+CANDIDATES = 100
+"""Step sizes that are tried for each scale."""
+SMALLEST_PART, LARGEST_PART = 0.2, 1.2
+"""Of the step size that the observer chose: where the candidates begin and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A unit with a weight whose rounding is not learned."""
+
+    unit: str
+    reason: str
+
+
+def rounding_layers(
+    simulated: GraphModule, plan: QuantPlan, own: Mapping[str, Any], grids: Grids
+) -> tuple[dict[str, Any], list[Left]]:
+    """A layer for each unit whose rounding can be learned, with an ``AdaRoundFakeQuantize`` that is ready for it.
+
+    Args:
+        simulated: What ``convert(to="fake_quant")`` gave. Not changed.
+        plan: Its plan, with grids.
+        own: The layers that are there already, under the roots of their units.
+        grids: ``"mse"``: those of least squared error; ``"observed"``: as in the plan.
+
+    Returns:
+        The layers by the roots of the units, and the units left out.
+    """
+    nodes = nodes_by_name(simulated)
+    layers: dict[str, Any] = {}
+    left: list[Left] = []
+    scales: dict[TensorRef, Tensor] = {}
+    for unit in plan.units:
+        if "weight" not in unit.roles:
+            continue
+        ref = unit.roles["weight"]
+        layer, grid, there = called_module(layer_node(unit, nodes)), plan.qparams[ref], own.get(unit.root)
+        if reason := _refusal(layer, grid.scheme, there):
+            left.append(Left(unit.root, reason))
+            continue
+        weight = layer.weight.detach()
+        if there is None:
+            plain = without_fake_quantized_weight(layer)
+            there = with_fake_quantized_weight(plain, _ready(weight, grid), layer.output_axis)
+        rounding: Any = there.weight_fake_quant
+        if rounding.V.requires_grad and grids == "mse":
+            if ref not in scales:  # calls that share a weight have one grid for it
+                scales[ref] = least_error_scale(weight, grid)
+            rounding.set_grid(scales[ref], grid.zero_point)
+            rounding.initialize(weight)
+        layers[unit.root] = there
+    return layers, left
+
+
+def layer_node(unit: QuantUnit, nodes: Mapping[str, Node]) -> Node:
+    """The node of a unit of the simulation that calls the layer with the weight."""
+    calls = (nodes[name] for name in unit.nodes)
+    return next(node for node in calls if isinstance(module_of(node), FakeQuantizedWeight))
+
+
+def least_error_scale(weight: Tensor, grid: QParams) -> Tensor:
+    """The scales with which rounding to nearest makes the least squared error; float32 of the shape of the grid's.
+
+    Args:
+        weight: float, any shape that has the grid's axis.
+        grid: Its scale, times parts of 0.2 to 1.2, gives the candidates.
+    """
+    best, least = grid.scale, _errors(weight, grid.scale, grid)
+    for part in torch.linspace(LARGEST_PART, SMALLEST_PART, CANDIDATES).tolist():
+        scale = grid.scale * part
+        errors = _errors(weight, scale, grid)
+        best, least = torch.where(errors < least, scale, best), torch.minimum(errors, least)
+    return best
+
+
+def _errors(weight: Tensor, scale: Tensor, grid: QParams) -> Tensor:
+    """Of each scale."""
+    error = (fake_quantize(weight, scale, grid.zero_point, grid.scheme) - weight).double().square()  # of any magnitude
+    if grid.scheme.axis is None:
+        return error.sum().reshape(1)
+    values, kept = split_groups(error, grid.scheme)
+    return values.sum([dim for dim in range(values.dim()) if dim not in kept])
+
+
+def _refusal(layer: FakeQuantizedWeight, scheme: QScheme, own: Any) -> str:
+    """Why the rounding of a weight cannot be learned; empty if it can."""
+    if own is not None and not isinstance(own.weight_fake_quant, AdaRoundFakeQuantize):
+        return f"{type(own.weight_fake_quant).__name__} has integers of its own"
+    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+        return "a table is read, not multiplied"
+    if scheme.float_qparams or not scheme.symmetric:
+        return f"AdaRound learns on a symmetric grid, and this one is {scheme}"
+    if scheme.group_size is not None:
+        return f"AdaRound learns on a grid without groups, and this one is {scheme}"
+    return ""
+
+
+def _ready(weight: Tensor, grid: QParams) -> AdaRoundFakeQuantize:
+    kind = MinMaxObserver if grid.scheme.axis is None else PerChannelMinMaxObserver
+    rounding = AdaRoundFakeQuantize(kind, scheme=grid.scheme).to(weight.device)
+    rounding(weight)
+    rounding.set_grid(grid.scale, grid.zero_point)
+    rounding.disable_observer()
+    rounding.initialize(weight)
+    rounding.set_soft_rounding(False)
+    return rounding

@@ -1,0 +1,442 @@
+"""Observing data: what batches may look like, what is remembered, what the caller keeps."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import fxquant as fxq
+from fxquant.calibration.interpreter import CalibrationInterpreter, inputs_of
+from fxquant.errors import CalibrationError, FxQuantWarning, InputError
+from tests.outputs import rounding_outputs
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.conv(x))
+        y += y.mean((2, 3), keepdim=True)
+        return self.fc(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def ranges(prepared: fxq.Quantizer) -> dict[str, tuple[float, float]]:
+    return {
+        name: (observer.min_val.item(), observer.max_val.item())
+        for name, observer in prepared.observers.items()
+        if isinstance(observer, (fxq.HistogramObserver, fxq.MinMaxObserver))
+    }
+
+
+def test_observing_returns_the_float_output_to_the_bit(model):
+    x = torch.randn(2, 3, 8, 8)
+    prepared = fxq.prepare(model, x)
+    kept = x.clone()
+    with torch.no_grad():
+        assert torch.equal(prepared(x), model(x))
+        assert torch.equal(prepared.observe(x), model(x))
+    assert torch.equal(x, kept)
+
+
+def test_ranges_are_those_of_the_float_model(model):
+    seen: dict[str, Tensor] = {}
+    x = torch.randn(5, 3, 8, 8)
+    with torch.no_grad():
+        seen["x"], seen["relu"], seen["fc"] = x, model.conv(x).relu(), model(x)
+    prepared = fxq.calibrate(fxq.prepare(model, x, rounding_outputs()), [x[:2], x[2:]], progress=False)
+    found = ranges(prepared)
+    for name, value in seen.items():
+        low, high = found[name]
+        assert low == pytest.approx(float(value.min()), abs=1e-5)
+        assert high == pytest.approx(float(value.max()), abs=1e-5)
+
+
+BATCHES = {
+    "tensors": lambda x: [x, x],
+    "pairs with a label": lambda x: [(x, torch.zeros(len(x)))],
+    "lists with a label": lambda x: [[x, torch.zeros(len(x))]],
+    "keyword dicts": lambda x: [{"x": x}],
+    "a generator": lambda x: (x for _ in range(2)),
+    "a data loader": lambda x: DataLoader(TensorDataset(x, torch.zeros(len(x))), batch_size=2),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_kinds_of_batches(model, kind):
+    x = torch.randn(4, 3, 8, 8)
+    prepared = fxq.calibrate(fxq.prepare(model, x[:1]), BATCHES[kind](x), progress=False)
+    assert ranges(prepared)["x"] == (float(x.min()), float(x.max()))
+
+
+def test_several_inputs_and_a_label():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 2), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.a(x) + self.b(y)
+
+    x, y = torch.rand(2, 3), torch.rand(2, 4) + 5
+    prepared = fxq.calibrate(fxq.prepare(Two().eval(), (x, y)), [(x, y, torch.zeros(2))], progress=False)
+    assert ranges(prepared)["y"][1] == float(y.max())
+
+
+def test_num_batches_stops_early(model):
+    x = torch.randn(1, 3, 8, 8)
+    prepared = fxq.calibrate(fxq.prepare(model, x), [x, x * 100], num_batches=1, progress=False)
+    assert ranges(prepared)["x"][1] == float(x.max())
+
+
+def test_an_interrupt_keeps_what_was_observed(model):
+    x = torch.randn(1, 3, 8, 8)
+
+    def interrupted():
+        yield x
+        raise KeyboardInterrupt
+
+    prepared = fxq.prepare(model, x)
+    with pytest.raises(KeyboardInterrupt):
+        fxq.calibrate(prepared, interrupted(), progress=False)
+    assert ranges(prepared)["x"] == (float(x.min()), float(x.max()))
+    fxq.convert(prepared)
+
+
+def test_the_progress_bar_counts_batches(model, capsys):
+    x = torch.randn(1, 3, 8, 8)
+    fxq.calibrate(fxq.prepare(model, x), [x, x, x])
+    assert "3/3" in capsys.readouterr().err
+    fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_empty_batch_changes_nothing(model):
+    x = torch.randn(2, 3, 8, 8)
+    prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+    before = ranges(prepared)
+    with torch.no_grad():
+        out = model.fc(torch.empty(0, 4))
+    linear = fxq.prepare(nn.Sequential(nn.Linear(8, 4)).eval(), torch.rand(3, 8))
+    fxq.calibrate(linear, [torch.rand(3, 8)], progress=False)
+    seen = ranges(linear)
+    assert linear(torch.empty(0, 8)).shape == (0, 4)
+    assert ranges(linear) == seen
+    assert fxq.convert(linear)(torch.empty(0, 8)).shape == (0, 4)
+    assert ranges(prepared) == before
+    assert out.shape == (0, 2)
+
+
+def test_values_are_freed_after_their_last_use(model):
+    """At no time does the interpreter hold more than the values that are still to be read."""
+    prepared = fxq.prepare(model, torch.randn(1, 3, 8, 8))
+    alive: list[int] = []
+
+    class Counting(CalibrationInterpreter):
+        def run_node(self, n):
+            alive.append(len(self.env))
+            return super().run_node(n)
+
+    with torch.no_grad():
+        Counting(prepared.graph_module, {"x": torch.randn(1, 3, 8, 8)}, {}, {}).run()
+    assert len(alive) == len(prepared.graph.nodes)
+    assert max(alive) <= 3
+
+
+def test_nothing_is_kept_between_batches(model):
+    prepared = fxq.prepare(model, torch.randn(1, 3, 8, 8))
+    batch = torch.randn(2, 3, 8, 8)
+    fxq.calibrate(prepared, [batch], progress=False)
+    gc.collect()
+    before = sum(issubclass(type(o), Tensor) for o in gc.get_objects())
+    fxq.calibrate(prepared, [batch] * 5, progress=False)
+    gc.collect()
+    assert sum(issubclass(type(o), Tensor) for o in gc.get_objects()) <= before
+
+
+def test_the_callers_tensor_is_not_written_to():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)).eval()
+    x = torch.randn(3, 4)
+    kept = x.clone()
+    prepared = fxq.prepare(model, x.clone())
+    prepared(x)
+    assert torch.equal(x, kept)
+
+
+ERRORS = {
+    "a lone tensor": (
+        lambda x: x,
+        InputError,
+        """\
+calibration data must be an iterable of batches
+  got:      float32[1, 3, 8, 8]
+  expected: a DataLoader, a list, a generator: anything that yields batches
+  hint:     [batch] is a list of one batch""",
+    ),
+    "no batch": (
+        lambda x: [],
+        CalibrationError,
+        """\
+there is no calibration data
+  got:      no batch
+  expected: at least one batch""",
+    ),
+    "a batch of integers": (
+        lambda x: [x.to(torch.uint8)],
+        InputError,
+        """\
+calibration batch 0 is of the wrong kind (input 0)
+  got:      uint8[1, 3, 8, 8]
+  expected: float32[1, 3, 8, 8]
+  hint:     batches must look like the example inputs that prepare was given; their size may differ""",
+    ),
+    "a path": (
+        lambda x: [x, "image.png"],
+        InputError,
+        """\
+calibration batch 1 is of the wrong kind (input 0)
+  got:      'image.png'
+  expected: float32[1, 3, 8, 8]
+  hint:     batches must look like the example inputs that prepare was given; their size may differ""",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_wrong_data_is_named(model, kind):
+    make, error, text = ERRORS[kind]
+    x = torch.randn(1, 3, 8, 8)
+    with pytest.raises(error) as caught:
+        fxq.calibrate(fxq.prepare(model, x), make(x), progress=False)
+    assert str(caught.value) == text
+
+
+def test_too_few_inputs_are_named():
+    with pytest.raises(InputError) as caught:
+        inputs_of((torch.rand(2),), (torch.rand(2), torch.rand(3)), "batch 7", nn.Bilinear(2, 3, 1))
+    assert str(caught.value) == (
+        "batch 7 holds too few inputs\n  got:      (float32[2],)\n  expected: (float32[2], float32[3])"
+    )
+
+
+def test_a_batch_that_does_not_run_names_the_layer_and_the_line(model):
+    prepared = fxq.prepare(model, torch.randn(1, 3, 8, 8))
+    with pytest.raises(InputError) as caught:
+        prepared(torch.randn(1, 5, 8, 8))
+    text = str(caught.value)
+    assert text.startswith("this batch does not run through the model: ")
+    assert "%conv" in text
+    assert "test_interpreter.py:" in text
+    assert "got:      (float32[1, 5, 8, 8])" in text
+
+
+ORDERLESS = {
+    "min-max": fxq.MinMaxObserver,
+    "histogram": fxq.HistogramObserver,
+    "percentile": fxq.PercentileObserver,
+    "mse": fxq.MSEObserver,
+    "entropy": fxq.EntropyObserver,
+    "min-max per channel": fxq.PerChannelMinMaxObserver.with_args(ch_axis=1),
+    "histogram per channel": fxq.HistogramObserver.with_args(ch_axis=1, qscheme=torch.per_channel_affine),
+}
+"""Extremes and counts are sums of a kind that has no order, and no batches: exact, since they are of integers or pick
+values. A moving average weighs the newest batch most, so that order and size of batches are what it is about; the mean
+of a channel is a float sum, which is the same but for rounding."""
+
+
+@pytest.mark.parametrize("kind", ORDERLESS)
+@settings(max_examples=25, deadline=None)
+@given(cuts=st.lists(st.integers(0, 40), max_size=8), seed=st.integers(0, 2**16))
+def test_grids_do_not_depend_on_how_values_are_cut_into_batches_nor_on_their_order(kind, cuts, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(40, 3, generator=generator) * torch.randint(1, 100, (40, 1), generator=generator)
+    whole, parts = ORDERLESS[kind](), ORDERLESS[kind]()
+    whole(x)
+    bounds = [0, *sorted(cuts), 40]
+    batches = [x[torch.randperm(40, generator=torch.Generator().manual_seed(seed))][a:b] for a, b in pairwise(bounds)]
+    for batch in reversed(batches):
+        parts(batch)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(parts.state_dict()[name], value), name
+    for one, other in zip(whole.calculate_qparams(), parts.calculate_qparams(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_moving_average_does_depend_on_the_order():
+    grids = []
+    for order in ([1.0, 9.0], [9.0, 1.0]):
+        observer = fxq.MovingAverageMinMaxObserver(averaging_constant=0.25)
+        for value in order:
+            observer(torch.tensor([0.0, value]))
+        grids.append(observer.max_val.item())
+    assert grids == [3.0, 7.0]
+
+
+@pytest.mark.parametrize("size", [2, 3, 12])
+def test_a_model_gets_the_same_grids_from_batches_of_any_size(model, size):
+    """Values differ by float rounding from size to size, so the grids may in their last bits."""
+    torch.manual_seed(0)
+    x = torch.randn(12, 3, 8, 8)
+    whole, parts = fxq.prepare(model, x), fxq.prepare(model, x)
+    fxq.calibrate(whole, [x], progress=False)
+    fxq.calibrate(parts, list(x[torch.randperm(12)].split(size)), progress=False)
+    for name, (low, high) in ranges(whole).items():
+        assert ranges(parts)[name] == (pytest.approx(low, rel=1e-5, abs=1e-5), pytest.approx(high, rel=1e-5, abs=1e-5))
+
+
+def test_until_stable_stops_once_ranges_have_settled(model, capsys, caplog):
+    torch.manual_seed(0)
+    x, taken = torch.randn(64, 3, 8, 8), []
+
+    def endless():
+        while True:
+            taken.append(len(taken))
+            yield x
+
+    caplog.set_level("INFO", logger="fxquant")
+    prepared = fxq.calibrate(fxq.prepare(model, x), endless(), until_stable=True)
+    assert len(taken) == 8
+    assert prepared.calibration_report().settled
+    text = "all ranges have settled: calibration stopped after 8 batches"
+    assert text in caplog.text
+    assert text in capsys.readouterr().err
+
+
+def growing():
+    """No range of it ever settles."""
+    generator = torch.Generator().manual_seed(0)
+    for batch in range(2000):
+        yield torch.randn(1, 3, 8, 8, generator=generator) * 1.1**batch
+
+
+def test_until_stable_is_bounded(model, monkeypatch):
+    prepared = fxq.prepare(model, torch.randn(1, 3, 8, 8))
+    with pytest.warns(FxQuantWarning, match="the ranges have not settled"):
+        fxq.calibrate(prepared, growing(), until_stable=True, num_batches=12, progress=False)
+    assert prepared.calibration_report().batches == 12
+    monkeypatch.setattr("fxquant.quantizer.quantizer.MOST_BATCHES", 5)
+    with pytest.warns(FxQuantWarning, match="the ranges have not settled"):  # again, since it was asked for
+        fxq.calibrate(prepared, growing(), until_stable=True, progress=False)
+    assert prepared.calibration_report().batches == 17
+
+
+def test_until_stable_says_if_there_was_too_little_data_to_tell(model):
+    x = torch.randn(1, 3, 8, 8)
+    with pytest.warns(FxQuantWarning) as caught:
+        fxq.calibrate(fxq.prepare(model, x), [x] * 3, until_stable=True, progress=False)
+    assert str(caught[0].message) == (
+        "calibration data ended before it could be told whether the ranges have settled\n"
+        "  got:      3 batches\n"
+        "  expected: at least 8"
+    )
+
+
+def test_memory_is_the_same_after_10_and_1000_batches():
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), torch.randn(8, 4))
+
+    def held() -> int:
+        gc.collect()
+        tensors = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    batch = torch.randn(8, 4)
+    for _ in range(10):
+        prepared.observe(batch)
+    before = held()
+    for _ in range(990):
+        prepared.observe(batch)
+    assert held() <= before
+    assert prepared.calibration_report().batches == 1000
+
+
+class Endless(IterableDataset):
+    """Knows no length, so a DataLoader of it knows none either."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            yield torch.randn(3, 8, 8)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_data_loader_may_have_no_length(model, progress, capsys):
+    loader = DataLoader(Endless(), batch_size=2)
+    with pytest.raises(TypeError):
+        len(loader)
+    prepared = fxq.prepare(model, torch.randn(2, 3, 8, 8))
+    assert fxq.calibrate(prepared, loader, num_batches=3, progress=progress).calibration_report().batches == 3
+    fxq.quantize(model, loader, num_batches=2, progress=progress)
+    if progress:
+        assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1.5, "2", True])
+def test_what_is_no_number_of_batches_is_refused(model, number):
+    x = torch.randn(1, 3, 8, 8)
+    with pytest.raises(InputError) as caught:
+        fxq.calibrate(fxq.prepare(model, x), [x], num_batches=number, progress=False)
+    assert str(caught.value) == (
+        "num_batches is no number of batches\n"
+        f"  got:      {number!r}\n"
+        "  expected: 1 or more, or None for all that the data holds\n"
+        "  hint:     leave num_batches out to use all batches"
+    )
+
+
+def test_batches_without_a_sample_are_no_calibration() -> None:
+    model = nn.Sequential(nn.Linear(8, 8)).eval()
+    prepared = fxq.prepare(model, torch.rand(2, 8))
+    with pytest.raises(CalibrationError, match=r"holds no values\n  got: *2 batches of zero samples"):
+        fxq.calibrate(prepared, [torch.rand(0, 8)] * 2, progress=False)
+    fxq.calibrate(prepared, [torch.rand(0, 8), torch.rand(64, 8)], progress=False)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_batch_of_zeros_is_warned_of_by_the_users_names() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    prepared = fxq.prepare(Net().eval(), torch.zeros(4, 8))
+    with pytest.warns(
+        fxq.FxQuantWarning, match=r"one and the same number throughout\n  got: *x \(layer input\): always 0"
+    ):
+        fxq.calibrate(prepared, [torch.zeros(4, 8)], progress=False)
+
+
+def test_most_channels_dead_in_one_batch_is_warned_of() -> None:
+    x = torch.rand(256, 8)
+    x[:, 2:] = 0.5
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(8, 8)).eval(), x)
+    with pytest.warns(fxq.FxQuantWarning, match=r"most channels never changed\n  got: *input_1 \(0 input\): 6 of 8"):
+        fxq.calibrate(prepared, [x], progress=False)
+
+
+@pytest.mark.parametrize(
+    "kind", [fxq.MinMaxObserver, fxq.HistogramObserver, fxq.PercentileObserver, fxq.MSEObserver, fxq.EntropyObserver]
+)
+def test_observers_take_no_complex_numbers(kind: type) -> None:
+    with pytest.raises(
+        fxq.errors.InputError, match=rf"measures real numbers\n  at: *{kind.__name__}\n  got: *torch.complex64"
+    ):
+        kind()(torch.ones(3, dtype=torch.complex64))

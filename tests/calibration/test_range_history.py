@@ -1,0 +1,117 @@
+"""Ranges against batches: a table that stays small, and what it says of settling."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import fxquant as fxq
+from fxquant.calibration.range_history import FEWEST_BATCHES, POINTS, RangeHistory
+
+
+def history_of(tops: list[float]) -> tuple[RangeHistory, fxq.MinMaxObserver]:
+    """One observer, whose batches reach from 0 to each of ``tops``."""
+    history, observer = RangeHistory(["x"]), fxq.MinMaxObserver()
+    for top in tops:
+        observer(torch.tensor([0.0, top]))
+        history.update([observer])
+    return history, observer
+
+
+def test_a_range_that_stays_has_settled_after_the_first_batch():
+    history, observer = history_of([1.0] * FEWEST_BATCHES)
+    assert history.settled_after([observer]).tolist() == [1]
+    assert history.settled([observer]).tolist() == [True]
+
+
+def test_fewer_batches_say_nothing():
+    history, observer = history_of([1.0] * (FEWEST_BATCHES - 1))
+    assert history.settled([observer]).tolist() == [False]
+
+
+@pytest.mark.parametrize(("at", "settled"), [(7, True), (8, True), (9, False), (16, False)])
+def test_what_moves_in_the_second_half_has_not_settled(at, settled):
+    history, observer = history_of([1.0 if batch < at else 2.0 for batch in range(1, 17)])
+    assert history.settled_after([observer]).tolist() == [at]
+    assert history.settled([observer]).tolist() == [settled]
+
+
+def test_small_moves_do_not_count():
+    history, observer = history_of([1.0] * 15 + [1.04])
+    assert history.settled([observer]).tolist() == [True]
+
+
+def test_what_was_never_seen_is_not_known():
+    history = RangeHistory(["x"])
+    unseen = fxq.MinMaxObserver()
+    for _ in range(FEWEST_BATCHES):
+        history.update([unseen])
+    assert history.settled_after([unseen]).tolist() == [0]
+    assert history.settled([unseen]).tolist() == [False]
+
+
+def test_the_table_never_grows():
+    history, observer = history_of([1.0])
+    size = sum(buffer.numel() for buffer in history.buffers())
+    for batch in range(2, 1001):
+        observer(torch.tensor([0.0, float(batch)]))
+        history.update([observer])
+    assert sum(buffer.numel() for buffer in history.buffers()) == size
+    at, ends = history.table([observer])
+    assert POINTS // 2 <= len(at) <= POINTS + 1
+    assert (int(at[-1]), float(ends[-1, 0, 1])) == (1000, 1000.0)
+    assert at.tolist() == ends[:, 0, 1].tolist()  # each row is of its batch
+    assert history.settled_after([observer]) > 900
+
+
+def test_the_batch_that_brought_nan_is_remembered():
+    history, observer = RangeHistory(["x", "y"]), fxq.MinMaxObserver()
+    other = fxq.HistogramObserver()
+    for batch in range(6):
+        observer(torch.tensor([1.0, torch.nan if batch in (3, 5) else 0.0]))
+        other(torch.tensor([1.0]))
+        history.update([observer, other])
+    assert history.first_nonfinite.tolist() == [3, -1]
+
+
+def test_a_state_goes_on_where_it_was():
+    history, observer = history_of([1.0, 2.0, 3.0])
+    twin = RangeHistory(["x"])
+    twin.load_state_dict(history.state_dict())
+    observer(torch.tensor([4.0]))
+    history.update([observer])
+    twin.update([observer])
+    for name, value in history.state_dict().items():
+        assert torch.equal(value, twin.state_dict()[name]), name
+
+
+def test_parts_are_pooled_and_count_once():
+    history, observer = history_of([1.0, 2.0])
+    other, _ = history_of([5.0, 6.0, 7.0])
+    other.first_nonfinite.fill_(1)
+    states = [copy.deepcopy(each.state_dict()) for each in (history, other)]
+    for each in (history, other):
+        each.pool(states)
+    for name, value in history.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    assert history.batches == 5
+    assert history.at[:4].tolist() == [2, 4, 5, 0]
+    assert history.ends[:3, 0].tolist() == [[0, 5], [0, 6], [0, 7]]
+    assert history.first_nonfinite.tolist() == [1]
+    again = [copy.deepcopy(each.state_dict()) for each in (history, other)]
+    history.pool(again)
+    assert history.batches == 5
+    assert history.at[:4].tolist() == [2, 4, 5, 0]
+    observer(torch.tensor([9.0]))
+    history.update([observer])
+    states = [copy.deepcopy(each.state_dict()) for each in (history, other)]
+    history.pool(states)
+    assert history.batches == 6
+
+
+def test_casting_and_moving_the_model_leave_it_alone():
+    history, _ = history_of([1.0])
+    assert history.half().ends.dtype == torch.float32
+    assert history.to("meta").ends.device.type == "cpu"

@@ -1,0 +1,166 @@
+"""What is refused before any work is done, each with its words."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import fxquant as fxq
+from fxquant.errors import FxQuantWarning, InputError, SpecError, listing
+from fxquant.graph.module import noted
+from fxquant.kernels.library import native_status
+from fxquant.quantizer import checks
+from fxquant.settings import Settings
+
+X = torch.rand(2, 3)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)).eval()
+
+
+NAMES = ("observers", "weight_layers", "calibration_statistics", "quant_plan", "quant_coverage", "snapshots", "tuning",
+         "parity", "preparation", "_engine", "a b", "a-b", "größe")  # fmt: skip
+
+
+class Named(nn.Module):
+    """A layer, a parameter and a plain attribute of names that are the user's business."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.add_module(name, nn.Linear(3, 3))
+        self.other = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.other(torch.relu(getattr(self, self.name)(x)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_is_the_users(name):
+    torch.manual_seed(0)
+    net = Named(name).eval()
+    prepared = fxq.prepare(net, X).calibrate([X], progress=False)
+    int8 = fxq.convert(prepared, check=X)
+    assert isinstance(getattr(int8, name), nn.Module)
+    assert noted(int8, "parity").breaches == ()
+    assert len(noted(int8, "quant_plan").units) == 2
+    expected = int8(X)
+    again = fxq.prepare(net, X)
+    again.load_state_dict(prepared.state_dict())
+    assert torch.equal(fxq.convert(again)(X), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(int8))(X), expected)
+    qat = fxq.prepare_qat(net, X)
+    qat(X)
+    assert len(noted(fxq.convert(qat), "quant_plan").units) == 2
+
+
+def test_a_plain_attribute_stays_what_it_is():
+    torch.manual_seed(0)
+    net = Named("first").eval()
+    net.parity, net.snapshots = "mine", [1]
+    int8 = fxq.convert(fxq.prepare(net, X).calibrate([X], progress=False), check=X)
+    assert (int8.parity, int8.snapshots) == ("mine", [1])
+    assert noted(int8, "parity").breaches == ()
+
+
+@pytest.mark.parametrize("name", ['a"b', "a'b", "a\\b", "a\nb", '"); import os; ("', "a\x00b"])
+def test_names_that_code_would_be_made_of(name):
+    net = model()
+    net.add_module(name, nn.Identity())
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(net, X)
+    assert str(caught.value) == (
+        f"a name cannot stand in generated code\n  got:      {name!r}\n"
+        "  expected: names of modules, parameters and buffers without quotes, backslashes and control characters\n"
+        "  hint:     add_module and register_parameter take another name"
+    )
+    net = model()
+    setattr(net[1], name, torch.zeros(1))
+    with pytest.raises(InputError, match="a name cannot stand in generated code"):
+        fxq.prepare_qat(net, X)
+
+
+def test_patterns_that_are_none():
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(model(), X, patterns=["linear"])
+    assert str(caught.value) == (
+        "patterns holds something that is no Pattern\n  got:      'linear'\n  expected: Pattern objects"
+    )
+
+
+def test_an_input_observer_without_a_grid():
+    with pytest.raises(SpecError) as caught:
+        fxq.Quantizer(model(), X, input_observer=fxq.NoopObserver)
+    assert str(caught.value).startswith("input_observer chooses no grid\n  got:      <class")
+
+
+def test_an_input_observer_that_measures_at_run_time():
+    with pytest.raises(SpecError, match="input_observer chooses no grid"):
+        fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver.with_args(is_dynamic=True))
+
+
+def test_an_input_observer_that_is_an_instance():
+    with pytest.raises(SpecError) as caught:
+        fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver())
+    assert "is no constructor" in str(caught.value)
+
+
+def test_one_leaf_module_needs_no_tuple():
+    for leaf in ("1", nn.Linear):
+        net = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Linear(4, 2)).eval()
+        prepared = fxq.prepare(net, torch.rand(1, 3, 4), leaf_modules=leaf)
+        assert [row.node for row in prepared.coverage().float_rows] == ["_1"]
+
+
+def test_default_rules_that_match_nothing_are_not_reported():
+    """Warnings are errors here. A rule of the user's own is reported, also beside the default ones."""
+    fxq.prepare(model(), X)
+    mapping = fxq.get_default_qconfig_mapping()
+    fxq.prepare(model(), X, mapping)
+    with pytest.warns(FxQuantWarning, match=r"set_object_type\(Embedding\)"):
+        fxq.prepare(model(), X, mapping.set_object_type(nn.Embedding, None))
+
+
+def test_long_listings_are_cut():
+    lines = listing([str(number) for number in range(25)]).splitlines()
+    assert len(lines) == 21
+    assert lines[-1].strip() == "and 5 more"
+
+
+def test_a_model_without_values_is_refused():
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3)).eval()
+    net[1].to_empty(device="cpu")
+    with pytest.raises(InputError) as caught:
+        fxq.prepare(net, X)
+    assert str(caught.value) == (
+        "the model is on the meta device, where tensors hold no values\n"
+        "  got:      0.weight\n"
+        "  expected: a model with its weights\n"
+        "  hint:     model.to_empty(device='cpu'), and load a state dict"
+    )
+
+
+def test_missing_kernels_are_warned_of_once(monkeypatch):
+    missing = dataclasses.replace(native_status(), devices=(), reason="the native library was not built")
+    monkeypatch.setattr(checks, "native_status", lambda: missing)
+    monkeypatch.setattr(checks, "SETTINGS", Settings())
+    checks.warn_of_missing_kernels.cache_clear()
+    prepared = fxq.calibrate(fxq.prepare(model(), X), [X], progress=False)
+    with pytest.warns(FxQuantWarning) as caught:
+        fxq.convert(prepared)
+    assert str(caught[0].message) == (
+        "no native kernels are loaded, so int8 models run on the Python reference, slower than float\n"
+        "  got:      the native library was not built\n"
+        "  hint:     python -m fxquant doctor says more; FXQUANT_KERNELS=reference asks for the reference"
+    )
+    fxq.convert(prepared)  # warnings are errors here: it is said once
+    checks.warn_of_missing_kernels.cache_clear()
+    monkeypatch.setattr(checks, "SETTINGS", Settings(kernels="reference"))
+    fxq.convert(prepared)
+    checks.warn_of_missing_kernels.cache_clear()

@@ -1,0 +1,192 @@
+"""What of a converted graph becomes programs, and what stays Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import FxQuantWarning
+from fxquant.kernels.library import available_isas
+from fxquant.runtime import engine_of
+from fxquant.runtime.compiling import compile_graph
+from fxquant.runtime.execution_plan import ProgramStep, PythonStep, ShapesChangedError
+from fxquant.runtime.recording import TRANSLATED, Recording
+
+pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
+
+
+class Net(nn.Module):
+    """Two convolutions, and between them what a test wants."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 1)
+        self.between = between
+
+    def forward(self, x):
+        return self.last(self.between(F.relu(self.first(x))))
+
+
+def converted(between: Callable[[Tensor], Tensor], **how: Any):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 8, 8)
+    prepared = fxq.prepare(Net(between).eval(), x, **how)
+    gm = fxq.convert(fxq.calibrate(prepared, [x], progress=False), engine="graph")
+    gm(x)
+    return gm, x
+
+
+def kinds(plan) -> list[str]:
+    return ["program" if isinstance(step, ProgramStep) else "Python" for step in plan.steps]
+
+
+def check(gm, plan, x) -> None:
+    with torch.no_grad():
+        for other in (x, torch.randn_like(x), torch.zeros_like(x)):
+            found = plan.run(gm, [other])
+            wanted = gm(other)
+            assert torch.equal(found, wanted)
+            assert found.stride() == wanted.stride()
+
+
+def shuffle(x):
+    n, c, h, w = x.shape
+    return x.reshape(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x: x,
+        F.hardswish,
+        lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2),
+        lambda x: x * F.adaptive_avg_pool2d(x, 1).sigmoid(),
+        lambda x: torch.cat((x.chunk(2, 1)[1], x.chunk(2, 1)[0]), 1),
+        lambda x: F.pad(x, (1, 1, 0, 1)),
+        shuffle,
+    ],
+)
+def test_a_graph_of_native_loops_and_views_is_one_program(between):
+    gm, x = converted(between)
+    plan, result = compile_graph(gm, [x])
+    assert torch.equal(result, gm(x))
+    assert kinds(plan) == ["program", "Python"]
+    assert [step.nodes for step in plan.steps if isinstance(step, PythonStep)] == [0]  # it hands the result out
+    check(gm, plan, x)
+
+
+def test_what_stays_float_runs_in_python_between_two_programs():
+    gm, x = converted(lambda x: torch.erfinv(x.clamp(-0.9, 0.9)))
+    plan, result = compile_graph(gm, [x])
+    assert torch.equal(result, gm(x))
+    assert kinds(plan) == ["program", "Python", "program", "Python"]
+    assert str(plan).startswith("2 programs of 3 nodes (")
+    assert [name for name, _ in plan.in_python] == ["relu", "clamp", "erfinv"]
+    check(gm, plan, x)
+
+
+class Count(nn.Module):
+    def forward(self, x):
+        return x * int((x > 0.5).sum())
+
+
+def test_sizes_are_known_and_numbers_that_tensors_hold_are_not():
+    gm, x = converted(lambda x: x * x.shape[1])
+    assert kinds(compile_graph(gm, [x])[0]) == ["program", "Python"]
+    gm, x = converted(Count(), leaf_modules=(Count,))
+    plan, result = compile_graph(gm, [x])
+    assert torch.equal(result, gm(x))
+    assert "Python" in kinds(plan)[:-1]
+    check(gm, plan, x)
+
+
+class SomeRows(nn.Module):
+    def forward(self, x):
+        return torch.erfinv(x[: 1 + int(x[0].mean() > x[1].mean())].clamp(-0.9, 0.9))
+
+
+def test_a_plan_refuses_inputs_whose_values_change_shapes():
+    gm, x = converted(SomeRows(), leaf_modules=(SomeRows,))
+    with torch.no_grad():
+        plan, result = compile_graph(gm, [x])
+        assert torch.equal(result, gm(x))
+        assert torch.equal(plan.run(gm, [x]), result)
+        with pytest.raises(ShapesChangedError):
+            plan.run(gm, [x.flip(0)])
+
+
+def test_values_are_dropped_when_nobody_reads_them_any_more():
+    gm, x = converted(lambda x: torch.erfinv(x.clamp(-0.9, 0.9)))
+    plan, _ = compile_graph(gm, [x])
+    dropped = [place for places in plan.unused for place in places]
+    assert sorted([*dropped, plan.result]) == list(range(plan.places))
+
+
+class Containers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return {"y": y, "parts": [y[:, :2], (y[:, 2:], {"again": [y]})]}
+
+
+def containers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return type(value), [containers(item) for item in value.values()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [containers(item) for item in value]
+    return type(value)
+
+
+def test_every_call_gives_the_containers_of_the_model():
+    torch.manual_seed(0)
+    x = torch.randn(3, 6)
+    model = fxq.quantize(Containers().eval(), [x], progress=False)
+    wanted = containers(Containers()(x))
+    for _ in range(4):
+        assert containers(model(x)) == wanted
+
+
+class Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.last(self.first(x).flip(0))
+
+
+def stale(recording: Recording, x: Tensor, dims: Any) -> Tensor:
+    """A copy past the recording, as of a binding that forgets to make a step of it."""
+    return recording._own(x.flip(dims))
+
+
+def frozen(recording: Recording, x: Tensor, dims: Any) -> Tensor:
+    """The same, taken for a constant."""
+    return x.flip(dims)
+
+
+@pytest.mark.parametrize("planted", [stale, frozen])
+def test_a_program_that_gives_other_values_is_dropped_with_a_warning(monkeypatch, planted):
+    torch.manual_seed(0)
+    x = torch.randn(4, 6)
+    model = fxq.quantize(Rows().eval(), [x], progress=False)
+    wanted = model(x)
+    monkeypatch.setitem(TRANSLATED, torch.ops.aten.flip.default, planted)
+    with pytest.warns(FxQuantWarning, match=r"a program gave other values(.*\n)+ *at: +x_quantize to last"):
+        assert torch.equal(model(x), wanted)
+    for _ in range(3):
+        assert torch.equal(model(x), wanted)
+    (plan,) = engine_of(model).plans
+    assert plan.programs == ()
+    assert {why for _, why in plan.in_python} == {"the program gave other values"}
+    other = torch.randn(4, 6)
+    assert torch.equal(model(other), model.__class__.forward.__wrapped__(model, other))
