@@ -64,13 +64,13 @@ class Model:
 
     def real(self, q: str, scale: Any, zero_point: Any, dtype: str, axis: int | None = None) -> str:
         """DequantizeLinear."""
-        grid = self.constant(scale, "float32"), self.constant(zero_point, dtype)
-        return self.add("DequantizeLinear", q, *grid, **({} if axis is None else {"axis": axis}))
+        qparams = self.constant(scale, "float32"), self.constant(zero_point, dtype)
+        return self.add("DequantizeLinear", q, *qparams, **({} if axis is None else {"axis": axis}))
 
     def stored(self, x: str, scale: Any, zero_point: Any, dtype: str, axis: int | None = None) -> str:
         """QuantizeLinear."""
-        grid = self.constant(scale, "float32"), self.constant(zero_point, dtype)
-        return self.add("QuantizeLinear", x, *grid, **({} if axis is None else {"axis": axis}))
+        qparams = self.constant(scale, "float32"), self.constant(zero_point, dtype)
+        return self.add("QuantizeLinear", x, *qparams, **({} if axis is None else {"axis": axis}))
 
     def finish(self, y: str, dtype: str, shape: Sequence[int]) -> bytes:
         """The model with the result ``y``."""
@@ -88,10 +88,10 @@ def written(case: Case) -> tuple[bytes, dict[str, np.ndarray]] | Refusal:
         dtype = at.get("dtype") or ("int8" if at["limits"][0] < 0 else "uint8")
         if at["limits"] != LIMITS.get(dtype):
             return Refusal(f"QuantizeLinear has no limits, and no such type: {dtype} {at['limits']}")
-        grid = (at["scale"], at["zero_point"]) if "axis" in at else (at["scale"][0], at["zero_point"][0])
-        y = model.stored(model.given("x", case.inputs["x"].numpy()), *grid, dtype, at.get("axis"))
+        qparams = (at["scale"], at["zero_point"]) if "axis" in at else (at["scale"][0], at["zero_point"][0])
+        y = model.stored(model.given("x", case.inputs["x"].numpy()), *qparams, dtype, at.get("axis"))
         if case.operator == "fake_quantize":
-            y, dtype = model.real(y, *grid, dtype), "float32"
+            y, dtype = model.real(y, *qparams, dtype), "float32"
         elif dtype in ("int4", "uint4"):  # which NumPy does not have
             dtype = dtype.replace("4", "8")
             y = model.add("Cast", y, to=TYPES[dtype])

@@ -63,7 +63,7 @@ class TorchAo:
             return refusal
         packed = torch.ops.quantized.linear_prepack(_weight(case), torch.tensor(at["bias"], dtype=torch.float32))
         run = torch.ops.quantized.linear_relu if at["activation"] == [0, None] else torch.ops.quantized.linear
-        return run(_grid(case, "x"), packed, at["y_scale"], at["y_zero_point"]).int_repr()
+        return run(_qparams(case, "x"), packed, at["y_scale"], at["y_zero_point"]).int_repr()
 
     def _conv2d(self, case: Case) -> Tensor | Refusal:
         at = case.attributes
@@ -73,7 +73,7 @@ class TorchAo:
         bias = torch.tensor(at["bias"], dtype=torch.float32)
         packed = torch.ops.quantized.conv2d_prepack(_weight(case), bias, *geometry)
         run = torch.ops.quantized.conv2d_relu if at["activation"] == [0, None] else torch.ops.quantized.conv2d
-        return run(_grid(case, "x"), packed, at["y_scale"], at["y_zero_point"]).int_repr()
+        return run(_qparams(case, "x"), packed, at["y_scale"], at["y_zero_point"]).int_repr()
 
     def _conv_transpose2d(self, case: Case) -> Tensor | Refusal:
         at = case.attributes
@@ -83,7 +83,7 @@ class TorchAo:
             weight, torch.tensor(at["bias"], dtype=torch.float32), *geometry
         )
         return torch.ops.quantized.conv_transpose2d(
-            _grid(case, "x"), packed, at["y_scale"], at["y_zero_point"]
+            _qparams(case, "x"), packed, at["y_scale"], at["y_zero_point"]
         ).int_repr()
 
     def _avg_pool2d(self, case: Case) -> Tensor | Refusal:
@@ -91,27 +91,29 @@ class TorchAo:
         if (at["x_scale"], at["x_zero_point"]) != (at["y_scale"], at["y_zero_point"]):
             return Refusal("the result is on the grid of the input")
         window = at["kernel_size"], at["stride"], at["padding"]
-        return torch.nn.functional.avg_pool2d(_grid(case, "x"), *window, False, at["count_include_pad"]).int_repr()
+        return torch.nn.functional.avg_pool2d(_qparams(case, "x"), *window, False, at["count_include_pad"]).int_repr()
 
     def _max_pool2d(self, case: Case) -> Tensor:
         at = case.attributes
         return torch.nn.functional.max_pool2d(
-            _grid(case, "x"), at["kernel_size"], at["stride"], at["padding"]
+            _qparams(case, "x"), at["kernel_size"], at["stride"], at["padding"]
         ).int_repr()
 
     def _add(self, case: Case) -> Tensor:
         at = case.attributes
         run = torch.ops.quantized.add_relu if at["activation"] == [0, None] else torch.ops.quantized.add
-        return run(_grid(case, "a"), _grid(case, "b"), at["y_scale"], at["y_zero_point"]).int_repr()
+        return run(_qparams(case, "a"), _qparams(case, "b"), at["y_scale"], at["y_zero_point"]).int_repr()
 
     def _mul(self, case: Case) -> Tensor:
         at = case.attributes
-        return torch.ops.quantized.mul(_grid(case, "a"), _grid(case, "b"), at["y_scale"], at["y_zero_point"]).int_repr()
+        return torch.ops.quantized.mul(
+            _qparams(case, "a"), _qparams(case, "b"), at["y_scale"], at["y_zero_point"]
+        ).int_repr()
 
     def _matmul(self, case: Case) -> Tensor:
         at = case.attributes
         run = torch.ops.quantized.matmul
-        return run(_grid(case, "a"), _grid(case, "b"), at["y_scale"], at["y_zero_point"]).int_repr()
+        return run(_qparams(case, "a"), _qparams(case, "b"), at["y_scale"], at["y_zero_point"]).int_repr()
 
     def _qparams(self, case: Case) -> Tensor:
         at = case.attributes
@@ -122,7 +124,7 @@ class TorchAo:
 
     def _cat(self, case: Case) -> Tensor:
         at = case.attributes
-        both = [_grid(case, "a"), _grid(case, "b")]
+        both = [_qparams(case, "a"), _qparams(case, "b")]
         return torch.ops.quantized.cat(both, 0, at["y_scale"], at["y_zero_point"]).int_repr()
 
 
@@ -146,7 +148,7 @@ def _stored(case: Case, name: str, scale: float, zero_point: int, dtype: str) ->
     return torch._make_per_tensor_quantized_tensor(integers, scale, zero_point)
 
 
-def _grid(case: Case, name: str) -> Tensor:
+def _qparams(case: Case, name: str) -> Tensor:
     at = case.attributes
     return _stored(case, name, at[f"{name}_scale"], at[f"{name}_zero_point"], at.get(f"{name}_dtype", "uint8"))
 

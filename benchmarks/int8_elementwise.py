@@ -37,11 +37,11 @@ def image(batch: int, channels: int, size: int) -> Tensor:
     return q.contiguous(memory_format=torch.channels_last)
 
 
-def framework(q: Tensor, grid: tuple[float, int]) -> Tensor:
+def framework(q: Tensor, qparams: tuple[float, int]) -> Tensor:
     """The same integers in the framework's quantized dtype."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch._make_per_tensor_quantized_tensor(q, *grid)
+        return torch._make_per_tensor_quantized_tensor(q, *qparams)
 
 
 def cases(batch: int) -> Iterator[Case]:
@@ -49,8 +49,8 @@ def cases(batch: int) -> Iterator[Case]:
         yield add(batch, channels, size)
     for channels, size in ((72, 28), (960, 7)):
         yield gate(batch, channels, size)
-    for grids in ((A, A, A, A), (A, B, Y, B)):
-        yield cat(batch, (128, 192, 96, 64), 28, grids)
+    for all_qparams in ((A, A, A, A), (A, B, Y, B)):
+        yield cat(batch, (128, 192, 96, 64), 28, all_qparams)
     yield max_pool(batch, 64, 112, 3, 2)
     yield max_pool(batch, 192, 28, 3, 1)
     yield avg_pool(batch, 128, 56, 2, 2, 0)
@@ -81,11 +81,11 @@ def gate(batch: int, channels: int, size: int) -> Case:
     )
 
 
-def cat(batch: int, channels: tuple[int, ...], size: int, grids: tuple[tuple[float, int], ...]) -> Case:
+def cat(batch: int, channels: tuple[int, ...], size: int, all_qparams: tuple[tuple[float, int], ...]) -> Case:
     parts = [image(batch, c, size) for c in channels]
-    theirs = [framework(q, grid) for q, grid in zip(parts, grids, strict=True)]
-    scales, zero_points = [scale for scale, _ in grids], [zero_point for _, zero_point in grids]
-    what = "one grid" if len(set(grids)) == 1 else "several grids"
+    theirs = [framework(q, qparams) for q, qparams in zip(parts, all_qparams, strict=True)]
+    scales, zero_points = [scale for scale, _ in all_qparams], [zero_point for _, zero_point in all_qparams]
+    what = "one grid" if len(set(all_qparams)) == 1 else "several grids"
     return Case(
         f"cat {' + '.join(map(str, channels))} x {size} x {size}, {what}",
         lambda: kernels.cat(parts, scales, zero_points, 1, *A, *FULL),

@@ -120,11 +120,11 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
         x_scale=0.02, weight_scale=scale, bias=torch.zeros(layer.channels),
         y_scale=0.02, y_zero_point=120, quant_min=0, quant_max=255, dtype=torch.uint8,
     )  # fmt: skip
-    x_grid = (torch.uint8, X_ZERO_POINT)
+    x_qparams = (torch.uint8, X_ZERO_POINT)
     if isinstance(module, nn.Linear):
         x = torch.randint(0, 256, (batch, layer.size, layer.depth), dtype=torch.uint8)
         makers = {
-            "native": lambda: NativeLinear(weight, *x_grid, epilogue),
+            "native": lambda: NativeLinear(weight, *x_qparams, epilogue),
             "onednn": lambda: onednn_linear(weight, epilogue),
         }
     else:
@@ -132,7 +132,7 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
         x = x.contiguous(memory_format=torch.channels_last)
         where = (ConvGeometry.of(module), epilogue)
         makers = {
-            "native": lambda: NativeConv(weight, *x_grid, *where),
+            "native": lambda: NativeConv(weight, *x_qparams, *where),
             "onednn": lambda: onednn_conv(weight, *where, list(x.shape)),
         }
     if not torch.cpu._is_vnni_supported():  # it saturates there
@@ -156,10 +156,10 @@ def onednn_linear(weight: Tensor, epilogue: Epilogue) -> Callable[[Tensor], Tens
 def onednn_conv(weight: Tensor, geometry: ConvGeometry, epilogue: Epilogue, shape: list[int]) -> Callable[..., Tensor]:
     """A convolution of uint8 [N, C, H, W] on the framework's operator, its weight packed for this shape."""
     walk = (list(geometry.stride), list(geometry.before), list(geometry.dilation), geometry.groups)
-    x_grid, absent = (epilogue.x_scale, X_ZERO_POINT), torch.zeros(len(weight), dtype=torch.int32)
-    packed = torch.ops.onednn.qconv_prepack(weight, epilogue.weight_scale, *x_grid, *walk, shape)
+    x_qparams, absent = (epilogue.x_scale, X_ZERO_POINT), torch.zeros(len(weight), dtype=torch.int32)
+    packed = torch.ops.onednn.qconv_prepack(weight, epilogue.weight_scale, *x_qparams, *walk, shape)
     output = (epilogue.y_scale, epilogue.y_zero_point, epilogue.dtype, "none", [], "")
-    arguments = (*x_grid, packed, epilogue.weight_scale, absent, epilogue.bias, *walk, *output)
+    arguments = (*x_qparams, packed, epilogue.weight_scale, absent, epilogue.bias, *walk, *output)
     return lambda x: torch.ops.onednn.qconv_pointwise.default(x, *arguments)
 
 

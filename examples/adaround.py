@@ -74,12 +74,12 @@ def main():
     parser.add_argument("--checkpoint", type=Path, help="a folder, with which an interrupted run goes on")
     options = parser.parse_args()
     try:
-        model, batches, test, grids = {"fashion": fashion, "mobilenet": mobilenet}[options.net](options)
+        model, batches, test, qparams = {"fashion": fashion, "mobilenet": mobilenet}[options.net](options)
     except SampleError as error:
         print(f"left out, since its data cannot be had here:\n{error}")
         return
     table = [("float", right(model, *test), "")]
-    for name, (observer, bits) in grids.items():
+    for name, (observer, bits) in qparams.items():
         qconfig = fxq.QConfig(activation=ACTIVATIONS, weight=observer.with_args(bits=bits), output=LOGITS)
         prepared = fxq.calibrate(fxq.prepare(model, batches[0], qconfig), batches)
         table.append((f"{name}, to nearest", right(fxq.convert(prepared), *test), ""))

@@ -145,8 +145,8 @@ def test_a_handler_may_answer_with_a_float(registered):
 
         def quantize(self, quantizer, node, load_arg):
             (x,) = load_arg(node.args)
-            grid = quantizer.qparams(node.args[0])
-            scale, zero_point = float(grid.scale), int(grid.zero_point)
+            qparams = quantizer.qparams(node.args[0])
+            scale, zero_point = float(qparams.scale), int(qparams.zero_point)
             graph = quantizer.quantized_graph
             steps = graph.call_function(torch.sub, (graph.call_method("float", (x,)), zero_point))
             return graph.call_function(torch.sin, (graph.call_function(torch.mul, (steps, scale)),))

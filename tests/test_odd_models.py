@@ -150,7 +150,7 @@ def test_a_fixed_observer_is_never_overruled():
     policy = prepared.plan.policies[TensorRef("c")]
     assert isinstance(policy, Fixed)
     assert (float(policy.qparams.scale), int(policy.qparams.zero_point)) == (1 / 16, 100)
-    assert prepared.plan.grid_owner(TensorRef("d")) == TensorRef("cat")
+    assert prepared.plan.qparams_owner(TensorRef("d")) == TensorRef("cat")
 
 
 def narrow(bits: int) -> fxq.QConfig:
@@ -164,8 +164,8 @@ def test_a_concatenation_leaves_other_widths_alone():
     model = Fn(lambda m, x: torch.cat([m.c(x), m.d(x)], 1), c=nn.Conv2d(4, 3, 1), d=nn.Conv2d(4, 3, 1)).eval()
     rules = rounding_outputs().set_module_name("c", narrow(4))
     plan = fxq.prepare(model, IMAGE, rules).plan
-    assert plan.grid_owner(TensorRef("c")) == TensorRef("c")
-    assert plan.grid_owner(TensorRef("d")) == TensorRef("cat")
+    assert plan.qparams_owner(TensorRef("c")) == TensorRef("c")
+    assert plan.qparams_owner(TensorRef("d")) == TensorRef("cat")
 
 
 def test_readers_that_disagree_leave_an_input_to_the_global_rule():

@@ -164,7 +164,7 @@ class _Run:
                 self._weight[place].add(given, with_weight, axis)
             self._here[place].add(expected, result, axis)
             self._alone[place].add(given, place.real(isolated), axis)
-            place.facts.look(given, place.grid)
+            place.facts.look(given, place.qparams)
         elif isinstance(expected, Tensor) and isinstance(result, Tensor):
             self._other[place] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"
         for node in place.reads:
@@ -176,7 +176,7 @@ class _Run:
         rows = []
         for index, (node, place) in enumerate(self._places.by_node.items()):
             alone, here = self._alone[place], self._here[place]
-            if place in self._other or not len(here.signal) or (place.only_moves and not float(alone.noise.sum())):
+            if place in self._other or not len(here.signal) or (place.keeps_values and not float(alone.noise.sum())):
                 continue
             weight = None if place.weights is None else place.weights.deviation()
             isolated = alone.result()

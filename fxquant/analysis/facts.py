@@ -20,14 +20,14 @@ class ResultFacts:
     clipping_noise: float = 0.0
     """Sum of the squares of what is cut off."""
 
-    def look(self, expected: Any, grid: QParams | None) -> None:
+    def look(self, expected: Any, qparams: QParams | None) -> None:
         """Count the values of one batch."""
-        if grid is None or not isinstance(expected, Tensor) or grid.scale.numel() != 1:
+        if qparams is None or not isinstance(expected, Tensor) or qparams.scale.numel() != 1:
             return
-        low, high = ends(grid)
+        low, high = ends(qparams)
         cut = (expected - expected.clamp(low, high)).abs()
         self.values += expected.numel()
-        self.clipped += int((cut > grid.scale.to(cut.device) / 2).sum())
+        self.clipped += int((cut > qparams.scale.to(cut.device) / 2).sum())
         self.clipping_noise += float(cut.double().square().sum())
 
     @property
@@ -36,7 +36,7 @@ class ResultFacts:
         return self.clipped / max(self.values, 1)
 
 
-def ends(grid: QParams) -> tuple[float, float]:
+def ends(qparams: QParams) -> tuple[float, float]:
     """The smallest and the largest real number of a grid per tensor."""
-    scale, zero_point = float(grid.scale), float(grid.zero_point)
-    return (grid.scheme.quant_min - zero_point) * scale, (grid.scheme.quant_max - zero_point) * scale
+    scale, zero_point = float(qparams.scale), float(qparams.zero_point)
+    return (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale

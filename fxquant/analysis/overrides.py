@@ -70,7 +70,7 @@ def _is_called(node: Node) -> bool:
     return node.op == "call_module" if called is None else called[1] is not None
 
 
-def keeping(config: QConfigMapping, kept: Iterable[tuple[Address, ...]], to: str) -> QConfigMapping:
+def keeping(config: QConfigMapping, overridden: Iterable[tuple[Address, ...]], to: str) -> QConfigMapping:
     """A new mapping: ``config``, and a rule for every operator of the units that are kept.
 
     Args:
@@ -86,7 +86,7 @@ def keeping(config: QConfigMapping, kept: Iterable[tuple[Address, ...]], to: str
             "unknown form to keep units in", got=repr(to), expected=", ".join(KEEP), hint=did_you_mean(to, KEEP)
         )
     mapping = QConfigMapping.from_dict(config.to_dict())
-    for unit in kept:
+    for unit in overridden:
         for address in unit:
             address.set(mapping, None if to == "float" else INT16)
     return mapping

@@ -45,14 +45,14 @@ class Place:
     pattern: str
     unit: QuantUnit | None
     floats: FloatUnit | None
-    grid: QParams | None
+    qparams: QParams | None
     """What the result lies on, as its readers expect; None where it is real numbers."""
     stores_integers: bool
     chain: tuple[nn.Module, ...] = ()
     """Modules through which readers get the value, where they round it."""
     roundings: Mapping[Node, Rounding] = field(default_factory=dict)
     """Inputs of ``floats`` that are rounded before they are read."""
-    only_moves: bool = False
+    keeps_values: bool = False
     """Shares the grid of its input: rounds nothing."""
     planned: Mapping[str, QParams] = field(default_factory=dict)
     """Role of the unit -> the grid that its tensor has by the plan, as far as that is known."""
@@ -100,13 +100,13 @@ class Place:
     def real(self, value: Any) -> Any:
         """The real numbers that readers get of a value of the quantized graph."""
         if self.stores_integers:
-            return pytree.tree_map_only(Tensor, lambda q: real(q, self.grid), value)
+            return pytree.tree_map_only(Tensor, lambda q: real(q, self.qparams), value)
         return self._rounded(value)
 
     def rounded(self, value: Any) -> Any:
         """What readers get of a value of the float model."""
-        if self.stores_integers and self.grid is not None:
-            return on_grid(value, self.grid)
+        if self.stores_integers and self.qparams is not None:
+            return on_qparams(value, self.qparams)
         own: Any = module_of(self.node)
         return own(value) if isinstance(own, StaticFakeQuantize) else self._rounded(value)
 
@@ -114,9 +114,9 @@ class Place:
         """What takes the place of ``value`` in the quantized graph where the float model's value is to be read."""
         if isinstance(module_of(self.node), StaticFakeQuantize):
             return value
-        if self.stores_integers and self.grid is not None:
-            grid = self.grid
-            return pytree.tree_map_only(Tensor, lambda x: integers(x, grid), expected)
+        if self.stores_integers and self.qparams is not None:
+            qparams = self.qparams
+            return pytree.tree_map_only(Tensor, lambda x: integers(x, qparams), expected)
         return expected
 
     def _rounded(self, value: Any) -> Any:
@@ -163,7 +163,7 @@ class Places:
 def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> Places:
     """Match the units and the rounded values of a quantized graph with the float graph."""
     there, exact = nodes_by_name(quantized), nodes_by_name(floats)
-    grids = _Grids(plan, quantized)
+    all_qparams = _PlaceQParams(plan, quantized)
     found: dict[Node, Place] = {}
     unmatched = []
     for unit in plan.units:
@@ -181,7 +181,7 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
             unit.pattern,
             unit,
             nodes,
-            grids.of(unit.roles.get("y")),
+            all_qparams.of(unit.roles.get("y")),
             _is_stored(node),
         )
         place.planned = {
@@ -190,7 +190,7 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
             if ref in plan.qparams and not bool(torch.isnan(plan.qparams[ref].scale).any())
         }
         place.chain = () if place.stores_integers else _chain(node)
-        place.only_moves = "y" in unit.roles and isinstance(plan.policies.get(unit.roles["y"]), SharedWith)
+        place.keeps_values = "y" in unit.roles and isinstance(plan.policies.get(unit.roles["y"]), SharedWith)
         found[node] = place
     made = {unit.root for unit in plan.units if "y" in unit.roles}
     for node in there.values():
@@ -199,11 +199,11 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
             if name in made or name not in exact or _is_stored(node.all_input_nodes[0]):
                 continue
             ref = TensorRef(name)
-            found[node] = Place(name, node, exact[name], "quantize", None, None, grids.of(ref), _is_stored(node))
+            found[node] = Place(name, node, exact[name], "quantize", None, None, all_qparams.of(ref), _is_stored(node))
     rounding = {place.name: place for place in found.values() if place.unit is None or "y" in place.unit.roles}
     for place in found.values():
         if place.unit is not None and place.floats is not None:
-            place.roundings = _roundings(place.unit, place.floats, rounding, grids)
+            place.roundings = _roundings(place.unit, place.floats, rounding, all_qparams)
     order = {node: index for index, node in enumerate(there.values())}
     inside = {name for unit in plan.units for name in unit.nodes}
     replaced = {
@@ -214,23 +214,25 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
     return Places(dict(sorted(found.items(), key=lambda item: order[item[0]])), replaced, tuple(unmatched))
 
 
-def _roundings(unit: QuantUnit, nodes: FloatUnit, places: Mapping[str, Place], grids: _Grids) -> dict[Node, Rounding]:
+def _roundings(
+    unit: QuantUnit, nodes: FloatUnit, places: Mapping[str, Place], all_qparams: _PlaceQParams
+) -> dict[Node, Rounding]:
     names = {unit.roles[role].name for role in unit.inputs}
     found: dict[Node, Rounding] = {}
     for node in nodes.inputs:
         if node.name not in names:
             continue
-        place, grid = places.get(node.name), grids.of(TensorRef(node.name))
+        place, qparams = places.get(node.name), all_qparams.of(TensorRef(node.name))
         if place is not None:
             found[node] = place.rounded
-        elif grid is not None:
-            found[node] = functools.partial(on_grid, grid=grid)
+        elif qparams is not None:
+            found[node] = functools.partial(on_qparams, qparams=qparams)
     return found
 
 
-def on_grid(value: Any, grid: QParams) -> Any:
+def on_qparams(value: Any, qparams: QParams) -> Any:
     """Tensors, in any structure, rounded to a grid."""
-    return pytree.tree_map_only(Tensor, lambda x: real(integers(x, grid), grid).to(x.dtype), value)
+    return pytree.tree_map_only(Tensor, lambda x: real(integers(x, qparams), qparams).to(x.dtype), value)
 
 
 def _same(value: Any) -> Any:
@@ -258,7 +260,7 @@ def _chain(node: Node) -> tuple[nn.Module, ...]:
     return ()
 
 
-class _Grids:
+class _PlaceQParams:
     """The grid of each value: as planned; of a model that was loaded into a shell, as its modules have it."""
 
     def __init__(self, plan: QuantPlan, quantized: GraphModule) -> None:
@@ -268,9 +270,9 @@ class _Grids:
         planned = None if ref is None else self._plan.qparams.get(ref)
         if ref is None or planned is None or not bool(torch.isnan(planned.scale).any()):
             return planned
-        owner = self._plan.grid_owner(ref)
+        owner = self._plan.qparams_owner(ref)
         module = self._module(owner.name)
-        return None if module is None else module.scaled(self._plan.grid_factor(ref))
+        return None if module is None else module.scaled(self._plan.qparams_factor(ref))
 
     def _module(self, name: str) -> QParams | None:
         for at in (f"{name}_quantize", f"{name}_fake_quant", name):
@@ -278,5 +280,5 @@ class _Grids:
             if isinstance(module, StaticFakeQuantize):
                 return module.qparams()
             if isinstance(module, QuantizedModule) and "y" in module._schemes:
-                return module.grid("y")
+                return module.qparams("y")
         return None

@@ -147,7 +147,7 @@ class _Run:
     def __init__(self, prepared: Quantizer, simulated: GraphModule, scorer: Callable[[], Score], seed: int) -> None:
         self._prepared, self._simulated = prepared, simulated
         plan = plan_of(simulated)
-        self._units = tuple(unit for unit in plan.units if not _only_moves(unit, plan))
+        self._units = tuple(unit for unit in plan.units if not _keeps_values(unit, plan))
         self._alone = UnitsAlone(simulated, self._units, seed)
         self._scores = {unit.root: scorer() for unit in self._units}
         self._float, self._together = scorer(), scorer()
@@ -206,7 +206,7 @@ class _Run:
         )
 
 
-def _only_moves(unit: QuantUnit, plan: QuantPlan) -> bool:
+def _keeps_values(unit: QuantUnit, plan: QuantPlan) -> bool:
     """Whether a unit rounds nothing: it shares the grid of its input."""
     policy = plan.policies.get(unit.roles["y"]) if "y" in unit.roles else None
     return isinstance(policy, SharedWith) and "weight" not in unit.roles

@@ -31,12 +31,12 @@ FEW_BITS = 6
 
 def fault_of(place: Place, node: Node) -> str:
     """What rounding does not explain; empty where it may explain all."""
-    return next((found for rule in (_other_grid, _other_weight) if (found := rule(place, node))), "")
+    return next((found for rule in (_other_qparams, _other_weight) if (found := rule(place, node))), "")
 
 
-def _other_grid(place: Place, node: Node) -> str:
+def _other_qparams(place: Place, node: Node) -> str:
     """Grids in the modules that are not those of the plan, which the neighbours keep to."""
-    for role, used, expected in _grids_used(place, node):
+    for role, used, expected in _qparams_used(place, node):
         if bool((~torch.isclose(used.scale.cpu(), expected.scale.cpu(), rtol=SAME_SCALE, atol=0.0)).any()):
             ratio = float((used.scale / expected.scale).flatten()[0])
             return (
@@ -47,22 +47,22 @@ def _other_grid(place: Place, node: Node) -> str:
     return ""
 
 
-def _grids_used(place: Place, node: Node) -> list[tuple[str, QParams, QParams]]:
+def _qparams_used(place: Place, node: Node) -> list[tuple[str, QParams, QParams]]:
     """Role in words, the grid in the module, and the one that was planned."""
     found: list[tuple[str, QParams | None, QParams | None]] = []
     for module in place.chain:
         if isinstance(module, StaticFakeQuantize):
-            found.append(("its result", module.qparams(), place.grid))
+            found.append(("its result", module.qparams(), place.qparams))
         elif isinstance(module, QuantizedModule):
-            found += [("its result", module.grid(role), place.grid) for role in module._schemes]
+            found += [("its result", module.qparams(role), place.qparams) for role in module._schemes]
     own = module_of(node)
     if isinstance(own, StaticFakeQuantize):
-        found.append(("its result", own.qparams(), place.grid))
+        found.append(("its result", own.qparams(), place.qparams))
     elif isinstance(own, QuantizedModule):
         for role in own._schemes:
-            expected = place.planned.get(role) if role != "y" else place.grid
+            expected = place.planned.get(role) if role != "y" else place.qparams
             words = {"y": "its result", "weight": "its weight"}.get(role, f"its input {role}")
-            found.append((words, own.grid(role), expected))
+            found.append((words, own.qparams(role), expected))
     for member in place.layers:
         if isinstance(member, FakeQuantizedWeight) and isinstance(member.weight_fake_quant, StaticFakeQuantize):
             found.append(("its weight", member.weight_fake_quant.qparams(), place.planned.get("weight")))
@@ -132,10 +132,10 @@ def _no_noise(case: _Case) -> str:
 
 
 def _clipped(case: _Case) -> str:
-    facts, grid = case.place.facts, case.place.grid
-    if grid is None or case.spares_the_whole or facts.clipping_noise < HALF * float(case.sums.noise.sum()):
+    facts, qparams = case.place.facts, case.place.qparams
+    if qparams is None or case.spares_the_whole or facts.clipping_noise < HALF * float(case.sums.noise.sum()):
         return ""
-    low, high = ends(grid)
+    low, high = ends(qparams)
     return (
         f"its result is clipped: {_percent(facts.share)} of the values lie beyond its grid of {low:.4g} to {high:.4g}; "
         "calibrate on data like this, or with an observer that keeps the whole range"
@@ -143,26 +143,26 @@ def _clipped(case: _Case) -> str:
 
 
 def _few_bits(case: _Case) -> str:
-    weights, grid = case.place.weights, case.place.grid
-    if case.blames_weight and weights is not None and weights.grid is not None:
-        if weights.grid.scheme.bits <= FEW_BITS:
-            return f"its weight has {weights.grid.scheme.bits} bits"
-    elif grid is not None and grid.scheme.bits <= FEW_BITS:
-        return f"its result has {grid.scheme.bits} bits"
+    weights, qparams = case.place.weights, case.place.qparams
+    if case.blames_weight and weights is not None and weights.qparams is not None:
+        if weights.qparams.scheme.bits <= FEW_BITS:
+            return f"its weight has {weights.qparams.scheme.bits} bits"
+    elif qparams is not None and qparams.scheme.bits <= FEW_BITS:
+        return f"its result has {qparams.scheme.bits} bits"
     return ""
 
 
 def _outlier_in_weight(case: _Case) -> str:
     weights = case.place.weights
-    if not case.blames_weight or weights is None or weights.grid is None or weights.grid.scale.numel() != 1:
+    if not case.blames_weight or weights is None or weights.qparams is None or weights.qparams.scale.numel() != 1:
         return ""
     outlier = _outlier(weights.peaks)
     return outlier and f"{outlier} in its weight: the others share few steps of one scale; use a scale per channel"
 
 
 def _outlier_in_result(case: _Case) -> str:
-    grid = case.place.grid
-    if case.blames_weight or grid is None:
+    qparams = case.place.qparams
+    if case.blames_weight or qparams is None:
         return ""
     outlier = _outlier(case.sums.peak)
     return outlier and f"{outlier} in its result: the others share few steps of one scale"

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from tqdm import tqdm
 
 from fxquant.analysis.tuning_table import Fate, Tuning, TuningRow
-from fxquant.analysis.unit_placement import Flow, Times, flows, tuned_units, units_in_float
+from fxquant.analysis.unit_placement import Times, ValueUse, flows, tuned_units, units_in_float
 from fxquant.errors import InputError
 from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
@@ -107,18 +107,18 @@ def check_tunable(to: str, allow_uncalibrated: bool) -> None:
 
 
 def _borders(
-    passing: Iterable[Flow], plan: QuantPlan, infos: Mapping[str, Any], timer: BorderTimer
+    passing: Iterable[ValueUse], plan: QuantPlan, infos: Mapping[str, Any], timer: BorderTimer
 ) -> tuple[dict[str, float], dict[str, float]]:
     quantize, dequantize = {}, {}
     for flow in passing:
-        grid = plan.qparams.get(TensorRef(flow.value))
-        seconds = (0.0, 0.0) if grid is None else timer.seconds(infos[flow.value], grid)
+        qparams = plan.qparams.get(TensorRef(flow.value))
+        seconds = (0.0, 0.0) if qparams is None else timer.seconds(infos[flow.value], qparams)
         quantize[flow.value], dequantize[flow.value] = seconds
     return quantize, dequantize
 
 
 def _rows(
-    model: GraphModule, units: Iterable[QuantUnit], passing: Iterable[Flow], times: Times
+    model: GraphModule, units: Iterable[QuantUnit], passing: Iterable[ValueUse], times: Times
 ) -> tuple[TuningRow, ...]:
     nodes = nodes_by_name(model)
     of_value = {flow.value for flow in passing}

@@ -14,7 +14,7 @@ from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 INT8, FLOAT = "int8", "float"
 """The sides of the cut, and what is on them in any case."""
 
-CLEARLY = 1.05
+MINIMUM_SPEEDUP = 1.05
 """How many times as fast as int8 a float unit must be measured: what is about equal stays int8, which is smaller."""
 
 
@@ -29,7 +29,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class ValueUse:
     """A value, what makes it and what reads it: roots of units, or FLOAT."""
 
     value: str
@@ -44,7 +44,7 @@ def tuned_units(plan: QuantPlan) -> tuple[QuantUnit, ...]:
     return tuple(unit for unit in plan.units if set(unit.roles) != {"weight"})
 
 
-def flows(gm: GraphModule, plan: QuantPlan) -> Iterator[Flow]:
+def flows(gm: GraphModule, plan: QuantPlan) -> Iterator[ValueUse]:
     """Every value of the float graph that is, or may be, integers.
 
     Args:
@@ -59,7 +59,7 @@ def flows(gm: GraphModule, plan: QuantPlan) -> Iterator[Flow]:
         producer = own.root if own is not None and "y" in own.roles else FLOAT
         readers = tuple(dict.fromkeys(_reader(user, node, units) for user in node.users if not is_shape_query(user)))
         if producer != FLOAT or any(reader != FLOAT for reader in readers):
-            yield Flow(node.name, producer, readers, producer != FLOAT and value_of(node) is None)
+            yield ValueUse(node.name, producer, readers, producer != FLOAT and value_of(node) is None)
 
 
 def _reader(user: Node, value: Node, units: Mapping[str, QuantUnit]) -> str:
@@ -82,7 +82,7 @@ def units_in_float(gm: GraphModule, plan: QuantPlan, times: Times) -> set[str]:
     """
     network = Network()
     for unit in tuned_units(plan):
-        network.add(INT8, unit.root, _cost(times.in_float[unit.root] * CLEARLY))
+        network.add(INT8, unit.root, _cost(times.in_float[unit.root] * MINIMUM_SPEEDUP))
         network.add(unit.root, FLOAT, _cost(times.in_int8[unit.root]))
     for flow in flows(gm, plan):
         if flow.several:
@@ -95,7 +95,7 @@ def units_in_float(gm: GraphModule, plan: QuantPlan, times: Times) -> set[str]:
     return {unit.root for unit in tuned_units(plan) if unit.root not in kept}
 
 
-def _add_border(network: Network, flow: Flow, times: Times) -> None:
+def _add_border(network: Network, flow: ValueUse, times: Times) -> None:
     """Nodes of their own stand for 'any reader': each is on the side of a reader that needs the border."""
     quantized: Hashable = ("quantized", flow.value)
     dequantized: Hashable = ("dequantized", flow.value)

@@ -34,7 +34,7 @@ class Weights:
     """What the quantized unit multiplies with, float [*shape]."""
     axis: int
     """Dimension that counts output channels."""
-    grid: QParams | None
+    qparams: QParams | None
     """The grid of the second; None where it is not known."""
     layer: nn.Module | None
     """The float layer, batch norm folded in; None where the weights are in another shape than its own."""
@@ -62,18 +62,18 @@ class Weights:
 
     def changed(self) -> float:
         """Share of values that rounding does not explain: over a step from where the float weight is on the grid."""
-        if self.grid is None or self.grid.scheme.float_qparams:
+        if self.qparams is None or self.qparams.scheme.float_qparams:
             return 0.0
-        grid = self.grid
-        expected = fake_quantize(self.exact.float(), grid.scale, grid.zero_point, grid.scheme)
-        steps = (self.given - expected).abs() / _step_sizes(expected, grid)
+        qparams = self.qparams
+        expected = fake_quantize(self.exact.float(), qparams.scale, qparams.zero_point, qparams.scheme)
+        steps = (self.given - expected).abs() / _step_sizes(expected, qparams)
         return float((~(steps <= ROUNDING)).double().mean())
 
 
-def _step_sizes(like: Tensor, grid: QParams) -> Tensor:
+def _step_sizes(like: Tensor, qparams: QParams) -> Tensor:
     """The scale of every value of a weight: by what one step of its integer moves it."""
     zero = torch.zeros_like(like, dtype=torch.int32)
-    low, high = (from_integers(q, grid.scale, grid.zero_point, grid.scheme) for q in (zero, zero + 1))
+    low, high = (from_integers(q, qparams.scale, qparams.zero_point, qparams.scheme) for q in (zero, zero + 1))
     return high - low
 
 
@@ -94,15 +94,15 @@ def _given(module: Any) -> tuple[Tensor, QParams | None] | None:
     """What a module multiplies with, and the grid that this is on."""
     if isinstance(module, FakeQuantizedWeight):
         rounding: Any = module.weight_fake_quant
-        grid = rounding.qparams() if isinstance(rounding, StaticFakeQuantize) else None
-        return rounding(module.weight), grid
+        qparams = rounding.qparams() if isinstance(rounding, StaticFakeQuantize) else None
+        return rounding(module.weight), qparams
     if isinstance(module, DequantizedWeight):
-        grid = QParams(module.weight_scheme, module.weight_scale, module.weight_zero_point)
-        return module.effective_weight(module.weight), grid
+        qparams = QParams(module.weight_scheme, module.weight_scale, module.weight_zero_point)
+        return module.effective_weight(module.weight), qparams
     if isinstance(module, QuantizedModule) and "weight" in module._schemes and isinstance(module.weight, Tensor):
-        grid = module.grid("weight")
+        qparams = module.qparams("weight")
         integers = module.weight
         if isinstance(module, QuantizedLookup) and module.bits == HALF_BITS:
             integers = unpack_halves(module.weight, module.columns)
-        return from_integers(integers, grid.scale, grid.zero_point, grid.scheme), grid
+        return from_integers(integers, qparams.scale, qparams.zero_point, qparams.scheme), qparams
     return None

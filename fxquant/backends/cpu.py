@@ -59,9 +59,9 @@ from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY
 from fxquant.patterns.matmul import MATMUL_PATTERNS
 from fxquant.patterns.normalize import softmax_arguments
 from fxquant.patterns.pattern import Pattern, UnitView
-from fxquant.patterns.pool import EXTREMA, PICKS
+from fxquant.patterns.pool import EXTREMA, MAXIMA
 from fxquant.patterns.rescale import RESCALE, factor_of
-from fxquant.patterns.shape import MOVES, NEAREST, NOTHING, NUMBER_PADS, WEIGHTED, ZERO_PADS, padding_value
+from fxquant.patterns.shape import DATA_MOVEMENT, NEAREST, NOTHING, NUMBER_PADS, WEIGHTED, ZERO_PADS, padding_value
 from fxquant.patterns.unary import BOUNDED, PRELU, UNARY
 from fxquant.plan.spec import QScheme
 
@@ -148,9 +148,9 @@ def conv_transpose(unit: UnitView) -> nn.Module:
 
 
 def batch_norm(unit: UnitView) -> nn.Module:
-    value, grids = value_of(unit.nodes["bn"]), {role: unit.qparams[role] for role in ("x", "y")}
+    value, qparams = value_of(unit.nodes["bn"]), {role: unit.qparams[role] for role in ("x", "y")}
     dims = None if value is None else len(value.shape)
-    return QuantizedBatchNorm(unit.modules["bn"], **grids, activation=unit.activation, dims=dims)
+    return QuantizedBatchNorm(unit.modules["bn"], **qparams, activation=unit.activation, dims=dims)
 
 
 def linear(unit: UnitView) -> nn.Module:
@@ -282,8 +282,8 @@ def function(unit: UnitView) -> nn.Module:
         at = node.args.index(x)
         assert callable(node.target)  # the normalize pass left no method
         computed = ElementFunction(node.target, node.args[:at], node.args[at + 1 :], node.kwargs)
-    x_grid, y = unit.qparams.get("x"), unit.qparams["y"]
-    return QuantizedFunction(computed, y) if x_grid is None else QuantizedTable(computed, x_grid, y)
+    x_qparams, y = unit.qparams.get("x"), unit.qparams["y"]
+    return QuantizedFunction(computed, y) if x_qparams is None else QuantizedTable(computed, x_qparams, y)
 
 
 def prelu(unit: UnitView) -> nn.Module:
@@ -378,7 +378,7 @@ CPU = register_backend(
             LoweringRule(("minimum",), minimum, byte_activation),
             LoweringRule(("max_values",), max_values, byte_activation),
             LoweringRule(names_of(EXTREMA), Lower.KEEP, byte_activation),
-            *(LoweringRule((p.name,), KeepAs(getattr(max_ops, p.name)), byte_activation) for p in PICKS),
+            *(LoweringRule((p.name,), KeepAs(getattr(max_ops, p.name)), byte_activation) for p in MAXIMA),
             LoweringRule(("max_pool2d",), max_pool2d, byte_activation),
             LoweringRule(("avg_pool1d", "avg_pool2d", "avg_pool3d"), avg_pool, byte_activation),
             LoweringRule(tuple(f.__name__ for f in ADAPTIVE_AVERAGES), adaptive_avg_pool, byte_activation),
@@ -388,7 +388,7 @@ CPU = register_backend(
             LoweringRule(names_of(PRELU), prelu, byte_activation),
             LoweringRule(names_of(BOUNDED), AsCalled(function), byte_activation),
             LoweringRule(names_of(UNARY), function, byte_activation),
-            LoweringRule(names_of(MOVES), Lower.KEEP, byte_activation),
+            LoweringRule(names_of(DATA_MOVEMENT), Lower.KEEP, byte_activation),
             LoweringRule(names_of(NEAREST), KeepAs(repeat), byte_activation),
             LoweringRule(names_of(WEIGHTED), interpolate, byte_activation, takes=(1, 2)),
             LoweringRule(names_of(ZERO_PADS + NUMBER_PADS), pad, byte_activation, takes=(1,)),

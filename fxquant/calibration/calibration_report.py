@@ -11,7 +11,7 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.fx import GraphModule
 
-from fxquant.calibration.clipping import USUAL, Shares, shares_of
+from fxquant.calibration.clipping import USUAL, Clipping, clipping_of
 from fxquant.calibration.module_paths import Place, places_of, shortened
 from fxquant.calibration.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
 from fxquant.calibration.statistics import Statistics
@@ -50,7 +50,7 @@ class CalibrationRow:
     """Smallest value seen, in real units; inf if there was none."""
     high: float
     """Largest value seen; -inf if there was none."""
-    grid: tuple[float, float] | None
+    qparams: tuple[float, float] | None
     """What the first and the last step of the chosen grid stand for; the widest of all channels."""
     course: tuple[tuple[int, float, float], ...]
     """Number of batches, lower end, upper end: the range as it grew. Of a histogram, without 0.01 % at each end."""
@@ -58,7 +58,7 @@ class CalibrationRow:
     """Batches after which no end moved by more than 5 % of the width; 0 if nothing was seen."""
     settled: bool
     """Whether that was so for the second half of at least eight batches."""
-    shares: Shares | None
+    shares: Clipping | None
     """Clipped values and outliers; None if the observer counts none."""
     channels: int
     """How many channels were looked at; 0 if the value has none that a layer knows."""
@@ -151,8 +151,8 @@ def calibration_report(
     inside = [observer_in(observers[ref.name]) for ref in statistics.refs]
     history = _History(
         *statistics.history.table(inside),
-        statistics.history.settled_after(inside).tolist(),
-        statistics.history.settled(inside).tolist(),
+        statistics.history.stable_after(inside).tolist(),
+        statistics.history.is_stable(inside).tolist(),
     )
     rows = [
         _row(index, ref, places[ref], observers, statistics, history, found.get(ref.name))
@@ -192,16 +192,16 @@ def _row(
     ends = (float(low.min()), float(high.max())) if low.numel() else (float("inf"), float("-inf"))
     channels = statistics.channels_of(ref.name)
     try:
-        grid = observers[ref.name].qparams()
+        qparams = observers[ref.name].qparams()
     except CalibrationError:
-        grid = None
-    shares = None if grid is None else shares_of(observer, grid)
+        qparams = None
+    shares = None if qparams is None else clipping_of(observer, qparams)
     return CalibrationRow(
         name=ref.name,
         place=place,
         low=ends[0],
         high=ends[1],
-        grid=None if grid is None else _span(grid),
+        qparams=None if qparams is None else _span(qparams),
         course=history.course(index),
         settled_after=history.settled_after[index],
         settled=history.settled[index],
@@ -215,7 +215,7 @@ def _row(
     )
 
 
-def _rare(name: str, shares: Shares | None, ends: tuple[float, float]) -> Problem | None:
+def _rare(name: str, shares: Clipping | None, ends: tuple[float, float]) -> Problem | None:
     """Of values that a histogram has counted: those that lie far out, and that the grid may have clipped."""
     if shares is None or shares.reach <= OUTLIER:
         return None
@@ -226,9 +226,9 @@ def _rare(name: str, shares: Shares | None, ends: tuple[float, float]) -> Proble
     return Problem(name, "outlier", text, 0.0, warned=False)
 
 
-def _span(grid: QParams) -> tuple[float, float]:
-    scale, zero_point = grid.scale.double(), grid.zero_point.double()
-    first, last = (grid.scheme.quant_min - zero_point) * scale, (grid.scheme.quant_max - zero_point) * scale
+def _span(qparams: QParams) -> tuple[float, float]:
+    scale, zero_point = qparams.scale.double(), qparams.zero_point.double()
+    first, last = (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale
     return float(first.min()), float(last.max())
 
 
@@ -238,13 +238,13 @@ def _reach(row: CalibrationRow) -> float:
 
 def _cells(row: CalibrationRow, batches: int) -> tuple[str, ...]:
     seen = f"{row.low:.3g}, {row.high:.3g}" if row.low <= row.high else "nothing"
-    grid = "none" if row.grid is None else f"{row.grid[0]:.3g}, {row.grid[1]:.3g}"
+    qparams = "none" if row.qparams is None else f"{row.qparams[0]:.3g}, {row.qparams[1]:.3g}"
     shares = ("-", "-") if row.shares is None else (_percent(row.shares.clipped), _percent(row.shares.outliers))
     dead = f"{len(row.dead)}/{row.channels}" if row.channels else "-"
     settled = "no" if row.settled_after > batches / 2 else f"{row.settled_after}"
     if batches and not row.settled and row.settled_after <= batches / 2:
         settled = f"{row.settled_after}?"
-    return row.place.short, seen, grid, settled, *shares, dead, row.problem.kind if row.problem else ""
+    return row.place.short, seen, qparams, settled, *shares, dead, row.problem.kind if row.problem else ""
 
 
 def _percent(share: float) -> str:

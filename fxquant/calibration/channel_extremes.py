@@ -65,17 +65,17 @@ class ChannelExtremes(nn.Module):
 
     def _look(self, x: Tensor) -> tuple[Tensor, Tensor, int]:
         """The range of each channel, with what was known before, and how many values each one has."""
-        kept = x.dim() + self.axis
-        channels = x.shape[kept]
+        axis = x.dim() + self.axis
+        channels = x.shape[axis]
         if self.low.numel() == channels:
             low, high = self.low.to(x.device, copy=True), self.high.to(x.device, copy=True)
         else:
             low, high = (torch.full((channels,), end, device=x.device) for end in (torch.inf, -torch.inf))
-        _widen(low, high, *_extremes(_sample(x, kept), kept))
+        _widen(low, high, *_extremes(_sample(x, axis), axis))
         suspects = torch.nonzero(~(low < high)).flatten()
         if len(suspects):
             low_of, high_of = low[suspects], high[suspects]
-            _widen(low_of, high_of, *_extremes(x.index_select(kept, suspects), kept))
+            _widen(low_of, high_of, *_extremes(x.index_select(axis, suspects), axis))
             low[suspects], high[suspects] = low_of, high_of
         return low, high, x.numel() // channels
 
@@ -113,11 +113,11 @@ class ChannelExtremes(nn.Module):
         return f"axis={self.axis}"
 
 
-def _sample(x: Tensor, kept: int) -> Tensor:
+def _sample(x: Tensor, axis: int) -> Tensor:
     """A view of some of the values of every channel, spread over all dimensions, the last ones first."""
-    left = max(FEWEST, SAMPLE // x.shape[kept])
+    left = max(FEWEST, SAMPLE // x.shape[axis])
     for dim in reversed(range(x.dim())):
-        if dim != kept:
+        if dim != axis:
             size = x.shape[dim]
             step = -(-size // left)
             if step > 1:
@@ -126,8 +126,8 @@ def _sample(x: Tensor, kept: int) -> Tensor:
     return x
 
 
-def _extremes(x: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    others = [dim for dim in range(x.dim()) if dim != kept]
+def _extremes(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    others = [dim for dim in range(x.dim()) if dim != axis]
     low, high = (x.amin(others), x.amax(others)) if others else (x, x)
     if not bool((high - low).isfinite().all()):  # NaN, infinite, or so wide that the difference is
         finite = x.isfinite()

@@ -16,7 +16,7 @@ BEYOND = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class Clipping:
     """Parts of all values that were counted, 0 to 1."""
 
     values: int
@@ -28,7 +28,7 @@ class Shares:
     """The largest magnitude, divided by that of the usual ones."""
 
 
-def shares_of(observer: Any, grid: QParams) -> Shares | None:
+def clipping_of(observer: Any, qparams: QParams) -> Clipping | None:
     """What was counted, against a grid; None if the observer counts nothing.
 
     Values are taken to be spread evenly within a bin.
@@ -39,8 +39,8 @@ def shares_of(observer: Any, grid: QParams) -> Shares | None:
         observer.counts.reshape(-1, observer.bins),
         observer.min_val.reshape(-1),
         observer.max_val.reshape(-1),
-        grid.scale.reshape(-1).tolist(),
-        grid.zero_point.reshape(-1).tolist(),
+        qparams.scale.reshape(-1).tolist(),
+        qparams.zero_point.reshape(-1).tolist(),
         strict=True,
     )
     total = clipped = outliers = 0.0
@@ -49,8 +49,8 @@ def shares_of(observer: Any, grid: QParams) -> Shares | None:
         if not int(counts.sum()):
             continue
         bins = Bins.of(counts, low, high)
-        first = (grid.scheme.quant_min - zero_point - 0.5) * scale
-        last = (grid.scheme.quant_max - zero_point + 0.5) * scale
+        first = (qparams.scheme.quant_min - zero_point - 0.5) * scale
+        last = (qparams.scheme.quant_max - zero_point + 0.5) * scale
         total += float(bins.counts.sum())
         clipped += _beyond(bins, first, last)
         magnitudes = bins.magnitudes()
@@ -58,7 +58,7 @@ def shares_of(observer: Any, grid: QParams) -> Shares | None:
         if usual > 0:
             outliers += _beyond(magnitudes, -1.0, BEYOND * usual)
             reach = max(reach, magnitudes.high / usual)
-    return Shares(int(total), clipped / total, outliers / total, reach) if total else None
+    return Clipping(int(total), clipped / total, outliers / total, reach) if total else None
 
 
 def _beyond(bins: Bins, first: float, last: float) -> float:

@@ -35,14 +35,14 @@ def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> di
     A unit that stands at top level is called by the name of its last node.
     """
     nodes = nodes_by_name(gm)
-    made: dict[TensorRef, list[str]] = {ref: [] for ref in refs}
-    read: dict[TensorRef, list[str]] = {ref: [] for ref in made}
+    writers: dict[TensorRef, list[str]] = {ref: [] for ref in refs}
+    read: dict[TensorRef, list[str]] = {ref: [] for ref in writers}
     for unit in plan.units:
         where = qualified_name(nodes[unit.nodes[0]]) or unit.root
         for role, ref in unit.roles.items():
-            if ref in made:
-                (made if role == "y" else read)[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
-    return {ref: Place(ref.name, tuple(dict.fromkeys(made[ref] + read[ref]))) for ref in made}
+            if ref in writers:
+                (writers if role == "y" else read)[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
+    return {ref: Place(ref.name, tuple(dict.fromkeys(writers[ref] + read[ref]))) for ref in writers}
 
 
 def shortened(text: str, width: int) -> str:

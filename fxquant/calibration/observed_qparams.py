@@ -39,7 +39,7 @@ def means_of(plan: QuantPlan, observers: Mapping[str, Any]) -> dict[TensorRef, T
     return found
 
 
-def grids_of(
+def qparams_of(
     gm: GraphModule,
     plan: QuantPlan,
     observers: Mapping[str, Any],

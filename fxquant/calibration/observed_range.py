@@ -15,7 +15,7 @@ SHARE = 1e-4
 """Of the values a histogram has counted: how many may lie beyond each end. A few outliers change nothing."""
 
 
-def ends_of(observers: Sequence[Any]) -> Tensor:
+def observed_range_of(observers: Sequence[Any]) -> Tensor:
     """Lower and upper end of what each observer has seen.
 
     Of a histogram for whole tensors, the ends of the bins beyond which lie at most ``SHARE`` of all values; of other

@@ -102,7 +102,7 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
     """
     history, inside = statistics.history, [observers[name] for name in statistics.history.names]
     at, ends = history.table(inside)
-    settled = history.settled(inside).tolist()
+    settled = history.is_stable(inside).tolist()
     found = {}
     for index, name in enumerate(history.names):
         observer, channels = observers[name], statistics.channels_of(name)

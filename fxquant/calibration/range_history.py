@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.calibration.observed_range import ends_of
+from fxquant.calibration.observed_range import observed_range_of
 
 POINTS = 64
 """Rows of the table. When it is full, every second one goes, and from then on they are written half as often."""
@@ -80,9 +80,9 @@ class RangeHistory(nn.Module):
         at, ends = self.at[:rows], self.ends[:rows]
         if rows and int(at[-1]) == int(self.batches):
             return at, ends
-        return torch.cat([at, self.batches.reshape(1)]), torch.cat([ends, ends_of(observers)[None]])
+        return torch.cat([at, self.batches.reshape(1)]), torch.cat([ends, observed_range_of(observers)[None]])
 
-    def settled_after(self, observers: Sequence[Any]) -> Tensor:
+    def stable_after(self, observers: Sequence[Any]) -> Tensor:
         """After how many batches each range came to stay; int64 [observers], 0 if nothing was seen."""
         at, ends = self.table(observers)
         now = ends[-1]
@@ -91,9 +91,9 @@ class RangeHistory(nn.Module):
         moved_last = (moved * torch.arange(1, len(at) + 1).unsqueeze(1)).amax(0)
         return torch.where(now[:, 0] <= now[:, 1], at[moved_last], 0)
 
-    def settled(self, observers: Sequence[Any]) -> Tensor:
+    def is_stable(self, observers: Sequence[Any]) -> Tensor:
         """bool [observers]: nothing has moved in the second half of at least ``FEWEST_BATCHES`` batches."""
-        after = self.settled_after(observers)
+        after = self.stable_after(observers)
         return (after > 0) & (2 * after <= self.batches) & (self.batches >= FEWEST_BATCHES)
 
     def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
@@ -148,7 +148,7 @@ class RangeHistory(nn.Module):
         return kept
 
     def _write(self, row: int, observers: Sequence[Any]) -> None:
-        self.ends[row] = ends_of(observers)
+        self.ends[row] = observed_range_of(observers)
         self.at[row] = self.batches
 
     def _apply(self, fn: Any, recurse: bool = True) -> RangeHistory:

@@ -72,7 +72,7 @@ class Statistics(nn.Module):
         for unit in joins:
             self._joins[unit.root] = tuple(unit.roles[role].name for role in unit.inputs)
             if unit.root not in in_float:
-                self._join_owners.setdefault(plan.grid_owner(unit.roles["y"]).name, []).append(unit.root)
+                self._join_owners.setdefault(plan.qparams_owner(unit.roles["y"]).name, []).append(unit.root)
             for name in self._joins[unit.root]:
                 self._part_names[name] = part_name(nodes[name])
                 self.joined._modules[name] = Extremes()
@@ -84,7 +84,7 @@ class Statistics(nn.Module):
         for value, extremes in self._watching():
             extremes.forget()
             due[value] = [extremes]
-        for name, channels in self._looking():
+        for name, channels in self._channel_extremes():
             channels.forget()
             if batch < FIRST or batch % EVERY == 0 or (batch < LONGER and channels.has_suspects()):
                 due.setdefault(name, []).append(channels)
@@ -93,12 +93,12 @@ class Statistics(nn.Module):
     def _watching(self) -> list[tuple[str, Extremes]]:
         return cast(Any, list(self.joined._modules.items()))
 
-    def _looking(self) -> list[tuple[str, ChannelExtremes]]:
+    def _channel_extremes(self) -> list[tuple[str, ChannelExtremes]]:
         return cast(Any, list(self.channels._modules.items()))
 
     def update(self, observers: nn.ModuleDict) -> bool:
         """Take note of a batch that has just been observed; whether a row of the history was written."""
-        for _, channels in self._looking():
+        for _, channels in self._channel_extremes():
             channels.keep()
         for _, extremes in self._watching():
             extremes.keep()
@@ -107,7 +107,7 @@ class Statistics(nn.Module):
     def stable(self, observers: nn.ModuleDict) -> bool:
         """Whether all ranges have settled, but for values that were never seen."""
         inside = self._inside(observers)
-        settled, after = self.history.settled(inside), self.history.settled_after(inside)
+        settled, after = self.history.is_stable(inside), self.history.stable_after(inside)
         return bool(settled.any()) and bool((settled | (after == 0)).all())
 
     def channels_of(self, name: str) -> ChannelExtremes | None:
@@ -166,9 +166,9 @@ def _channelled(gm: GraphModule, plan: QuantPlan) -> list[tuple[str, TensorRef, 
             continue
         axis = 1 - layer.weight.dim()
         if "y" in unit.roles:
-            made.append((unit.roles["y"].name, plan.grid_owner(unit.roles["y"]), axis))
+            made.append((unit.roles["y"].name, plan.qparams_owner(unit.roles["y"]), axis))
         if "x" in unit.roles and unit.roles["x"].kind == "activation":
-            read.append((unit.roles["x"].name, plan.grid_owner(unit.roles["x"]), axis))
+            read.append((unit.roles["x"].name, plan.qparams_owner(unit.roles["x"]), axis))
     return made + read
 
 

@@ -73,7 +73,7 @@ class Attributes:
     """The attributes of every module of a model, as they are now; buffers are looked at as names, not as memory."""
 
     def __init__(self, root: nn.Module) -> None:
-        self._kept = [
+        self._snapshot_of = [
             (path, module, {name: Snapshot(value) for name, value in _own(module)}, dict(module._buffers))
             for path, module in root.named_modules()
         ]
@@ -81,23 +81,23 @@ class Attributes:
     def changes(self, but: Iterable[str] = ()) -> list[Change]:
         """What is another value now, or holds others; of the model itself not what ``but`` names and it had not."""
         found = []
-        for path, module, kept, buffers in self._kept:
+        for path, module, kept, buffers in self._snapshot_of:
             for name, value in _own(module):
                 old = kept.get(name)
                 if old is None or not old.matches(value):
                     was_tensor = old is not None and isinstance(old.value, Tensor)
-                    found.append(Change(path, module, name, _kept(value), was_tensor))
+                    found.append(Change(path, module, name, _snapshot_of(value), was_tensor))
             for name, value in module._buffers.items():
                 if isinstance(value, Tensor) and value is not buffers.get(name):
                     found.append(Change(path, module, name, value))
-        made = set(but) - {name for path, _, kept, _ in self._kept if not path for name in kept}
+        made = set(but) - {name for path, _, kept, _ in self._snapshot_of if not path for name in kept}
         return [change for change in found if change.path or change.name not in made]
 
     def put_back(self, but: Iterable[str] = ()) -> None:
         """Let attributes that are no buffers be as they were; ``but`` as above."""
         for change in self.changes(but):
             vars(change.module).pop(change.name, None)
-        for _, module, kept, _ in self._kept:
+        for _, module, kept, _ in self._snapshot_of:
             missing = [name for name in kept if name not in vars(module)]
             vars(module).update({name: kept[name].restored() for name in missing})
 
@@ -116,7 +116,7 @@ def no_traced_attributes(module: nn.Module) -> Iterator[None]:
         name
         for store in stores
         for name, value in store.items()
-        if isinstance(value, Proxy) and not is_made_of_sizes(value.node)
+        if isinstance(value, Proxy) and not is_from_sizes(value.node)
     ]
     for store, values in zip(stores, before, strict=True):
         for name in changed:
@@ -128,7 +128,7 @@ def no_traced_attributes(module: nn.Module) -> Iterator[None]:
         raise StateAssignmentError(module, changed[0])
 
 
-def is_made_of_sizes(node: Node) -> bool:
+def is_from_sizes(node: Node) -> bool:
     """Whether nothing but shapes, dtypes and constants decides what a value is."""
     pending, seen = [node], {node}
     while pending:
@@ -156,7 +156,7 @@ def holds_proxy(value: Any) -> bool:
     return False
 
 
-def _kept(value: Any) -> Any:
+def _snapshot_of(value: Any) -> Any:
     """A value that stays what it is when the attributes are put back."""
     mutable = isinstance(value, (Tensor, *_CONTAINERS)) and not holds_proxy(value)
     return copy.deepcopy(value) if mutable else value

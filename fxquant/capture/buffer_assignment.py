@@ -16,7 +16,7 @@ from fxquant.graph.query import BY_REQUEST, REASON, VALUE
 _OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
 IN_PLACE = tuple(getattr(operator, f"i{name}") for name in _OPERATORS.split())
 
-KEPT_STATE = "it computes what a buffer holds in the next call"
+BUFFER_STATE = "it computes what a buffer holds in the next call"
 
 
 def assign_buffer(buffer: Tensor, value: Tensor) -> None:
@@ -58,7 +58,7 @@ def store_at_the_end(graph: Graph, path: str, value: Node) -> None:
     if any(node.op == "call_module" for node in between):  # a recurrent layer: its state is an activation like others
         between = set()
     for node in between | (set() if value.users else _read_by_none_but(value)):
-        node.meta |= {REASON: KEPT_STATE, BY_REQUEST: True}
+        node.meta |= {REASON: BUFFER_STATE, BY_REQUEST: True}
     with graph.inserting_before(next(iter(reversed(graph.nodes)))):
         buffer = graph.get_attr(path)
         store = graph.call_function(assign_buffer, (buffer, value))

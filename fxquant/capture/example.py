@@ -22,7 +22,7 @@ MASKS = (torch.bool, torch.uint8)
 """Indexing with a tensor of these picks as many elements as are true."""
 
 
-def is_settled(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> bool:
+def is_fixed(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> bool:
     """Whether a call gives the same shape (if it gives tensors), or the same value (else), whatever the values are.
 
     Args:

@@ -23,13 +23,13 @@ FACTORIES = frozenset(
 )
 
 
-class MadeTensorTracer(Protocol):
+class FactoryTensorTracer(Protocol):
     """A tracer that knows which proxy stands for such a tensor."""
 
     @property
     def runs_example(self) -> bool: ...
 
-    def proxy_of(self, made: Tensor) -> Proxy: ...
+    def proxy_of(self, tensor: Tensor) -> Proxy: ...
 
     def constant(self, value: Tensor) -> Node: ...
 
@@ -42,7 +42,7 @@ class TracedFactories(TorchFunctionMode):
     That costs what code may otherwise do: branch on values that are the same in all calls.
     """
 
-    def __init__(self, tracer: MadeTensorTracer) -> None:
+    def __init__(self, tracer: FactoryTensorTracer) -> None:
         super().__init__()
         self._tracer = tracer
 
@@ -55,7 +55,7 @@ class TracedFactories(TorchFunctionMode):
 class WrittenTensor(Tensor):
     """What such a tensor is until the trace ends: torch calls that read it are traced, on the proxy for it."""
 
-    tracer: MadeTensorTracer
+    tracer: FactoryTensorTracer
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -67,7 +67,9 @@ class WrittenTensor(Tensor):
         if written.tracer.runs_example or (is_attribute and name not in VIEWS):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        args, kwargs = pytree.tree_map_only(WrittenTensor, lambda made: made.tracer.proxy_of(made), (args, kwargs))
+        args, kwargs = pytree.tree_map_only(
+            WrittenTensor, lambda tensor: tensor.tracer.proxy_of(tensor), (args, kwargs)
+        )
         if is_attribute:
             return getattr(args[0], name)
         if args and isinstance(args[0], Proxy) and hasattr(Tensor, name):
@@ -75,42 +77,42 @@ class WrittenTensor(Tensor):
         return func(*args, **kwargs)
 
 
-class MadeTensors:
+class FactoryTensors:
     """Which node gives the value that such a tensor has now."""
 
-    def __init__(self, tracer: MadeTensorTracer) -> None:
+    def __init__(self, tracer: FactoryTensorTracer) -> None:
         self._tracer = tracer
         self.any_written = False
         """Whether traced values were written into any."""
         self._known: dict[int, tuple[Tensor, int, Node]] = {}  # by identity: the tensor, its version, the node
         self._written: list[Tensor] = []
 
-    def node_of(self, made: Tensor) -> Node:
+    def node_of(self, tensor: Tensor) -> Node:
         """Its node; changes that the forward made by numbers alone since the last one give a new one.
 
         Raises:
             TypeError: traced values were written into it, or into a view of it, in a way that no node gives.
         """
-        known = self._known.get(id(made))
-        if known is None or known[1] != made._version:
-            if isinstance(made, WrittenTensor):
+        known = self._known.get(id(tensor))
+        if known is None or known[1] != tensor._version:
+            if isinstance(tensor, WrittenTensor):
                 raise TypeError(
                     "a tensor that is the same in all calls is read after a view of it was written to; new_zeros(), "
                     "new_full() or the like of a traced tensor make one that may be"
                 )
-            known = (made, made._version, self._tracer.constant(made))
-            self._known[id(made)] = known
+            known = (tensor, tensor._version, self._tracer.constant(tensor))
+            self._known[id(tensor)] = known
         return known[2]
 
     def follow(self, node: Node) -> None:
         """If ``node`` has changed such a tensor: each call changes a copy, and what reads it from now on is traced."""
         changed = set(_viewed(changed_argument(node)))
-        for made, version, source in list(self._known.values()):
-            if source not in changed or made._version == version:
+        for tensor, version, source in list(self._known.values()):
+            if source not in changed or tensor._version == version:
                 continue
-            self._known[id(made)] = (made, made._version, self._copied(source))
+            self._known[id(tensor)] = (tensor, tensor._version, self._copied(source))
             self.any_written = True
-            for written in (made,) if made._base is None else (made, made._base):
+            for written in (tensor,) if tensor._base is None else (tensor, tensor._base):
                 if type(written) is Tensor:
                     vars(written)["tracer"] = self._tracer
                     _set_class(written, WrittenTensor)

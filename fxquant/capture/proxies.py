@@ -51,16 +51,16 @@ class TensorProxy(Proxy):
 
     tracer: Any
     _example: Any = UNKNOWN
-    _settled: bool = True
+    _fixed: bool = True
     _counted: Node | None = None
     """Where the graph takes its length, which is guarded."""
 
-    def learn(self, example: Any, settled: bool = True) -> None:
+    def learn(self, example: Any, fixed: bool = True) -> None:
         """Keep what the value is on the example.
 
-        ``settled``: it (of a tensor its shape) is the same for all inputs that differ from the example in values only.
+        ``fixed``: it (of a tensor its shape) is the same for all inputs that differ from the example in values only.
         """
-        self._example, self._settled = example, settled
+        self._example, self._fixed = example, fixed
 
     @property
     def example(self) -> Any:
@@ -68,9 +68,9 @@ class TensorProxy(Proxy):
         return self._example
 
     @property
-    def settled(self) -> bool:
+    def fixed(self) -> bool:
         """Whether it does not depend on the values of tensors."""
-        return self._settled
+        return self._fixed
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
@@ -91,7 +91,7 @@ class TensorProxy(Proxy):
     @property
     def answers(self) -> bool:
         """Whether Python may have the value."""
-        return self.example is not UNKNOWN and self.settled and not isinstance(self.example, Tensor)
+        return self.example is not UNKNOWN and self.fixed and not isinstance(self.example, Tensor)
 
     def __bool__(self) -> bool:
         if not self.answers:
@@ -112,7 +112,7 @@ class TensorProxy(Proxy):
     def __format__(self, form: str) -> str:
         return repr(self)  # of a message; a guard would fix sizes for the sake of it
 
-    def settle(self, frame: FrameType | None) -> Any:
+    def decide(self, frame: FrameType | None) -> Any:
         """The value on the example, guarded; the proxy itself where Python may not have it."""
         if not self.answers:
             return self
@@ -144,7 +144,7 @@ class TensorProxy(Proxy):
         return self // other, self % other
 
     def __len__(self) -> int:
-        if self.example is UNKNOWN or not self.settled or not hasattr(self.example, "__len__"):
+        if self.example is UNKNOWN or not self.fixed or not hasattr(self.example, "__len__"):
             return super().__len__()
         return self._length(sys._getframe(1))
 
@@ -210,11 +210,11 @@ class AnsweredText(str):
         return text
 
     def __hash__(self) -> int:
-        self._proxy.settle(sys._getframe(1))
+        self._proxy.decide(sys._getframe(1))
         return str.__hash__(self)
 
     def __eq__(self, other: object) -> bool:
-        self._proxy.settle(sys._getframe(1))
+        self._proxy.decide(sys._getframe(1))
         return str.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
@@ -228,22 +228,22 @@ class ExampleAttribute(Attribute, TensorProxy):
     def node(self) -> Node:  # type: ignore[override]
         """The node, made when it is first asked for."""
         if self._node is None:
-            self._made = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
-            self._node = self._made.node
+            self._attribute = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
+            self._node = self._attribute.node
         return self._node
 
     @property
     def example(self) -> Any:
         """As of any proxy."""
-        return self._made.example if self.node is not None else UNKNOWN
+        return self._attribute.example if self.node is not None else UNKNOWN
 
     @property
-    def settled(self) -> bool:
+    def fixed(self) -> bool:
         """As of any proxy."""
-        return bool(self._made.settled) if self.node is not None else True
+        return bool(self._attribute.fixed) if self.node is not None else True
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("_made", "_node", "root", "attr", "tracer"):
+        if name in ("_attribute", "_node", "root", "attr", "tracer"):
             raise AttributeError(name)
         return super().__getattr__(name)
 

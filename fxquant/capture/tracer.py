@@ -24,13 +24,13 @@ from fxquant.capture.attributes import (
     NeverRead,
     StateAssignmentError,
     holds_proxy,
-    is_made_of_sizes,
+    is_from_sizes,
     no_traced_attributes,
 )
 from fxquant.capture.buffer_assignment import changes_in_place, store_at_the_end
 from fxquant.capture.calling import called_by_name
-from fxquant.capture.example import is_settled
-from fxquant.capture.factory_tensors import MadeTensors, TracedFactories
+from fxquant.capture.example import is_fixed
+from fxquant.capture.factory_tensors import FactoryTensors, TracedFactories
 from fxquant.capture.frames import instruction, user_line, user_stack
 from fxquant.capture.hooks import LostHooks, watched_hooks
 from fxquant.capture.idle import asks_for_training, gave_back, last_of, note_idle
@@ -94,7 +94,7 @@ class QuantTracer(Tracer):
         self._answers = Answers(self)
         self._running = False
         self._thread = threading.get_ident()
-        self._made = MadeTensors(self)
+        self._factory_tensors = FactoryTensors(self)
         self.marks_modes = marks_modes
         self._factories = TracedFactories(self) if trace_factories else nullcontext()
         self._answered: set[tuple[Node, Any]] = set()
@@ -186,7 +186,7 @@ class QuantTracer(Tracer):
                 if isinstance(value, Proxy)
             ]
         finally:
-            self._made.close()
+            self._factory_tensors.close()
             for module, buffers in before:
                 module._buffers.update(buffers)
         for path, value in assigned:
@@ -213,11 +213,11 @@ class QuantTracer(Tracer):
             attributes = Attributes(root)
             try:
                 graph = super().trace(root, concrete_args)
-                self._made.close()
+                self._factory_tensors.close()
                 self._note_changes(attributes.changes(self.tensor_attrs.values()))
                 return graph
             finally:
-                self._made.close()
+                self._factory_tensors.close()
                 attributes.put_back(self.tensor_attrs.values())
 
     def _note_changes(self, changes: list[Change]) -> None:
@@ -225,7 +225,7 @@ class QuantTracer(Tracer):
         for change in changes:
             if change.module in whole:
                 continue
-            if holds_proxy(change.after) and all(is_made_of_sizes(proxy.node) for proxy in proxies_in(change.after)):
+            if holds_proxy(change.after) and all(is_from_sizes(proxy.node) for proxy in proxies_in(change.after)):
                 change = replace(change, after=on_example(change.after), of_sizes=True)
             elif holds_proxy(change.after) and not change.was_tensor:
                 change = replace(change, after=NeverRead())
@@ -283,13 +283,13 @@ class QuantTracer(Tracer):
             items = [(key, self.create_arg(value)) for key, value in a.items()]
             return self.create_node("call_function", OrderedDict, (items,), {})
         if isinstance(a, Tensor) and id(a) not in self._names and a not in self.tensor_attrs:
-            return super().create_arg(a) if isinstance(a, nn.Parameter) else self._made.node_of(a)
+            return super().create_arg(a) if isinstance(a, nn.Parameter) else self._factory_tensors.node_of(a)
         return a.node if isinstance(a, Proxy) else super().create_arg(a)
 
     @property
     def wrote_constants(self) -> bool:
         """Whether the forward wrote traced values into tensors that it made of numbers alone."""
-        return self._made.any_written
+        return self._factory_tensors.any_written
 
     @property
     def runs_example(self) -> bool:
@@ -307,10 +307,10 @@ class QuantTracer(Tracer):
         assert isinstance(node, Node)  # so it is for tensors that belong to no module
         return node
 
-    def proxy_of(self, made: Tensor) -> TensorProxy:
+    def proxy_of(self, tensor: Tensor) -> TensorProxy:
         """The proxy for a tensor that the forward made, once traced values were written into it."""
-        proxy = TensorProxy(self._made.node_of(made), self)
-        proxy.learn(made)
+        proxy = TensorProxy(self._factory_tensors.node_of(tensor), self)
+        proxy.learn(tensor)
         return proxy
 
     def create_proxy(
@@ -326,10 +326,10 @@ class QuantTracer(Tracer):
         if self._bound is not None and kind != "get_attr":
             shown, named = on_example(args), on_example(kwargs)
             value = self._run(proxy.node, shown, named)
-            self._made.follow(proxy.node)
+            self._factory_tensors.follow(proxy.node)
             proxy.node.meta[VALUE] = info_of(value)
-            settled = kind == "placeholder" or is_settled(target, shown, named, value)
-            proxy.learn(value, settled and all(argument.settled for argument in proxies_in((args, kwargs))))
+            fixed = kind == "placeholder" or is_fixed(target, shown, named, value)
+            proxy.learn(value, fixed and all(argument.fixed for argument in proxies_in((args, kwargs))))
             if target is operator.getitem and (value is None or (type(value) in FIXED and is_given(proxy.node))):
                 self.create_proxy("call_function", require_value, (proxy, value, spelled(proxy.node)), {})
                 return value  # no proxy can answer "is None"

@@ -89,7 +89,7 @@ def trace(
     own = copy_of(model)
     if not trains:
         bake_weights(own)
-    kept: tuple[Untraceable, ...] = ()
+    left_whole: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
         check_taken(own, leaf_modules)
     opens = trains and has_computed_weights(own)
@@ -107,18 +107,18 @@ def trace(
                 tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories, marks_modes))
                 return tracers[-1]
 
-            graph, kept = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
-            return graph, kept, tracers[-1]
+            graph, left_whole = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
+            return graph, left_whole, tracers[-1]
 
         with weights_by_modules(own) if trains else nullcontext():
-            graph, kept, tracer = _traced_with_modes(attempt) if trains else attempt(False)
+            graph, left_whole, tracer = _traced_with_modes(attempt) if trains else attempt(False)
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
-    _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in kept})
+    _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in left_whole})
     if isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
         record_values(gm, example_args, kwargs)
-    for one in kept:
+    for one in left_whole:
         one.warn()
     return gm
 

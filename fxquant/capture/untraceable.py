@@ -110,15 +110,15 @@ def trace_what_can_be(
     Raises:
         TracingError: the model's own forward cannot be traced, or, unless ``keep_untraceable``, a submodule's.
     """
-    kept: list[Untraceable] = []
+    left_whole: list[Untraceable] = []
     factories = False
     while True:
-        options = tuple(one.path for one in kept), factories
+        options = tuple(one.path for one in left_whole), factories
         tracer = make_tracer(*options)
         try:
             graph = tracer.trace(model)
             if not tracer.left or _is_traced_again(make_tracer(*options), tracer, model, graph):
-                return graph, tuple(kept)
+                return graph, tuple(left_whole)
             if _become_buffers(tracer.left):
                 continue
             change = tracer.left[0]
@@ -134,9 +134,9 @@ def trace_what_can_be(
                 factories = True
                 continue
             found = _locate(tracer, model, error)
-            if not keep_untraceable or not found.path or found.path in [one.path for one in kept]:
+            if not keep_untraceable or not found.path or found.path in [one.path for one in left_whole]:
                 raise found.error() from error
-            kept.append(found)
+            left_whole.append(found)
 
 
 def _become_buffers(changes: Iterable[Change]) -> bool:

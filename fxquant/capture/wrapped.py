@@ -65,7 +65,7 @@ class Answers:
             for name in FACTORIES:
                 self._put(vars(torch), name, _record(getattr(torch, name)))
             for name in LIMITS:
-                self._put(vars(torch), name, _settled(getattr(torch, name)))
+                self._put(vars(torch), name, _fixed(getattr(torch, name)))
             for name in DRAWS:
                 self._put(vars(torch), name, self._drawn("call_function", getattr(torch, name)))
             for name in DRAWING_METHODS:
@@ -133,14 +133,14 @@ def _may_be_opened(function: FunctionType) -> bool:
     return f"{function.__module__}.{function.__name__}" not in REGULARIZERS
 
 
-def _settled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _fixed(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
-    def settled(*args: Any, **kwargs: Any) -> Any:
+    def fixed(*args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
-        known = [argument.settle(frame) if isinstance(argument, TensorProxy) else argument for argument in args]
+        known = [argument.decide(frame) if isinstance(argument, TensorProxy) else argument for argument in args]
         return function(*known, **kwargs)
 
-    return settled
+    return fixed
 
 
 def _record(function: Callable[..., Any]) -> Callable[..., Any]:

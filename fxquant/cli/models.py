@@ -45,7 +45,7 @@ def load_model(spec: str) -> nn.Module:
             expected="torchvision:NAME, timm:NAME, package.module:function or path/to/file.py:function",
         )
     make = _ZOOS.get(where)
-    model = _made_by(spec, _function(where, name)) if make is None else make(name)
+    model = _built_by(spec, _function(where, name)) if make is None else make(name)
     if not isinstance(model, nn.Module):
         raise InputError("what this makes is no model", at=spec, got=type(model).__name__, expected="a torch.nn.Module")
     return model.eval()
@@ -106,7 +106,7 @@ _ZOOS: dict[str, Callable[[str], nn.Module]] = {"torchvision": _torchvision, "ti
 """What may stand before the colon -> what makes a model of the name behind it."""
 
 
-def _made_by(spec: str, function: Callable[[], Any]) -> Any:
+def _built_by(spec: str, function: Callable[[], Any]) -> Any:
     """What a function of the user's gives.
 
     Raises:

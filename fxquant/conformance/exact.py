@@ -30,7 +30,7 @@ HALF = Fraction(1, 2)
 Number = int | Fraction
 Row = dict[str, Any]
 """A case as it is written."""
-Grid = tuple[Fraction, int]
+AffineQParams = tuple[Fraction, int]
 """Scale and zero point."""
 
 
@@ -76,20 +76,20 @@ def filled(shape: Sequence[int], value: int) -> Array:
     return Array(shape, [value] * math.prod(shape))
 
 
-def real(q: Array, grid: Grid) -> Array:
+def real(q: Array, qparams: AffineQParams) -> Array:
     """What stored integers stand for."""
-    scale, zero_point = grid
+    scale, zero_point = qparams
     return q.map(lambda value: (value - zero_point) * scale)
 
 
-def finished(y: Array, grid: Grid, dtype: str, activation: tuple[Number | None, Number | None]) -> Array:
+def finished(y: Array, qparams: AffineQParams, dtype: str, activation: tuple[Number | None, Number | None]) -> Array:
     """Clamp real numbers as an activation does, and store them."""
     low, high = activation
 
     def store(value: Number) -> int:
         value = value if low is None else max(value, low)
         value = value if high is None else min(value, high)
-        return quantized(value, *grid, LIMITS[dtype])
+        return quantized(value, *qparams, LIMITS[dtype])
 
     return y.map(store)
 

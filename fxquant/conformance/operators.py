@@ -26,17 +26,18 @@ from fxquant.conformance.exact import (
 
 
 def layer_case(
-    name: str, why: str, *, x: Array, weight: Array, operator: str = "conv2d", x_grid: Any = (HALF, 128),
-    w_scale: Sequence[Fraction] | None = None, bias: Sequence[Number] | None = None, y_grid: Any = (Fraction(64), 128),
+    name: str, why: str, *, x: Array, weight: Array, operator: str = "conv2d", x_qparams: Any = (HALF, 128),
+    w_scale: Sequence[Fraction] | None = None, bias: Sequence[Number] | None = None,
+    y_qparams: Any = (Fraction(64), 128),
     x_dtype: str = "uint8", y_dtype: str = "uint8", activation: Any = (None, None), **geometry: Any,
 ) -> Row:  # fmt: skip
     """A layer: its products and sums in fractions, then one rounding."""
     first = weight.shape[1] * geometry.get("groups", 1) if operator == "conv_transpose2d" else weight.shape[0]
     scales = list(w_scale or [Fraction(1)] * first)
     spread = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1, **geometry}
-    grids = [(scale, 0) for scale in scales]
+    all_qparams = [(scale, 0) for scale in scales]
     biases = list(bias or [0] * first)
-    x_real = real(x, x_grid)
+    x_real = real(x, x_qparams)
     if operator == "conv_transpose2d":
         spread = {"output_padding": [0, 0], **spread}
         depth = weight.shape[1]
@@ -44,7 +45,7 @@ def layer_case(
         assert len(set(scales)) == 1, depth
         y = transposed(x_real, w_real, biases, spread)
     else:
-        inner = len(weight.data) // len(grids)
+        inner = len(weight.data) // len(all_qparams)
         w_real = Array(weight.shape, [value * scales[index // inner] for index, value in enumerate(weight.data)])
         if operator == "linear":
             x4, w4 = Array((*x.shape, 1, 1), x_real.data), Array((*weight.shape, 1, 1), w_real.data)
@@ -55,10 +56,12 @@ def layer_case(
     return case(
         name, operator, why, JACOB, inputs={"x": x, "weight": weight},
         attributes={
-            "x_dtype": x_dtype, "x_scale": x_grid[0], "x_zero_point": x_grid[1], "weight_scale": scales, "bias": biases,
-            "y_dtype": y_dtype, "y_scale": y_grid[0], "y_zero_point": y_grid[1], "activation": activation, **spread,
+            "x_dtype": x_dtype, "x_scale": x_qparams[0], "x_zero_point": x_qparams[1],
+            "weight_scale": scales, "bias": biases,
+            "y_dtype": y_dtype, "y_scale": y_qparams[0], "y_zero_point": y_qparams[1],
+            "activation": activation, **spread,
         },
-        expected=finished(y, y_grid, y_dtype, activation),
+        expected=finished(y, y_qparams, y_dtype, activation),
     )  # fmt: skip
 
 
@@ -69,7 +72,7 @@ def linear_cases() -> Iterator[Row]:
     x, weight = filled([1, 64], 255), filled([2, 64], 127)
     big = (Fraction(2**14), 0)
     one = (Fraction(1), 0)
-    yield layer_case("saturation of u8 x s8", wide, operator="linear", x=x, weight=weight, x_grid=one, y_grid=big)
+    yield layer_case("saturation of u8 x s8", wide, operator="linear", x=x, weight=weight, x_qparams=one, y_qparams=big)
     low = filled([2, 64], -128)
     yield layer_case(
         "saturation of u8 x s8, below 0",
@@ -77,53 +80,58 @@ def linear_cases() -> Iterator[Row]:
         operator="linear",
         x=x,
         weight=low,
-        x_grid=one,
-        y_grid=(Fraction(2**13), 255),
+        x_qparams=one,
+        y_qparams=(Fraction(2**13), 255),
     )
     x, weight = filled([1, 4096], 255), filled([1, 4096], 127)
     yield layer_case(
-        "a sum of 27 bits", "sums are 32 bits wide", operator="linear", x=x, weight=weight, x_grid=one,
-        y_grid=(Fraction(2**20), 0),
+        "a sum of 27 bits", "sums are 32 bits wide", operator="linear", x=x, weight=weight, x_qparams=one,
+        y_qparams=(Fraction(2**20), 0),
     )  # fmt: skip
     sums = Array([9, 1], [128 + n for n in range(-4, 5)])
     two = Array([1, 1], [2])
-    grid: dict[str, Any] = {"x_grid": (quarter, 128), "operator": "linear"}
+    qparams: dict[str, Any] = {"x_qparams": (quarter, 128), "operator": "linear"}
     yield layer_case(
-        "requantizing ties", "r / s_y = n + 1/2 rounds to even", x=sums, weight=two, y_grid=(Fraction(1), 5), **grid
+        "requantizing ties",
+        "r / s_y = n + 1/2 rounds to even",
+        x=sums,
+        weight=two,
+        y_qparams=(Fraction(1), 5),
+        **qparams,
     )
     yield layer_case(
-        "requantizing ties, signed result", "the same below 0", x=sums, weight=two, y_grid=(Fraction(1), -5),
-        y_dtype="int8", **grid,
+        "requantizing ties, signed result", "the same below 0", x=sums, weight=two, y_qparams=(Fraction(1), -5),
+        y_dtype="int8", **qparams,
     )  # fmt: skip
     x, weight = pattern([3, 8], 0, 255), pattern([4, 8], -128, 127, 91)
     scales = [Fraction(1, 2**n) for n in range(4)]
     yield layer_case(
         "a scale for each output", "weights per output channel", operator="linear", x=x, weight=weight, w_scale=scales,
-        y_grid=(Fraction(32), 100),
+        y_qparams=(Fraction(32), 100),
     )  # fmt: skip
     bias = [Fraction(n, 2) for n in (1, -3, 100, -2000)]
     yield layer_case(
         "bias", "added before the result is rounded, once", operator="linear", x=x, weight=weight, bias=bias,
-        y_grid=(Fraction(16), 120),
+        y_qparams=(Fraction(16), 120),
     )  # fmt: skip
     for zero_point in (0, 10, 255):
         yield layer_case(
             f"ReLU, zero point {zero_point}", "clamps at the zero point, not at 0", operator="linear", x=x,
-            weight=weight, y_grid=(Fraction(64), zero_point), activation=(0, None),
+            weight=weight, y_qparams=(Fraction(64), zero_point), activation=(0, None),
         )  # fmt: skip
     yield layer_case(
         "ReLU6", "the upper bound is 6 in real numbers", operator="linear", x=x, weight=weight,
-        y_grid=(Fraction(1, 16), 20), w_scale=[Fraction(1, 2**10)] * 4, activation=(0, 6),
+        y_qparams=(Fraction(1, 16), 20), w_scale=[Fraction(1, 2**10)] * 4, activation=(0, 6),
     )  # fmt: skip
     for zero_point in (0, 255):
         yield layer_case(
             f"zero point {zero_point} of the input", "sum(w) times the zero point is taken out", operator="linear",
-            x=x, weight=weight, x_grid=(HALF, zero_point), y_grid=(Fraction(256), 128),
+            x=x, weight=weight, x_qparams=(HALF, zero_point), y_qparams=(Fraction(256), 128),
         )  # fmt: skip
     signed = pattern([3, 8], -128, 127)
     yield layer_case(
-        "a signed input", "s8 x s8", operator="linear", x=signed, weight=weight, x_dtype="int8", x_grid=(HALF, -7),
-        y_grid=(Fraction(64), -3), y_dtype="int8",
+        "a signed input", "s8 x s8", operator="linear", x=signed, weight=weight, x_dtype="int8", x_qparams=(HALF, -7),
+        y_qparams=(Fraction(64), -3), y_dtype="int8",
     )  # fmt: skip
 
 
@@ -133,54 +141,60 @@ def conv_cases() -> Iterator[Row]:
     padded = "padding is the real number 0, which is the zero point"
     for zero_point in (0, 1, 128, 255):
         yield layer_case(
-            f"padding with zero point {zero_point}", padded, x=x, weight=weight, x_grid=(HALF, zero_point),
-            y_grid=(Fraction(256), 128), padding=[1, 1],
+            f"padding with zero point {zero_point}", padded, x=x, weight=weight, x_qparams=(HALF, zero_point),
+            y_qparams=(Fraction(256), 128), padding=[1, 1],
         )  # fmt: skip
     yield layer_case(
         "padding of an input that is 0", padded, x=filled([1, 1, 3, 3], 77), weight=filled([1, 1, 3, 3], 1),
-        x_grid=(HALF, 77), y_grid=(Fraction(1), 3), padding=[1, 1],
+        x_qparams=(HALF, 77), y_qparams=(Fraction(1), 3), padding=[1, 1],
     )  # fmt: skip
     thin = Array([4, 1, 3, 3], weight.data[:36])
     yield layer_case("depthwise", "a group for each channel", x=x, weight=thin, groups=4, padding=[1, 1])
     half = Array([4, 2, 3, 3], weight.data[:72])
     yield layer_case("two groups", "outputs see the inputs of their group", x=x, weight=half, groups=2)
     yield layer_case(
-        "stride 2", "windows two apart", x=x, weight=weight, stride=[2, 2], padding=[1, 1], y_grid=(Fraction(256), 9)
+        "stride 2", "windows two apart", x=x, weight=weight, stride=[2, 2], padding=[1, 1], y_qparams=(Fraction(256), 9)
     )
     yield layer_case(
-        "dilation 2", "taps two apart", x=x, weight=weight, dilation=[2, 2], padding=[2, 2], y_grid=(Fraction(256), 9)
+        "dilation 2",
+        "taps two apart",
+        x=x,
+        weight=weight,
+        dilation=[2, 2],
+        padding=[2, 2],
+        y_qparams=(Fraction(256), 9),
     )
-    uneven: dict[str, Any] = {"stride": [2, 1], "padding": [0, 2], "y_grid": (Fraction(256), 200)}
+    uneven: dict[str, Any] = {"stride": [2, 1], "padding": [0, 2], "y_qparams": (Fraction(256), 200)}
     yield layer_case("rows and columns differ", "stride and padding of each dimension", x=x, weight=weight, **uneven)
     dots = Array([8, 4, 1, 1], weight.data[:32])
-    yield layer_case("pointwise", "a window of one", x=x, weight=dots, y_grid=(Fraction(32), 128))
-    full: dict[str, Any] = {"x_grid": (Fraction(1), 0), "y_grid": (Fraction(2**13), 0)}
+    yield layer_case("pointwise", "a window of one", x=x, weight=dots, y_qparams=(Fraction(32), 128))
+    full: dict[str, Any] = {"x_qparams": (Fraction(1), 0), "y_qparams": (Fraction(2**13), 0)}
     wide = "pairs of products exceed 16 bits: vpmaddubsw saturates them (pytorch#44939)"
     yield layer_case(
         "saturation of u8 x s8", wide, x=filled([1, 16, 3, 3], 255), weight=filled([2, 16, 1, 1], 127), **full
     )
     yield layer_case(
         "ReLU with padding", "clamps at the zero point of the result", x=x, weight=weight, padding=[1, 1],
-        y_grid=(Fraction(256), 17), activation=(0, None),
+        y_qparams=(Fraction(256), 17), activation=(0, None),
     )  # fmt: skip
 
 
 def transposed_cases() -> Iterator[Row]:
     """Transposed convolutions: weight [C_in, C_out / groups, ...]."""
     x = pattern([1, 4, 3, 3], 0, 255)
-    grid: dict[str, Any] = {"operator": "conv_transpose2d", "y_grid": (Fraction(256), 128)}
+    qparams: dict[str, Any] = {"operator": "conv_transpose2d", "y_qparams": (Fraction(256), 128)}
     square, thin = pattern([4, 3, 2, 2], -128, 127, 91), pattern([4, 1, 3, 3], -128, 127, 91)
-    yield layer_case("stride 2", "each input adds to a window of outputs", x=x, weight=square, stride=[2, 2], **grid)
+    yield layer_case("stride 2", "each input adds to a window of outputs", x=x, weight=square, stride=[2, 2], **qparams)
     pairs = "outputs of a group are counted within it, inputs over all"
-    yield layer_case("two groups", pairs, x=x, weight=pattern([4, 3, 2, 2], -100, 100, 53), groups=2, **grid)
-    yield layer_case("depthwise, stride 2", pairs, x=x, weight=thin, groups=4, stride=[2, 2], padding=[1, 1], **grid)
+    yield layer_case("two groups", pairs, x=x, weight=pattern([4, 3, 2, 2], -100, 100, 53), groups=2, **qparams)
+    yield layer_case("depthwise, stride 2", pairs, x=x, weight=thin, groups=4, stride=[2, 2], padding=[1, 1], **qparams)
     yield layer_case(
         "output padding", "rows at the end alone get more", x=x, weight=thin, stride=[2, 2], padding=[1, 1],
-        output_padding=[1, 1], **grid,
+        output_padding=[1, 1], **qparams,
     )  # fmt: skip
     yield layer_case(
         "zero point 0", "places that no input reaches are 0 in real numbers", x=x, weight=square, stride=[3, 3],
-        x_grid=(HALF, 0), operator="conv_transpose2d", y_grid=(Fraction(256), 60),
+        x_qparams=(HALF, 0), operator="conv_transpose2d", y_qparams=(Fraction(256), 60),
     )  # fmt: skip
 
 
@@ -201,10 +215,12 @@ def pool_cases() -> Iterator[Row]:
             {**base, **padded, "count_include_pad": False, "kernel_size": [2, 2]},
         ),
     )  # fmt: skip
-    for name, why, values, x_grid, y_grid, attributes in rows:
-        y = finished(averaged(real(values, x_grid), attributes), y_grid, "uint8", (None, None))
-        grids = dict(zip(("x_scale", "x_zero_point", "y_scale", "y_zero_point"), (*x_grid, *y_grid), strict=True))
-        rest = {"x_dtype": "uint8", "y_dtype": "uint8", **grids, **attributes}
+    for name, why, values, x_qparams, y_qparams, attributes in rows:
+        y = finished(averaged(real(values, x_qparams), attributes), y_qparams, "uint8", (None, None))
+        all_qparams = dict(
+            zip(("x_scale", "x_zero_point", "y_scale", "y_zero_point"), (*x_qparams, *y_qparams), strict=True)
+        )
+        rest = {"x_dtype": "uint8", "y_dtype": "uint8", **all_qparams, **attributes}
         yield case(name, "avg_pool2d", why, JACOB, inputs={"x": values}, attributes=rest, expected=y)
     for zero_point in (0, 200):
         attributes = {**padded, "x_dtype": "uint8", "x_scale": HALF, "x_zero_point": zero_point}
@@ -234,25 +250,25 @@ def add_cases() -> Iterator[Row]:
         ),
         ("mul", "ties", (HALF, 128), (Fraction(1), 127), (Fraction(64), 100), (None, None), lambda p, q: p * q),
     )
-    for operator, name, a_grid, b_grid, y_grid, activation, function in operators:
-        pairs = zip(real(a, a_grid).data, real(b, b_grid).data, strict=True)
-        y = finished(Array([16], [function(p, q) for p, q in pairs]), y_grid, "uint8", activation)
+    for operator, name, a_qparams, b_qparams, y_qparams, activation, function in operators:
+        pairs = zip(real(a, a_qparams).data, real(b, b_qparams).data, strict=True)
+        y = finished(Array([16], [function(p, q) for p, q in pairs]), y_qparams, "uint8", activation)
         keys = ("a_scale", "a_zero_point", "b_scale", "b_zero_point", "y_scale", "y_zero_point")
-        attributes = {**dict(zip(keys, (*a_grid, *b_grid, *y_grid), strict=True)), "activation": activation}
+        attributes = {**dict(zip(keys, (*a_qparams, *b_qparams, *y_qparams), strict=True)), "activation": activation}
         why = "real numbers are added or multiplied, and rounded once"
         yield case(name, operator, why, JACOB, inputs={"a": a, "b": b}, attributes=attributes, expected=y)
-    y_grid = (Fraction(1), 128)
+    y_qparams = (Fraction(1), 128)
     joined = Array([32], [*real(a, fine).data, *real(b, coarse).data])
     attributes = dict(
         zip(
             ("a_scale", "a_zero_point", "b_scale", "b_zero_point", "y_scale", "y_zero_point"),
-            (*fine, *coarse, *y_grid),
+            (*fine, *coarse, *y_qparams),
             strict=True,
         )
     )
     yield case(
         "two grids, a third for the result", "cat", "each input is put on the grid of the result", JACOB,
-        inputs={"a": a, "b": b}, attributes=attributes, expected=finished(joined, y_grid, "uint8", (None, None)),
+        inputs={"a": a, "b": b}, attributes=attributes, expected=finished(joined, y_qparams, "uint8", (None, None)),
     )  # fmt: skip
 
 
@@ -266,8 +282,8 @@ def matmul_cases() -> Iterator[Row]:
         ("zero points 0 and 255", "the widest differences", a, b, (HALF, 0), (HALF, 255), (Fraction(512), 200)),
         ("saturation of u8 x u8", "pairs of products exceed 16 bits", *full, one, one, (Fraction(2**15), 0)),
     )  # fmt: skip
-    for name, why, left, right, *grids in rows:
-        y = multiplied(real(left, grids[0]), real(right, grids[1]))
-        attributes = dict(zip(keys, (number for grid in grids for number in grid), strict=True))
-        stored = finished(y, grids[2], "uint8", (None, None))
+    for name, why, left, right, *all_qparams in rows:
+        y = multiplied(real(left, all_qparams[0]), real(right, all_qparams[1]))
+        attributes = dict(zip(keys, (number for qparams in all_qparams for number in qparams), strict=True))
+        stored = finished(y, all_qparams[2], "uint8", (None, None))
         yield case(name, "matmul", why, JACOB, inputs={"a": left, "b": right}, attributes=attributes, expected=stored)

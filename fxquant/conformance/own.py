@@ -90,17 +90,17 @@ def _qparams(case: Case, reference: bool) -> Tensor:
     """One way, in Python, for all."""
     del reference
     at, (low, high) = case.attributes, case.inputs["x"]
-    grid = choose_qparams(low, high, QScheme(signed=at["dtype"] == "int8", symmetric=at["symmetric"]))
-    return torch.stack([grid.scale.double(), grid.zero_point.double()]).flatten()
+    qparams = choose_qparams(low, high, QScheme(signed=at["dtype"] == "int8", symmetric=at["symmetric"]))
+    return torch.stack([qparams.scale.double(), qparams.zero_point.double()]).flatten()
 
 
-def _grid(at: Attributes, role: str) -> QParams:
+def _activation_qparams(at: Attributes, role: str) -> QParams:
     scheme = QScheme(signed=at.get(f"{role}_dtype", "uint8") == "int8")
     scale = torch.tensor([at[f"{role}_scale"]], dtype=torch.float32)
     return QParams(scheme, scale, torch.tensor([at[f"{role}_zero_point"]], dtype=torch.int32))
 
 
-def _weight_grid(at: Attributes, axis: int | None) -> QParams:
+def _weight_qparams(at: Attributes, axis: int | None) -> QParams:
     scales = at["weight_scale"][: None if axis == 0 else 1]
     zero_points = torch.zeros(len(scales), dtype=torch.int32)
     return QParams(
@@ -123,8 +123,12 @@ def _layer(make: Callable[[Case, Tensor], nn.Module], kind: Any, axis: int | Non
         layer: Any = make(case, weight)
         layer.weight = nn.Parameter(weight, requires_grad=False)
         layer.bias = nn.Parameter(torch.tensor(at["bias"], dtype=torch.float32), requires_grad=False)
-        grids = {"x": _grid(at, "x"), "weight": _weight_grid(at, axis), "y": _grid(at, "y")}
-        return kind(layer, **grids, activation=_clamp(at)), (_x(case),)
+        qparams = {
+            "x": _activation_qparams(at, "x"),
+            "weight": _weight_qparams(at, axis),
+            "y": _activation_qparams(at, "y"),
+        }
+        return kind(layer, **qparams, activation=_clamp(at)), (_x(case),)
 
     return lower
 
@@ -154,7 +158,9 @@ def _conv_transpose(case: Case, weight: Tensor) -> nn.Module:
 def _avg_pool(case: Case) -> Any:
     at = case.attributes
     window = at["kernel_size"], at["stride"], at["padding"]
-    return QuantizedAvgPool2d(*window, False, at["count_include_pad"], x=_grid(at, "x"), y=_grid(at, "y")), (_x(case),)
+    return QuantizedAvgPool2d(
+        *window, False, at["count_include_pad"], x=_activation_qparams(at, "x"), y=_activation_qparams(at, "y")
+    ), (_x(case),)
 
 
 def _max_pool(case: Case) -> Any:
@@ -164,7 +170,7 @@ def _max_pool(case: Case) -> Any:
 
 def _two(make: Callable[[QParams, QParams, QParams, Attributes], QuantizedModule]) -> Callable[[Case], Any]:
     def lower(case: Case) -> tuple[QuantizedModule, tuple[Tensor, ...]]:
-        a, b, y = (_grid(case.attributes, role) for role in ("a", "b", "y"))
+        a, b, y = (_activation_qparams(case.attributes, role) for role in ("a", "b", "y"))
         return make(a, b, y, case.attributes), (_x(case, "a"), _x(case, "b"))
 
     return lower

@@ -30,18 +30,18 @@ def layer_sqnr(prepared: fxq.Quantizer, int8: GraphModule, x: Tensor) -> tuple[t
     wanted = {row.node: row.module or row.node for row in prepared.coverage() if row.fate == "int8" and row.macs}
     plan = plan_of(int8)
     measured = [unit for unit in plan.units if unit.root in wanted]
-    grids = {unit.root: plan.qparams[unit.roles["y"]] if "y" in unit.roles else None for unit in measured}
-    exact, stored = _values(prepared.graph_module, x, grids), _values(int8, x, grids)
+    all_qparams = {unit.root: plan.qparams[unit.roles["y"]] if "y" in unit.roles else None for unit in measured}
+    exact, stored = _values(prepared.graph_module, x, all_qparams), _values(int8, x, all_qparams)
     return tuple(
-        (wanted[name], sqnr(exact[name], _real(stored[name], grid)))
-        for name, grid in grids.items()
+        (wanted[name], sqnr(exact[name], _real(stored[name], qparams)))
+        for name, qparams in all_qparams.items()
         if name in exact and name in stored
     )
 
 
-def _real(values: Tensor, grid: QParams | None) -> Tensor:
+def _real(values: Tensor, qparams: QParams | None) -> Tensor:
     """The real numbers that a unit's values stand for; they are these themselves where it has no grid."""
-    return values if grid is None else (values.float() - grid.zero_point) * grid.scale
+    return values if qparams is None else (values.float() - qparams.zero_point) * qparams.scale
 
 
 class _Keeper(Interpreter):
@@ -50,12 +50,12 @@ class _Keeper(Interpreter):
     def __init__(self, gm: GraphModule, names: Container[str]) -> None:
         super().__init__(gm)
         self.names = names
-        self.kept: dict[str, Tensor] = {}
+        self.values: dict[str, Tensor] = {}
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
         if n.name in self.names:
-            self.kept[n.name] = value.clone()
+            self.values[n.name] = value.clone()
         return value
 
 
@@ -63,4 +63,4 @@ def _values(gm: GraphModule, x: Tensor, names: Container[str]) -> dict[str, Tens
     keeper = _Keeper(gm, names)
     with torch.no_grad():
         keeper.run(x)
-    return keeper.kept
+    return keeper.values

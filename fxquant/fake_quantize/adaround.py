@@ -17,7 +17,7 @@ from fxquant.observers.qparams import middle
 ZETA, GAMMA = 1.1, -0.1
 """How far the rectified sigmoid is stretched beyond [0, 1], so that it reaches both ends: arXiv:2004.10568, eq. 23."""
 
-GRID_WORDS = {"dtype", "qscheme", "reduce_range", "quant_min", "quant_max", "bits", "scheme"}
+QPARAMS_WORDS = {"dtype", "qscheme", "reduce_range", "quant_min", "quant_max", "bits", "scheme"}
 """Arguments of an observer that say which grid it chooses."""
 
 
@@ -47,7 +47,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
     use_soft_rounding: Tensor
 
     def __init__(self, observer: Any = PerChannelMinMaxObserver, **observer_kwargs: Any) -> None:
-        super().__init__(observer, **self._grid_asked_for(observer, observer_kwargs), **observer_kwargs)
+        super().__init__(observer, **self._qparams_asked_for(observer, observer_kwargs), **observer_kwargs)
         if not self.scheme.symmetric or self.scheme.group_size is not None:
             raise SpecError("AdaRound learns on a symmetric grid without groups", got=str(self.scheme))
         self.zeta, self.gamma = ZETA, GAMMA
@@ -55,9 +55,9 @@ class AdaRoundFakeQuantize(FakeQuantize):
         self.add_switch("use_soft_rounding", True, torch.uint8)
 
     @staticmethod
-    def _grid_asked_for(observer: Any, observer_kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _qparams_asked_for(observer: Any, observer_kwargs: dict[str, Any]) -> dict[str, Any]:
         """int8, symmetric, unless the user says anything of the grid."""
-        if GRID_WORDS & {*getattr(observer, "arguments", ()), *observer_kwargs}:
+        if QPARAMS_WORDS & {*getattr(observer, "arguments", ()), *observer_kwargs}:
             return {}
         kind = getattr(observer, "target", observer)
         per_channel = isinstance(kind, type) and issubclass(kind, PerChannelMinMaxObserver)
@@ -71,7 +71,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
             self.initialize(x)
         if not self.rounds():
             return x
-        scale, zero_point, low, high = self._grid(x)
+        scale, zero_point, low, high = self._qparams(x)
         if self.V.numel() == 0:
             steps = torch.round(x.detach() * (1.0 / scale))
         else:
@@ -93,7 +93,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
         """
         refuse_to_trace("AdaRound sets V at the first call after observing", "run the module once before it is traced")
         self.calculate_qparams()  # says so if the weight was never seen
-        scale, *_ = self._grid(x)
+        scale, *_ = self._qparams(x)
         steps = x * (1.0 / scale)
         rest = steps - torch.floor(steps)
         # h(V) = rest, solved for V; 0 and 1 lie inside the stretched sigmoid, so this is finite
@@ -118,7 +118,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
 
     def integers(self, x: Tensor) -> Tensor:
         """The integers of ``x``, rounded as ``V`` says: what a converted model stores; of the grid's dtype."""
-        scale, zero_point, low, high = self._grid(x)
+        scale, zero_point, low, high = self._qparams(x)
         steps = x.detach() * (1.0 / scale)
         steps = torch.round(steps) if self.V.numel() == 0 else torch.floor(steps) + (self.V.detach() >= 0)
         return (steps + zero_point).clamp(low, high).to(self.scheme.dtype)
@@ -126,7 +126,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
     def __prepare_scriptable__(self) -> AdaRoundFakeQuantize:
         raise refuse_script(self, "torch.compile and torch.export take it; FakeQuantize can be scripted")
 
-    def _grid(self, x: Tensor) -> tuple[Tensor, int, int, int]:
+    def _qparams(self, x: Tensor) -> tuple[Tensor, int, int, int]:
         """Scale in a shape that broadcasts, in float32 (float64 for a float64 weight); zero point; limits."""
         axis = self.scheme.axis
         scale = self.scale.to(torch.float64 if x.dtype == torch.float64 else torch.float32)

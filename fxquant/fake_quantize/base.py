@@ -94,7 +94,7 @@ class FakeQuantizeBase(Switches):
     ``scheme``, the grid that it simulates, is what a ``QConfig`` needs to know of it.
     """
 
-    __jit_ignored_attributes__ = ("_said", "scheme", "place", "_grid_is_known")
+    __jit_ignored_attributes__ = ("_said", "scheme", "place", "_qparams_is_known")
 
     scheme: QScheme
     fake_quant_enabled: Tensor
@@ -106,7 +106,7 @@ class FakeQuantizeBase(Switches):
         self.add_switch("observer_enabled", True, torch.uint8)
         self.place = ""
         """In a graph that trains: which value it rounds. Alone, it rounds to steps of 1 until it is told otherwise."""
-        self._grid_is_known = False
+        self._qparams_is_known = False
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class FakeQuantizeBase(Switches):
         kind = torch.float32 if self.scheme.float_qparams else torch.int32
         return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
 
-    def has_grid(self) -> bool:
+    def has_qparams(self) -> bool:
         """Whether a grid was ever chosen: by what an observer saw, by learning, or by whoever wrote the buffers."""
         scale, zero_point = getattr(self, "scale", None), getattr(self, "zero_point", None)
         if (
@@ -146,15 +146,15 @@ class FakeQuantizeBase(Switches):
             CalibrationError: it stands in a graph that trains, and its observer was turned off before it saw a value.
         """
         on = self.is_on("fake_quant_enabled")
-        if on and self.place and not self._grid_is_known and not torch.compiler.is_compiling():
-            if not (self.is_on("observer_enabled") or self.has_grid()):
+        if on and self.place and not self._qparams_is_known and not torch.compiler.is_compiling():
+            if not (self.is_on("observer_enabled") or self.has_qparams()):
                 raise CalibrationError(
                     "a value is to be rounded to a grid that was never chosen: its observer is off, and saw nothing",
                     at=self.place,
                     hint="run a batch with observers on (model.apply(fxquant.enable_observer)), or load a state dict "
                     "that was saved after that; model.apply(fxquant.disable_fake_quant) trains in float",
                 )
-            self._grid_is_known = True
+            self._qparams_is_known = True
         return on
 
     def choose_grid(self) -> None:

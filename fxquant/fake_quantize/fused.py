@@ -36,11 +36,11 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
         **observer_kwargs: Any,
     ) -> None:
         super().__init__(observer, quant_min, quant_max, **observer_kwargs)
-        made = self.activation_post_process
-        if not isinstance(made, (MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver)):
+        average = self.activation_post_process
+        if not isinstance(average, (MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver)):
             raise SpecError(
                 "FusedMovingAvgObsFakeQuantize averages ranges itself",
-                got=type(made).__name__,
+                got=type(average).__name__,
                 expected="MovingAverageMinMaxObserver or MovingAveragePerChannelMinMaxObserver",
                 hint="FakeQuantize takes any observer",
             )
@@ -62,19 +62,19 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
             self.observe_by_observer(x)
             return
         refuse_vmap(x)
-        made: Any = self.activation_post_process
+        average: Any = self.activation_post_process
         shape = () if scheme.axis is None else (x.shape[scheme.axis],)
-        statistics = made._buffers  # attributes of modules are slow to read, and to write
+        statistics = average._buffers  # attributes of modules are slow to read, and to write
         if statistics["min_val"].shape != shape:
-            made.start(shape, x)
+            average.start(shape, x)
         running_min, running_max = statistics["min_val"], statistics["max_val"]
         low, high, scale, zero_point, nonfinite = moving_average_qparams(
             x,
             running_min,
             running_max,
             scheme.axis,
-            made.averaging_constant,
-            made.smallest_scale,
+            average.averaging_constant,
+            average.smallest_scale,
             self.quant_min,
             self.quant_max,
             self._middle,
@@ -82,4 +82,4 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
         running_min.copy_(low)
         running_max.copy_(high)
         statistics["nonfinite_count"].add_(nonfinite)
-        self.set_grid(scale, zero_point)
+        self.set_qparams(scale, zero_point)

@@ -99,24 +99,24 @@ class LearnableFakeQuantize(FakeQuantizeBase):
             self._hold()
         factor = 1.0 / math.sqrt(max(x.numel(), 1) * self.quant_max) if self.use_grad_scaling else 1.0
         limits = (self.quant_min, self.quant_max)
-        grid: tuple[Tensor, Tensor] = (self.scale, self.zero_point)
+        qparams: tuple[Tensor, Tensor] = (self.scale, self.zero_point)
         if exporting:  # an exported program does not change its parameters
-            grid = (self.scale.clamp(min=self.eps), self._held_zero_point())
+            qparams = (self.scale.clamp(min=self.eps), self._held_zero_point())
         elif self.is_on(
             "static_enabled"
         ):  # the next call chooses anew, maybe before this one's gradients are asked for
-            grid = (self.scale.clone(), self.zero_point.clone())
+            qparams = (self.scale.clone(), self.zero_point.clone())
         if self.scheme.axis is not None:
             axis = self.scheme.axis
-            return fake_quantize_learnable_per_channel_affine(x, *grid, axis, *limits, factor)
-        return fake_quantize_learnable_per_tensor_affine(x, *grid, *limits, factor)
+            return fake_quantize_learnable_per_channel_affine(x, *qparams, axis, *limits, factor)
+        return fake_quantize_learnable_per_tensor_affine(x, *qparams, *limits, factor)
 
     def make_room(self, x: Tensor) -> None:
-        self._make_room_for_grid(x)
+        self._make_room_for_qparams(x)
         if isinstance(self.activation_post_process, RangeObserver):
             self.activation_post_process.make_room(x)
 
-    def _make_room_for_grid(self, x: Tensor) -> None:
+    def _make_room_for_qparams(self, x: Tensor) -> None:
         axis = self.scheme.axis
         if self.channel_len is None and axis is not None:
             self._expand(x.shape[axis])
@@ -131,7 +131,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
     @torch.no_grad()
     def _estimate(self, x: Tensor) -> None:
         """Measure a batch, and let the observer choose the grid."""
-        self._make_room_for_grid(x)
+        self._make_room_for_qparams(x)
         self.activation_post_process(x)
         self.choose_grid()
 

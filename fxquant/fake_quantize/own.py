@@ -37,9 +37,9 @@ class OwnIntegersFakeQuantize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x``: the float weight. The result has its shape and dtype; its gradient is that of nearest rounding."""
-        grid = self.rounding.qparams()
-        values = from_integers(self.rounding.integers(x), grid.scale, grid.zero_point, grid.scheme).to(x.dtype)
-        return _WithValues.apply(fake_quantize(x, grid.scale, grid.zero_point, grid.scheme), values)
+        qparams = self.rounding.qparams()
+        values = from_integers(self.rounding.integers(x), qparams.scale, qparams.zero_point, qparams.scheme).to(x.dtype)
+        return _WithValues.apply(fake_quantize(x, qparams.scale, qparams.zero_point, qparams.scheme), values)
 
 
 class _WithValues(torch.autograd.Function):

@@ -10,7 +10,7 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.loading import check_grid
+from fxquant.graph.loading import check_qparams
 from fxquant.graph.query import has_hooks
 from fxquant.kernels import fake_quantize_per_tensor_affine
 from fxquant.kernels.fake_quantize.fake_quantize_folded import fake_quantize_folded
@@ -100,10 +100,10 @@ class FakeQuantize(FakeQuantizeBase):
             if self.is_on("observer_enabled") and x.numel():
                 self.observe(x.detach())
             if self.rounds():
-                grid = self.scale, self.zero_point
+                qparams = self.scale, self.zero_point
                 if self.is_per_channel:
-                    return fake_quantize(x, *grid, self.scheme)
-                return fake_quantize_per_tensor_affine(x, *grid, self.quant_min, self.quant_max)
+                    return fake_quantize(x, *qparams, self.scheme)
+                return fake_quantize_per_tensor_affine(x, *qparams, self.quant_min, self.quant_max)
         return x
 
     def rounds_plainly(self, factor: Tensor | None, axis: int) -> bool:
@@ -156,15 +156,15 @@ class FakeQuantize(FakeQuantizeBase):
 
     def choose_grid(self) -> None:
         scale, zero_point = self.calculate_qparams()
-        self.set_grid(scale, zero_point)
+        self.set_qparams(scale, zero_point)
 
     def make_room(self, x: Tensor) -> None:
         observer = self.activation_post_process
         if isinstance(observer, RangeObserver):
             shape = observer.make_room(x)
-            self.set_grid(*(torch.full(shape or (1,), value, device=self.scale.device) for value in (1.0, 0)))
+            self.set_qparams(*(torch.full(shape or (1,), value, device=self.scale.device) for value in (1.0, 0)))
 
-    def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
+    def set_qparams(self, scale: Tensor, zero_point: Tensor) -> None:
         """Copy a grid into the buffers, which keep their dtype and device."""
         own_scale, own_zero_point = self.scale, self.zero_point
         if own_scale.shape != scale.shape:
@@ -198,7 +198,7 @@ class FakeQuantize(FakeQuantizeBase):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool, *args: Any
     ) -> None:
         """Take grids of any number of channels."""
-        check_grid(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
+        check_qparams(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
         for name in ("scale", "zero_point"):
             saved = state_dict.get(prefix + name)
             if isinstance(saved, Tensor) and saved.shape != self.scale.shape and self.is_per_channel:
@@ -225,7 +225,7 @@ class FakeQuantize(FakeQuantizeBase):
     def extra_repr(self) -> str:
         switches = ", ".join(f"{name}={self.is_on(name)}" for name in ("fake_quant_enabled", "observer_enabled"))
         if self.scale.numel() == 1:
-            grid = f"scale={self.scale.item():.4g}, zero_point={self.zero_point.item()}"
+            qparams = f"scale={self.scale.item():.4g}, zero_point={self.zero_point.item()}"
         else:
-            grid = f"scale=[{self.scale.min().item():.4g}, {self.scale.max().item():.4g}]"
-        return f"{self.scheme}, {switches}, {grid}"
+            qparams = f"scale=[{self.scale.min().item():.4g}, {self.scale.max().item():.4g}]"
+        return f"{self.scheme}, {switches}, {qparams}"

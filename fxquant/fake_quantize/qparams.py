@@ -46,10 +46,10 @@ def to_integers(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -
     if scheme.axis is None:
         return quantize(x, scale, zero_point, *limits, scheme.dtype)
     channels, axis = _channels(x, scheme)
-    grids = (scale.flatten(), zero_point.flatten())
+    qparams = (scale.flatten(), zero_point.flatten())
     if scheme.float_qparams:
-        return quantize_float_qparams("to_integers", channels, *grids, axis, *limits, scheme.dtype).reshape(x.shape)
-    return quantize(channels, *grids, *limits, scheme.dtype, axis).reshape(x.shape)
+        return quantize_float_qparams("to_integers", channels, *qparams, axis, *limits, scheme.dtype).reshape(x.shape)
+    return quantize(channels, *qparams, *limits, scheme.dtype, axis).reshape(x.shape)
 
 
 def from_integers(q: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.loading import check_grid
+from fxquant.graph.loading import check_qparams
 from fxquant.observers.base import keeping_dtype
 from fxquant.plan.spec import QParams
 
@@ -61,7 +61,7 @@ class StaticFakeQuantize(nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        check_grid(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
+        check_qparams(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self._calibrated = is_calibrated(self.scale)
 

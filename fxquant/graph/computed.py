@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from fxquant.capture.trace_guards import GUARDS
 from fxquant.graph.edit import add_module
-from fxquant.graph.query import MADE_OF, module_of
+from fxquant.graph.query import COMPUTED_OF, module_of
 
 COMPUTATION = "_computation_of_"
 """Begins the name of a module that computes a parameter of the module that it lies in."""
@@ -102,7 +102,7 @@ class PutBack:
     def node(self, node: Node) -> Node:
         """The node of the model that computes what one beside does."""
         if node not in self._copies:
-            found = node.meta.get(MADE_OF)
+            found = node.meta.get(COMPUTED_OF)
             self._copies[node] = self.value(node, found) if isinstance(found, ComputedValue) else self._copy(node)
         return self._copies[node]
 
@@ -113,7 +113,7 @@ class PutBack:
         path = add_module(self._gm, f"{stand_in.name}_computation", computed.computation)
         with self._gm.graph.inserting_before(self._place):
             made = self._gm.graph.call_module(path, sources)
-        made.meta = {key: value for key, value in stand_in.meta.items() if key != MADE_OF}
+        made.meta = {key: value for key, value in stand_in.meta.items() if key != COMPUTED_OF}
         return made
 
     def _copy(self, node: Node) -> Node:

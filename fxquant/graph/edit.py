@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.capture.trace_guards import GUARDS
-from fxquant.graph.query import INPLACE, MADE_OF, WRAPPED, module_path
+from fxquant.graph.query import COMPUTED_OF, INPLACE, WRAPPED, module_path
 
 
 def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: Iterable[Node] = ()) -> str:
@@ -91,7 +91,7 @@ def insert_after(node: Node, target: str, *, users: Iterable[Node]) -> Node:
     graph, readers = node.graph, tuple(users)
     with graph.inserting_after(_end_of_inputs(node)):
         call = graph.create_node("call_module", target, (node,), name=target.replace(".", "_"))
-    call.meta = {key: value for key, value in node.meta.items() if key not in (MADE_OF, INPLACE)}
+    call.meta = {key: value for key, value in node.meta.items() if key not in (COMPUTED_OF, INPLACE)}
     for user in readers:
         user.replace_input_with(node, call)
     return call

@@ -16,7 +16,7 @@ _FLOAT32 = torch.finfo(torch.float32)
 WHERE = "the file may be damaged, or of a model that was quantized otherwise: convert as it was, then load"
 
 
-def check_grid(state: Mapping[str, Any], scale: str, zero_point: str, scheme: QScheme) -> None:
+def check_qparams(state: Mapping[str, Any], scale: str, zero_point: str, scheme: QScheme) -> None:
     """Refuse scales and zero points that no grid of that scheme has; ``scale`` and ``zero_point`` are their keys.
 
     Raises:

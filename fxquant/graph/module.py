@@ -40,7 +40,7 @@ from fxquant.graph.state_names import check_names
 from fxquant.graph.undone import unchanged_on_error
 from fxquant.graph.wrong_calls import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 
-_KEPT_META = (
+_SAVED_META = (
     *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
     *(PRODUCTS, SAME_WHILE_TRAINING, "stack_trace"),
 )
@@ -52,7 +52,7 @@ STACK = "nn_module_stack"
 
 ENGINE = "fxquant.runtime"
 """Attribute of a converted module: what runs its graph, in place of the generated code. It is called with the module,
-the generated ``forward``, positional and keyword arguments, and told to ``forget`` when the graph has changed."""
+the generated ``forward``, positional and keyword arguments, and told to ``invalidate`` when the graph has changed."""
 
 RECORD = "fxquant.record"
 """Attribute of a model that was converted or prepared for training: what is known of it, by name.
@@ -131,7 +131,7 @@ class NamedGraphModule(GraphModule):
         kind = type(self)
         keep_source_while_used(kind.forward)
         if (engine := self.__dict__.get(ENGINE)) is not None:
-            engine.forget()
+            engine.invalidate()
             kind.forward = _with_own_code(_by_engine(kind.forward))
         kind.forward = _with_own_code(_explaining(kind.forward))
         return code
@@ -276,7 +276,7 @@ def _record(node: Node) -> _Record:
         _with_names(node.args),
         _with_names(node.kwargs),
         node.type,
-        {key: node.meta[key] for key in _KEPT_META if key in node.meta} | _modules_around(node),
+        {key: node.meta[key] for key in _SAVED_META if key in node.meta} | _modules_around(node),
     )
 
 

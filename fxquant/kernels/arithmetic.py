@@ -37,7 +37,7 @@ def check_same_dtype(op: str, argument: str, x: Tensor, like: Tensor) -> None:
     check_dtype(op, argument, x, (like.dtype,))
 
 
-def check_grid(op: str, prefix: str, scale: float, zero_point: int, dtype: torch.dtype) -> None:
+def check_qparams(op: str, prefix: str, scale: float, zero_point: int, dtype: torch.dtype) -> None:
     """A scale that is a normal, positive float32 (so that its inverse is finite), and a zero point that fits ``dtype``.
 
     Args:
@@ -55,8 +55,8 @@ def check_grid(op: str, prefix: str, scale: float, zero_point: int, dtype: torch
 
 
 def check_output(op: str, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype) -> None:
-    """The grid of an output: as :func:`check_grid`, and limits in order that ``dtype`` can store."""
-    check_grid(op, "", scale, zero_point, dtype)
+    """The grid of an output: as :func:`check_qparams`, and limits in order that ``dtype`` can store."""
+    check_qparams(op, "", scale, zero_point, dtype)
     low, high = integer_range(dtype)
     if not low <= quant_min <= quant_max <= high:
         raise KernelError(
@@ -77,8 +77,8 @@ def requantize(
     real: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> Tensor:
     """``clamp(round(real * (1 / scale)) + zero_point, quant_min, quant_max)`` in float32; NaN becomes ``quant_min``."""
-    grid = torch.round(real * inverse(scale)) + float(zero_point)
-    return torch.where(grid > quant_min, grid, float(quant_min)).clamp(max=float(quant_max)).to(dtype)
+    qparams = torch.round(real * inverse(scale)) + float(zero_point)
+    return torch.where(qparams > quant_min, qparams, float(quant_min)).clamp(max=float(quant_max)).to(dtype)
 
 
 def average(

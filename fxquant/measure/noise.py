@@ -159,11 +159,11 @@ def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, An
     return env[unit.root]
 
 
-def real(values: Tensor, grid: QParams | None) -> Tensor:
+def real(values: Tensor, qparams: QParams | None) -> Tensor:
     """The real numbers that integers stand for; real numbers as they are."""
-    return values if grid is None else from_integers(values, grid.scale, grid.zero_point, grid.scheme)
+    return values if qparams is None else from_integers(values, qparams.scale, qparams.zero_point, qparams.scheme)
 
 
-def integers(values: Tensor, grid: QParams) -> Tensor:
+def integers(values: Tensor, qparams: QParams) -> Tensor:
     """Real numbers on a grid, as it stores them."""
-    return to_integers(values, grid.scale, grid.zero_point, grid.scheme)
+    return to_integers(values, qparams.scale, qparams.zero_point, qparams.scheme)

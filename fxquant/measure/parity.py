@@ -296,12 +296,12 @@ def _read_by(
     there = simulated.all_input_nodes
     unrounded = [arg.all_input_nodes[0] if isinstance(module_of(arg), ROUNDINGS) else arg for arg in there]
     return {
-        arg.name: values[given] if values[given].is_floating_point() else real(values[given], _grid_of(arg, plan))
+        arg.name: values[given] if values[given].is_floating_point() else real(values[given], _qparams_of(arg, plan))
         for arg, given in zip(unrounded, node.all_input_nodes, strict=True)
     }
 
 
-def _grid_of(node: Node, plan: QuantPlan) -> QParams | None:
+def _qparams_of(node: Node, plan: QuantPlan) -> QParams | None:
     """The grid of a value; None for integers that are no such, indices say."""
     return plan.qparams.get(TensorRef(node.name))
 
@@ -346,8 +346,8 @@ def _compare(
     simulated = integers(rounded, y)
     off, gap = ((other.int() - reference.int()).abs() for other in (native, simulated))
     # What the simulation gives must lie on the grid of the integers, and be the same one unless rounding was close.
-    near_boundary = (_steps_to_grid(unrounded, y) - 0.5).abs() <= NEAR
-    far = ((gap > 0) & ~near_boundary) | (_steps_to_grid(rounded, y) > NEAR)
+    near_boundary = (_steps_to_qparams(unrounded, y) - 0.5).abs() <= NEAR
+    far = ((gap > 0) & ~near_boundary) | (_steps_to_qparams(rounded, y) > NEAR)
     is_blurred = y.scale < 2 * blur
     gap, far = gap.masked_fill(is_blurred, 0), far.masked_fill(is_blurred, False)
     count = max(reference.numel(), 1)
@@ -391,6 +391,6 @@ def _largest(values: Tensor) -> float:
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-def _steps_to_grid(values: Tensor, grid: QParams) -> Tensor:
+def _steps_to_qparams(values: Tensor, qparams: QParams) -> Tensor:
     """How far each value lies from the step that it is rounded to, in steps."""
-    return (values - real(integers(values, grid), grid)).abs() / grid.scale
+    return (values - real(integers(values, qparams), qparams)).abs() / qparams.scale

@@ -210,16 +210,16 @@ class BorderTimer:
         self._programs, self._rounds = programs, rounds
         self._known: dict[Any, tuple[float, float]] = {}
 
-    def seconds(self, value: Any, grid: QParams) -> tuple[float, float]:
+    def seconds(self, value: Any, qparams: QParams) -> tuple[float, float]:
         """To quantize a value, and to dequantize it; values of one shape are measured once. Of what is no tensor, 0."""
         if not isinstance(value, TensorInfo):
             return 0.0, 0.0
-        key = (value, grid.scheme)
+        key = (value, qparams.scheme)
         if key not in self._known:
             image = len(value.shape) == IMAGE_RANK
             real = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-            quantize = Quantize(grid, channels_last=image)
-            dequantize = Dequantize(grid, value.dtype, value.contiguous)
+            quantize = Quantize(qparams, channels_last=image)
+            dequantize = Dequantize(qparams, value.dtype, value.contiguous)
             self._known[key] = self._time(quantize, real), self._time(dequantize, quantize(real))
         return self._known[key]
 

@@ -14,43 +14,43 @@ from fxquant.kernels.arithmetic import average, float32
 from fxquant.kernels.pool.windows import Windows, adaptive_windows, pooling_windows, window_sums
 from fxquant.nn.base import integer_limits
 from fxquant.nn.max_ops import several
-from fxquant.nn.same_dtype import StoredModule
+from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.plan.spec import QParams
 
 EXACT_IN_FLOAT32 = 2**24 // 255
 """Elements of a window up to which every partial sum is a float32: no step is further than 255 from the zero point."""
 
 
-class _Volume(StoredModule):
+class _AvgPool3d(SameDtypeModule):
     """What both averages have in common."""
 
     def __init__(self, x: QParams, y: QParams) -> None:
         super().__init__()
-        self.add_stored_grid("y", y)
-        self.add_stored_grid("x", x)
+        self.add_same_dtype_qparams("y", y)
+        self.add_same_dtype_qparams("x", x)
 
-    def derive(self) -> tuple[float, int, float, int, int, int]:
+    def pack(self) -> tuple[float, int, float, int, int, int]:
         """Both grids, and the limits of the output."""
-        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.grid("y"), None))
+        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
     def _rounded(self, sums: Tensor, divisor: Tensor) -> Tensor:
-        x_scale, _, scale, zero_point, low, high = self._derived or self.derived()
+        x_scale, _, scale, zero_point, low, high = self._packed or self.packed()
         factor = torch.full((), float32(x_scale), device=sums.device) / divisor.to(sums.device, torch.float32)
         return quantize(sums.to(torch.float32) * factor, scale, zero_point, low, high, self.y_dtype)
 
     def _whole_numbers(self, x: Tensor, elements: int) -> Tensor:
         """``q - zero_point`` in a dtype that sums of so many elements are exact in."""
-        _, zero_point, *_ = self._derived or self.derived()
+        _, zero_point, *_ = self._packed or self.packed()
         values = dequantize(self.take("x", x), 1.0, zero_point)
         return values if elements <= EXACT_IN_FLOAT32 else values.double()
 
     def _reference(self, x: Tensor, windows: Sequence[Windows], divisor: Tensor) -> Tensor:
-        x_scale, x_zero_point, scale, zero_point, low, high = self.derived()
+        x_scale, x_zero_point, scale, zero_point, low, high = self.packed()
         sums = window_sums(self.take("x", x).to(torch.int32) - x_zero_point, *windows)
         return average(sums, divisor.to(x.device), x_scale, scale, zero_point, low, high, self.y_dtype)
 
 
-class QuantizedAvgPool3d(_Volume):
+class QuantizedAvgPool3d(_AvgPool3d):
     """The mean of each window of stored integers, rounded once, as ``fxquant.kernels.pool.avg_pool2d`` defines it.
 
     Args:
@@ -116,7 +116,7 @@ class QuantizedAvgPool3d(_Volume):
         return f"{geometry}, ceil_mode={self.ceil_mode}, {counting}\n{super().extra_repr()}"
 
 
-class QuantizedAdaptiveAvgPool3d(_Volume):
+class QuantizedAdaptiveAvgPool3d(_AvgPool3d):
     """Means of stored integers over windows that fit the output size, rounded once.
 
     Args:
@@ -138,7 +138,7 @@ class QuantizedAdaptiveAvgPool3d(_Volume):
     def forward(self, x: Tensor) -> Tensor:
         sizes = self._sizes(x)
         if all(outputs == 1 for _, outputs in sizes):
-            return mean(self.take("x", x), [-3, -2, -1], True, *(self._derived or self.derived()))
+            return mean(self.take("x", x), [-3, -2, -1], True, *(self._packed or self.packed()))
         windows = self._windows(x)
         divisor = _products([w.extent for w in windows])
         if any(size % outputs for size, outputs in sizes):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError
-from fxquant.graph.loading import check_finite, check_grid, check_integers
+from fxquant.graph.loading import check_finite, check_integers, check_qparams
 from fxquant.graph.ready import Deriving
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
@@ -43,14 +43,14 @@ class QuantizedModule(Deriving):
 
     State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
     tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
-    :meth:`derive` at the first call, kept in ``_derived``, and made again after the state changed: loading a state
+    :meth:`pack` at the first call, kept in ``_packed``, and made again after the state changed: loading a state
     dict, moving to a device, copying and unpickling all drop it. Writing into a buffer by hand does not; call
-    :meth:`forget` then.
+    :meth:`invalidate` then.
 
-    A subclass adds its grids in the constructor, and implements :meth:`derive`, ``forward`` and :meth:`reference`::
+    A subclass adds its grids in the constructor, and implements :meth:`pack`, ``forward`` and :meth:`reference`::
 
         def forward(self, x: Tensor) -> Tensor:
-            return (self._derived or self.derived())(x)
+            return (self._packed or self.derived())(x)
     """
 
     unit: str
@@ -63,16 +63,16 @@ class QuantizedModule(Deriving):
         self.unit = ""
         self.float_result = None
         self._schemes: dict[str, QScheme] = {}
-        self._derived: Any = None
+        self._packed: Any = None
 
-    def add_grid(self, role: str, qparams: QParams) -> None:
+    def add_qparams(self, role: str, qparams: QParams) -> None:
         """Keep the grid of one operand: buffers ``<role>_scale`` and ``<role>_zero_point``, copied; scheme as it is."""
         self._schemes[role] = qparams.scheme
         self.register_buffer(f"{role}_scale", qparams.scale.detach().to(torch.float32).clone())
         dtype = torch.float32 if qparams.scheme.float_qparams else torch.int32
         self.register_buffer(f"{role}_zero_point", qparams.zero_point.detach().to(dtype).clone())
 
-    def grid(self, role: str) -> QParams:
+    def qparams(self, role: str) -> QParams:
         """The grid of one operand, as the buffers have it now."""
         return QParams(self._schemes[role], getattr(self, f"{role}_scale"), getattr(self, f"{role}_zero_point"))
 
@@ -81,13 +81,13 @@ class QuantizedModule(Deriving):
         if y is None:
             self.float_result = FloatResult()
         else:
-            self.add_grid("y", y)
+            self.add_qparams("y", y)
 
     def result_arguments(self, activation: Clamp | None = None) -> dict[str, Any]:
         """The fields of an ``Epilogue`` that say how the output is stored."""
         if self.float_result is not None:
             return {"dtype": torch.float32}
-        y, (scale, zero_point) = self.grid("y"), self.scalars("y")
+        y, (scale, zero_point) = self.qparams("y"), self.scalars("y")
         low, high = integer_limits(y, activation)
         return {
             "y_scale": scale,
@@ -105,30 +105,30 @@ class QuantizedModule(Deriving):
 
     def scalars(self, role: str) -> tuple[float, int]:
         """Scale (a float32 value) and zero point of a per-tensor grid, as the Python numbers that operators take."""
-        qparams = self.grid(role)
+        qparams = self.qparams(role)
         return qparams.scale.item(), int(qparams.zero_point.item())
 
-    def derived(self) -> Any:
-        """What :meth:`derive` made of the present state. Several threads may come here first at once.
+    def packed(self) -> Any:
+        """What :meth:`pack` made of the present state. Several threads may come here first at once.
 
         Raises:
             CalibrationError: a grid has no scale yet (NaN); the message names the unit and the operand.
         """
         self.check_capture()
-        if self._derived is None:
+        if self._packed is None:
             with DERIVING:
-                if self._derived is None:
+                if self._packed is None:
                     self._check_calibrated()
                     with torch.inference_mode(False), torch.no_grad():  # it outlives this call
-                        self._derived = self.derive()
-        return self._derived
+                        self._packed = self.pack()
+        return self._packed
 
     def make_ready(self) -> None:
         """Derive now. Where the state is unknown, or cannot be right, it is left to the first call to say so."""
         tensors = tuple(self.buffers())
-        if self._derived is None and all(type(x) is Tensor and not x.is_meta for x in tensors):
+        if self._packed is None and all(type(x) is Tensor and not x.is_meta for x in tensors):
             with suppress(Exception):
-                self.derived()
+                self.packed()
 
     def check_capture(self) -> None:
         """Refuse to be captured in a graph before anything was derived: no graph reads values.
@@ -136,20 +136,20 @@ class QuantizedModule(Deriving):
         Raises:
             InputError: the message names the unit.
         """
-        if self._derived is None and torch.compiler.is_compiling():
+        if self._packed is None and torch.compiler.is_compiling():
             raise InputError(
                 "a graph cannot be captured of this unit, whose state was changed since it was last read",
                 at=self.unit or type(self).__name__,
                 hint="call the model once before torch.export or torch.compile",
             )
 
-    def derive(self) -> Any:
+    def pack(self) -> Any:
         """Make whatever ``forward`` needs beyond the buffers. Never None."""
         raise NotImplementedError
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop what was derived; the next call makes it again."""
-        self._derived = None
+        self._packed = None
 
     def reference(self, *inputs: Tensor) -> Tensor:
         """The same result by the Python integer reference: slow, on any device, the definition of what is right."""
@@ -172,13 +172,13 @@ class QuantizedModule(Deriving):
         if self.float_result is not None:
             beside = next(self.buffers(), torch.empty(0))
             self.float_result = replace(self.float_result, dtype=cast_dtype(fn, self.float_result.dtype, beside))
-        self.forget()
+        self.invalidate()
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         self._check_state(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self.forget()
+        self.invalidate()
 
     def _check_state(self, state: Mapping[str, Any], prefix: str) -> None:
         """Refuse what no module of this kind can run on.
@@ -187,7 +187,7 @@ class QuantizedModule(Deriving):
             InputError: the message names the key.
         """
         for role, scheme in self._schemes.items():
-            check_grid(state, f"{prefix}{role}_scale", f"{prefix}{role}_zero_point", scheme)
+            check_qparams(state, f"{prefix}{role}_scale", f"{prefix}{role}_zero_point", scheme)
         for name, buffer in self._buffers.items():
             if buffer is not None and not name.endswith(("_scale", "_zero_point")):
                 if buffer.is_floating_point():
@@ -200,10 +200,10 @@ class QuantizedModule(Deriving):
         return self._schemes.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_derived": None}
+        return {**self.__dict__, "_packed": None}
 
     def extra_repr(self) -> str:
-        parts = [f"{role}: {describe_grid(self.grid(role))}" for role in self._schemes]
+        parts = [f"{role}: {describe_qparams(self.qparams(role))}" for role in self._schemes]
         return ", ".join(parts if self.float_result is None else [*parts, f"y: {self.float_result}"])
 
 
@@ -233,7 +233,7 @@ def integer_limits(y: QParams, activation: Clamp | None) -> tuple[int, int]:
     return bound(activation.low, low), bound(activation.high, high)
 
 
-def describe_grid(qparams: QParams) -> str:
+def describe_qparams(qparams: QParams) -> str:
     """A grid in a few words, for ``print(module)``: type, scale (its range, per channel) and zero point."""
     scheme, scale, zero_point = qparams.scheme, qparams.scale, qparams.zero_point
     kind = f"{'int' if scheme.signed else 'uint'}{scheme.bits}"

@@ -13,7 +13,7 @@ from fxquant.kernels.conv.reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.nn.base import counted
 from fxquant.nn.kernel_selection import check_reference_may_run, kernel_of, native_refusal
-from fxquant.nn.weight import byte_grid, float_bias, integer_weight
+from fxquant.nn.weight import byte_qparams, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.plan.spec import Clamp, QParams
 
@@ -56,14 +56,14 @@ class QuantizedConv(WeightedModule):
         residual: QParams | None = None,
     ) -> None:
         super().__init__()
-        integers, weight_grid = integer_weight(conv.weight, weight)
+        integers, weight_qparams = integer_weight(conv.weight, weight)
         self.add_weight(integers)
         self.register_buffer("bias", float_bias(conv.bias))
-        self.add_grid("x", byte_grid("the input", x))
-        self.add_grid("weight", weight_grid)
-        self.add_result(None if y is None else byte_grid("the output", y))
+        self.add_qparams("x", byte_qparams("the input", x))
+        self.add_qparams("weight", weight_qparams)
+        self.add_result(None if y is None else byte_qparams("the output", y))
         if residual is not None:
-            self.add_grid("residual", byte_grid("the residual", residual))
+            self.add_qparams("residual", byte_qparams("the residual", residual))
         self.x_dtype = x.scheme.dtype
         self.has_residual = residual is not None
         self.activation = activation
@@ -71,7 +71,7 @@ class QuantizedConv(WeightedModule):
         self.in_channels = conv.weight.shape[1] * conv.groups
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self._run(self._derived or self.derived(), x, residual)
+        return self._run(self._packed or self.packed(), x, residual)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         self._check_calibrated()
@@ -92,7 +92,7 @@ class QuantizedConv(WeightedModule):
         """What runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point, self.geometry))
 
-    def derive(self) -> Callable[..., Tensor]:
+    def pack(self) -> Callable[..., Tensor]:
         return self.convolution(self.plain_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:

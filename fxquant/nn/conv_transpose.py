@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import LoweringError
 from fxquant.nn.conv import QuantizedConv
-from fxquant.nn.sub_convolutions import Axis, Phases
+from fxquant.nn.sub_convolutions import Axis, SubConvolutions
 from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.plan.spec import Clamp, QParams
 
@@ -26,7 +26,7 @@ class QuantizedConvTranspose(QuantizedConv):
     Each output sums the same products as in a plain convolution of stride 1 with the weight mirrored, of the input with
     ``stride - 1`` zeros (the zero point) after each element: that is the reference. What runs leaves the products with
     zeros out: outputs a stride apart multiply the same part of the weight, so each part is a convolution
-    (``nn.phases``).
+    (``nn.sub_convolutions``).
 
     Args:
         conv: The float transposed convolution, batch norm folded in. Any stride, padding, output padding, dilation and
@@ -48,7 +48,7 @@ class QuantizedConvTranspose(QuantizedConv):
         self, conv: Transposed, *, x: QParams, weight: QParams, y: QParams | None, activation: Clamp | None = None
     ) -> None:
         plain = plain_convolution(conv)
-        super().__init__(plain, x=x, weight=plain_grid(conv, weight), y=y, activation=activation)
+        super().__init__(plain, x=x, weight=plain_qparams(conv, weight), y=y, activation=activation)
         self.spread = tuple(int(step) for step in conv.stride)
         lengths: Any = zip(conv.kernel_size, conv.stride, conv.padding, conv.output_padding, conv.dilation, strict=True)
         self.axes = tuple(Axis(*along) for along in lengths)
@@ -57,10 +57,10 @@ class QuantizedConvTranspose(QuantizedConv):
         self.before = tuple(before for before, _ in sides)
         self.after = tuple(before + more for before, more in sides)
 
-    def derive(self) -> Callable[..., Tensor]:
+    def pack(self) -> Callable[..., Tensor]:
         weight = self.plain_weight()
         absent = self.weight_zero_point.to(torch.int8).expand(len(weight))
-        return Phases(self.axes, weight, absent, self.geometry.groups, self.convolution)
+        return SubConvolutions(self.axes, weight, absent, self.geometry.groups, self.convolution)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         x, *rest = inputs
@@ -110,7 +110,7 @@ def plain_convolution(conv: Transposed) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:
     return plain
 
 
-def plain_grid(conv: Transposed, weight: QParams) -> QParams:
+def plain_qparams(conv: Transposed, weight: QParams) -> QParams:
     """The grid of the plain convolution's weight: one scale per output channel, or one for the tensor."""
     axis = weight.scheme.axis
     if axis is None or (axis % conv.weight.dim() == 0 and each_channel_is_a_group(conv)):

@@ -13,7 +13,7 @@ from fxquant.kernels import table
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.kernels.table.table import reference as table_reference
 from fxquant.nn.quantize import Requantize
-from fxquant.nn.same_dtype import StoredModule
+from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.plan.spec import QParams
 
 
@@ -22,7 +22,7 @@ def interpolate(x: Tensor, *arguments: Any) -> Tensor:
     return F.interpolate(x.view(torch.uint8), *arguments).view(x.dtype)
 
 
-class QuantizedPad(StoredModule):
+class QuantizedPad(SameDtypeModule):
     """Stored integers with a number on the sides: 0.0, which the zero point stands for, or another.
 
     Args:
@@ -41,30 +41,30 @@ class QuantizedPad(StoredModule):
 
     def __init__(self, widths: Sequence[int] | None, x: QParams, y: QParams | None = None, value: float = 0.0) -> None:
         super().__init__()
-        self.add_stored_grid("y", x if y is None else y)
-        self.add_stored_grid("x", x)
+        self.add_same_dtype_qparams("y", x if y is None else y)
+        self.add_same_dtype_qparams("x", x)
         self.widths = None if widths is None else [int(width) for width in widths]
         self.value = value
 
-    def derive(self) -> tuple[int, Tensor | None]:
-        x, y = self.grid("x"), self.grid("y")
+    def pack(self) -> tuple[int, Tensor | None]:
+        x, y = self.qparams("x"), self.qparams("y")
         scheme = y.scheme
         value = torch.tensor([self.value], dtype=torch.float32, device=y.scale.device)
         filling = quantize_reference(value, y.scale, y.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         same = torch.equal(x.scale, y.scale) and torch.equal(x.zero_point, y.zero_point) and x.scheme == scheme
-        return int(filling), None if same else Requantize(x, y).derive()[0]
+        return int(filling), None if same else Requantize(x, y).pack()[0]
 
     def forward(self, x: Tensor, widths: Sequence[int] | None = None) -> Tensor:
-        filling, entries = self._derived or self.derived()
-        on_grid = x if entries is None else table(x, entries)
-        return F.pad(on_grid, list(widths or self.widths or ()), value=filling)
+        filling, entries = self._packed or self.packed()
+        on_qparams = x if entries is None else table(x, entries)
+        return F.pad(on_qparams, list(widths or self.widths or ()), value=filling)
 
     def reference(self, *inputs: Any) -> Tensor:
         x, *given = inputs
         widths = given[0] if given else self.widths
-        filling, entries = self.derived()
-        on_grid = x if entries is None else table_reference(x, entries)
-        return F.pad(on_grid, list(widths or ()), value=filling)
+        filling, entries = self.packed()
+        on_qparams = x if entries is None else table_reference(x, entries)
+        return F.pad(on_qparams, list(widths or ()), value=filling)
 
     def extra_repr(self) -> str:
         value = "" if self.value == 0 else f"value={self.value}, "

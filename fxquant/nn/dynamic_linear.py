@@ -71,10 +71,10 @@ class QuantizedDynamicLinear(WeightedModule):
 
     def __init__(self, linear: nn.Linear, *, x: Dynamic, weight: QParams) -> None:
         super().__init__()
-        integers, weight_grid = integer_weight(linear.weight, weight)
+        integers, weight_qparams = integer_weight(linear.weight, weight)
         self.add_weight(integers)
         self.register_buffer("bias", float_bias(linear.bias))
-        self.add_grid("weight", weight_grid)
+        self.add_qparams("weight", weight_qparams)
         self.add_result(None)
         self.x = x
         self.in_features = linear.weight.shape[1]
@@ -84,12 +84,12 @@ class QuantizedDynamicLinear(WeightedModule):
         if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
             sums = self.weight_scale.new_zeros((*input.shape[:-1], self.weight_shape[0]))
             return self.finished(sums if self.bias is None else sums + self.bias)
-        scheme, grid = self.x.scheme, qparams_of(input, self.x)
-        q = quantize(input, grid.scale, grid.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
-        multiply = self._derived or self.derived()
+        scheme, qparams = self.x.scheme, qparams_of(input, self.x)
+        q = quantize(input, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+        multiply = self._packed or self.packed()
         if torch.compiler.is_compiling():
-            return self.finished(multiply.captured(q, grid.scale, grid.zero_point))
-        return self.finished(multiply(q, grid.scale.item(), int(grid.zero_point.item())))
+            return self.finished(multiply.captured(q, qparams.scale, qparams.zero_point))
+        return self.finished(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -97,15 +97,15 @@ class QuantizedDynamicLinear(WeightedModule):
         if not x.numel():
             return self(x)
         self._check_calibrated()
-        scheme, grid = self.x.scheme, qparams_of(x, self.x)
-        q = quantize_reference(x, grid.scale, grid.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
-        return self.finished(self._by_reference(q, grid.scale.item(), int(grid.zero_point.item())))
+        scheme, qparams = self.x.scheme, qparams_of(x, self.x)
+        q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+        return self.finished(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def kernel(self) -> str:
         """What runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point))
 
-    def derive(self) -> DynamicLinear | CapturedByReference:
+    def pack(self) -> DynamicLinear | CapturedByReference:
         weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
         if not refusal:
             return DynamicLinear(weight, self.weight_scale, self.bias, self.x.scheme.dtype)

@@ -12,23 +12,23 @@ from fxquant.kernels.elementwise.add import reference as add_reference
 from fxquant.kernels.elementwise.cat import reference as cat_reference
 from fxquant.kernels.elementwise.mul import reference as mul_reference
 from fxquant.nn.base import integer_limits
-from fxquant.nn.same_dtype import StoredModule
+from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.plan.spec import Clamp, QParams
 
 
-class _Binary(StoredModule):
+class _Binary(SameDtypeModule):
     """What the sum and the product of two tensors have in common."""
 
     def __init__(self, a: QParams, b: QParams, y: QParams, activation: Clamp | None = None) -> None:
         super().__init__()
-        self.add_stored_grid("y", y)
-        self.add_stored_grid("a", a)
-        self.add_stored_grid("b", b)
+        self.add_same_dtype_qparams("y", y)
+        self.add_same_dtype_qparams("a", a)
+        self.add_same_dtype_qparams("b", b)
         self.activation = activation
 
-    def derive(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
+    def pack(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
         """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
-        limits = integer_limits(self.grid("y"), self.activation)
+        limits = integer_limits(self.qparams("y"), self.activation)
         return *self.numbers("a"), (*self.numbers("b"), *self.numbers("y"), *limits)
 
     def extra_repr(self) -> str:
@@ -53,12 +53,12 @@ class QuantizedAdd(_Binary):
     """
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        scale, zero_point, rest = self._derived or self.derived()
+        scale, zero_point, rest = self._packed or self.packed()
         return add(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
-        scale, zero_point, rest = self.derived()
+        scale, zero_point, rest = self.packed()
         return add_reference(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
 
 
@@ -80,18 +80,18 @@ class QuantizedSub(_Binary):
         LoweringError: a grid does not fit a byte.
     """
 
-    def derive(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
-        scale, zero_point, rest = super().derive()
+    def pack(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
+        scale, zero_point, rest = super().pack()
         mirrored = 255 - rest[1] if self.y_dtype == torch.uint8 else ~rest[1]
         return scale, zero_point, (rest[0], mirrored, *rest[2:])
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        scale, zero_point, rest = self._derived or self.derived()
+        scale, zero_point, rest = self._packed or self.packed()
         return add(self.take("a", a), scale, zero_point, ~self.take("b", b), *rest)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
-        scale, zero_point, rest = self.derived()
+        scale, zero_point, rest = self.packed()
         return add_reference(self.take("a", a), scale, zero_point, ~self.take("b", b), *rest)
 
 
@@ -112,16 +112,16 @@ class QuantizedMul(_Binary):
     """
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        scale, zero_point, rest = self._derived or self.derived()
+        scale, zero_point, rest = self._packed or self.packed()
         return mul(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
-        scale, zero_point, rest = self.derived()
+        scale, zero_point, rest = self.packed()
         return mul_reference(self.take("a", a), scale, zero_point, self.take("b", b), *rest)
 
 
-class QuantizedCat(StoredModule):
+class QuantizedCat(SameDtypeModule):
     """Joins tensors of stored integers on one grid: ``fxquant.kernels.elementwise.cat``.
 
     An input that is on the output's grid already is copied; another one is requantized on the way.
@@ -141,21 +141,21 @@ class QuantizedCat(StoredModule):
     def __init__(self, inputs: Sequence[QParams], y: QParams, dim: int = 0) -> None:
         super().__init__()
         self.dim = dim
-        self.add_stored_grid("y", y)
+        self.add_same_dtype_qparams("y", y)
         self.roles = tuple(f"x{index}" for index in range(len(inputs)))
         for role, qparams in zip(self.roles, inputs, strict=True):
-            self.add_stored_grid(role, qparams)
+            self.add_same_dtype_qparams(role, qparams)
 
-    def derive(self) -> tuple[list[float], list[int], int, float, int, int, int]:
+    def pack(self) -> tuple[list[float], list[int], int, float, int, int, int]:
         scales, zero_points = zip(*(self.numbers(role) for role in self.roles), strict=True)
-        limits = integer_limits(self.grid("y"), None)
+        limits = integer_limits(self.qparams("y"), None)
         return list(scales), list(zero_points), self.dim, *self.numbers("y"), *limits
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return cat(self._take_all(inputs), *(self._derived or self.derived()))
+        return cat(self._take_all(inputs), *(self._packed or self.packed()))
 
     def reference(self, *inputs: Tensor) -> Tensor:
-        return cat_reference(self._take_all(inputs), *self.derived())
+        return cat_reference(self._take_all(inputs), *self.packed())
 
     def _take_all(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         return [self.take(role, q) for role, q in zip(self.roles, inputs, strict=True)]

@@ -52,12 +52,12 @@ class QuantizedLookup(QuantizedModule):
         self.float_result = FloatResult(layer.weight.dtype)
         rows = to_integers(layer.weight.detach(), weight.scale, weight.zero_point, scheme)
         self.register_buffer("weight", pack_halves(rows) if self.bits == HALF_BITS else rows.contiguous())
-        self.add_grid("weight", weight)
+        self.add_qparams("weight", weight)
 
     def _stored_in(self, name: str) -> QScheme | None:
         return None if self.bits == HALF_BITS else super()._stored_in(name)  # two values lie in a byte
 
-    def derive(self) -> tuple[Tensor, Tensor, Tensor]:
+    def pack(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.weight, self.weight_scale, self.weight_zero_point.float()
 
     def extra_repr(self) -> str:
@@ -75,12 +75,12 @@ class QuantizedEmbedding(QuantizedLookup):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        weight, scale, zero_point = self._derived or self.derived()
+        weight, scale, zero_point = self._packed or self.packed()
         return self.finished(embedding(weight, scale, zero_point, input, self.bits, self.columns))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (indices,) = inputs
-        weight, scale, zero_point = self.derived()
+        weight, scale, zero_point = self.packed()
         return self.finished(embedding_reference(weight, scale, zero_point, indices, self.bits, self.columns))
 
 
@@ -118,7 +118,7 @@ class QuantizedEmbeddingBag(QuantizedLookup):
             raise self._wrong_input("per_sample_weights", list(per_sample_weights.shape), list(input.shape))
         arguments: tuple[Any, ...] = (self.bits, self.columns, MODES.index(self.mode), weights, self.padding_idx)
         borders = self._borders(input, offsets)
-        return self.finished(operator(*self.derived(), input.reshape(-1), borders, *arguments))
+        return self.finished(operator(*self.packed(), input.reshape(-1), borders, *arguments))
 
     def _borders(self, input: Tensor, offsets: Tensor | None) -> Tensor:
         """Where bags begin, and where the last one ends."""

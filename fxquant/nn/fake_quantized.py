@@ -16,11 +16,11 @@ from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
-from fxquant.graph.loading import check_finite, check_grid, check_integers
+from fxquant.graph.loading import check_finite, check_integers, check_qparams
 from fxquant.graph.query import canonical_type
 from fxquant.nn.computed import WithTensors
 from fxquant.nn.folding import along_outputs
-from fxquant.nn.recompute import made_anew
+from fxquant.nn.recompute import recomputed
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import QParams, QScheme
 
@@ -35,7 +35,7 @@ class WithWeight(WithTensors):
         super().__init__(layer, {"weight": weight} if bias is None else {"weight": weight, "bias": bias})
 
 
-class WeightOnGrid(nn.Module):
+class QuantizedWeightLayer(nn.Module):
     """Runs the ``forward`` of ``torch_class`` with ``effective_weight`` in place of ``weight``."""
 
     torch_class: type[nn.Module]
@@ -49,7 +49,7 @@ class WeightOnGrid(nn.Module):
         raise NotImplementedError(f"{type(self).__name__}.effective_weight")
 
 
-class FakeQuantizedWeight(WeightOnGrid):
+class FakeQuantizedWeight(QuantizedWeightLayer):
     """``weight`` is a trainable float parameter, and goes through ``weight_fake_quant`` in each forward.
 
     ``forward`` takes ``weight`` and ``bias`` where these are computed of parameters that lie elsewhere; then the layer
@@ -75,7 +75,7 @@ class FakeQuantizedWeight(WeightOnGrid):
             rounding = fake_quant.rounding_of(weight, factor)
             rounded = rounding(weight, factor)
             kept, kept_factor = weight.detach(), None if factor is None else factor.detach()
-            with made_anew(rounded, weight, lambda: rounding(kept, kept_factor)):
+            with recomputed(rounded, weight, lambda: rounding(kept, kept_factor)):
                 return self.torch_class.forward(WithWeight(self, rounded, bias), input, *args, **kwargs)
         if factor is None:
             rounded = fake_quant(weight)
@@ -94,7 +94,7 @@ class FakeQuantizedWeight(WeightOnGrid):
         return self.torch_class.forward(layer, input, *args, **kwargs)
 
 
-class DequantizedWeight(WeightOnGrid):
+class DequantizedWeight(QuantizedWeightLayer):
     """``weight`` is a buffer of integers, turned to ``weight_dtype`` in each forward.
 
     ``weight_dtype`` is that of the float weight that it was, and follows when the layer is cast.
@@ -129,7 +129,7 @@ class DequantizedWeight(WeightOnGrid):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         check_integers(state_dict, prefix + "weight", self.weight.dtype, self.weight_scheme)
-        check_grid(state_dict, prefix + "weight_scale", prefix + "weight_zero_point", self.weight_scheme)
+        check_qparams(state_dict, prefix + "weight_scale", prefix + "weight_zero_point", self.weight_scheme)
         check_finite(state_dict, prefix + "bias")
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.weight_is_known = is_calibrated(self.weight_scale)

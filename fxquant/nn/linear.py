@@ -13,7 +13,7 @@ from fxquant.kernels.linear.linear import NativeLinear
 from fxquant.kernels.linear.reference import linear_reference
 from fxquant.nn.base import check_features
 from fxquant.nn.kernel_selection import check_reference_may_run, kernel_of, native_refusal
-from fxquant.nn.weight import byte_grid, float_bias, integer_weight
+from fxquant.nn.weight import byte_qparams, float_bias, integer_weight
 from fxquant.nn.weighted import WeightedModule
 from fxquant.plan.spec import Clamp, QParams
 
@@ -46,12 +46,12 @@ class QuantizedLinear(WeightedModule):
         self, linear: nn.Linear, *, x: QParams, weight: QParams, y: QParams | None, activation: Clamp | None = None
     ) -> None:
         super().__init__()
-        integers, weight_grid = integer_weight(linear.weight, weight)
+        integers, weight_qparams = integer_weight(linear.weight, weight)
         self.add_weight(integers)
         self.register_buffer("bias", float_bias(linear.bias))
-        self.add_grid("x", byte_grid("the input", x))
-        self.add_grid("weight", weight_grid)
-        self.add_result(None if y is None else byte_grid("the output", y))
+        self.add_qparams("x", byte_qparams("the input", x))
+        self.add_qparams("weight", weight_qparams)
+        self.add_result(None if y is None else byte_qparams("the output", y))
         self.x_dtype = x.scheme.dtype
         self.in_features = linear.weight.shape[1]
         self.activation = activation
@@ -60,7 +60,7 @@ class QuantizedLinear(WeightedModule):
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
         check_features(self, x, self.in_features)
-        return self.finished((self._derived or self.derived())(x), self.activation)
+        return self.finished((self._packed or self.packed())(x), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -74,7 +74,7 @@ class QuantizedLinear(WeightedModule):
         """What runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point))
 
-    def derive(self) -> Callable[..., Tensor]:
+    def pack(self) -> Callable[..., Tensor]:
         weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
         if not refusal:
             return NativeLinear(weight, self.x_dtype, self.scalars("x")[1], self.epilogue())

@@ -9,7 +9,7 @@ from fxquant.errors import InputError
 from fxquant.kernels import matmul
 from fxquant.kernels.matmul.matmul import reference as matmul_reference
 from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.weight import byte_grid
+from fxquant.nn.weight import byte_qparams
 from fxquant.plan.spec import Clamp, QParams
 
 Arguments = tuple[float, int, tuple[float, int, float, int, int, int, torch.dtype]]
@@ -38,30 +38,30 @@ class QuantizedMatmul(QuantizedModule):
         self, a: QParams, b: QParams, y: QParams | None, activation: Clamp | None = None, factor: float = 1.0
     ) -> None:
         super().__init__()
-        self.add_grid("a", byte_grid("input a", a))
-        self.add_grid("b", byte_grid("input b", b))
-        self.add_result(None if y is None else byte_grid("the output", y))
+        self.add_qparams("a", byte_qparams("input a", a))
+        self.add_qparams("b", byte_qparams("input b", b))
+        self.add_result(None if y is None else byte_qparams("the output", y))
         self.activation = activation
         self.factor = factor
 
-    def derive(self) -> Arguments:
+    def pack(self) -> Arguments:
         """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
         a_scale, a_zero_point = self.scalars("a")
         a_scale *= self.factor
         if self.float_result is not None:
             return a_scale, a_zero_point, (*self.scalars("b"), 1.0, 0, 0, 0, torch.float32)
-        y = self.grid("y")
+        y = self.qparams("y")
         limits = integer_limits(y, self.activation)
         return a_scale, a_zero_point, (*self.scalars("b"), *self.scalars("y"), *limits, y.scheme.dtype)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        scale, zero_point, rest = self._derived or self.derived()
+        scale, zero_point, rest = self._packed or self.packed()
         self._check(a, b)
         return self.finished(matmul(a, scale, zero_point, b, *rest), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
-        scale, zero_point, rest = self.derived()
+        scale, zero_point, rest = self.packed()
         self._check(a, b)
         return self.finished(matmul_reference(a, scale, zero_point, b, *rest), self.activation)
 

@@ -12,7 +12,7 @@ from fxquant.kernels.pool.windows import adaptive_windows
 from fxquant.kernels.table.table import reference as table_reference
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Requantize
-from fxquant.nn.weight import byte_grid
+from fxquant.nn.weight import byte_qparams
 from fxquant.plan.spec import QParams
 
 Size = int | Sequence[int]
@@ -125,20 +125,20 @@ class QuantizedMaximum(QuantizedModule):
         super().__init__()
         self.largest = largest
         for role, what, qparams in (("a", "input a", a), ("b", "input b", b), ("y", "the output", y)):
-            self.add_grid(role, byte_grid(what, qparams))
+            self.add_qparams(role, byte_qparams(what, qparams))
 
-    def derive(self) -> tuple[Tensor, Tensor]:
-        y = self.grid("y")
-        first, second = (Requantize(self.grid(role), y).derive()[0] for role in ("a", "b"))
+    def pack(self) -> tuple[Tensor, Tensor]:
+        y = self.qparams("y")
+        first, second = (Requantize(self.qparams(role), y).pack()[0] for role in ("a", "b"))
         return first, second
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        for_a, for_b = self._derived or self.derived()
+        for_a, for_b = self._packed or self.packed()
         return self._pick(table(a, for_a), table(b, for_b))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
-        for_a, for_b = self.derived()
+        for_a, for_b = self.packed()
         return self._pick(table_reference(a, for_a), table_reference(b, for_b))
 
     def _pick(self, a: Tensor, b: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from fxquant.kernels import layer_norm, softmax
 from fxquant.kernels.norm.layer_norm import reference as layer_norm_reference
 from fxquant.kernels.norm.softmax import reference as softmax_reference
 from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.weight import byte_grid
+from fxquant.nn.weight import byte_qparams
 from fxquant.plan.spec import QParams
 
 
@@ -21,13 +21,13 @@ class _Normalized(QuantizedModule):
 
     def __init__(self, y: QParams, x: QParams | None) -> None:
         super().__init__()
-        self.add_grid("y", byte_grid("the output", y))
+        self.add_qparams("y", byte_qparams("the output", y))
         if x is not None:
-            self.add_grid("x", byte_grid("the input", x))
+            self.add_qparams("x", byte_qparams("the input", x))
 
-    def derive(self) -> tuple[Any, ...]:
+    def pack(self) -> tuple[Any, ...]:
         """The scale of the input, and the last arguments of the operators."""
-        y = self.grid("y")
+        y = self.qparams("y")
         step = self.scalars("x")[0] if "x" in self._schemes else 1.0
         return step, *self.scalars("y"), *integer_limits(y, None), y.scheme.dtype
 
@@ -54,12 +54,12 @@ class QuantizedSoftmax(_Normalized):
         self.safe = safe
 
     def forward(self, x: Tensor, *known: Any, **also_known: Any) -> Tensor:
-        step, *y = self._derived or self.derived()
+        step, *y = self._packed or self.packed()
         rows = _contiguous(x.transpose(self.dim, -1))
         return softmax(rows, step, self.safe, *y).transpose(self.dim, -1)
 
     def reference(self, *inputs: Tensor) -> Tensor:
-        step, *y = self.derived()
+        step, *y = self.packed()
         rows = _contiguous(inputs[0].transpose(self.dim, -1))
         return softmax_reference(rows, step, self.safe, *y).transpose(self.dim, -1)
 
@@ -98,12 +98,12 @@ class QuantizedLayerNorm(_Normalized):
             self.register_buffer(name, made.detach().to(torch.float32).reshape(-1).clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        step, *y = self._derived or self.derived()
+        step, *y = self._packed or self.packed()
         return layer_norm(self._rows(x), self.weight, self.bias, self.eps, step, *y).view(x.shape)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        step, *y = self.derived()
+        step, *y = self.packed()
         return layer_norm_reference(self._rows(x), self.weight, self.bias, self.eps, step, *y).view(x.shape)
 
     def _rows(self, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from fxquant.kernels.pool.avg_pool2d import reference as avg_pool2d_reference
 from fxquant.kernels.pool.max_pool2d import reference as max_pool2d_reference
 from fxquant.kernels.pool.mean import reference as mean_reference
 from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.same_dtype import StoredModule
+from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.plan.spec import QParams
 
 Size = int | Sequence[int]
@@ -63,17 +63,17 @@ class QuantizedMaxPool2d(QuantizedModule):
         return f"{kernel_size=}, {stride=}, {padding=}, {dilation=}, {ceil_mode=}"
 
 
-class _Average(StoredModule):
+class _Average(SameDtypeModule):
     """What the modules that average have in common: one input, one output, a grid for each."""
 
     def __init__(self, x: QParams, y: QParams) -> None:
         super().__init__()
-        self.add_stored_grid("y", y)
-        self.add_stored_grid("x", x)
+        self.add_same_dtype_qparams("y", y)
+        self.add_same_dtype_qparams("x", x)
 
-    def derive(self) -> tuple[Any, ...]:
+    def pack(self) -> tuple[Any, ...]:
         """The last arguments of the operators: both grids, and the limits of the output."""
-        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.grid("y"), None))
+        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
 
 class QuantizedAvgPool2d(_Average):
@@ -119,11 +119,11 @@ class QuantizedAvgPool2d(_Average):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return avg_pool2d(self.take("x", x), *self.arguments, *(self._derived or self.derived()))
+        return avg_pool2d(self.take("x", x), *self.arguments, *(self._packed or self.packed()))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return avg_pool2d_reference(self.take("x", x), *self.arguments, *self.derived())
+        return avg_pool2d_reference(self.take("x", x), *self.arguments, *self.packed())
 
     def extra_repr(self) -> str:
         kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override = self.arguments
@@ -177,11 +177,11 @@ class QuantizedAdaptiveAvgPool2d(_Average):
         self.output_size = tuple(output_size) if isinstance(output_size, Sequence) else (output_size, output_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return adaptive_avg_pool2d(self.take("x", x), self._size(x), *(self._derived or self.derived()))
+        return adaptive_avg_pool2d(self.take("x", x), self._size(x), *(self._packed or self.packed()))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return adaptive_avg_pool2d_reference(self.take("x", x), self._size(x), *self.derived())
+        return adaptive_avg_pool2d_reference(self.take("x", x), self._size(x), *self.packed())
 
     def _size(self, x: Tensor) -> list[int]:
         sizes = zip(self.output_size, x.shape[-2:], strict=True)
@@ -228,11 +228,11 @@ class QuantizedMean(_Average):
         self.keepdim = keepdim
 
     def forward(self, x: Tensor) -> Tensor:
-        return mean(self.take("x", x), self.dim, self.keepdim, *(self._derived or self.derived()))
+        return mean(self.take("x", x), self.dim, self.keepdim, *(self._packed or self.packed()))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return mean_reference(self.take("x", x), self.dim, self.keepdim, *self.derived())
+        return mean_reference(self.take("x", x), self.dim, self.keepdim, *self.packed())
 
     def extra_repr(self) -> str:
         return f"dim={self.dim or 'all'}, keepdim={self.keepdim}, {super().extra_repr()}"
@@ -262,7 +262,7 @@ class QuantizedSum(QuantizedMean):
         return mean_reference(self.take("x", x), self.dim, self.keepdim, *self._times_count(x))
 
     def _times_count(self, x: Tensor) -> tuple[Any, ...]:
-        scale, *rest = self._derived or self.derived()
+        scale, *rest = self._packed or self.packed()
         return scale * math.prod(x.shape[dim] for dim in self.dim or range(x.dim())), *rest
 
 

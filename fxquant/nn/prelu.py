@@ -11,12 +11,12 @@ from fxquant.errors import LoweringError
 from fxquant.kernels import prelu
 from fxquant.kernels.elementwise.prelu import reference as prelu_reference
 from fxquant.nn.base import integer_limits
-from fxquant.nn.same_dtype import StoredModule
+from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.nn.weight import all_finite
 from fxquant.plan.spec import QParams
 
 
-class QuantizedPReLU(StoredModule):
+class QuantizedPReLU(SameDtypeModule):
     """``q_y = quantize(prelu(x, slope))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.prelu``.
 
     Args:
@@ -42,20 +42,20 @@ class QuantizedPReLU(StoredModule):
                 expected="finite slopes",
             )
         self.register_buffer("slope", slope.detach().to(torch.float32).clone())
-        self.add_stored_grid("y", y)
-        self.add_stored_grid("x", x)
+        self.add_same_dtype_qparams("y", y)
+        self.add_same_dtype_qparams("x", x)
 
-    def derive(self) -> tuple[Any, ...]:
+    def pack(self) -> tuple[Any, ...]:
         """Both grids, and the limits of the output."""
-        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.grid("y"), None))
+        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
     def forward(self, x: Tensor) -> Tensor:
-        scale, zero_point, *y = self._derived or self.derived()
+        scale, zero_point, *y = self._packed or self.packed()
         return prelu(self.take("x", x), scale, zero_point, self._along(x), *y)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        scale, zero_point, *y = self.derived()
+        scale, zero_point, *y = self.packed()
         return prelu_reference(self.take("x", x), scale, zero_point, self._along(x), *y)
 
     def _along(self, x: Tensor) -> Tensor:

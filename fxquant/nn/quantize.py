@@ -29,18 +29,18 @@ class Quantize(QuantizedModule):
 
     def __init__(self, qparams: QParams, channels_last: bool = False) -> None:
         super().__init__()
-        self.add_grid("y", qparams)
+        self.add_qparams("y", qparams)
         self.channels_last = channels_last
 
-    def derive(self) -> dict[str, Any]:
-        return quantize_arguments(self.grid("y"))
+    def pack(self) -> dict[str, Any]:
+        return quantize_arguments(self.qparams("y"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return quantize(x, **(self._derived or self.derived()), channels_last=self._turns(x))
+        return quantize(x, **(self._packed or self.packed()), channels_last=self._turns(x))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return quantize_reference(x, **self.derived(), channels_last=self._turns(x))
+        return quantize_reference(x, **self.packed(), channels_last=self._turns(x))
 
     def _turns(self, x: Tensor) -> bool:
         return self.channels_last and x.dim() == IMAGE_RANK
@@ -65,18 +65,18 @@ class Dequantize(QuantizedModule):
 
     def __init__(self, qparams: QParams, dtype: torch.dtype = torch.float32, contiguous: bool = False) -> None:
         super().__init__()
-        self.add_grid("x", qparams)
+        self.add_qparams("x", qparams)
         self.float_result = FloatResult(dtype, contiguous)
 
-    def derive(self) -> dict[str, Any]:
-        return dequantize_arguments(self.grid("x"))
+    def pack(self) -> dict[str, Any]:
+        return dequantize_arguments(self.qparams("x"))
 
     def forward(self, q: Tensor) -> Tensor:
-        return dequantize(self._ordered(q), **(self._derived or self.derived())).to(self.float_result.dtype)
+        return dequantize(self._ordered(q), **(self._packed or self.packed())).to(self.float_result.dtype)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        return dequantize_reference(self._ordered(q), **self.derived()).to(self.float_result.dtype)
+        return dequantize_reference(self._ordered(q), **self.packed()).to(self.float_result.dtype)
 
     def _ordered(self, q: Tensor) -> Tensor:
         return q.contiguous() if self.float_result.contiguous else q
@@ -97,29 +97,29 @@ class Requantize(QuantizedModule):
 
     def __init__(self, x: QParams, y: QParams) -> None:
         super().__init__()
-        self.add_grid("x", x)
-        self.add_grid("y", y)
+        self.add_qparams("x", x)
+        self.add_qparams("y", y)
         self.by_table = x.scheme.bits <= 8 and y.scheme.bits <= 8 and x.scheme.axis is None and y.scheme.axis is None
 
-    def derive(self) -> tuple[Any, ...]:
+    def pack(self) -> tuple[Any, ...]:
         if not self.by_table:
-            return dequantize_arguments(self.grid("x")), quantize_arguments(self.grid("y"))
-        return (self._through_float(every_byte(self.grid("x"))),)
+            return dequantize_arguments(self.qparams("x")), quantize_arguments(self.qparams("y"))
+        return (self._through_float(every_byte(self.qparams("x"))),)
 
     def forward(self, q: Tensor) -> Tensor:
-        derived = self._derived or self.derived()
+        packed = self._packed or self.packed()
         if self.by_table:
-            return table(q, derived[0])
-        return quantize(dequantize(q, **derived[0]), **derived[1])
+            return table(q, packed[0])
+        return quantize(dequantize(q, **packed[0]), **packed[1])
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        self.derived()  # raises where the grids are unknown
+        self.packed()  # raises where the grids are unknown
         return self._through_float(q)
 
     def _through_float(self, q: Tensor) -> Tensor:
-        real = dequantize_reference(q, **dequantize_arguments(self.grid("x")))
-        return quantize_reference(real, **quantize_arguments(self.grid("y")))
+        real = dequantize_reference(q, **dequantize_arguments(self.qparams("x")))
+        return quantize_reference(real, **quantize_arguments(self.qparams("y")))
 
 
 def quantize_arguments(y: QParams) -> dict[str, Any]:

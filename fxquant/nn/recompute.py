@@ -26,11 +26,11 @@ def _hooks_are_forbidden() -> bool:
     )
 
 
-def _as_it_is(kept: Any) -> Any:
-    return kept
+def _as_it_is(saved: Any) -> Any:
+    return saved
 
 
-def made_anew(value: Tensor, source: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[Any]:
+def recomputed(value: Tensor, source: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[Any]:
     """Where this holds, autograd keeps no copy of ``value``, but calls ``make`` when it asks for it.
 
     Args:
@@ -55,15 +55,15 @@ def made_anew(value: Tensor, source: Tensor, make: Callable[[], Tensor]) -> Abst
             return keep(tensor)
         return _View(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
-    def unpack(kept: Any) -> Tensor:
-        if not isinstance(kept, _View):
-            return give_back(kept)
+    def unpack(saved: Any) -> Tensor:
+        if not isinstance(saved, _View):
+            return give_back(saved)
         if source._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
                 f"a weight is at version {source._version}; expected version {version} instead"
             )
         with torch.no_grad():
-            return make().as_strided(*kept)
+            return make().as_strided(*saved)
 
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

@@ -13,14 +13,14 @@ from torch import Tensor
 from fxquant.kernels import resample2d
 from fxquant.kernels.pool.resample2d import reference as resample2d_reference
 from fxquant.nn.base import integer_limits
-from fxquant.nn.same_dtype import StoredModule
+from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.plan.spec import QParams
 
 MODES = ("linear", "bilinear", "bicubic")
 """Of ``F.interpolate``: those that work along one axis after the other, on at most two."""
 
 
-class QuantizedInterpolate(StoredModule):
+class QuantizedInterpolate(SameDtypeModule):
     """``F.interpolate`` of stored integers in a mode that makes new values: ``fxquant.kernels.pool.resample2d``.
 
     The weights are those that torch itself gives to unit vectors, in float32.
@@ -55,14 +55,14 @@ class QuantizedInterpolate(StoredModule):
         y: QParams,
     ) -> None:
         super().__init__()
-        self.add_stored_grid("y", y)
-        self.add_stored_grid("x", x)
+        self.add_same_dtype_qparams("y", y)
+        self.add_same_dtype_qparams("x", x)
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.how = (align_corners, recompute_scale_factor, antialias)
 
-    def derive(self) -> tuple[float, int, float, int, int, int]:
+    def pack(self) -> tuple[float, int, float, int, int, int]:
         """Both grids, and the limits of the output."""
-        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.grid("y"), None))
+        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
     def forward(self, x: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
         return self._run(resample2d, x, size, scale_factor)
@@ -81,7 +81,7 @@ class QuantizedInterpolate(StoredModule):
             taps += taps_of(length, outputs, scale, self.mode, *self.how, x.device)
         if axes == 1:
             taps = [*taps_of(1, 1, None, self.mode, None, None, False, x.device), *taps]
-        y = resample(image, *taps, *(self._derived or self.derived()))
+        y = resample(image, *taps, *(self._packed or self.packed()))
         return y if x.dim() == 4 else y.squeeze(-2)
 
     def extra_repr(self) -> str:

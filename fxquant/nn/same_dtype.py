@@ -7,14 +7,14 @@ from torch import Tensor
 
 from fxquant.errors import InputError
 from fxquant.nn.base import QuantizedModule
-from fxquant.nn.weight import byte_grid
+from fxquant.nn.weight import byte_qparams
 from fxquant.plan.spec import QParams
 
 HALF = 128
 """Distance between an int8 and the uint8 that takes its place."""
 
 
-class StoredModule(QuantizedModule):
+class SameDtypeModule(QuantizedModule):
     """Runs operators whose inputs and output share one dtype, on inputs that may come in the other one.
 
     uint8 and int8 grids of equal scale hold the same numbers, 128 steps apart. So an input of the other dtype than the
@@ -24,13 +24,13 @@ class StoredModule(QuantizedModule):
     y_dtype: torch.dtype
     """uint8 or int8: of the output, and of the arithmetic."""
 
-    def add_stored_grid(self, role: str, qparams: QParams) -> None:
-        """As :meth:`add_grid`, refusing what does not fit a byte; ``y`` comes first.
+    def add_same_dtype_qparams(self, role: str, qparams: QParams) -> None:
+        """As :meth:`add_qparams`, refusing what does not fit a byte; ``y`` comes first.
 
         Raises:
             LoweringError: the grid is wider than a byte, or has more than one scale.
         """
-        self.add_grid(role, byte_grid("the output" if role == "y" else f"input {role}", qparams))
+        self.add_qparams(role, byte_qparams("the output" if role == "y" else f"input {role}", qparams))
         if role == "y":
             self.y_dtype = qparams.scheme.dtype
 

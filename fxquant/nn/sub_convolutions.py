@@ -55,7 +55,7 @@ class Axis:
     def _over(self) -> int:
         return self.dilation * (self.kernel_size - 1) - 2 * self.padding + self.output_padding + 1
 
-    def phases(self) -> Iterator[AxisPhase]:
+    def sub_convolutions(self) -> Iterator[AxisPhase]:
         """One for each output before the stride."""
         shared = math.gcd(self.stride, self.dilation)
         apart, step = self.stride // shared, self.dilation // shared  # elements of the kernel; places that they meet
@@ -74,7 +74,7 @@ class Axis:
             yield AxisPhase(first, taps, step, padding, start + padding)
 
 
-class Phases:
+class SubConvolutions:
     """Runs the plain convolutions, and puts their results between each other.
 
     Args:
@@ -96,7 +96,7 @@ class Phases:
         self.axes = axes
         self.parts: list[tuple[tuple[AxisPhase, ...], Callable[..., Tensor]]] = []
         self._whole = (weight.shape, weight.dtype, weight.device)
-        for phase in itertools.product(*(axis.phases() for axis in axes)):
+        for phase in itertools.product(*(axis.sub_convolutions() for axis in axes)):
             taps: Any = (slice(None), slice(None), *(along.taps or slice(0, 1) for along in phase))
             part = weight[taps]
             if any(along.taps is None for along in phase):  # the bias stands alone

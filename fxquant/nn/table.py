@@ -15,7 +15,7 @@ from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.kernels.table.table import reference as table_reference
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import every_byte, quantize_arguments
-from fxquant.nn.weight import byte_grid
+from fxquant.nn.weight import byte_qparams
 from fxquant.plan.spec import Clamp, QParams
 
 
@@ -58,23 +58,23 @@ class QuantizedTable(QuantizedModule):
 
     def __init__(self, function: Clamp | Callable[[Tensor], Tensor], x: QParams, y: QParams) -> None:
         super().__init__()
-        self.add_grid("x", byte_grid("the input", x))
-        self.add_grid("y", byte_grid("the output", y))
+        self.add_qparams("x", byte_qparams("the input", x))
+        self.add_qparams("y", byte_qparams("the output", y))
         self.function = function
 
-    def derive(self) -> Tensor:
-        x, y = self.grid("x"), self.grid("y")
+    def pack(self) -> Tensor:
+        x, y = self.qparams("x"), self.qparams("y")
         answers = self._apply_function(dequantize_reference(every_byte(x), x.scale, x.zero_point))
         scheme = y.scheme
         return quantize_reference(answers, y.scale, y.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        derived = self._derived
-        return table(x, self.derived() if derived is None else derived)
+        packed = self._packed
+        return table(x, self.packed() if packed is None else packed)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return table_reference(x, self.derived())
+        return table_reference(x, self.packed())
 
     def _apply_function(self, real: Tensor) -> Tensor:
         if not isinstance(self.function, Clamp):
@@ -104,18 +104,18 @@ class QuantizedFunction(QuantizedModule):
 
     def __init__(self, function: Callable[[Tensor], Tensor], y: QParams) -> None:
         super().__init__()
-        self.add_grid("y", byte_grid("the output", y))
+        self.add_qparams("y", byte_qparams("the output", y))
         self.function = function
 
-    def derive(self) -> dict[str, Any]:
-        return quantize_arguments(self.grid("y"))
+    def pack(self) -> dict[str, Any]:
+        return quantize_arguments(self.qparams("y"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return quantize(self.function(x), **(self._derived or self.derived()))
+        return quantize(self.function(x), **(self._packed or self.packed()))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return quantize_reference(self.function(x), **self.derived())
+        return quantize_reference(self.function(x), **self.packed())
 
     def extra_repr(self) -> str:
         return f"{self.function}, {super().extra_repr()}"

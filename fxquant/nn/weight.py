@@ -94,7 +94,7 @@ def float_bias(bias: Tensor | None) -> Tensor | None:
     return bias.detach().to(torch.float32).clone()
 
 
-def byte_grid(role: str, qparams: QParams) -> QParams:
+def byte_qparams(role: str, qparams: QParams) -> QParams:
     """The grid of an activation, if int8 operators can take it.
 
     Raises:

@@ -19,7 +19,7 @@ class WeightedModule(QuantizedModule):
     The weight is a buffer until the first call. Where a kernel packs it, only the packed order is kept from then on,
     and the module has no such buffer: the weight would lie in memory twice. State dicts, copies and pickles hold it in
     its own order all the same, and so does the attribute ``weight``: reading it brings the buffer back, for as long as
-    nothing is derived anew. What is written into it counts after :meth:`forget`, as for any buffer. What is written
+    nothing is derived anew. What is written into it counts after :meth:`invalidate`, as for any buffer. What is written
     into the tensor of a state dict does not reach the module.
     """
 
@@ -48,24 +48,24 @@ class WeightedModule(QuantizedModule):
         with DERIVING:
             if (plain := self._buffers.get("weight")) is not None:
                 return plain
-            unpack = unpacking(self._derived)
+            unpack = unpacking(self._packed)
             assert unpack is not None
             return unpack()
 
-    def derived(self) -> Any:
+    def packed(self) -> Any:
         """As for any module; then the weight is kept in packed order, if there is one."""
         self.check_capture()
         with DERIVING:
-            found = super().derived()
+            found = super().packed()
             if unpacking(found) is not None:
                 self._keep(None)
         return found
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop what was derived, but not the weight."""
         with DERIVING:
             self._keep(self.plain_weight())
-            super().forget()
+            super().invalidate()
 
     def _keep(self, plain: Tensor | None) -> None:
         """Have this buffer, before all others, or none."""
@@ -84,12 +84,12 @@ class WeightedModule(QuantizedModule):
                 self._keep(kept)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WeightedModule:
-        self.forget()
+        self.invalidate()
         super()._apply(fn, recurse)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.forget()
+        self.invalidate()
         super()._load_from_state_dict(*args, **kwargs)
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:

@@ -87,7 +87,7 @@ class Bins:
         Returns:
             float64 [K], the mean of ``abs(x - dequantize(quantize(x))) ** power``.
         """
-        scales, zero_points = grids(low, high, scheme, eps)
+        scales, zero_points = qparams(low, high, scheme, eps)
         # With F the integral of the error up to an edge, a bin costs counts / width * (F(end) - F(begin)). Added up,
         # each edge has the difference of the densities beside it as its weight, most often 0 where bins are empty.
         edges, density = self.spread()
@@ -124,7 +124,7 @@ def least(costs: Tensor) -> int:
     return int((costs <= costs.min() * (1 + _ALIKE)).nonzero()[0])
 
 
-def grids(low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor) -> tuple[Tensor, Tensor]:
+def qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor) -> tuple[Tensor, Tensor]:
     """Scale and zero point of each of several ranges, as the final grid would have them; float64 [K]."""
     qparams = choose_qparams(low, high, replace(scheme, axis=0, group_size=None), eps)
     return qparams.scale.double(), qparams.zero_point.double()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fxquant.observers.base import OBSERVERS
-from fxquant.observers.bins import Bins, grids, least
+from fxquant.observers.bins import Bins, least, qparams
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.plan.spec import QScheme
 
@@ -61,7 +61,7 @@ def divergences(bins: Bins, low: Tensor, high: Tensor, scheme: QScheme, eps: Ten
         float64 [K], in nats; inf where a step has clipped values alone, where more than ``MOST_CLIPPED`` are clipped,
         and, but for the first, where steps are narrower than bins: what they would lose cannot be seen then.
     """
-    scale, zero_point = (each[:, None] for each in grids(low, high, scheme, eps))
+    scale, zero_point = (each[:, None] for each in qparams(low, high, scheme, eps))
     counts, centres = _without_the_peak_at_zero(bins), (bins.edges[1:] + bins.edges[:-1]) / 2
     index = torch.arange(counts.numel())
     first = torch.searchsorted(bins.edges, low.double(), right=True)[:, None] - 1

@@ -44,8 +44,8 @@ class ExtremesObserver(RangeObserver):
             scale = torch.where(scale > self.eps, scale, torch.ones_like(scale))
             return scale, -self.min_val / scale
         ends = torch.stack([self.min_val, self.max_val])
-        _, _, grid_scale, zero_point, _ = self._measured(ends, None if self._axis is None else 1)
-        return grid_scale, zero_point
+        _, _, qparams_scale, zero_point, _ = self._measured(ends, None if self._axis is None else 1)
+        return qparams_scale, zero_point
 
     def _measured(self, x: Tensor, axis: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Range and grid of one tensor."""

@@ -46,21 +46,21 @@ class FixedQParamsObserver(ObserverBase):
         bits: int | None = None,
         scheme: QScheme | None = None,
     ) -> None:
-        grid = make_scheme(
+        qparams = make_scheme(
             dtype=dtype, qscheme=qscheme, quant_min=quant_min, quant_max=quant_max, bits=bits, scheme=scheme
         )
         if is_dynamic:
             raise SpecError("a fixed grid is not measured at run time", got="is_dynamic=True")
         if not (math.isfinite(scale) and scale > 0):
             raise SpecError("a scale is a finite number above 0", got=scale)
-        if zero_point != int(zero_point) or not grid.quant_min <= zero_point <= grid.quant_max:
+        if zero_point != int(zero_point) or not qparams.quant_min <= zero_point <= qparams.quant_max:
             raise SpecError(
                 "the zero point lies outside the grid",
                 got=zero_point,
-                expected=f"a whole number from {grid.quant_min} to {grid.quant_max}",
+                expected=f"a whole number from {qparams.quant_min} to {qparams.quant_max}",
             )
-        super().__init__(grid, dtype=torch_dtype(grid) if dtype is None else dtype)
-        self.qscheme = torch_qscheme(grid)
+        super().__init__(qparams, dtype=torch_dtype(qparams) if dtype is None else dtype)
+        self.qscheme = torch_qscheme(qparams)
         self.register_buffer("scale", torch.tensor([scale], dtype=torch.float32))
         self.register_buffer("zero_point", torch.tensor([zero_point], dtype=torch.int32))
 

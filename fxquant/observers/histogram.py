@@ -109,7 +109,7 @@ class HistogramObserver(RangeObserver):
         scheme: QScheme | None = None,
         power: float = 2.0,
     ) -> None:
-        grid = make_scheme(
+        qparams = make_scheme(
             dtype=dtype,
             qscheme=qscheme,
             reduce_range=reduce_range,
@@ -129,7 +129,7 @@ class HistogramObserver(RangeObserver):
                 expected="MinMaxObserver or PlaceholderObserver: a call knows its smallest and its largest value",
             )
         super().__init__(
-            grid,
+            qparams,
             dtype=dtype,
             reduce_range=reduce_range,
             eps=eps,
@@ -138,7 +138,7 @@ class HistogramObserver(RangeObserver):
         )
         self.bins = bins
         self.power = power
-        self.ch_axis = grid.axis
+        self.ch_axis = qparams.axis
         empty = torch.zeros((*self.min_val.shape, bins), dtype=torch.int64, device=self.min_val.device)
         self.register_buffer("counts", empty)
         self._chosen: Chosen | None = None

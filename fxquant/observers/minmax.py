@@ -51,7 +51,7 @@ class MinMaxObserver(ExtremesObserver):
         bits: int | None = None,
         scheme: QScheme | None = None,
     ) -> None:
-        grid = make_scheme(
+        qparams = make_scheme(
             dtype=dtype,
             qscheme=qscheme,
             reduce_range=reduce_range,
@@ -61,14 +61,14 @@ class MinMaxObserver(ExtremesObserver):
             scheme=scheme,
         )
         super().__init__(
-            grid,
+            qparams,
             dtype=dtype,
             reduce_range=reduce_range,
             eps=eps,
             is_dynamic=is_dynamic,
             factory_kwargs=factory_kwargs,
         )
-        self.describe_for_script(grid)
+        self.describe_for_script(qparams)
 
 
 @OBSERVERS.register("per_channel_minmax")
@@ -115,7 +115,7 @@ class PerChannelMinMaxObserver(ExtremesObserver):
         group_size: int | None = None,
         scheme: QScheme | None = None,
     ) -> None:
-        grid = make_scheme(
+        qparams = make_scheme(
             dtype=dtype,
             qscheme=qscheme,
             reduce_range=reduce_range,
@@ -129,12 +129,12 @@ class PerChannelMinMaxObserver(ExtremesObserver):
         if is_dynamic:
             raise SpecError(f"{type(self).__name__} cannot measure ranges at run time", got="is_dynamic=True")
         super().__init__(
-            grid,
+            qparams,
             dtype=dtype,
             reduce_range=reduce_range,
             eps=eps,
             is_dynamic=is_dynamic,
             factory_kwargs=factory_kwargs,
         )
-        self.describe_for_script(grid)
-        self.ch_axis = grid.axis or 0
+        self.describe_for_script(qparams)
+        self.ch_axis = qparams.axis or 0

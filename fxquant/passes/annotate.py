@@ -30,13 +30,13 @@ from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide
 from fxquant.passes.prune_isolated_units import Boundaries
-from fxquant.passes.tuple_outputs import APART, torn
+from fxquant.passes.tuple_outputs import APART, has_external_item
 from fxquant.patterns.floats import why_float
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Bounded, Match, Mismatch, Output, Pattern
 from fxquant.plan.qconfig import QConfig
 from fxquant.plan.quant_plan import QuantUnit, Rejection
-from fxquant.plan.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, QScheme, SharedWith, TensorRef
+from fxquant.plan.spec import Dynamic, Fixed, Handled, Means, Observed, QParamsPolicy, QScheme, SharedWith, TensorRef
 
 logger = logging.getLogger("fxquant")
 
@@ -53,7 +53,7 @@ class _Refusal:
     excused: bool = False
 
 
-@graph_pass(after=("normalize", "make_layers", "drop_idle"), keeps_values=True, required=True)
+@graph_pass(after=("normalize", "functional_to_module", "drop_idle"), keeps_values=True, required=True)
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
     decisions = decide(gm, ctx.config)
@@ -70,7 +70,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
             matches.append(found)
         elif rejection is not None:
             rejections.append(rejection)
-    apart = torn(matches)
+    apart = has_external_item(matches)
     rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not _computes_nothing(n)]
     matches = [found for found in matches if found.nodes[-1] not in apart]
     boundaries = Boundaries(
@@ -82,13 +82,13 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     in_float = boundaries.left_in_float()
     rejections += [Rejection(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
     units: list[QuantUnit] = []
-    policies: dict[TensorRef, GridPolicy] = {}
+    policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
     for found in map(boundaries.with_inputs_as_read, matches):
         if found.nodes[-1] not in in_float:
-            unit, made = _unit_of(found, decisions, boundaries.gives_real_numbers(found))
+            unit, built = _unit_of(found, decisions, boundaries.is_float_output(found))
             units.append(unit)
-            policies.update(made)
+            policies.update(built)
             for name in found.inputs:
                 readers.setdefault(found.captures[name], []).append(_qconfig(found, decisions).activation)
     for node, wanted in readers.items():
@@ -165,10 +165,10 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
         return None
     qconfig = decisions[_primary(found)].qconfig
     assert qconfig is not None  # checked above
-    on_grids = bool(found.inputs) or found.pattern.output is not Output.FLOAT
-    if (on_grids and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
+    on_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
+    if (on_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
         return _Refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
-    if on_grids and qconfig.is_dynamic:
+    if on_qparams and qconfig.is_dynamic:
         return _Refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
     if found.pattern.check and (reject := found.pattern.check(found.captures)):
         return _Refusal(reject.reason)
@@ -177,7 +177,7 @@ def _refuse(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) 
         return _Refusal(f"backend {backend.name!r} has no operator for it")
     if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found, rule.takes)):
         return _Refusal(f"its argument {computed.name!r} is computed at run time")
-    quantizes = on_grids or bool(found.pattern.dynamic)
+    quantizes = on_qparams or bool(found.pattern.dynamic)
     reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
         reason = _why_not_weight(found, rule, qconfig.weight_scheme)
@@ -233,16 +233,16 @@ def _primary(found: Match) -> Node:
 
 
 def _unit_of(
-    found: Match, decisions: Mapping[Node, Decision], gives_real_numbers: bool
-) -> tuple[QuantUnit, dict[TensorRef, GridPolicy]]:
+    found: Match, decisions: Mapping[Node, Decision], is_float_output: bool
+) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
     pattern, root = found.pattern, found.nodes[-1]
     qconfig = _qconfig(found, decisions)
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
-    policies: dict[TensorRef, GridPolicy] = {}
+    policies: dict[TensorRef, QParamsPolicy] = {}
     for name in pattern.dynamic:
         roles[name] = TensorRef(f"{found.captures[name].name}@{root.name}", "call")
         policies[roles[name]] = _per_call(qconfig)
-    if not gives_real_numbers:
+    if not is_float_output:
         roles["y"] = TensorRef(root.name)
     if "y" not in roles:
         pass
@@ -292,14 +292,14 @@ def _is_returned(node: Node) -> bool:
     return any(user.op == "output" for user in node.users)
 
 
-def _observed(observer: Callable[[], Any]) -> GridPolicy:
+def _observed(observer: Callable[[], Any]) -> QParamsPolicy:
     """The policy that an observer of a configuration stands for."""
-    made = observer()
-    return Fixed(made.qparams()) if _is_fixed(made) else Observed(observer)
+    built = observer()
+    return Fixed(built.qparams()) if _is_fixed(built) else Observed(observer)
 
 
-def _is_fixed(made: Any) -> bool:
-    return isinstance(observer_in(made), FixedQParamsObserver)
+def _is_fixed(built: Any) -> bool:
+    return isinstance(observer_in(built), FixedQParamsObserver)
 
 
 def _per_call(qconfig: QConfig) -> Dynamic:

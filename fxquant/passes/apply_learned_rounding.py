@@ -19,7 +19,7 @@ from fxquant.plan.spec import Observed
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
-def take_integers(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def apply_learned_rounding(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Put such a weight on its grid where its own rounding says: the nearest step is then the one it is on."""
     for node, unit in weighted_nodes(gm, ctx):
         if unit.root not in ctx.weight_layers:

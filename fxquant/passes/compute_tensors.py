@@ -6,7 +6,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.computed import ComputedLayer, ComputedValue, PutBack
 from fxquant.graph.edit import vacate
-from fxquant.graph.query import MADE_OF
+from fxquant.graph.query import COMPUTED_OF
 from fxquant.nn.computed import HOME, WithComputedTensors, without_tensors
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.passes.base import PassContext, graph_pass
@@ -21,7 +21,7 @@ def compute_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
     put_back = PutBack(gm)
     read: list[Node] = []
     for node in list(gm.graph.nodes):
-        computed = node.meta.pop(MADE_OF, None)
+        computed = node.meta.pop(COMPUTED_OF, None)
         if isinstance(computed, ComputedValue):
             node.replace_all_uses_with(put_back.value(node, computed), propagate_meta=False)
             read.append(node)

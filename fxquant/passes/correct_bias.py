@@ -13,7 +13,7 @@ from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantized import FLOAT_BIAS
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.padding_coverage import Sizes, tap_shares
+from fxquant.passes.padding_coverage import Sizes, padding_coverage
 from fxquant.passes.rounding import rounded_weight, weighted_nodes
 
 
@@ -70,7 +70,7 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, si
 def mean_error(layer: Any, error: Tensor, means: Tensor, sizes: Sizes | None = None) -> Tensor:
     """What ``error`` in place of the weight of ``layer`` gives for inputs of those means; float64 [C_out]."""
     groups = getattr(layer, "groups", 1)
-    taps = (error * tap_shares(layer, sizes).to(error.device)).flatten(2).sum(2) if error.dim() > 2 else error
+    taps = (error * padding_coverage(layer, sizes).to(error.device)).flatten(2).sum(2) if error.dim() > 2 else error
     by_group = means.to(error.device).view(groups, -1, 1)
     if isinstance(layer, TRANSPOSED):  # [C_in, C_out / groups]
         taps = taps.view(groups, -1, taps.shape[1]).transpose(1, 2)

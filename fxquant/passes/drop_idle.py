@@ -53,7 +53,7 @@ _BY_ELEMENT = frozenset(
 """Functions that compute element by element: the same bits in any memory order."""
 
 
-@graph_pass(after=("normalize", "make_layers", "decompose_attention"), keeps_values=True)
+@graph_pass(after=("normalize", "functional_to_module", "decompose_attention"), keeps_values=True)
 def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bn(identity(conv(x)))`` becomes ``bn(conv(x))``: identities, dropouts in evaluation mode, clones, conversions.
 

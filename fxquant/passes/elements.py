@@ -16,7 +16,7 @@ from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.pattern import Match, Output
 from fxquant.patterns.rescale import RESCALE
-from fxquant.patterns.shape import MOVES, NOTHING
+from fxquant.patterns.shape import DATA_MOVEMENT, NOTHING
 from fxquant.patterns.unary import PRELU, UNARY
 
 EACH_ALONE = frozenset(
@@ -26,7 +26,7 @@ EACH_ALONE = frozenset(
 )
 """Names of patterns where an element of the result follows from the elements at its place, but for broadcasting."""
 
-MOVED = frozenset(pattern.name for pattern in MOVES)
+MOVED = frozenset(pattern.name for pattern in DATA_MOVEMENT)
 
 Elements = Tensor | None
 """bool, of the shape of a value; None: all of them."""
@@ -70,11 +70,11 @@ class ElementsRead:
         for reader in readers_of(node):
             if not self._takes_integers(node, reader):
                 found.append(self._behind(reader, node, _every_one))
-            elif self._moves(reader) and self._is_followed(reader, node):
+            elif self._is_data_movement(reader) and self._is_followed(reader, node):
                 found.append(self._behind(reader, node, self._as_floats))
         return _union(node, found)
 
-    def _moves(self, reader: Node) -> bool:
+    def _is_data_movement(self, reader: Node) -> bool:
         found = self._found.get(reader)
         return found is not None and found.pattern.output is Output.PICKED
 

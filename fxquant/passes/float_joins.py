@@ -17,7 +17,7 @@ from fxquant.passes.elements import readers_of
 from fxquant.passes.joins import joins_of
 from fxquant.patterns.pattern import Bounded, Output
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
-from fxquant.plan.spec import GridPolicy, QParams, TensorRef
+from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
 
 UNEQUAL = "the ranges of what it joins differ {:.3g} times, and all that reads it takes floats"
 JOINED = "what joins its result stays float"
@@ -59,11 +59,11 @@ def with_joins_in_float(
     for unit in reversed([unit for unit in joins_of(ctx) if unit.root in joins]):
         if joins[unit.root].ratio > limit:
             decision.leave(unit, UNEQUAL.format(joins[unit.root].ratio))
-        elif decision.is_on_grid_of_one(unit):
+        elif decision.is_on_qparams_of_one(unit):
             decision.leave(unit, JOINED)
     if not decision.in_float:
         return ctx.plan.with_observations(qparams, refused)
-    policies, own = decision.grids_of_inputs(qparams, joins)
+    policies, own = decision.qparams_of_inputs(qparams, joins)
     plan = replace(ctx.plan, units=tuple(map(decision.as_read, ctx.plan.units)), policies=policies)
     return plan.with_observations({**qparams, **own}, (*refused, *decision.in_float.values()))
 
@@ -92,9 +92,9 @@ class _Decision:
         if join.root not in self._gone and self.floats_suffice(join.root):
             self._leave(join, reason)
 
-    def is_on_grid_of_one(self, join: QuantUnit) -> bool:
+    def is_on_qparams_of_one(self, join: QuantUnit) -> bool:
         """Whether a join shares the grid of one that stays float."""
-        return self._ctx.plan.grid_owner(join.roles["y"]) in self._owners()
+        return self._ctx.plan.qparams_owner(join.roles["y"]) in self._owners()
 
     def floats_suffice(self, root: str) -> bool:
         """Whether all that reads a value takes real numbers."""
@@ -109,9 +109,9 @@ class _Decision:
             return replace(unit, roles={role: ref for role, ref in unit.roles.items() if role != "y"})
         return unit
 
-    def grids_of_inputs(
+    def qparams_of_inputs(
         self, qparams: Mapping[TensorRef, QParams], calibrated: Mapping[str, JoinRanges]
-    ) -> tuple[dict[TensorRef, GridPolicy], dict[TensorRef, QParams]]:
+    ) -> tuple[dict[TensorRef, QParamsPolicy], dict[TensorRef, QParams]]:
         """Policies and qparams for what lay on the grid of a join that stays float: a grid of its own."""
         plan = self._ctx.plan
         owners, ends = self._owners(), dict[TensorRef, list[float]]()
@@ -119,11 +119,11 @@ class _Decision:
             for ref in (unit.roles[role] for role in unit.inputs):
                 link, owner = plan.last_link(ref)
                 if owner in owners and link != owner and ref.name not in self.in_float:
-                    factor = plan.grid_factor(ref) / plan.grid_factor(link)
+                    factor = plan.qparams_factor(ref) / plan.qparams_factor(link)
                     ends.setdefault(link, []).extend(end / factor for end in calibrated[unit.root].ranges[ref.name])
         policies, own = dict(plan.policies), dict[TensorRef, QParams]()
         for link, values in ends.items():
-            owner = plan.grid_owner(link)
+            owner = plan.qparams_owner(link)
             low, high = (torch.tensor([end]).to(qparams[owner].scale) for end in (min(values), max(values)))
             policies[link] = plan.policies[owner]
             own[link] = choose_qparams(low, high, qparams[owner].scheme)
@@ -134,7 +134,7 @@ class _Decision:
 
     def _owners(self) -> set[TensorRef]:
         """Of the grids of joins that stay float."""
-        return {self._ctx.plan.grid_owner(unit.roles["y"]) for unit in self._joins_in_float()}
+        return {self._ctx.plan.qparams_owner(unit.roles["y"]) for unit in self._joins_in_float()}
 
     def _leave(self, unit: QuantUnit, reason: str) -> None:
         self.in_float[unit.root] = Rejection(unit.root, unit.pattern, reason, excused=True)

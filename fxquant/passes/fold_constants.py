@@ -14,13 +14,13 @@ from fxquant.graph.computed import Aside, ComputedValue, attributes_read
 from fxquant.graph.constants import Constants, NotConstantError
 from fxquant.graph.edit import erase_unread, positions, replace_node
 from fxquant.graph.module import NamedGraphModule
-from fxquant.graph.query import MADE_OF, is_shape_query
+from fxquant.graph.query import COMPUTED_OF, is_shape_query
 from fxquant.nn.computed import InPlaceTensor
 from fxquant.passes.base import PassContext, graph_pass
 
 
 @graph_pass(keeps_values=True)
-def settle_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def fold_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bias = self.bias.clone(); bias[4:8].zero_()`` becomes a buffer that holds the result, and no change in place.
 
     Only where every read of the values comes after the last change, and nothing but this memory is changed. For
@@ -31,17 +31,17 @@ def settle_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for node in gm.graph.nodes:
         roots[node] = roots_of(node, roots)
     constants, order = Constants(gm), positions(gm.graph)
-    for made, aliases, changes in list(_changed(roots)):
+    for created, aliases, changes in list(_changed(roots)):
         if not _is_read_after(changes, aliases, order):
             continue
         try:
-            value = _settled(made, aliases, changes, constants)
+            value = _folded(created, aliases, changes, constants)
         except NotConstantError:
             continue
-        gone = {made, *changes}
+        gone = {created, *changes}
         helpers = {*aliases, *(source for node in gone for source in node.all_input_nodes)} - gone
-        made_of = _program(made, aliases, changes, aside) if ctx.trains else None
-        _replace(gm, made, changes, value, made_of)
+        computed_from = _program(created, aliases, changes, aside) if ctx.trains else None
+        _replace(gm, created, changes, value, computed_from)
         erase_unread(gm.graph, helpers)
     return gm
 
@@ -49,11 +49,11 @@ def settle_constants(gm: GraphModule, ctx: PassContext) -> GraphModule:
 def _changed(roots: dict[Node, Roots]) -> Iterator[tuple[Node, list[Node], list[Node]]]:
     """New memory that is changed in place: the node that makes it, every value that may lie in it, the changes."""
     changes = [(node, changed) for node in roots if isinstance(changed := changed_argument(node), Node)]
-    for made in [node for node in roots if roots[node] == frozenset((node,)) and node.op != "placeholder"]:
-        aliases = [node for node in roots if made in roots[node]]
-        own = [node for node, changed in changes if made in roots[changed]]
+    for created in [node for node in roots if roots[node] == frozenset((node,)) and node.op != "placeholder"]:
+        aliases = [node for node in roots if created in roots[node]]
+        own = [node for node, changed in changes if created in roots[changed]]
         if own and all(set(roots[changed]) <= set(aliases) for node, changed in changes if node in own):
-            yield made, aliases, own
+            yield created, aliases, own
 
 
 def _is_read_after(changes: list[Node], aliases: list[Node], order: dict[Node, int]) -> bool:
@@ -62,44 +62,46 @@ def _is_read_after(changes: list[Node], aliases: list[Node], order: dict[Node, i
     return all(order[reader] > order[changes[-1]] for reader in readers)
 
 
-def _settled(made: Node, aliases: Iterable[Node], changes: list[Node], constants: Constants) -> Tensor:
+def _folded(created: Node, aliases: Iterable[Node], changes: list[Node], constants: Constants) -> Tensor:
     """Runs what makes and changes the memory, in order."""
-    env: dict[Node, Any] = {made: constants.value(made)}
-    if not isinstance(env[made], Tensor):
+    env: dict[Node, Any] = {created: constants.value(created)}
+    if not isinstance(env[created], Tensor):
         raise NotConstantError
     for node in dict.fromkeys((*aliases, *changes)):
-        if node is made or node.op not in ("call_function", "call_method"):
+        if node is created or node.op not in ("call_function", "call_method"):
             continue
         args, kwargs = map_arg((node.args, node.kwargs), lambda arg: env[arg] if arg in env else constants.value(arg))
         function: Any = node.target if node.op == "call_function" else getattr(args[0], str(node.target))
         env[node] = function(*(args if node.op == "call_function" else args[1:]), **kwargs)
-    return env[made].detach()
+    return env[created].detach()
 
 
-def _program(made: Node, aliases: Iterable[Node], changes: list[Node], aside: Aside) -> ComputedValue | None:
+def _program(created: Node, aliases: Iterable[Node], changes: list[Node], aside: Aside) -> ComputedValue | None:
     """How the memory is made and changed, as a module of the parameters and buffers that this reads; None of none."""
-    inside = {made, *aliases, *changes}
-    order = positions(made.graph)
+    inside = {created, *aliases, *changes}
+    order = positions(created.graph)
     steps = sorted((node for node in inside if node.op in ("call_function", "call_method")), key=order.__getitem__)
     read = dict.fromkeys(source for node in steps for source in node.all_input_nodes if source not in steps)
     graph = Graph()
     copies = {source: graph.placeholder(source.name) for source in read}
     for node in steps:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(copies[made])
+    graph.output(copies[created])
     sources = tuple(aside.copy(source) for source in read)
     if not any(map(attributes_read, sources)):
         return None
     return ComputedValue(InPlaceTensor(NamedGraphModule(nn.Module(), graph)), sources)
 
 
-def _replace(gm: GraphModule, made: Node, changes: list[Node], value: Tensor, made_of: ComputedValue | None) -> None:
-    name = f"_settled_{made.name}"
+def _replace(
+    gm: GraphModule, created: Node, changes: list[Node], value: Tensor, computed_from: ComputedValue | None
+) -> None:
+    name = f"_folded_{created.name}"
     gm.register_buffer(name, value)
     for node in reversed(changes):
         node.replace_all_uses_with(changed_argument(node))
         gm.graph.erase_node(node)
-    with gm.graph.inserting_before(made):
+    with gm.graph.inserting_before(created):
         buffer = gm.graph.get_attr(name)
-    buffer.meta = {} if made_of is None else {MADE_OF: made_of}
-    replace_node(made, buffer)
+    buffer.meta = {} if computed_from is None else {COMPUTED_OF: computed_from}
+    replace_node(created, buffer)

@@ -14,7 +14,7 @@ from fxquant.nn.computed import HOME, InPlaceTensor, WithComputedTensors, with_v
 from fxquant.passes.base import PassContext, graph_pass
 
 
-@graph_pass(after=("take_fake_quant_out",), required=True)
+@graph_pass(after=("strip_fake_quant",), required=True)
 def fold_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Layers hold the values that their tensors have now, where ``prepare`` would put them."""
     constants = Constants(gm)
@@ -32,7 +32,7 @@ def fold_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
         _hold(gm, path, calls, values[path])
     for node, value in settled.items():
         if node in gm.graph.nodes:
-            _settle(gm, node, value)
+            _fold(gm, node, value)
     for path in read - _attributes(gm):
         vacate(gm, path)
     return gm
@@ -63,7 +63,7 @@ def _hold(gm: GraphModule, path: str, calls: Iterable[Node], values: dict[str, T
         vacate(gm, path)
 
 
-def _settle(gm: GraphModule, node: Node, value: Tensor) -> None:
+def _fold(gm: GraphModule, node: Node, value: Tensor) -> None:
     name = node.name.removesuffix("_computation")
     gm.register_buffer(name, value)
     with gm.graph.inserting_before(node):

@@ -14,7 +14,7 @@ from fxquant.graph.constants import Constants, NotConstantError
 from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
 from fxquant.graph.layers import LAYERS
 from fxquant.graph.operators.canonical import operator_of
-from fxquant.graph.query import CALLED, MADE_OF, WEIGHT, WRITTEN, qualified_name, reason_of, value_of
+from fxquant.graph.query import CALLED, COMPUTED_OF, WEIGHT, WRITTEN, qualified_name, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import own_targets
 
@@ -49,7 +49,7 @@ class _Call:
 
 
 @graph_pass(after=("normalize", "decompose_compounds"), keeps_values=True)
-def make_layers(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def functional_to_module(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``F.conv2d(x, self.weight)`` becomes the layer that holds the weight; calls that share all tensors share it.
 
     The weight may be a parameter or buffer of any module, or computed of such alone (``self.weight * self.scale``).
@@ -65,17 +65,17 @@ def make_layers(gm: GraphModule, ctx: PassContext) -> GraphModule:
         call.node.args = call.inputs
     read = _attributes(gm)
     erase_unread(gm.graph, (source for call in calls for source in call.sources if isinstance(source, Node)))
-    made: dict[tuple[Any, ...], str] = {}
+    paths: dict[tuple[Any, ...], str] = {}
     left = set(gm.graph.nodes)  # a product of two parameters was part of a weight
     for call in (call for call in calls if call.node in left):
         call.node.meta |= {CALLED: (qualified_name(call.node), None), WRITTEN: call.node.target}
         if isinstance(weight := call.sources[0], Node) and weight.op == "get_attr":
             call.node.meta[WEIGHT] = str(weight.target)
-        if call.key not in made:
-            made[call.key] = _place_trained(gm, call, calls) if ctx.trains else _place(gm, call)
-        retarget(call.node, "call_module", made[call.key], call.node.args)
-        if ctx.trains and made[call.key] != call.home:
-            call.node.meta[MADE_OF] = ComputedLayer(call.computed, call.home)
+        if call.key not in paths:
+            paths[call.key] = _place_trained(gm, call, calls) if ctx.trains else _place(gm, call)
+        retarget(call.node, "call_module", paths[call.key], call.node.args)
+        if ctx.trains and paths[call.key] != call.home:
+            call.node.meta[COMPUTED_OF] = ComputedLayer(call.computed, call.home)
     for path in read - _attributes(gm) if not ctx.trains else ():
         vacate(gm, path)
     return gm

@@ -13,7 +13,7 @@ from fxquant.graph.edit import rename
 from fxquant.graph.query import CALLED, ONLY_IN_TRAINING, REGULARIZER, VALUE, nodes_by_name, nodes_in
 from fxquant.plan.quant_plan import IdleCall
 
-_KEPT = (VALUE, CALLED, REGULARIZER, ONLY_IN_TRAINING, "stack_trace")
+_RESTORED = (VALUE, CALLED, REGULARIZER, ONLY_IN_TRAINING, "stack_trace")
 """What is kept of the metadata of a node."""
 
 

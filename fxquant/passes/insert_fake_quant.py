@@ -12,7 +12,7 @@ from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
+from fxquant.passes.rounding import insert_call_qparams, rounding_points, weighted_nodes
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
@@ -22,11 +22,11 @@ def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
         module = StaticFakeQuantize(ctx.plan.qparams[point.ref])
         target = add_module(gm, f"{point.node.name}_fake_quant", module)
         insert_after(point.node, target, users=point.users)
-    insert_call_grids(gm, ctx)
+    insert_call_qparams(gm, ctx)
     for node, unit in weighted_nodes(gm, ctx):
         own = ctx.weight_layers.get(unit.root)
         rounding = None if own is None else OwnIntegersFakeQuantize(copy.deepcopy(own.weight_fake_quant))
-        grid = ctx.plan.qparams[unit.roles["weight"]]
-        layer = with_fake_quantized_weight(called_module(node), grid if rounding is None else rounding)
+        qparams = ctx.plan.qparams[unit.roles["weight"]]
+        layer = with_fake_quantized_weight(called_module(node), qparams if rounding is None else rounding)
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm

@@ -10,7 +10,7 @@ from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantized import with_dequantized_weight
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
+from fxquant.passes.rounding import insert_call_qparams, rounding_points, weighted_nodes
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
@@ -24,7 +24,7 @@ def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule
         dequantize = add_module(gm, f"{point.node.name}_dequantize", module)
         integers = insert_after(point.node, quantize, users=point.users)
         insert_after(integers, dequantize, users=tuple(integers.users))
-    insert_call_grids(gm, ctx)
+    insert_call_qparams(gm, ctx)
     for node, unit in weighted_nodes(gm, ctx):
         layer = with_dequantized_weight(called_module(node), ctx.plan.qparams[unit.roles["weight"]])
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))

@@ -23,9 +23,9 @@ from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.idle import restore_idle
 from fxquant.passes.joins import joins_of
-from fxquant.passes.rounding import insert_call_grids, rounding_points, weighted_nodes
+from fxquant.passes.rounding import insert_call_qparams, rounding_points, weighted_nodes
 from fxquant.patterns.shape import DROPOUT_FUNCTIONS
-from fxquant.plan.spec import Fixed, GridPolicy, Handled, Observed, TensorRef
+from fxquant.plan.spec import Fixed, Handled, Observed, QParamsPolicy, TensorRef
 
 
 @graph_pass(required=True)
@@ -39,12 +39,12 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
     _refuse_handlers(ctx)
     restore_idle(gm, ctx.plan.idle)
     homes: dict[TensorRef, str] = {}
-    grids = [ref for ref, policy in ctx.plan.policies.items() if _is_made(policy)]
-    for point in rounding_points(gm, ctx, grids):
-        made = _made(ctx.plan.policies[point.ref], point.ref.name)
+    qparams = [ref for ref, policy in ctx.plan.policies.items() if _is_fake_quant_of(policy)]
+    for point in rounding_points(gm, ctx, qparams):
+        made = _constructed(ctx.plan.policies[point.ref], point.ref.name)
         homes[point.ref] = add_module(gm, f"{point.ref.name}_fake_quant", made)
         insert_after(point.node, homes[point.ref], users=point.users)
-    homes |= insert_call_grids(gm, ctx)
+    homes |= insert_call_qparams(gm, ctx)
     homes |= _quantize_weights(gm, ctx)
     _watch_joins(gm, ctx)
     for node in gm.graph.nodes:
@@ -53,11 +53,11 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
     return gm
 
 
-def _is_made(policy: GridPolicy) -> bool:
+def _is_fake_quant_of(policy: QParamsPolicy) -> bool:
     return isinstance(policy, (Observed, Fixed))
 
 
-def _made(policy: GridPolicy, place: str) -> FakeQuantizeBase:
+def _constructed(policy: QParamsPolicy, place: str) -> FakeQuantizeBase:
     """The module that a policy asks for, to round ``place``; an observer gets a ``FakeQuantize`` around it."""
     if isinstance(policy, Fixed):
         scale, zero_point = policy.qparams.scale.item(), policy.qparams.zero_point.item()
@@ -87,7 +87,7 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]
         everywhere = {other for other in gm.graph.nodes if other.op == "call_module" and other.target == path}
         if any("bn" in its.captures for _, its in same) or {other for other, _ in same} != everywhere:
             same = [(node, unit)]
-        module = _made(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
+        module = _constructed(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
         module.make_room(called_module(node).weight)
         axis = ctx.pattern_of(unit).weight_axis
         layer = with_fake_quantized_weight(called_module(node), module, axis, share=True)

@@ -77,7 +77,7 @@ def log_diff(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
     What repeats is folded, unless the log shows DEBUG records too.
     """
     if snapshot.changed and logger.isEnabledFor(logging.INFO):
-        text = _change(snapshot, grid_notes(ctx.plan), every_line=logger.isEnabledFor(logging.DEBUG))
+        text = _change(snapshot, qparams_notes(ctx.plan), every_line=logger.isEnabledFor(logging.DEBUG))
         logger.info("%s", coloured(text) if shows_colour(sys.stderr) else text)
 
 
@@ -101,7 +101,7 @@ def log_graph_after(names: tuple[str, ...]) -> Instrument:
 
     def instrument(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
         if snapshot.name in names:
-            logger.info("the graph after %s:\n%s", snapshot.name, format_table(gm, grid_notes(ctx.plan)))
+            logger.info("the graph after %s:\n%s", snapshot.name, format_table(gm, qparams_notes(ctx.plan)))
 
     return instrument
 
@@ -115,7 +115,7 @@ def dump_into(folder: Path) -> Instrument:
     def instrument(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
         sections = (
             ("before", snapshot.before),
-            ("after", format_graph(gm, grid_notes(ctx.plan))),
+            ("after", format_graph(gm, qparams_notes(ctx.plan))),
             ("diff", snapshot.diff() or "(nothing)"),
         )
         text = "\n\n".join(f"# {name}\n{body}" for name, body in (("pass", snapshot.title()), *sections))
@@ -146,13 +146,13 @@ def _next_number(folder: Path) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
 
-def grid_notes(plan: QuantPlan) -> dict[str, str]:
+def qparams_notes(plan: QuantPlan) -> dict[str, str]:
     """Node name -> its grid in a few characters: ``uint8 s=0.0235 z=114`` once calibrated, else where it comes from."""
     notes = {ref.name: _policy(policy) for ref, policy in plan.policies.items() if ref.kind == "activation"}
-    return notes | {ref.name: _grid(qparams) for ref, qparams in plan.qparams.items() if ref.kind == "activation"}
+    return notes | {ref.name: _qparams(qparams) for ref, qparams in plan.qparams.items() if ref.kind == "activation"}
 
 
-def _grid(qparams: QParams) -> str:
+def _qparams(qparams: QParams) -> str:
     kind = f"{'int' if qparams.scheme.signed else 'uint'}{qparams.scheme.bits}"
     if qparams.scale.numel() != 1:
         return f"{kind} x{qparams.scale.numel()}"
@@ -163,7 +163,7 @@ def _policy(policy: Any) -> str:
     if isinstance(policy, SharedWith):
         return f"grid of {policy.source.name}" + (f" x {policy.factor:g}" if policy.factor != 1 else "")
     if isinstance(policy, Fixed):
-        return _grid(policy.qparams)
+        return _qparams(policy.qparams)
     return "observed" if isinstance(policy, Observed) else ""
 
 
@@ -203,9 +203,15 @@ def _noted(line: str, note: str) -> list[str]:
 
 def format_plan(plan: QuantPlan) -> str:
     """The plan as two tables: units with their grids, and what was refused with the reason."""
-    grids = grid_notes(plan)
+    qparams = qparams_notes(plan)
     units = [
-        (unit.root, unit.pattern, " ".join(unit.nodes[:-1]), _roles(unit.inputs, unit.roles), grids.get(unit.root, ""))
+        (
+            unit.root,
+            unit.pattern,
+            " ".join(unit.nodes[:-1]),
+            _roles(unit.inputs, unit.roles),
+            qparams.get(unit.root, ""),
+        )
         for unit in plan.units
     ]
     text = _table(units, ("unit", "pattern", "with", "reads", "grid")) if units else "no unit"
@@ -248,7 +254,7 @@ def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None, ev
     out = sys.stdout if file is None else file
     paint: Callable[[str], str] = coloured if shows_colour(out) else str
     plan = noted(prepared, "quant_plan") or getattr(prepared, "plan", None)
-    notes = grid_notes(plan) if isinstance(plan, QuantPlan) else {}
+    notes = qparams_notes(plan) if isinstance(plan, QuantPlan) else {}
     for snapshot in noted(prepared, "snapshots") or prepared.snapshots:
         print(snapshot.title(), file=out)
         if snapshot.changed:

@@ -45,27 +45,27 @@ class Joins:
         self._plan = plan
         self._nodes = nodes_by_name(gm)
         self._unit_of = plan.unit_of()
-        self._on_grid_of: dict[TensorRef, list[TensorRef]] = {}
+        self._on_qparams_of: dict[TensorRef, list[TensorRef]] = {}
         for ref in plan.policies:
             if ref.kind == "activation":
-                self._on_grid_of.setdefault(plan.grid_owner(ref), []).append(ref)
+                self._on_qparams_of.setdefault(plan.qparams_owner(ref), []).append(ref)
 
     def joined(self) -> dict[TensorRef, Readers]:
         """The owner of the grid of every value that is joined -> what reads the values on that grid."""
-        owners = (self._plan.grid_owner(unit.roles[name]) for unit in self.units for name in unit.inputs)
+        owners = (self._plan.qparams_owner(unit.roles[name]) for unit in self.units for name in unit.inputs)
         return {owner: self._reading(owner) for owner in dict.fromkeys(owners)}
 
     def _reading(self, owner: TensorRef) -> Readers:
         found: set[str] = set()
         others = False
-        for ref in self._on_grid_of[owner]:
-            others |= self._plan.grid_factor(ref) != 1  # the same integers stand for other numbers there
+        for ref in self._on_qparams_of[owner]:
+            others |= self._plan.qparams_factor(ref) != 1  # the same integers stand for other numbers there
             for reader in self._readers(ref):
                 unit = self._unit_of.get(reader.name)
                 if unit is not None and unit.root in self._order:
                     found.add(unit.root)
                 else:
-                    others |= unit is None or not self._is_on_grid(unit, owner)
+                    others |= unit is None or not self._is_on_qparams(unit, owner)
         return Readers(tuple(sorted(found, key=self._order.__getitem__)), others)
 
     def _readers(self, ref: TensorRef) -> Sequence[Node]:
@@ -74,5 +74,5 @@ class Joins:
         readers = [user for user in node.users if not is_shape_query(user)]
         return readers if ref.name in self._unit_of else [user for user in readers if user.name in self._unit_of]
 
-    def _is_on_grid(self, unit: QuantUnit, owner: TensorRef) -> bool:
-        return "y" in unit.roles and self._plan.grid_owner(unit.roles["y"]) == owner
+    def _is_on_qparams(self, unit: QuantUnit, owner: TensorRef) -> bool:
+        return "y" in unit.roles and self._plan.qparams_owner(unit.roles["y"]) == owner

@@ -60,13 +60,13 @@ class HandlerView:
 def make_handlers(quantizer: object, gm: GraphModule, plan: QuantPlan, patterns: Sequence[Pattern]) -> dict[str, Any]:
     """Root of each unit that a handler quantizes -> a handler of its own, which may ask the quantizer and the root."""
     kinds = {pattern.name: pattern.handler for pattern in patterns if pattern.handler is not None}
-    nodes, made = nodes_by_name(gm), dict[str, Any]()
+    nodes, lowered = nodes_by_name(gm), dict[str, Any]()
     for unit in plan.units:
         if unit.pattern in kinds:
             kind = kinds[unit.pattern]
             takes = len(inspect.signature(kind).parameters)
-            made[unit.root] = kind(quantizer, nodes[unit.root]) if takes >= 2 else kind()
-    return made
+            lowered[unit.root] = kind(quantizer, nodes[unit.root]) if takes >= 2 else kind()
+    return lowered
 
 
 def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str, Any]) -> list[Rejection]:
@@ -105,7 +105,7 @@ class _Lowering:
     """Name of a value of the float graph -> the node that holds its integers."""
     floats: dict[str, Node] = field(default_factory=dict)
     """Name of a value of the float graph -> the node that was made for it, where that is a float."""
-    made: dict[str, Node] = field(default_factory=dict)
+    lowered: dict[str, Node] = field(default_factory=dict)
     """Root of a unit -> the node that takes its place."""
 
     def by_rule(self, unit: QuantUnit, pattern: Pattern) -> None:
@@ -136,7 +136,7 @@ class _Lowering:
                 else:
                     arguments = ((*inputs, *computed), {})
                 node = self.gm.graph.call_module(target, *arguments)
-        self._results_of(unit)[unit.root] = self.made[unit.root] = node
+        self._results_of(unit)[unit.root] = self.lowered[unit.root] = node
 
     def by_handler(self, unit: QuantUnit, handler: Any) -> None:
         root = self.nodes[unit.root]
@@ -149,7 +149,7 @@ class _Lowering:
                 got=repr(node),
                 expected="a node made with quantizer.quantized_graph",
             )
-        self._results_of(unit)[unit.root] = self.made[unit.root] = node
+        self._results_of(unit)[unit.root] = self.lowered[unit.root] = node
 
     def _results_of(self, unit: QuantUnit) -> dict[str, Node]:
         return self.integers if "y" in unit.roles else self.floats
@@ -177,7 +177,7 @@ class _Lowering:
                 reader.replace_input_with(root, self._value_for(reader, unit, dequantized))
         for node in [node for node in reversed(self.gm.graph.nodes) if node in inside]:
             self.gm.graph.erase_node(node)
-        for name, node in self.made.items():
+        for name, node in self.lowered.items():
             if name in self.integers:
                 self._describe(node, TensorRef(name))
             else:
@@ -191,7 +191,7 @@ class _Lowering:
         if is_shape_query(reader):
             return node
         ref = unit.roles["y"]
-        key = (node, self.plan.grid_factor(ref))  # the same integers stand for x and for x * 2
+        key = (node, self.plan.qparams_factor(ref))  # the same integers stand for x and for x * 2
         if key not in dequantized:
             form = _float_form(self.nodes[unit.root])
             dequantize = _named(Dequantize(self.plan.qparams[ref], form.dtype, form.contiguous), ref.name)
@@ -212,8 +212,8 @@ class _Lowering:
         first = root.args[0] if root.args else None
         if not isinstance(build, AsCalled) or not build.or_stored or not isinstance(first, Node):
             return None
-        made = any(unit.root == first.name and "y" in unit.roles for unit in self.plan.units)
-        return TensorRef(first.name) if made else None
+        lowered = any(unit.root == first.name and "y" in unit.roles for unit in self.plan.units)
+        return TensorRef(first.name) if lowered else None
 
     def _view(self, unit: QuantUnit, stored: TensorRef | None) -> UnitView:
         nodes = {capture: self.nodes[name] for capture, name in unit.captures.items()}

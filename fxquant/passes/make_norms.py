@@ -9,12 +9,12 @@ from fxquant.graph.affine import Affine, ChannelAffine, affines, per_channel, te
 from fxquant.graph.computed import Aside, ComputedLayer
 from fxquant.graph.constants import Constants
 from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
-from fxquant.graph.query import CALLED, INPLACE, MADE_OF, WRITTEN, qualified_name
+from fxquant.graph.query import CALLED, COMPUTED_OF, INPLACE, WRITTEN, qualified_name
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import decide, own_targets
 
 
-@graph_pass(after=("normalize", "decompose_compounds", "make_layers"), keeps_values=True)
+@graph_pass(after=("normalize", "decompose_compounds", "functional_to_module"), keeps_values=True)
 def make_norms(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``conv(x) * self.scale + self.shift`` becomes a ``ChannelAffine`` behind the convolution, named as the sum.
 
@@ -37,7 +37,7 @@ def make_norms(gm: GraphModule, ctx: PassContext) -> GraphModule:
         node.meta.pop(INPLACE, None)
         target = add_module(gm, node.name, ChannelAffine(tensors, each.behind, each.rank).eval())
         if ctx.trains:
-            node.meta[MADE_OF] = ComputedLayer(_computed(each, aside), "")
+            node.meta[COMPUTED_OF] = ComputedLayer(_computed(each, aside), "")
         retarget(node, "call_module", target, (each.x,))
         steps = [step.node for step in each.steps[:-1]]
         erase_unread(gm.graph, (*reversed(steps), *(step.constant for step in each.steps)))

@@ -20,9 +20,9 @@ def merge_requantize(gm: GraphModule, ctx: PassContext) -> GraphModule:
         dequantize = module_of(node.args[0])
         if not isinstance(dequantize, Dequantize):
             continue
-        source, old, new = node.args[0].args[0], dequantize.grid("x"), quantize.grid("y")
+        source, old, new = node.args[0].args[0], dequantize.qparams("x"), quantize.qparams("y")
         assert isinstance(source, Node)  # a dequantize module is called on a value
-        if old.same_grid(new):
+        if old.same_qparams(new):
             node.replace_all_uses_with(source)
         else:
             node.target = add_module(gm, f"{source.name}_requantize", Requantize(old, new))

@@ -15,7 +15,7 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 """Spatial sizes of the input and of the output of a convolution."""
 
 
-def tap_shares(layer: Any, sizes: Sizes | None) -> Tensor:
+def padding_coverage(layer: Any, sizes: Sizes | None) -> Tensor:
     """Of each tap, the number of values of an input channel that it meets, divided by that of outputs of a channel.
 
     That is the part of the outputs at which the tap reads a value, not the zero of padding: exact, a product over the

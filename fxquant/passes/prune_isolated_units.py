@@ -14,7 +14,7 @@ from fxquant.passes.elements import ElementsRead, readers_of
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.pattern import Bounded, Match, Output
 
-LONELY = "neither what makes its input nor what reads its output is quantized"
+ISOLATED = "neither what makes its input nor what reads its output is quantized"
 UNREAD = "nothing reads its output"
 REAL = "not all of what reads it takes integers, and it has real numbers to give"
 GIVEN_OUT = "the model gives it out, and it has real numbers to give"
@@ -60,7 +60,7 @@ class Boundaries:
         self._backend = backend
         self._rounds_output = rounds_output
         self._found = {node: found for found in matches for node in found.nodes}
-        self._kept: set[Node] = set()  # roots
+        self._quantized: set[Node] = set()  # roots
         self._in_parts: dict[Node, str] = {}  # root -> reason
         computed = self._holding_computed_values()
         self._on_floats = {
@@ -82,7 +82,7 @@ class Boundaries:
         """
         left: dict[Node, tuple[str, str]] = {}
         for found in self._matches:
-            if (root := found.nodes[-1]) not in self._kept:
+            if (root := found.nodes[-1]) not in self._quantized:
                 nodes = found.nodes if root in self._slower else (root,)
                 left |= dict.fromkeys(nodes, (found.pattern.name, self._slower.get(root) or self._reason(root)))
         return left
@@ -92,10 +92,10 @@ class Boundaries:
         if not self._may_read_floats(found):
             return found
         source = self._found.get(found.captures[found.inputs[0]])
-        made = source is not None and source.nodes[-1] in self._kept and source.pattern.can_give_integers
+        made = source is not None and source.nodes[-1] in self._quantized and source.pattern.can_give_integers
         return found if made else replace(found, inputs=())
 
-    def gives_real_numbers(self, found: Match) -> bool:
+    def is_float_output(self, found: Match) -> bool:
         """Whether nothing but float operators reads the result, which the backend can give as it leaves the sums."""
         if not found.pattern.can_give_integers:
             return True
@@ -107,10 +107,10 @@ class Boundaries:
         return not any(rounded if reader.op == "output" else self._takes_integers(reader) for reader in readers)
 
     def _choose(self, computed: set[Node]) -> None:
-        self._in_parts, self._kept = {}, set()
+        self._in_parts, self._quantized = {}, set()
         while in_parts := self._keep_what_is_worth_it(computed):  # what reads these may have no reason any more
             self._in_parts |= in_parts
-            self._kept.clear()
+            self._quantized.clear()
 
     def _keep_what_is_worth_it(self, computed: set[Node]) -> dict[Node, str]:
         """The answer: roots of matches that should rather stay float, since they are read in parts, and why."""
@@ -132,7 +132,7 @@ class Boundaries:
             match = self._found[reader]
             root = match.nodes[-1]
             in_part = value_of(node) is None or elements.is_read_in_part(reader, node)
-            if in_part and (_moves_only(match) or match.pattern.name in IN_FLOAT_AS_WELL):
+            if in_part and (_keeps_values(match) or match.pattern.name in IN_FLOAT_AS_WELL):
                 found |= {root: PART, **self._parts(root, elements)}
         return found
 
@@ -140,15 +140,15 @@ class Boundaries:
         """Whether what it reads is float, but for values that are only moved on their way, and so is what it gives."""
         return (
             _is_layer(found)
-            and self.gives_real_numbers(found)
+            and self.is_float_output(found)
             and not any(self._is_computed_in_integers(found.captures[name]) for name in found.inputs)
         )
 
     def _is_computed_in_integers(self, value: Node) -> bool:
         found = self._found.get(value)
-        if found is None or found.nodes[-1] not in self._kept or not found.pattern.can_give_integers:
+        if found is None or found.nodes[-1] not in self._quantized or not found.pattern.can_give_integers:
             return False
-        moves = _moves_only(found) and len(found.inputs) == 1
+        moves = _keeps_values(found) and len(found.inputs) == 1
         return not moves or self._is_computed_in_integers(found.captures[found.inputs[0]])
 
     def _holding_computed_values(self) -> set[Node]:
@@ -156,7 +156,7 @@ class Boundaries:
         computed: set[Node] = set()
         for found in reversed(self._matches):
             sources = [self._found.get(found.captures[name]) for name in found.inputs[:1]]
-            if _moves_only(found):
+            if _keeps_values(found):
                 holds = any(source and source.nodes[-1] in computed for source in sources)
             else:
                 holds = found.pattern.can_give_integers
@@ -187,7 +187,7 @@ class Boundaries:
 
     def _takes_integers(self, reader: Node) -> bool:
         found = self._found.get(reader)
-        if found is None or found.nodes[-1] not in self._kept or reader in self._on_floats:
+        if found is None or found.nodes[-1] not in self._quantized or reader in self._on_floats:
             return False
         return bool(found.inputs) or found.pattern.handler is not None  # others are called with real numbers
 
@@ -198,7 +198,7 @@ class Boundaries:
     def _keep(self, found: Match) -> None:
         """Integers of several tensors have no form that a float operator takes: all of their readers come along."""
         root = found.nodes[-1]
-        self._kept.add(root)
+        self._quantized.add(root)
         if value_of(root) is None:
             for reader in root.users:
                 if reader in self._found and not self._takes_integers(reader):
@@ -215,7 +215,7 @@ class Boundaries:
         if in_part == IN_PARTS or (in_part and any(self._takes_integers(reader) for reader in readers)):
             return in_part
         if any(reader.op == "output" for reader in readers):
-            return GIVEN_OUT if has_real_numbers else LONELY if self._rounds_output(self._found[root]) else RETURNED
+            return GIVEN_OUT if has_real_numbers else ISOLATED if self._rounds_output(self._found[root]) else RETURNED
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
         return f"only float operators read it ({names})"
 
@@ -225,5 +225,5 @@ def _is_layer(found: Match) -> bool:
     return found.pattern.handler is not None or (found.pattern.multiplies and bool(found.inputs))
 
 
-def _moves_only(found: Match) -> bool:
+def _keeps_values(found: Match) -> bool:
     return found.pattern.output in (Output.PICKED, Output.CLAMPED)

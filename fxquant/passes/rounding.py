@@ -63,7 +63,7 @@ def _leads_to(user: Node, inside: Collection[Node], idle: Collection[Node]) -> b
     return user in inside or (user in idle and any(_leads_to(reader, inside, idle) for reader in user.users))
 
 
-def insert_call_grids(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
+def insert_call_qparams(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
     """Round what units put on a grid anew in each call: the first argument of their first node.
 
     The answer says where the modules are that do so. To be called when all other values are rounded, since it is the
@@ -96,12 +96,12 @@ def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantU
 def rounded_weight(node: Node, unit: QuantUnit, ctx: PassContext) -> Tensor:
     """What the weight of the layer that a node calls becomes on its grid: float32 of its shape."""
     weight: Tensor = called_module(node).weight.detach()
-    grid, own = ctx.plan.qparams[unit.roles["weight"]], ctx.weight_layers.get(unit.root)
+    qparams, own = ctx.plan.qparams[unit.roles["weight"]], ctx.weight_layers.get(unit.root)
     if own is None:
-        return fake_quantize(weight, grid.scale, grid.zero_point, grid.scheme)
+        return fake_quantize(weight, qparams.scale, qparams.zero_point, qparams.scheme)
     rounding = own.weight_fake_quant
     assert isinstance(rounding, OwnIntegers)  # else it were not among them
-    return from_integers(rounding.integers(weight), grid.scale, grid.zero_point, grid.scheme)
+    return from_integers(rounding.integers(weight), qparams.scale, qparams.zero_point, qparams.scheme)
 
 
 def finite_weight(node: Node) -> Tensor:

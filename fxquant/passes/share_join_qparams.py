@@ -12,7 +12,7 @@ from fxquant.observers.qparams import choose_qparams
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.joins import Joins
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import GridPolicy, Observed, QParams, SharedWith, TensorRef
+from fxquant.plan.spec import Observed, QParams, QParamsPolicy, SharedWith, TensorRef
 
 Range = tuple[float, float]
 """Smallest and largest number, in real units."""
@@ -34,16 +34,18 @@ def share_join_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
     if ctx.plan.fake_quants:
         return gm
     joins, plan = Joins(gm, ctx), ctx.plan
-    made_by = {unit.root: plan.grid_owner(unit.roles["y"]) for unit in joins.units}
+    made_by = {unit.root: plan.qparams_owner(unit.roles["y"]) for unit in joins.units}
     beside_others: dict[TensorRef, set[TensorRef]] = {}
     joined_only: dict[TensorRef, set[TensorRef]] = {}
     for owner, readers in joins.joined().items():
         (beside_others if readers.others else joined_only)[owner] = {made_by[root] for root in readers.joins}
     limits = dict.fromkeys(made_by.values(), CLOSE_JOIN) | dict.fromkeys(beside_others, CLOSE_VALUE)
-    groups = _connected([*joined_only.values(), *({owner, *grids} for owner, grids in beside_others.items())])
+    groups = _connected(
+        [*joined_only.values(), *({owner, *all_qparams} for owner, all_qparams in beside_others.items())]
+    )
     for members in (members for group in groups for members in _alike(group, limits, plan)):
-        joined = [owner for owner, grids in joined_only.items() if grids <= {*members}]
-        plan = _on_one_grid(members, joined, plan)
+        joined = [owner for owner, all_qparams in joined_only.items() if all_qparams <= {*members}]
+        plan = _on_one_qparams(members, joined, plan)
     ctx.plan = plan
     return gm
 
@@ -75,34 +77,34 @@ def _alike(owners: Iterable[TensorRef], limits: Mapping[TensorRef, float], plan:
     return found
 
 
-def _on_one_grid(members: Sequence[TensorRef], joined: Sequence[TensorRef], plan: QuantPlan) -> QuantPlan:
-    target, grid = members[0], _over([plan.qparams[ref] for ref in members])
-    policies: dict[TensorRef, GridPolicy] = dict(plan.policies)
+def _on_one_qparams(members: Sequence[TensorRef], joined: Sequence[TensorRef], plan: QuantPlan) -> QuantPlan:
+    target, qparams = members[0], _over([plan.qparams[ref] for ref in members])
+    policies: dict[TensorRef, QParamsPolicy] = dict(plan.policies)
     for ref in (*members[1:], *joined):
-        if ref != target and isinstance(policies[ref], Observed) and plan.qparams[ref].scheme == grid.scheme:
+        if ref != target and isinstance(policies[ref], Observed) and plan.qparams[ref].scheme == qparams.scheme:
             policies[ref] = SharedWith(target)
     merged = replace(plan, policies=policies)
     moved = {
-        ref: grid.scaled(merged.grid_factor(ref))
+        ref: qparams.scaled(merged.qparams_factor(ref))
         for ref in plan.qparams
-        if ref in policies and merged.grid_owner(ref) == target
+        if ref in policies and merged.qparams_owner(ref) == target
     }
     return replace(merged, qparams={**plan.qparams, **moved})
 
 
-def _over(grids: Sequence[QParams]) -> QParams:
+def _over(all_qparams: Sequence[QParams]) -> QParams:
     """A grid over the ranges of all; grids that are one and the same are that one."""
-    if len(grids) == 1 or all(grid.same_grid(grids[0]) for grid in grids):
-        return grids[0]
-    low, high = torch.tensor(_hull([_ends(grid) for grid in grids])).to(grids[0].scale)
-    return choose_qparams(low, high, grids[0].scheme, eps=min(float(grid.scale) for grid in grids))
+    if len(all_qparams) == 1 or all(qparams.same_qparams(all_qparams[0]) for qparams in all_qparams):
+        return all_qparams[0]
+    low, high = torch.tensor(_hull([_ends(qparams) for qparams in all_qparams])).to(all_qparams[0].scale)
+    return choose_qparams(low, high, all_qparams[0].scheme, eps=min(float(qparams.scale) for qparams in all_qparams))
 
 
 def _hull(ranges: Sequence[Range]) -> Range:
     return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
-def _ends(grid: QParams) -> Range:
+def _ends(qparams: QParams) -> Range:
     """Smallest and largest number of a grid, in real units."""
-    scale, zero_point = float(grid.scale), int(grid.zero_point)
-    return (grid.scheme.quant_min - zero_point) * scale, (grid.scheme.quant_max - zero_point) * scale
+    scale, zero_point = float(qparams.scale), int(qparams.zero_point)
+    return (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale

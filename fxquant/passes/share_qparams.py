@@ -9,11 +9,11 @@ from torch.fx import GraphModule
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.joins import Joins
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import GridPolicy, Observed, QScheme, SharedWith, TensorRef
+from fxquant.plan.spec import Observed, QParamsPolicy, QScheme, SharedWith, TensorRef
 
 
 @graph_pass(after=("annotate",), keeps_values=True)
-def propagate_grids(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def share_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """What nothing but a join reads lies on the grid of the joined value; the graph stays as it is.
 
     What anything else reads, another operator, the user or a second join, keeps a grid of its own, and the join
@@ -25,14 +25,14 @@ def propagate_grids(gm: GraphModule, ctx: PassContext) -> GraphModule:
     joined = [(owner, readers.joins) for owner, readers in joins.joined().items() if not readers.others]
     for owner, roots in sorted(joined, key=lambda each: -order[each[1][0]]):
         # Later joins first: the grid that a join ends on may be that of a later one.
-        plan = _on_one_grid(plan, owner, {plan.grid_owner(made_by[root]) for root in roots})
+        plan = _on_one_qparams(plan, owner, {plan.qparams_owner(made_by[root]) for root in roots})
     ctx.plan = plan
     return gm
 
 
-def _on_one_grid(plan: QuantPlan, owner: TensorRef, targets: set[TensorRef]) -> QuantPlan:
+def _on_one_qparams(plan: QuantPlan, owner: TensorRef, targets: set[TensorRef]) -> QuantPlan:
     target = min(targets, key=str)
-    policies: dict[TensorRef, GridPolicy] = dict(plan.policies)
+    policies: dict[TensorRef, QParamsPolicy] = dict(plan.policies)
     scheme = _scheme_of(policies[owner])
     if len(targets) > 1 or owner == target or scheme is None or scheme != _scheme_of(policies[target]):
         return plan
@@ -40,5 +40,5 @@ def _on_one_grid(plan: QuantPlan, owner: TensorRef, targets: set[TensorRef]) -> 
     return replace(plan, policies=policies)
 
 
-def _scheme_of(policy: GridPolicy) -> QScheme | None:
+def _scheme_of(policy: QParamsPolicy) -> QScheme | None:
     return policy.observer().scheme if isinstance(policy, Observed) else None

@@ -20,8 +20,8 @@ _MODULES = {module.__name__ for module in (math, builtins)} | {operator.add.__mo
 """Where functions of numbers come from."""
 
 
-@graph_pass(after=("normalize", "make_layers"), keeps_values=True)
-def settle_sizes(gm: GraphModule, ctx: PassContext) -> GraphModule:
+@graph_pass(after=("normalize", "functional_to_module"), keeps_values=True)
+def specialize_shapes(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``q * (x.shape[-1] // heads) ** -0.5`` behind a layer becomes ``q * 0.125``: a number, which has an integer form.
 
     Only of dimensions that a layer makes, or takes in that size alone; other resolutions and batches go on as before.

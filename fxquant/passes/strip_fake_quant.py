@@ -13,7 +13,7 @@ from fxquant.passes.idle import drop_restored
 
 
 @graph_pass(required=True)
-def take_fake_quant_out(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def strip_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``t_fake_quant(t)`` becomes ``t`` again, layers get their plain weight back; parameters stay as trained."""
     homes = {path for ref, path in ctx.plan.fake_quants.items() if ref.kind != "parameter"}
     for node in list(gm.graph.nodes):

@@ -12,20 +12,20 @@ from fxquant.patterns.pattern import Match
 APART = "not all of what takes one of its tensors can run on integers"
 
 
-def torn(matches: Sequence[Match]) -> set[Node]:
+def has_external_item(matches: Sequence[Match]) -> set[Node]:
     """Roots of matches that cannot be units, since integers of several tensors have no form that a float reader takes.
 
     A split of which a part is read by something that is no match; a part of what is no match.
     """
     kept = {found.nodes[-1]: found for found in matches}
     dropped: set[Node] = set()
-    while gone := {root for root, found in kept.items() if _is_torn(found, kept.keys())}:
+    while gone := {root for root, found in kept.items() if _has_external_item(found, kept.keys())}:
         dropped |= gone
         kept = {root: found for root, found in kept.items() if root not in gone}
     return dropped
 
 
-def _is_torn(found: Match, roots: Collection[Node]) -> bool:
+def _has_external_item(found: Match, roots: Collection[Node]) -> bool:
     root = found.nodes[-1]
     sources = [found.captures[name] for name in found.inputs]
     if any(value_of(source) is None and source not in roots for source in sources):

@@ -13,13 +13,13 @@ from torch.fx import Node
 from fxquant.kernels.norm.layer_norm import MOST_COLUMNS
 from fxquant.patterns.matmul import MATMUL
 from fxquant.patterns.pattern import Pattern, Reject, all_of, op, tensor
-from fxquant.patterns.shape import MOVES, NOTHING
+from fxquant.patterns.shape import DATA_MOVEMENT, NOTHING
 from fxquant.patterns.unary import UNIT_INTERVAL
 
 SOFTMAX = op(F.softmax, torch._safe_softmax)(tensor("x")).named("softmax")
 LAYER_NORM = op(nn.LayerNorm)(tensor("x")).named("norm")
 
-_PASSING = frozenset(target for pattern in (*MOVES, *NOTHING) for target in pattern.root.all_targets)
+_PASSING = frozenset(target for pattern in (*DATA_MOVEMENT, *NOTHING) for target in pattern.root.all_targets)
 
 
 def along_one_dimension(captures: Mapping[str, Node]) -> Reject | None:
@@ -45,13 +45,13 @@ def weighs_a_product(captures: Mapping[str, Node]) -> Reject | None:
         node = waiting.pop()
         if node.target in MATMUL.targets:
             return None
-        if node not in seen and _moves(node):
+        if node not in seen and _is_data_movement(node):
             seen.add(node)
             waiting += node.users
     return Reject("no product reads it", captures["softmax"])
 
 
-def _moves(node: Node) -> bool:
+def _is_data_movement(node: Node) -> bool:
     if node.op == "call_module":
         owner = node.graph.owning_module
         return owner is not None and type(owner.get_submodule(str(node.target))) in _PASSING

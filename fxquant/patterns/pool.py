@@ -48,7 +48,7 @@ EXTREME = op(*EXTREMES)(tensor("x")).named("pick")
 
 VALUES = op(operator.getitem, getattr)(EXTREME).named("item")
 
-PICKS = (
+MAXIMA = (
     Pattern("max_pool1d", op(F.max_pool1d)(tensor("x")), output=Output.PICKED),
     Pattern("max_pool3d", op(F.max_pool3d)(tensor("x")), output=Output.PICKED),
     Pattern("adaptive_max_pool1d", op(F.adaptive_max_pool1d)(tensor("x")), output=Output.PICKED),
@@ -66,7 +66,7 @@ EXTREMA = (
 POOL = (
     Pattern("max_values", VALUES, output=Output.PICKED, check=values_alone),
     *EXTREMA,
-    *PICKS,
+    *MAXIMA,
     Pattern("max_pool2d", op(F.max_pool2d)(tensor("x")).named("pool"), output=Output.PICKED),
     Pattern("avg_pool1d", op(F.avg_pool1d)(tensor("x")).named("pool")),
     Pattern("avg_pool2d", op(F.avg_pool2d)(tensor("x")).named("pool")),

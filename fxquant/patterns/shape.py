@@ -119,7 +119,7 @@ TENSOR_SPLITS = (
 SPLITS = (torch.chunk, torch.split, torch.unbind, "unbind", *TENSOR_SPLITS)
 """Operators that make several tensors of one, in a normalized graph."""
 
-MOVES = (
+DATA_MOVEMENT = (
     _move("flatten", torch.flatten, torch.ravel, "ravel"),
     _move("reshape", torch.reshape),
     _move("unflatten", torch.unflatten, "unflatten", nn.Unflatten),
@@ -202,4 +202,4 @@ NOTHING = (
 )
 """Nothing is left of them: the memory order of integers is chosen by a pass."""
 
-SHAPE = MOVES + NEAREST + WEIGHTED + ZERO_PADS + NUMBER_PADS + NOTHING
+SHAPE = DATA_MOVEMENT + NEAREST + WEIGHTED + ZERO_PADS + NUMBER_PADS + NOTHING

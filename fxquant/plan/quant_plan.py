@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fxquant.plan.spec import GridPolicy, Means, QParams, SharedWith, TensorRef
+from fxquant.plan.spec import Means, QParams, QParamsPolicy, SharedWith, TensorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class QuantPlan:
     """Immutable; can be printed, compared and tested without running anything."""
 
     units: tuple[QuantUnit, ...] = ()
-    policies: Mapping[TensorRef, GridPolicy] = field(default_factory=dict)
+    policies: Mapping[TensorRef, QParamsPolicy] = field(default_factory=dict)
     rejections: tuple[Rejection, ...] = ()
     qparams: Mapping[TensorRef, QParams] = field(default_factory=dict)
     """Empty until calibrated."""
@@ -82,7 +82,7 @@ class QuantPlan:
         """Node name -> the unit that holds it."""
         return {name: unit for unit in self.units for name in unit.nodes}
 
-    def grid_owner(self, ref: TensorRef) -> TensorRef:
+    def qparams_owner(self, ref: TensorRef) -> TensorRef:
         """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
         return self._sharing(ref)[-1]
 
@@ -91,7 +91,7 @@ class QuantPlan:
         chain = self._sharing(ref)
         return chain[-2:][0], chain[-1]
 
-    def grid_factor(self, ref: TensorRef) -> float:
+    def qparams_factor(self, ref: TensorRef) -> float:
         """What the scale of the grid's owner is multiplied with to be that of ``ref``."""
         policies = (self.policies[link] for link in self._sharing(ref))
         return math.prod(policy.factor for policy in policies if isinstance(policy, SharedWith))
@@ -128,8 +128,8 @@ class QuantPlan:
             rejections=self.rejections + refused,
             policies={ref: policy for ref, policy in self.policies.items() if ref in kept},
             qparams={
-                ref: qparams[owner].scaled(self.grid_factor(ref))
+                ref: qparams[owner].scaled(self.qparams_factor(ref))
                 for ref in needed
-                if (owner := self.grid_owner(ref)) in qparams
+                if (owner := self.qparams_owner(ref)) in qparams
             },
         )

@@ -161,7 +161,7 @@ class QParams:
             return self
         return replace(self, scale=(self.scale * factor).clamp(_FLOAT32.smallest_normal, _FLOAT32.max))
 
-    def same_grid(self, other: QParams) -> bool:
+    def same_qparams(self, other: QParams) -> bool:
         """Whether a stored integer means the same number under both."""
         return (
             self.scheme.dtype == other.scheme.dtype
@@ -246,4 +246,4 @@ class Means:
     """Dimension that counts the channels, negative."""
 
 
-GridPolicy = Observed | Fixed | SharedWith | Handled | Dynamic | Means
+QParamsPolicy = Observed | Fixed | SharedWith | Handled | Dynamic | Means

@@ -32,7 +32,7 @@ from fxquant.plan.qconfig import QConfig, QConfigMapping, UnusedRule
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Observed
 
-MADE_BY = {"prepared": "prepare", "training": "prepare_qat", "converted": "convert"}
+PRODUCED_BY = {"prepared": "prepare", "training": "prepare_qat", "converted": "convert"}
 """Form of a model -> the function that gave it."""
 
 ALREADY = {"prepared": "prepared", "training": "prepared for training", "converted": "converted"}
@@ -92,7 +92,7 @@ def form_of(model: object) -> str:
 
 def named_by_form(model: object) -> str:
     """The class of a model, and what made it."""
-    maker = MADE_BY.get(form_of(model))
+    maker = PRODUCED_BY.get(form_of(model))
     return type(model).__name__ + (f", which {maker} gave" if maker else "")
 
 

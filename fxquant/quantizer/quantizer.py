@@ -26,7 +26,7 @@ from fxquant.calibration.interpreter import (
 )
 from fxquant.calibration.joined_ranges import UNEQUAL, Part
 from fxquant.calibration.module_paths import places_of
-from fxquant.calibration.observed_qparams import grids_of, make_observers, means_of, observers_by_node
+from fxquant.calibration.observed_qparams import make_observers, means_of, observers_by_node, qparams_of
 from fxquant.calibration.problems import find_problems, warn_of_problems, warn_of_unequal_joins
 from fxquant.calibration.statistics import Statistics
 from fxquant.capture.tracing import trace
@@ -390,7 +390,7 @@ class Quantizer:
             warn_of_unequal_joins(self.trained_joins, self.graph_module, self.plan)
             return dict(self.trained)
         self._warn()
-        return grids_of(self.graph_module, self.plan, dict(self.observers.items()), self.handlers, allow_uncalibrated)
+        return qparams_of(self.graph_module, self.plan, dict(self.observers.items()), self.handlers, allow_uncalibrated)
 
     def _warn(self) -> None:
         """Say what is wrong with the calibration, if that was not said before."""

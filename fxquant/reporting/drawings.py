@@ -12,7 +12,7 @@ from fxquant.graph.printer import format_call
 from fxquant.graph.query import module_of, module_path, operator_name, value_of
 from fxquant.measure.coverage import CoverageRow
 from fxquant.nn.base import QuantizedModule
-from fxquant.passes.instruments import grid_notes
+from fxquant.passes.instruments import qparams_notes
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.reporting.subject import Subject
 
@@ -42,7 +42,7 @@ def drawings(subject: Subject) -> list[dict[str, Any]]:
 def _nodes(gm: GraphModule, plan: QuantPlan, subject: Subject) -> list[dict[str, Any]]:
     rows = {row.node: row for row in subject.coverage}
     units = plan.unit_of()
-    notes = grid_notes(subject.plan)
+    notes = qparams_notes(subject.plan)
     return [_node(node, rows, units, notes) for node in gm.graph.nodes]
 
 

@@ -55,8 +55,8 @@ def facts(subject: Subject, data: Iterable[Any] | None = None, results: Iterable
 
 
 def _unit(unit: QuantUnit, subject: Subject) -> dict[str, Any]:
-    grids = {role: ref.name for role, ref in unit.roles.items() if not _is_mean(ref, subject)}
-    return {"pattern": unit.pattern, "nodes": list(unit.nodes), "roles": grids}
+    qparams = {role: ref.name for role, ref in unit.roles.items() if not _is_mean(ref, subject)}
+    return {"pattern": unit.pattern, "nodes": list(unit.nodes), "roles": qparams}
 
 
 def _is_mean(ref: Any, subject: Subject) -> bool:

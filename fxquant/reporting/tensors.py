@@ -15,7 +15,7 @@ from fxquant.nn.weighted import WeightedModule
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import Dynamic, Fixed, GridPolicy, Handled, Means, Observed, QParams, SharedWith
+from fxquant.plan.spec import Dynamic, Fixed, Handled, Means, Observed, QParams, QParamsPolicy, SharedWith
 from fxquant.reporting.numbers import short, shorts
 from fxquant.reporting.subject import Subject
 
@@ -78,16 +78,16 @@ def tensor_facts(subject: Subject, seen: Mapping[str, Any]) -> dict[str, dict[st
         if ref in roles:
             row |= _of_weight(weights.find(roles[ref]))
         else:
-            owner = plan.grid_owner(ref).name if ref in plan.policies else ref.name
+            owner = plan.qparams_owner(ref).name if ref in plan.policies else ref.name
             row |= _observed(subject.observers.get(owner), seen.get(ref.name))
         if ref in plan.qparams:
-            row |= _grid(plan.qparams[ref])
+            row |= _qparams(plan.qparams[ref])
             row |= _clipped(row)
         facts[ref.name] = row
     return facts
 
 
-def _policy(policy: GridPolicy | None) -> str:
+def _policy(policy: QParamsPolicy | None) -> str:
     if isinstance(policy, SharedWith):
         return f"grid of {policy.source.name}" + (f", times {policy.factor:g}" if policy.factor != 1 else "")
     if isinstance(policy, Observed):
@@ -131,7 +131,7 @@ def _drawn(histogram: Histogram, source: str) -> dict[str, Any]:
     }
 
 
-def _grid(qparams: QParams) -> dict[str, Any]:
+def _qparams(qparams: QParams) -> dict[str, Any]:
     scheme, scale, zero = qparams.scheme, qparams.scale.detach().double(), qparams.zero_point.detach().double()
     ends = ((scheme.quant_min - zero) * scale, (scheme.quant_max - zero) * scale)
     row: dict[str, Any] = {
@@ -190,7 +190,7 @@ class _Weights:
         if weight.is_floating_point():
             return weight
         own = isinstance(module, WeightedModule)  # its channels may lie along another axis than the float layer's
-        qparams = module.grid("weight") if own else self._plan.qparams.get(unit.roles["weight"])
+        qparams = module.qparams("weight") if own else self._plan.qparams.get(unit.roles["weight"])
         if qparams is None or qparams.scheme.bits < 8:  # two integers may lie in a byte
             return None
         return real(weight, qparams)

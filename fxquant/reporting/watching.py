@@ -64,7 +64,7 @@ def _without_histogram(subject: Subject) -> list[str]:
     found = []
     for ref in subject.plan.policies:
         if ref.kind == "activation":
-            observer = subject.observers.get(subject.plan.grid_owner(ref).name)
+            observer = subject.observers.get(subject.plan.qparams_owner(ref).name)
             if not isinstance(observer, HistogramObserver):
                 found.append(ref.name)
     return found

@@ -14,10 +14,10 @@ from torch.utils import _pytree as pytree
 from fxquant.errors import KernelError
 from fxquant.graph.query import module_of
 from fxquant.nn.base import QuantizedModule
-from fxquant.runtime.constant_cache import Settled
+from fxquant.runtime.constant_cache import ConstantCache
 from fxquant.runtime.execution_plan import (
+    ExecutionPlan,
     Geometry,
-    Plan,
     ProgramStep,
     PythonStep,
     Step,
@@ -32,10 +32,12 @@ from fxquant.runtime.execution_plan import (
 from fxquant.runtime.failures import kind_and_words, warn_of_dropped, warn_of_failed_plan
 from fxquant.runtime.generated import function_of
 from fxquant.runtime.program import Program
-from fxquant.runtime.recording import Looking, NotRecordableError, Recording, copy_apart, is_lazy
+from fxquant.runtime.recording import ForbidCompute, NotRecordableError, Recording, copy_apart, is_lazy
 
 
-def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True) -> tuple[Plan | None, Any]:
+def compile_graph(
+    gm: GraphModule, inputs: Sequence[Any], *, fold_constants: bool = True
+) -> tuple[ExecutionPlan | None, Any]:
     """A plan for inputs of these shapes, and the result for these.
 
     A node that does nothing but launch native loops and look at tensors in another way becomes part of a program; one
@@ -52,11 +54,11 @@ def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True
     Returns:
         The plan; None if a value was kept that the graph changes later, or hands out: it needs one that keeps none.
     """
-    settled = Settled(enabled=settle)
-    compiler = _Compiler(gm, settled)
+    constants = ConstantCache(enabled=fold_constants)
+    compiler = _Compiler(gm, constants)
     result = compiler.run(inputs)
     try:
-        return compiler.plan() if settled.holds(result) else None, result
+        return compiler.plan() if constants.holds(result) else None, result
     except (MemoryError, KernelError):
         raise
     except Exception as error:  # whatever it is: the user has a result already
@@ -65,7 +67,7 @@ def compile_graph(gm: GraphModule, inputs: Sequence[Any], *, settle: bool = True
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _Segment:
     """Nodes that run after each other in one way."""
 
     recording: Recording | None
@@ -78,20 +80,20 @@ class _Stretch:
 
 
 class _Compiler:
-    def __init__(self, gm: GraphModule, settled: Settled) -> None:
+    def __init__(self, gm: GraphModule, constants: ConstantCache) -> None:
         self._gm = gm
-        self._settled = settled
+        self._constants = constants
         self._values: dict[Node, Any] = {}
         self._place: dict[Node, int] = {}
         self._fixed: dict[Node, Any] = {}
         """Nodes whose value follows from shapes -> that value."""
         self._varying: set[Node] = set()
         """Nodes whose value is no tensor and may be another one in the next call."""
-        self._steps: list[ProgramStep | _Stretch] = []
+        self._steps: list[ProgramStep | _Segment] = []
         self._places: dict[str, WatchedPlace] = {}
         """Path of a module that went into the plan, or of one around it."""
         self._watched: dict[nn.Module, Watched] = {}
-        self._open: _Stretch | None = None
+        self._open: _Segment | None = None
         self._reasons: dict[Node, str] = {}
         """Why nodes run in Python."""
 
@@ -112,20 +114,20 @@ class _Compiler:
         self._close()
         return self._values[output]
 
-    def plan(self) -> Plan:
-        steps = tuple(self._python(step) if isinstance(step, _Stretch) else step for step in self._steps)
+    def plan(self) -> ExecutionPlan:
+        steps = tuple(self._python(step) if isinstance(step, _Segment) else step for step in self._steps)
         last_use = {place: index for index, step in enumerate(steps) for place in (*step.takes, *step.gives)}
         result = self._at(next(node for node in self._gm.graph.nodes if node.op == "output"))
         unused = tuple(
             tuple(place for place, last in last_use.items() if last == index and place != result)
             for index in range(len(steps))
         )
-        kept = self._settled.values
-        settled = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
+        kept = self._constants.values
+        constants = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
         watched: tuple[Watch, ...] = (
-            *self._places.values(), *self._watched.values(), *self._settled.watched, *self._memory(steps)
+            *self._places.values(), *self._watched.values(), *self._constants.watched, *self._memory(steps)
         )  # fmt: skip
-        return Plan(steps, len(self._place), unused, result, watched, settled)
+        return ExecutionPlan(steps, len(self._place), unused, result, watched, constants)
 
     def _memory(self, steps: Iterable[Step]) -> Iterator[WatchedMemory]:
         """What programs read of tensors that a pickle of the model would hold."""
@@ -133,7 +135,7 @@ class _Compiler:
             leaf.untyped_storage().data_ptr()
             for module in self._gm.modules()
             for name, value in vars(module).items()
-            if name not in ("_modules", "_derived", "_graph")
+            if name not in ("_modules", "_packed", "_graph")
             for leaf in pytree.tree_leaves(value)
             if isinstance(leaf, Tensor) and leaf.layout is torch.strided
         }
@@ -148,13 +150,13 @@ class _Compiler:
         if node.op == "get_attr":
             path, _, name = str(node.target).rpartition(".")
             owner = self._gm.get_submodule(path)
-            settled = self._settled.add_attribute(node, owner, name, self._call(node))
+            constants = self._constants.add_attribute(node, owner, name, self._call(node))
             self._watch_place(path)
         else:
-            settled = self._settled.attempt(node, self._fixed.__contains__, lambda: self._call(node))
-        if not settled:
+            constants = self._constants.attempt(node, self._fixed.__contains__, lambda: self._call(node))
+        if not constants:
             return False
-        self._values[node] = value = self._settled.values[node]
+        self._values[node] = value = self._constants.values[node]
         if not _holds_tensors(value):
             self._fixed[node] = value
         return True
@@ -164,7 +166,7 @@ class _Compiler:
             return
         if node.op != "call_module" and not any(used in self._varying for used in node.all_input_nodes):
             try:
-                with Looking():
+                with ForbidCompute():
                     value = self._call(node)
             except Exception:  # whatever is wrong with the model shows where it runs as it is
                 pass
@@ -189,7 +191,7 @@ class _Compiler:
         try:
             if self._open is None or self._open.recording is None:
                 self._close()
-                self._open = _Stretch(Recording())
+                self._open = _Segment(Recording())
             stretch = self._open
             assert stretch.recording is not None
             self._read(node, stretch, stretch.recording)
@@ -199,16 +201,16 @@ class _Compiler:
                 self._open = None
             return str(error).partition("\n")[0] or type(error).__name__
         stretch.values[node] = value
-        self._settled.note_read(node)
+        self._constants.note_read(node)
         stretch.nodes.append(node)
         if isinstance(module, QuantizedModule):
-            self._watched[module] = Watched(module, module._derived)
+            self._watched[module] = Watched(module, module._packed)
             self._watch_place(str(node.target))
         return None
 
-    def _read(self, node: Node, stretch: _Stretch, recording: Recording) -> None:
+    def _read(self, node: Node, stretch: _Segment, recording: Recording) -> None:
         """Name what the node reads of other stretches as inputs of the program: copies, which share no memory."""
-        kept = self._settled.values
+        kept = self._constants.values
         for used in node.all_input_nodes:
             if used in self._fixed or used in kept or used in stretch.values:
                 continue
@@ -224,8 +226,8 @@ class _Compiler:
         if self._open is not None and self._open.recording is not None:
             self._close()
         if self._open is None:
-            self._open = _Stretch(None)
-        self._settled.note_read(node)
+            self._open = _Segment(None)
+        self._constants.note_read(node)
         value = self._call(node)
         self._values[node] = value
         self._reasons[node] = reason
@@ -266,12 +268,12 @@ class _Compiler:
             step = self._program(stretch, stretch.recording)
         if step is not None:
             self._steps.append(step)
-        elif self._steps and isinstance(before := self._steps[-1], _Stretch):
+        elif self._steps and isinstance(before := self._steps[-1], _Segment):
             before.nodes += stretch.nodes
         else:
-            self._steps.append(_Stretch(None, stretch.nodes))
+            self._steps.append(_Segment(None, stretch.nodes))
 
-    def _python(self, stretch: _Stretch) -> PythonStep:
+    def _python(self, stretch: _Segment) -> PythonStep:
         outside = (used for node in stretch.nodes for used in node.all_input_nodes if used not in stretch.nodes)
         read = list(dict.fromkeys(used for used in outside if used not in self._fixed))
         gives = self._read_elsewhere(stretch)
@@ -285,11 +287,11 @@ class _Compiler:
             tuple((node.name, self._reasons[node]) for node in body),
         )
 
-    def _read_elsewhere(self, stretch: _Stretch) -> list[Node]:
+    def _read_elsewhere(self, stretch: _Segment) -> list[Node]:
         inside = set(stretch.nodes)
         return [node for node in stretch.nodes if node.op == "output" or not inside.issuperset(node.users)]
 
-    def _program(self, stretch: _Stretch, recording: Recording) -> ProgramStep | None:
+    def _program(self, stretch: _Segment, recording: Recording) -> ProgramStep | None:
         gives = self._read_elsewhere(stretch)
         recorded = [value for node in gives for value in _items(stretch.values[node])]
         wanted = [value for node in gives for value in _items(self._values[node])]

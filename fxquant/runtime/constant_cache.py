@@ -12,16 +12,16 @@ from torch.utils import _pytree as pytree
 
 from fxquant.graph.query import values_read_by
 from fxquant.runtime.execution_plan import WatchedTensor, needs_gradient
-from fxquant.runtime.recording import NotRecordableError, Settling
+from fxquant.runtime.recording import ForbidRandom, NotRecordableError
 
-LARGEST_SETTLED = 1 << 24
+LARGEST_CACHED = 1 << 24
 """Bytes of a value that is kept. A larger one is computed in each call."""
 
 _PURE_SOURCES = ("torch", "_operator", "math", "builtins")
 """Modules whose functions give the same for the same arguments, or say that they draw."""
 
 
-class Settled:
+class ConstantCache:
     """Values that were computed of shapes and parameters alone, once for all calls.
 
     Whoever writes into such a value in a later call, or hands it to the user, makes it another one: ``holds`` says
@@ -71,7 +71,11 @@ class Settled:
         ):
             return False
         try:
-            with torch.inference_mode(False), torch.no_grad(), Settling():  # for tensors that count who writes to them
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+                ForbidRandom(),
+            ):  # for tensors that count who writes to them
                 value = call()
         except NotRecordableError:
             return False
@@ -107,7 +111,7 @@ class Settled:
             self._versions.setdefault(_memory(x), (x, x._version))
 
     def _is_large(self, x: Tensor) -> bool:
-        return x.untyped_storage().nbytes() > LARGEST_SETTLED and _memory(x) not in self._versions
+        return x.untyped_storage().nbytes() > LARGEST_CACHED and _memory(x) not in self._versions
 
 
 def _is_pure(node: Node) -> bool:

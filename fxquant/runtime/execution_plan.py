@@ -101,13 +101,13 @@ class Watched:
     """A module whose state went into a program."""
 
     module: nn.Module
-    derived: Any
+    packed: Any
 
     def is_as_before(self) -> bool:
         """Whether a call of it would still do what was recorded, and nothing else."""
         module: Any = self.module
         return (
-            module._derived is self.derived
+            module._packed is self.packed
             and not module._forward_hooks
             and not module._forward_pre_hooks
             and "forward" not in module.__dict__
@@ -144,7 +144,7 @@ Watch = WatchedPlace | Watched | WatchedTensor | WatchedMemory
 
 
 @dataclass(slots=True)
-class Plan:
+class ExecutionPlan:
     """Runs a graph step by step."""
 
     steps: tuple[Step, ...]
@@ -153,7 +153,7 @@ class Plan:
     """After each step: the places whose values nobody reads any more."""
     result: int
     watched: tuple[Watch, ...]
-    settled: tuple[tuple[int, Any], ...] = ()
+    constants: tuple[tuple[int, Any], ...] = ()
     """Places whose values are the same in each call, and these."""
     given_up: str = ""
     """Why the graph runs in its place; empty where it does not."""
@@ -167,7 +167,7 @@ class Plan:
     def run(self, module: nn.Module, inputs: Sequence[Any]) -> Any:
         """The graph's result."""
         values: list[Any] = [*inputs, *[None] * (self.places - len(inputs))]
-        for place, value in self.settled:
+        for place, value in self.constants:
             values[place] = value
         for step, unused in zip(self.steps, self.unused, strict=True):
             results = step.run(module, [values[place] for place in step.takes])
@@ -203,6 +203,6 @@ class Plan:
         return f"{head}\n" + "\n".join(f"  {line}" for line in table.splitlines())
 
 
-def without_programs(why: str) -> Plan:
+def without_programs(why: str) -> ExecutionPlan:
     """The plan for inputs on which the graph has to run."""
-    return Plan((), 0, (), 0, (), given_up=why)
+    return ExecutionPlan((), 0, (), 0, (), given_up=why)

@@ -16,7 +16,7 @@ from fxquant.graph.module import ENGINE
 from fxquant.kernels.library import native_status
 from fxquant.registry import did_you_mean
 from fxquant.runtime.compiling import compile_graph
-from fxquant.runtime.execution_plan import Plan, ShapesChangedError, geometry_of, without_programs
+from fxquant.runtime.execution_plan import ExecutionPlan, ShapesChangedError, geometry_of, without_programs
 from fxquant.runtime.failures import kind_and_words, warn_of_failed_plan
 from fxquant.runtime.program import give_memory_back, library
 
@@ -46,7 +46,7 @@ class ProgramEngine:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, Plan] = {}
+        self._plans: dict[Hashable, ExecutionPlan] = {}
         self._seen: dict[Hashable, bool] = {}
         """Shapes that came -> whether what follows from them and from parameters is the same in each call."""
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class ProgramEngine:
         if plan.given_up:
             return forward(gm, *args)
         if not plan.is_valid():
-            self.forget()
+            self.invalidate()
             return forward(gm, *args)
         plan.used = next(self._clock)
         try:
@@ -74,13 +74,13 @@ class ProgramEngine:
             plan.given_up = "shapes depend on values"
             return forward(gm, *args)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop all plans."""
         with self._lock:
             self._plans, self._seen = {}, {}
 
     @property
-    def plans(self) -> tuple[Plan, ...]:
+    def plans(self) -> tuple[ExecutionPlan, ...]:
         """Those that are kept now."""
         return tuple(self._plans.values())
 
@@ -95,7 +95,7 @@ class ProgramEngine:
             self._seen.setdefault(key, True)
             return result
         try:
-            plan, result = self._compiled(gm, forward, args, settle=self._seen.get(key, True))
+            plan, result = self._compiled(gm, forward, args, fold_constants=self._seen.get(key, True))
             if plan is None:  # the next call makes one that keeps less
                 self._seen[key] = False
                 return result
@@ -110,11 +110,11 @@ class ProgramEngine:
             self._lock.release()
 
     def _compiled(
-        self, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...], *, settle: bool
-    ) -> tuple[Plan | None, Any]:
+        self, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...], *, fold_constants: bool
+    ) -> tuple[ExecutionPlan | None, Any]:
         """What ``compile_graph`` gives; where that fails, what the graph gives, or the error that it raises."""
         try:
-            return compile_graph(gm, args, settle=settle)
+            return compile_graph(gm, args, fold_constants=fold_constants)
         except (MemoryError, KernelError):
             raise
         except Exception as error:

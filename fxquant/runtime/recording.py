@@ -54,7 +54,7 @@ class _Mode(TorchDispatchMode):
         return False  # it would import the compiler, which takes seconds; nothing is compiled in here
 
 
-class Looking(_Mode):
+class ForbidCompute(_Mode):
     """Lets calls look at tensors, at sizes or through views, and refuses to compute.
 
     Inside it operators that compute raise ``NotRecordableError``.
@@ -66,7 +66,7 @@ class Looking(_Mode):
         return _looked_at(self, func, args, kwargs or {})
 
 
-class Settling(_Mode):
+class ForbidRandom(_Mode):
     """Lets calls compute what is the same each time, and refuses random numbers.
 
     Inside it operators that draw raise ``NotRecordableError``.
@@ -98,7 +98,7 @@ class Recording(_Mode):
             raise KernelError("nothing can be recorded", got=last_failure())
         self._free = weakref.finalize(self, self._library.fxquant_record_free, self._handle)
         self._inputs: list[Tensor] = []
-        self._made: dict[int, Tensor] = {}
+        self._allocated: dict[int, Tensor] = {}
         """Start of the memory of a result -> a tensor that keeps it."""
         self._constants: dict[int, Tensor] = {}
         self._bytes = 0
@@ -143,7 +143,7 @@ class Recording(_Mode):
         buffers, views, outputs = self._described(results)
         try:
             for begin, index in outputs.items():
-                self._know(begin, self._made[begin].untyped_storage().nbytes(), OUTPUT, index)
+                self._know(begin, self._allocated[begin].untyped_storage().nbytes(), OUTPUT, index)
         except NotRecordableError as error:
             raise KernelError("what was recorded makes no program", got=error) from None
         return Program(self._handle, len(self._inputs), buffers, views, tuple(self._constants.values()))
@@ -151,7 +151,7 @@ class Recording(_Mode):
     def drop(self) -> None:
         """Forget all. Nothing can be recorded after that."""
         self._free()
-        self._inputs, self._made, self._constants = [], {}, {}
+        self._inputs, self._allocated, self._constants = [], {}, {}
 
     def _know(self, begin: int, bytes_: int, role: int, index: int = 0) -> None:
         if not self._library.fxquant_record_region(self._handle, begin, bytes_, role, index):
@@ -165,8 +165,8 @@ class Recording(_Mode):
             self._read(_tensors(args))
             return self._own(func(*args, **kwargs))
         if func in RECORDED_QUANTIZE:
-            grid = (*args[1:3], *kwargs.values())
-            if any(self._is_input(x) or x.untyped_storage().data_ptr() in self._made for x in _tensors(grid)):
+            qparams = (*args[1:3], *kwargs.values())
+            if any(self._is_input(x) or x.untyped_storage().data_ptr() in self._allocated for x in _tensors(qparams)):
                 raise NotRecordableError("a grid that is computed in each call")
             self._read(_tensors(args[:1]))
             return self._own(func(*args, **kwargs))
@@ -176,9 +176,9 @@ class Recording(_Mode):
 
     def _own(self, result: Tensor) -> Tensor:
         storage = result.untyped_storage()
-        if storage.nbytes() and storage.data_ptr() not in self._made:
+        if storage.nbytes() and storage.data_ptr() not in self._allocated:
             self._know(storage.data_ptr(), storage.nbytes(), TEMPORARY)
-            self._made[storage.data_ptr()] = result
+            self._allocated[storage.data_ptr()] = result
             self._bytes += storage.nbytes()
         if self._bytes > LARGEST_RECORDING:
             raise NotRecordableError("the results are too large to be kept")
@@ -189,7 +189,7 @@ class Recording(_Mode):
             if is_lazy(tensor):
                 raise NotRecordableError("a tensor whose values are not what lies in memory")
             begin = tensor.untyped_storage().data_ptr()
-            if begin and begin not in self._made and begin not in self._constants and not self._is_input(tensor):
+            if begin and begin not in self._allocated and begin not in self._constants and not self._is_input(tensor):
                 self._know(begin, tensor.untyped_storage().nbytes(), CONSTANT)
                 self._constants[begin] = tensor.detach()
 
@@ -208,7 +208,7 @@ class Recording(_Mode):
         """``to.copy_(source.flip(flipped))`` as a step of the program; ``to`` is a result of this recording."""
         if source.requires_grad and torch.is_grad_enabled():
             raise NotRecordableError("a copy that autograd follows")
-        if to.element_size() > 8 or to.dtype != source.dtype or to.untyped_storage().data_ptr() not in self._made:
+        if to.element_size() > 8 or to.dtype != source.dtype or to.untyped_storage().data_ptr() not in self._allocated:
             raise NotRecordableError("a copy to another dtype, or into a tensor that was there before")
         self._read(iter((source,)))
         source = source.expand(to.shape)
@@ -237,7 +237,7 @@ class Recording(_Mode):
             if not result.numel():
                 views.append(View(False, len(buffers), True))
                 buffers.append(Buffer(*where, result.dtype))
-            elif begin in self._made:
+            elif begin in self._allocated:
                 if begin not in outputs:
                     bytes_ = result.untyped_storage().nbytes()
                     whole = _extent(result) * result.element_size() == bytes_
@@ -351,7 +351,7 @@ def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequen
 def _restrided(
     recording: Recording, x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> Tensor:
-    if offset is not None and x.untyped_storage().data_ptr() not in recording._made:
+    if offset is not None and x.untyped_storage().data_ptr() not in recording._allocated:
         raise NotRecordableError("a view by its place in memory, which is another one in each call")
     return x.as_strided(size, stride, offset)
 
@@ -367,7 +367,7 @@ def _by_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return look_up
 
 
-def _made_empty(func: Any) -> Callable[..., Tensor]:
+def _allocating(func: Any) -> Callable[..., Tensor]:
     return lambda recording, *args, **kwargs: recording._own(func(*args, **kwargs))
 
 
@@ -383,7 +383,7 @@ TRANSLATED: Mapping[Any, Callable[..., Any]] = {
     _aten.bitwise_xor.Scalar: _by_table(torch.bitwise_xor),
     _aten.bitwise_not.default: _by_table(torch.bitwise_not),
     **{
-        func: _made_empty(func)
+        func: _allocating(func)
         for func in (
             _aten.empty.memory_format,
             _aten.empty_strided.default,

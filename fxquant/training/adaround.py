@@ -21,7 +21,7 @@ from fxquant.measure.noise import FloatRun
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.training.checkpoint import Checkpoint, Learned
 from fxquant.training.reconstruct import Learning, learn
-from fxquant.training.resumable_run import Lane, WeightsOnly, order_by_units
+from fxquant.training.resumable_run import ResumableRun, WeightsOnly, order_by_units
 from fxquant.training.rounding_layers import Left, layer_node
 from fxquant.training.spill_store import Memory
 from fxquant.training.unit_samples import RowSamples, Samples, UnitNodes, WholeSamples
@@ -110,7 +110,7 @@ class Reconstructor:
         order, places = order_by_units(self.simulated, learning)
         reads: type[BoundInterpreter] = BoundInterpreter if self.activations else WeightsOnly
         exact, quantized = (
-            Lane(kind(self.simulated, {}), order, self.inputs, self.memory) for kind in (FloatRun, reads)
+            ResumableRun(kind(self.simulated, {}), order, self.inputs, self.memory) for kind in (FloatRun, reads)
         )
         losses = []
         total = len(places) * self.learning.iterations
@@ -121,7 +121,9 @@ class Reconstructor:
                 losses.append(UnitLoss(unit.root, unit.pattern, learned.before, learned.after))
         return tuple(losses)
 
-    def _learn(self, index: int, unit: QuantUnit, place: range, exact: Lane, quantized: Lane, bar: Any) -> Learned:
+    def _learn(
+        self, index: int, unit: QuantUnit, place: range, exact: ResumableRun, quantized: ResumableRun, bar: Any
+    ) -> Learned:
         layer = self.layers[unit.root]
         rounding: AdaRoundFakeQuantize = layer.weight_fake_quant
         if self.checkpoint is not None and (found := self.checkpoint.load(index, rounding.V.shape)) is not None:
@@ -147,11 +149,11 @@ class Reconstructor:
             self.checkpoint.save(index, learned)
         return learned
 
-    def _samples(self, unit: QuantUnit, lane: Lane, targets: Sequence[Tensor], generator: Generator) -> Samples:
+    def _samples(self, unit: QuantUnit, run: ResumableRun, targets: Sequence[Tensor], generator: Generator) -> Samples:
         nodes = self._unit_nodes(unit)
         if nodes.is_row_by_row:
-            return RowSamples(nodes, lane, targets, self.memory, generator)
-        return WholeSamples(nodes, lane, targets)
+            return RowSamples(nodes, run, targets, self.memory, generator)
+        return WholeSamples(nodes, run, targets)
 
     def _unit_nodes(self, unit: QuantUnit) -> UnitNodes:
         return UnitNodes(tuple(self._nodes[name] for name in unit.nodes), layer_node(unit, self._nodes))

@@ -18,7 +18,7 @@ from fxquant.registry import did_you_mean
 from fxquant.training.adaround import Reconstruction, Reconstructor, only_modules
 from fxquant.training.checkpoint import Checkpoint, digest
 from fxquant.training.reconstruct import Learning
-from fxquant.training.rounding_layers import Grids, rounding_layers
+from fxquant.training.rounding_layers import RoundingSizes, rounding_layers
 from fxquant.training.spill_store import Memory
 
 GRIDS = ("mse", "observed")
@@ -36,7 +36,7 @@ def adaround(
     beta: tuple[float, float] = (20.0, 2.0),
     warmup: float = 0.2,
     activations: bool = True,
-    grids: Grids = "mse",
+    grids: RoundingSizes = "mse",
     memory: int = 1 << 30,
     seed: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -135,7 +135,9 @@ def adaround(
 
 def _identity(choices: str, learned: Quantizer, plan: QuantPlan, layers: Any, inputs: Any) -> dict[str, str]:
     """What must be the same for a run to end with the same bits."""
-    grids = [(ref.name, str(grid.scheme), grid.scale, grid.zero_point) for ref, grid in plan.qparams.items()]
+    grids = [
+        (ref.name, str(qparams.scheme), qparams.scale, qparams.zero_point) for ref, qparams in plan.qparams.items()
+    ]
     rounding = [(root, *layer.weight_fake_quant.state_dict().items()) for root, layer in layers.items()]
     return {
         "choices": choices,

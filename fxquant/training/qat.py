@@ -127,7 +127,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
         raise not_prepared(trained, "convert", or_training=True)
     quantizer = copy.copy(preparation)
     fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))
-    quantizer.trained = _grids(fake_quants, allow_uncalibrated)
+    quantizer.trained = _qparams(fake_quants, allow_uncalibrated)
     quantizer.trained_joins = parts_in_training(trained)
     quantizer.weight_layers = _layers_of_own_integers(trained, preparation.plan)
     ctx = quantizer.context(preparation.plan)
@@ -217,18 +217,18 @@ def _layers_of_own_integers(gm: GraphModule, plan: QuantPlan) -> nn.ModuleDict:
     return layers
 
 
-def _grids(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
+def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
     """The grids in use; nothing is observed. Those that training never saw are warned of."""
-    grids: dict[TensorRef, QParams] = {}
+    qparams: dict[TensorRef, QParams] = {}
     missing, unseen = [], []
     for ref, module in modules.items():
-        if module.has_grid():
-            grids[ref] = module.qparams()
+        if module.has_qparams():
+            qparams[ref] = module.qparams()
         else:
             missing.append(ref.name)
             if ref.kind == "activation":  # of a shell, a weight tells its grid itself
                 unknown = torch.full((1,), float("nan"), dtype=torch.float32)
-                grids[ref] = QParams(module.scheme, unknown, torch.zeros(1, dtype=torch.int32))
+                qparams[ref] = QParams(module.scheme, unknown, torch.zeros(1, dtype=torch.int32))
         if module.is_on("observer_enabled") and not module.is_on("fake_quant_enabled"):
             unseen.append(ref.name)
     if missing and not allow_uncalibrated:
@@ -243,4 +243,4 @@ def _grids(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[T
             got=listing(unseen),
             hint="disable_observer, when fake quantization is turned off",
         )
-    return grids
+    return qparams

@@ -24,7 +24,7 @@ class WeightsOnly(BoundInterpreter):
         return args[0] if isinstance(module, ROUNDINGS) else super().call_module(target, args, kwargs)
 
 
-class Lane:
+class ResumableRun:
     """All batches on their way through a graph.
 
     Args:

@@ -19,7 +19,7 @@ from fxquant.observers.ranges import split_groups
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams, QScheme, TensorRef
 
-Grids = Literal["mse", "observed"]
+RoundingSizes = Literal["mse", "observed"]
 
 CANDIDATES = 100
 """Step sizes that are tried for each scale."""
@@ -36,7 +36,7 @@ class Left:
 
 
 def rounding_layers(
-    simulated: GraphModule, plan: QuantPlan, own: Mapping[str, Any], grids: Grids
+    simulated: GraphModule, plan: QuantPlan, own: Mapping[str, Any], grids: RoundingSizes
 ) -> tuple[dict[str, Any], list[Left]]:
     """A layer for each unit whose rounding can be learned, with an ``AdaRoundFakeQuantize`` that is ready for it.
 
@@ -57,19 +57,19 @@ def rounding_layers(
         if "weight" not in unit.roles:
             continue
         ref = unit.roles["weight"]
-        layer, grid, there = called_module(layer_node(unit, nodes)), plan.qparams[ref], own.get(unit.root)
-        if reason := _refusal(layer, grid.scheme, there):
+        layer, qparams, there = called_module(layer_node(unit, nodes)), plan.qparams[ref], own.get(unit.root)
+        if reason := _refusal(layer, qparams.scheme, there):
             left.append(Left(unit.root, reason))
             continue
         weight = layer.weight.detach()
         if there is None:
             plain = without_fake_quantized_weight(layer)
-            there = with_fake_quantized_weight(plain, _ready(weight, grid), layer.output_axis)
+            there = with_fake_quantized_weight(plain, _ready(weight, qparams), layer.output_axis)
         rounding: Any = there.weight_fake_quant
         if rounding.V.requires_grad and grids == "mse":
             if ref not in scales:  # calls that share a weight have one grid for it
-                scales[ref] = least_error_scale(weight, grid)
-            rounding.set_grid(scales[ref], grid.zero_point)
+                scales[ref] = least_error_scale(weight, qparams)
+            rounding.set_qparams(scales[ref], qparams.zero_point)
             rounding.initialize(weight)
         layers[unit.root] = there
     return layers, left
@@ -81,27 +81,29 @@ def layer_node(unit: QuantUnit, nodes: Mapping[str, Node]) -> Node:
     return next(node for node in calls if isinstance(module_of(node), FakeQuantizedWeight))
 
 
-def least_error_scale(weight: Tensor, grid: QParams) -> Tensor:
+def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:
     """The scales with which rounding to nearest makes the least squared error; float32 of the shape of the grid's.
 
     Args:
         weight: float, any shape that has the grid's axis.
         grid: Its scale, times parts of 0.2 to 1.2, gives the candidates.
     """
-    best, least = grid.scale, _errors(weight, grid.scale, grid)
+    best, least = qparams.scale, _errors(weight, qparams.scale, qparams)
     for part in torch.linspace(LARGEST_PART, SMALLEST_PART, CANDIDATES).tolist():
-        scale = grid.scale * part
-        errors = _errors(weight, scale, grid)
+        scale = qparams.scale * part
+        errors = _errors(weight, scale, qparams)
         best, least = torch.where(errors < least, scale, best), torch.minimum(errors, least)
     return best
 
 
-def _errors(weight: Tensor, scale: Tensor, grid: QParams) -> Tensor:
+def _errors(weight: Tensor, scale: Tensor, qparams: QParams) -> Tensor:
     """Of each scale."""
-    error = (fake_quantize(weight, scale, grid.zero_point, grid.scheme) - weight).double().square()  # of any magnitude
-    if grid.scheme.axis is None:
+    error = (
+        (fake_quantize(weight, scale, qparams.zero_point, qparams.scheme) - weight).double().square()
+    )  # of any magnitude
+    if qparams.scheme.axis is None:
         return error.sum().reshape(1)
-    values, kept = split_groups(error, grid.scheme)
+    values, kept = split_groups(error, qparams.scheme)
     return values.sum([dim for dim in range(values.dim()) if dim not in kept])
 
 
@@ -118,11 +120,11 @@ def _refusal(layer: FakeQuantizedWeight, scheme: QScheme, own: Any) -> str:
     return ""
 
 
-def _ready(weight: Tensor, grid: QParams) -> AdaRoundFakeQuantize:
-    kind = MinMaxObserver if grid.scheme.axis is None else PerChannelMinMaxObserver
-    rounding = AdaRoundFakeQuantize(kind, scheme=grid.scheme).to(weight.device)
+def _ready(weight: Tensor, qparams: QParams) -> AdaRoundFakeQuantize:
+    kind = MinMaxObserver if qparams.scheme.axis is None else PerChannelMinMaxObserver
+    rounding = AdaRoundFakeQuantize(kind, scheme=qparams.scheme).to(weight.device)
     rounding(weight)
-    rounding.set_grid(grid.scale, grid.zero_point)
+    rounding.set_qparams(qparams.scale, qparams.zero_point)
     rounding.disable_observer()
     rounding.initialize(weight)
     rounding.set_soft_rounding(False)

@@ -19,7 +19,7 @@ from fxquant.graph.query import called_module, function_name, module_of
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.patterns.activation import CLAMPS
-from fxquant.training.resumable_run import Lane
+from fxquant.training.resumable_run import ResumableRun
 from fxquant.training.spill_store import Memory
 
 LARGEST_SAMPLE = 1 << 26
@@ -144,7 +144,7 @@ class RowSamples(Samples):
     """
 
     def __init__(
-        self, nodes: UnitNodes, lane: Lane, targets: Sequence[Tensor], memory: Memory, generator: Generator
+        self, nodes: UnitNodes, run: ResumableRun, targets: Sequence[Tensor], memory: Memory, generator: Generator
     ) -> None:
         super().__init__(targets)
         self._nodes = nodes
@@ -168,7 +168,7 @@ class RowSamples(Samples):
             seen += count
             stop = size * seen // max(sum(counts), 1)
             chosen = torch.arange(count) if stop - filled == count else _some(count, stop - filled, generator)
-            self._fill(slice(filled, stop), chosen, lane.values(batch), target)
+            self._fill(slice(filled, stop), chosen, run.values(batch), target)
             filled = stop
 
     def draw(self, rows: int, generator: Generator) -> Rows:
@@ -212,9 +212,9 @@ class WholeSamples(Samples):
         As for ``RowSamples``.
     """
 
-    def __init__(self, nodes: UnitNodes, lane: Lane, targets: Sequence[Tensor]) -> None:
+    def __init__(self, nodes: UnitNodes, run: ResumableRun, targets: Sequence[Tensor]) -> None:
         super().__init__(targets)
-        self._nodes, self._lane, self._targets = nodes, lane, targets
+        self._nodes, self._run, self._targets = nodes, run, targets
         self._weight = _Given()
         self._layer: Any = copy.copy(nodes.module)
         self._layer._modules = {**nodes.module._modules, "weight_fake_quant": self._weight}
@@ -250,7 +250,7 @@ class WholeSamples(Samples):
             yield self._batch(batch), target.numel() // self._channels
 
     def _batch(self, batch: int) -> tuple[dict[Node, Any], Tensor]:
-        values = self._lane.values(batch)
+        values = self._run.values(batch)
         return {node: values[node] for node in self._nodes.read}, self._targets[batch]
 
 

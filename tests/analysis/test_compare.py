@@ -96,10 +96,10 @@ def test_alone_is_what_a_layer_adds_to_the_values_it_reads(model: nn.Module, dat
         if read is None:
             read = next(m for n, m in simulated.named_modules() if n == "relu_fake_quant")(model.a(data[0]))
         exact = model.b(read)
-        grid = quantized.quant_plan.qparams[fxq.TensorRef("relu_1")]
+        qparams = quantized.quant_plan.qparams[fxq.TensorRef("relu_1")]
         layer = simulated.b.conv
         rounded = fxq.kernels.fake_quantize_per_tensor_affine(
-            torch.relu(layer(read)), grid.scale, grid.zero_point, 0, 255
+            torch.relu(layer(read)), qparams.scale, qparams.zero_point, 0, 255
         )
     noise = (exact - rounded).square().sum() / exact.square().sum()
     assert row.isolated.sqnr == pytest.approx(-10 * noise.log10().item(), abs=0.2)
@@ -146,8 +146,8 @@ def test_a_broken_int8_layer_is_named_first(model: nn.Module, data: list[Tensor]
 def test_a_broken_layer_of_a_simulation_is_named_first(model: nn.Module, data: list[Tensor], to: str) -> None:
     simulated = fxq.convert(prepared_of(model, data), to=to)
     broken = copy.deepcopy(simulated)
-    grids = dict(broken.named_modules())
-    grids[f"relu_1_{'fake_quant' if to == 'fake_quant' else 'quantize'}"]._buffers[
+    qparams = dict(broken.named_modules())
+    qparams[f"relu_1_{'fake_quant' if to == 'fake_quant' else 'quantize'}"]._buffers[
         "scale" if to == "fake_quant" else "y_scale"
     ].mul_(2)
     worst, *others = compared(model, broken, data)

@@ -83,12 +83,12 @@ def test_an_input_is_rounded_for_the_unit_that_is_quantized_and_for_no_other(mod
         if isinstance(module, StaticFakeQuantize) and module.scale.numel() == 1:
             module.scale.mul_(20)
     outputs = {u.root: y for u, y in UnitsAlone(simulated, simulated.quant_plan.units, 0).run({"x": x})}
-    grid = simulated.relu_fake_quant
+    qparams = simulated.relu_fake_quant
     exact = torch.relu(model.bn(model.a(x)))
-    rounded = simulated.c_fake_quant(simulated.c(grid(exact)))
+    rounded = simulated.c_fake_quant(simulated.c(qparams(exact)))
     expected = model.fc(model.norm((model.b(exact) + rounded).mean((2, 3))))
     torch.testing.assert_close(outputs["c"], expected, rtol=CLOSE, atol=CLOSE)
-    both = model.fc(model.norm((model.b(grid(exact)) + rounded).mean((2, 3))))
+    both = model.fc(model.norm((model.b(qparams(exact)) + rounded).mean((2, 3))))
     assert not torch.allclose(outputs["c"], both, rtol=CLOSE, atol=CLOSE)
 
 

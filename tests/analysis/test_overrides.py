@@ -95,9 +95,9 @@ def test_sixteen_bits_where_the_back_end_has_them(prepared: fxq.Quantizer) -> No
     simulated = fxq.convert(
         fxq.calibrate(fxq.prepare(Net().eval(), x, mapping, backend="reference"), [x], progress=False), to="fake_quant"
     )
-    grids = simulated.quant_plan.qparams
+    qparams = simulated.quant_plan.qparams
     unit = next(unit for unit in simulated.quant_plan.units if unit.root == "act_1")
-    assert [grids[unit.roles[role]].scheme.bits for role in ("y", "weight")] == [16, 16]
+    assert [qparams[unit.roles[role]].scheme.bits for role in ("y", "weight")] == [16, 16]
     on_cpu = fxq.prepare(Net().eval(), x, mapping)
     assert "16 bit activations do not fit a byte" in " ".join(str(on_cpu).split())
 

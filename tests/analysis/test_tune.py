@@ -49,7 +49,7 @@ def made_up(monkeypatch, float_units=(), whole=(3.0, 2.0, 1.0), border=0.0):
         def __init__(self, programs, rounds) -> None:
             pass
 
-        def seconds(self, value, grid):
+        def seconds(self, value, qparams):
             return border, border
 
     monkeypatch.setattr(module_under_test, "UnitTimer", Timer)

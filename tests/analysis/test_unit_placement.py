@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fxquant as fxq
-from fxquant.analysis.unit_placement import CLEARLY, FLOAT, Flow, Times, flows, tuned_units, units_in_float
+from fxquant.analysis.unit_placement import FLOAT, MINIMUM_SPEEDUP, Times, ValueUse, flows, tuned_units, units_in_float
 
 
 class Net(nn.Module):
@@ -56,7 +56,7 @@ def chosen(prepared, times) -> set[str]:
 def price(prepared, times, in_float) -> float:
     """What the choice costs, written down anew."""
     is_float = {name: name in in_float for name in names(prepared)} | {FLOAT: True}
-    total = sum(times.in_float[n] * CLEARLY if n in in_float else times.in_int8[n] for n in names(prepared))
+    total = sum(times.in_float[n] * MINIMUM_SPEEDUP if n in in_float else times.in_int8[n] for n in names(prepared))
     for flow in flows(prepared.graph_module, prepared.plan):
         if flow.several:
             total += sum(1e9 for reader in flow.readers if is_float[reader] != is_float[flow.producer])
@@ -69,15 +69,15 @@ def price(prepared, times, in_float) -> float:
 
 def test_flows(prepared):
     assert list(flows(prepared.graph_module, prepared.plan)) == [
-        Flow("x", FLOAT, ("a",), False),
-        Flow("a", "a", ("b", "add"), False),
-        Flow("b", "b", ("add",), False),
-        Flow("add", "add", ("c",), False),
-        Flow("c", "c", ("chunk",), False),
-        Flow("chunk", "chunk", ("getitem", "getitem_1"), True),
-        Flow("getitem", "getitem", ("cat",), False),
-        Flow("getitem_1", "getitem_1", ("cat",), False),
-        Flow("cat", "cat", ("d",), False),
+        ValueUse("x", FLOAT, ("a",), False),
+        ValueUse("a", "a", ("b", "add"), False),
+        ValueUse("b", "b", ("add",), False),
+        ValueUse("add", "add", ("c",), False),
+        ValueUse("c", "c", ("chunk",), False),
+        ValueUse("chunk", "chunk", ("getitem", "getitem_1"), True),
+        ValueUse("getitem", "getitem", ("cat",), False),
+        ValueUse("getitem_1", "getitem_1", ("cat",), False),
+        ValueUse("cat", "cat", ("d",), False),
     ]
 
 

@@ -50,16 +50,16 @@ def test_rows_say_what_the_observers_say(prepared):
     report = prepared.calibration_report()
     assert {row.name for row in report} == {name for name in prepared.observers if "@" not in name}
     for row in report:
-        observer, grid = prepared.observers[row.name], prepared.observers[row.name].qparams()
+        observer, qparams = prepared.observers[row.name], prepared.observers[row.name].qparams()
         assert (row.low, row.high) == (float(observer.min_val), float(observer.max_val))
-        assert row.grid[1] == pytest.approx(float((grid.scheme.quant_max - grid.zero_point) * grid.scale))
+        assert row.qparams[1] == pytest.approx(float((qparams.scheme.quant_max - qparams.zero_point) * qparams.scale))
         assert row.course[-1][0] == 8
         assert row is not report["_1"] or (row.channels, row.dead) == (4, ())
 
 
 def test_before_calibration_everything_is_unseen():
     report = fxq.prepare(nn.Linear(4, 4).eval(), torch.randn(2, 4), rounding_outputs()).calibration_report()
-    assert [(row.problem.kind, row.grid, row.settled_after) for row in report] == [("unseen", None, 0)] * 2
+    assert [(row.problem.kind, row.qparams, row.settled_after) for row in report] == [("unseen", None, 0)] * 2
     assert "nothing" in str(report)
 
 

@@ -280,13 +280,13 @@ def test_grids_do_not_depend_on_how_values_are_cut_into_batches_nor_on_their_ord
 
 
 def test_a_moving_average_does_depend_on_the_order():
-    grids = []
+    qparams = []
     for order in ([1.0, 9.0], [9.0, 1.0]):
         observer = fxq.MovingAverageMinMaxObserver(averaging_constant=0.25)
         for value in order:
             observer(torch.tensor([0.0, value]))
-        grids.append(observer.max_val.item())
-    assert grids == [3.0, 7.0]
+        qparams.append(observer.max_val.item())
+    assert qparams == [3.0, 7.0]
 
 
 @pytest.mark.parametrize("size", [2, 3, 12])

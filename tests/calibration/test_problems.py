@@ -199,7 +199,7 @@ def test_an_outlier_that_the_observer_clips_leaves_the_others_their_steps(model)
     qconfig = fxq.QConfig(activation=percentile, weight=fxq.get_default_qconfig().weight)
     prepared, messages = calibrated(model, data, qconfig=qconfig)
     assert messages == []
-    assert prepared.calibration_report()["x"].grid[1] < 10
+    assert prepared.calibration_report()["x"].qparams[1] < 10
 
 
 def test_a_few_dead_channels_come_after_ranges_that_move():

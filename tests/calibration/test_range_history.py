@@ -22,25 +22,25 @@ def history_of(tops: list[float]) -> tuple[RangeHistory, fxq.MinMaxObserver]:
 
 def test_a_range_that_stays_has_settled_after_the_first_batch():
     history, observer = history_of([1.0] * FEWEST_BATCHES)
-    assert history.settled_after([observer]).tolist() == [1]
-    assert history.settled([observer]).tolist() == [True]
+    assert history.stable_after([observer]).tolist() == [1]
+    assert history.is_stable([observer]).tolist() == [True]
 
 
 def test_fewer_batches_say_nothing():
     history, observer = history_of([1.0] * (FEWEST_BATCHES - 1))
-    assert history.settled([observer]).tolist() == [False]
+    assert history.is_stable([observer]).tolist() == [False]
 
 
 @pytest.mark.parametrize(("at", "settled"), [(7, True), (8, True), (9, False), (16, False)])
 def test_what_moves_in_the_second_half_has_not_settled(at, settled):
     history, observer = history_of([1.0 if batch < at else 2.0 for batch in range(1, 17)])
-    assert history.settled_after([observer]).tolist() == [at]
-    assert history.settled([observer]).tolist() == [settled]
+    assert history.stable_after([observer]).tolist() == [at]
+    assert history.is_stable([observer]).tolist() == [settled]
 
 
 def test_small_moves_do_not_count():
     history, observer = history_of([1.0] * 15 + [1.04])
-    assert history.settled([observer]).tolist() == [True]
+    assert history.is_stable([observer]).tolist() == [True]
 
 
 def test_what_was_never_seen_is_not_known():
@@ -48,8 +48,8 @@ def test_what_was_never_seen_is_not_known():
     unseen = fxq.MinMaxObserver()
     for _ in range(FEWEST_BATCHES):
         history.update([unseen])
-    assert history.settled_after([unseen]).tolist() == [0]
-    assert history.settled([unseen]).tolist() == [False]
+    assert history.stable_after([unseen]).tolist() == [0]
+    assert history.is_stable([unseen]).tolist() == [False]
 
 
 def test_the_table_never_grows():
@@ -63,7 +63,7 @@ def test_the_table_never_grows():
     assert POINTS // 2 <= len(at) <= POINTS + 1
     assert (int(at[-1]), float(ends[-1, 0, 1])) == (1000, 1000.0)
     assert at.tolist() == ends[:, 0, 1].tolist()  # each row is of its batch
-    assert history.settled_after([observer]) > 900
+    assert history.stable_after([observer]) > 900
 
 
 def test_the_batch_that_brought_nan_is_remembered():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fxquant.capture.buffer_assignment import KEPT_STATE, assign_buffer
+from fxquant.capture.buffer_assignment import BUFFER_STATE, assign_buffer
 from fxquant.capture.tracing import trace
 from fxquant.graph.query import reason_of
 
@@ -107,7 +107,7 @@ def reasons(function: Callable[..., Any]) -> dict[str, str | None]:
 
 def test_what_would_round_the_state_anew_stays_float():
     assert set(reasons(averages)) == {"clone", "mul", "add"}
-    assert set(reasons(averages).values()) == {KEPT_STATE}
+    assert set(reasons(averages).values()) == {BUFFER_STATE}
     assert reasons(recurs) == {}  # the state of a recurrent layer is an activation like others
 
 

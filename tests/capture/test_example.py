@@ -7,14 +7,14 @@ import operator
 import pytest
 import torch
 
-from fxquant.capture.example import is_settled
+from fxquant.capture.example import is_fixed
 
 X = torch.arange(6.0).reshape(2, 3)
 MASK = X > 2
 
 
 @pytest.mark.parametrize(
-    ("target", "args", "settled"),
+    ("target", "args", "fixed"),
     [
         ("size", (X, 0), True),
         (getattr, (X, "shape"), True),
@@ -44,6 +44,6 @@ MASK = X > 2
     ],
     ids=lambda value: getattr(value, "__name__", value) if not isinstance(value, tuple) else "",
 )
-def test_settled(target, args, settled):
+def test_settled(target, args, fixed):
     call = getattr(torch.Tensor, target) if isinstance(target, str) else target
-    assert is_settled(target, args, {}, call(*args)) is settled
+    assert is_fixed(target, args, {}, call(*args)) is fixed

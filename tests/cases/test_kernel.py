@@ -25,8 +25,8 @@ def fake(x: Tensor, scale: float = 0.1, zero_point: int = 0, *, per_channel: boo
     if not per_channel:
         return kernels.fake_quantize_per_tensor_affine(x, scale, zero_point, *BYTES)
     channels = x.shape[-1]
-    grid = torch.full((channels,), scale), torch.full((channels,), zero_point, dtype=torch.int32)
-    return kernels.fake_quantize_per_channel_affine(x, *grid, x.dim() - 1, *BYTES)
+    qparams = torch.full((channels,), scale), torch.full((channels,), zero_point, dtype=torch.int32)
+    return kernels.fake_quantize_per_channel_affine(x, *qparams, x.dim() - 1, *BYTES)
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -139,9 +139,9 @@ def test_bad_arguments_raise(wrong):
 
 @pytest.mark.parametrize(("function", "expected"), [(F.relu, [3, 3, 10, 40]), (F.relu6, [3, 3, 10, 15])])
 def test_integers_are_clamped_at_the_zero_point(function, expected):
-    grid = QParams(QScheme(signed=False), torch.tensor([0.5]), torch.tensor([3], dtype=torch.int32))
+    qparams = QParams(QScheme(signed=False), torch.tensor([0.5]), torch.tensor([3], dtype=torch.int32))
     stored = torch.tensor([0, 3, 10, 40], dtype=torch.uint8)
-    assert QuantizedTable(function, x=grid, y=grid)(stored).tolist() == expected
+    assert QuantizedTable(function, x=qparams, y=qparams)(stored).tolist() == expected
 
 
 def test_rounding_begins_with_the_float_weight_and_ends_within_the_grid():

@@ -25,7 +25,7 @@ OBSERVERS = (
 EXACT = (fxq.MinMaxObserver, fxq.MovingAverageMinMaxObserver, fxq.PercentileObserver)
 
 
-def grid(observer, *batches: Tensor, scheme: fxq.QScheme = EIGHT_BITS, **arguments) -> tuple[float, int]:
+def qparams(observer, *batches: Tensor, scheme: fxq.QScheme = EIGHT_BITS, **arguments) -> tuple[float, int]:
     made = observer(scheme=scheme, **arguments)
     for batch in batches:
         assert made(batch) is batch
@@ -36,7 +36,7 @@ def grid(observer, *batches: Tensor, scheme: fxq.QScheme = EIGHT_BITS, **argumen
 
 @pytest.mark.parametrize("observer", OBSERVERS)
 def test_nothing_but_zeros(observer):
-    scale, zero_point = grid(observer, torch.zeros(8))
+    scale, zero_point = qparams(observer, torch.zeros(8))
     assert scale > 0
     assert zero_point == 0
 
@@ -55,14 +55,14 @@ def test_a_channel_of_zeros_leaves_the_others_alone():
     ("values", "zero_point"), [([3.0] * 8, 0), ([-3.0] * 8, 255), ([1.0, 2.0, 3.0] * 4, 0)], ids=["3", "-3", "1 to 3"]
 )
 def test_ranges_hold_zero(observer, values, zero_point):
-    scale, found = grid(observer, torch.tensor(values))
+    scale, found = qparams(observer, torch.tensor(values))
     assert found == zero_point
     assert scale == pytest.approx(3 / 255, rel=0.02)
 
 
 @pytest.mark.parametrize("observer", OBSERVERS)
 def test_a_batch_with_nan(observer):
-    scale, zero_point = grid(observer, torch.tensor([1.0, float("nan"), 2.0]), torch.tensor([-1.0, 3.0]))
+    scale, zero_point = qparams(observer, torch.tensor([1.0, float("nan"), 2.0]), torch.tensor([-1.0, 3.0]))
     assert 0 < scale <= 4 / 255 + 1e-6
     assert 0 <= zero_point <= 255
     if observer in (fxq.MinMaxObserver, fxq.HistogramObserver):
@@ -95,9 +95,9 @@ def test_one_outlier(bits):
     scheme = fxq.QScheme(bits=bits, signed=False)
     steps = 2**bits - 1
     best = min(squared_error(x, float(x.min()), 1000.0 * share / 200, steps) for share in range(1, 201))
-    scale, zero_point = grid(fxq.HistogramObserver, x, scheme=scheme)
+    scale, zero_point = qparams(fxq.HistogramObserver, x, scheme=scheme)
     assert squared_error(x, -zero_point * scale, (steps - zero_point) * scale, steps) <= 1.05 * best
-    scale, zero_point = grid(fxq.PercentileObserver, x, scheme=scheme, percentile=99.9)
+    scale, zero_point = qparams(fxq.PercentileObserver, x, scheme=scheme, percentile=99.9)
     assert 3 <= (steps - zero_point) * scale <= 5
 
 
@@ -130,17 +130,17 @@ def test_an_empty_batch_changes_nothing(observer):
 @pytest.mark.parametrize("observer", EXACT)
 def test_the_middle_of_an_unsigned_grid_is_128(observer):
     arguments = {"percentile": 100.0} if observer is fxq.PercentileObserver else {}
-    scale, zero_point = grid(observer, torch.tensor([-1.0, 2.0]), scheme=SYMMETRIC, **arguments)
+    scale, zero_point = qparams(observer, torch.tensor([-1.0, 2.0]), scheme=SYMMETRIC, **arguments)
     assert zero_point == 128
     assert scale == pytest.approx(2 / 127.5, rel=0.01)
-    signed = grid(observer, torch.tensor([-1.0, 2.0]), scheme=fxq.QScheme(symmetric=True), **arguments)
+    signed = qparams(observer, torch.tensor([-1.0, 2.0]), scheme=fxq.QScheme(symmetric=True), **arguments)
     assert signed == (scale, 0)
 
 
 def test_the_first_batch_sets_a_moving_average():
     batches = torch.tensor([0.0, 10.0]), torch.tensor([0.0, 20.0])
-    assert grid(fxq.MovingAverageMinMaxObserver, *batches, averaging_constant=0.1) == (pytest.approx(11 / 255), 0)
-    assert grid(fxq.MovingAverageMinMaxObserver, *batches, averaging_constant=1.0) == (pytest.approx(20 / 255), 0)
+    assert qparams(fxq.MovingAverageMinMaxObserver, *batches, averaging_constant=0.1) == (pytest.approx(11 / 255), 0)
+    assert qparams(fxq.MovingAverageMinMaxObserver, *batches, averaging_constant=1.0) == (pytest.approx(20 / 255), 0)
 
 
 class Bounded(nn.Module):

@@ -22,10 +22,10 @@ def test_one_quantize_no_dequantize_and_weights_packed_once():
     assert not any(isinstance(module, Dequantize) for module in called)  # the last layer gives real numbers
     assert isinstance(called[0], Quantize)
     expected = int8(x)
-    packed = {name: m._derived for name, m in int8.named_modules() if isinstance(m, QuantizedModule)}
+    packed = {name: m._packed for name, m in int8.named_modules() if isinstance(m, QuantizedModule)}
     assert all(value is not None for value in packed.values())
     assert torch.equal(int8(x), expected)
-    assert all(int8.get_submodule(name)._derived is value for name, value in packed.items())
+    assert all(int8.get_submodule(name)._packed is value for name, value in packed.items())
 
 
 def test_a_histogram_costs_the_same_whatever_the_range():

@@ -122,12 +122,12 @@ def test_threads_may_share_a_model_from_the_first_call(to):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_casting_touches_the_results_alone(dtype):
     int8, x = fxq.convert(calibrated()), batches()[0]
-    expected, grids = int8(x), {name: value.clone() for name, value in int8.state_dict().items()}
+    expected, qparams = int8(x), {name: value.clone() for name, value in int8.state_dict().items()}
     cast = copy.deepcopy(int8).to(dtype)
     got = cast(x)
     assert got.dtype == dtype
     assert torch.equal(got, expected.to(dtype))
-    assert all(torch.equal(value, grids[name]) for name, value in cast.state_dict().items())
+    assert all(torch.equal(value, qparams[name]) for name, value in cast.state_dict().items())
 
 
 @pytest.mark.parametrize("to", FORMS)

@@ -178,8 +178,8 @@ class TestAutocastAndCompile:
                 loss = (qat(x).float() - target).square().mean()
             loss.backward()
             losses[enabled] = loss.item()
-            grids = [*qat.named_buffers(), *qat.named_parameters()]
-            assert all(scale.dtype == torch.float32 for name, scale in grids if name.endswith("scale"))
+            qparams = [*qat.named_buffers(), *qat.named_parameters()]
+            assert all(scale.dtype == torch.float32 for name, scale in qparams if name.endswith("scale"))
             trained = {name: parameter.grad for name, parameter in qat.named_parameters()}
             assert all(torch.isfinite(gradient).all() for gradient in trained.values())
             assert all(gradient.abs().sum() > 0 for name, gradient in trained.items() if "zero_point" not in name)
@@ -301,12 +301,12 @@ class TestEmptyBatch:
         torch.manual_seed(0)
         qat = fxq.prepare_qat(nn.Sequential(nn.Linear(8, 4), nn.ReLU()).train(), torch.randn(3, 8))
         qat(torch.randn(3, 8))
-        grids = {name: value.clone() for name, value in qat.state_dict().items() if "weight" not in name}
+        qparams = {name: value.clone() for name, value in qat.state_dict().items() if "weight" not in name}
         y = qat(torch.empty(0, 8))
         assert y.shape == (0, 4)
         y.sum().backward()
         assert qat.get_submodule("0").weight.grad.abs().sum() == 0
-        assert all(torch.equal(value, qat.state_dict()[name]) for name, value in grids.items())
+        assert all(torch.equal(value, qat.state_dict()[name]) for name, value in qparams.items())
 
 
 class TestSavedWhileTraining:

@@ -17,7 +17,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path, capsys: pytest.CaptureFixtu
     output = tmp_path / "made" / "by the demo"
     assert main(["demo", "--output", str(output), "--rounds", "1"]) == 0
     text = capsys.readouterr().out
-    for name in ("normalize", "annotate", "propagate_grids", "fold_conv_bn", "lower_units", "eliminate_dead_code"):
+    for name in ("normalize", "annotate", "share_qparams", "fold_conv_bn", "lower_units", "eliminate_dead_code"):
         assert f"] {name}  +" in text  # one line per pass
     assert "100.00 % of 300.8 M multiply-accumulates become int8." in text
     rows = {line.split("  ")[0]: line for line in text.splitlines()}

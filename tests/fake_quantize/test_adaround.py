@@ -107,7 +107,7 @@ def test_soft_rounding_begins_at_the_weight_within_the_limits_and_hard_rounding_
     weight = torch.tensor([-8.0, 7.49, 7.6, 0.0, 0.5, -0.3])
     module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
     module(weight)
-    module.set_grid(torch.ones(1), torch.zeros(1))
+    module.set_qparams(torch.ones(1), torch.zeros(1))
     module.disable_observer()
     assert torch.allclose(module(weight), weight.clamp(-8, 7), atol=10 * SIGMOID_ROUNDING, rtol=0.0)
     module.enable_weight_fake_quant()

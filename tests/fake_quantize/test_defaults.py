@@ -38,18 +38,18 @@ def test_learned_steps_start_train_and_end_in_int8(weight_bits, activation_bits)
     qconfig = get_lsq_qconfig(weight_bits, activation_bits)
     assert (qconfig.weight_scheme.bits, qconfig.activation_scheme.bits) == (weight_bits, activation_bits)
     qat = fxq.prepare_qat(model, x, qconfig)
-    weight_grid = qat.get_submodule("0").weight_fake_quant
-    assert weight_grid.scale.shape == (8,)
+    weight_qparams = qat.get_submodule("0").weight_fake_quant
+    assert weight_qparams.scale.shape == (8,)
     before = list(fxq.scale_parameters(qat))
     qat(x)
     qat.apply(fxq.enable_param_learning)
-    started = weight_grid.scale.detach().clone()
+    started = weight_qparams.scale.detach().clone()
     assert (started != 1).all()
     optimizer = torch.optim.SGD(qat.parameters(), 0.01)
     qat(x).square().mean().backward()
     optimizer.step()
     assert all(a is b for a, b in zip(before, fxq.scale_parameters(qat), strict=True))
-    assert not torch.equal(weight_grid.scale, started)
+    assert not torch.equal(weight_qparams.scale, started)
     assert fxq.convert(qat.eval(), check=torch.randn(16, 3, 8, 8)).parity.breaches == ()
 
 

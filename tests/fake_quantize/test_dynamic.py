@@ -28,9 +28,9 @@ def test_every_call_is_calibrated_on_itself(scheme):
 
 
 def test_the_grid_is_float32_whatever_dtype_torch_makes_by_default(float64_by_default):
-    grid = qparams_of(torch.tensor([-1.0, 1.55]), Dynamic(SCHEMES[0]))
-    assert grid.scale.dtype == torch.float32
-    assert grid.zero_point.tolist() == [100]
+    qparams = qparams_of(torch.tensor([-1.0, 1.55]), Dynamic(SCHEMES[0]))
+    assert qparams.scale.dtype == torch.float32
+    assert qparams.zero_point.tolist() == [100]
 
 
 def test_the_gradient_goes_straight_through():

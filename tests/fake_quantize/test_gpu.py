@@ -152,7 +152,9 @@ def test_a_model_calibrates_simulates_and_trains_there(name: str) -> None:
     assert on_gpu(simulated)
     x = images()[0]
     expected = calibrated("cpu", **QCONFIGS[name]).convert(to="fake_quant")
-    step = max(float(grid.scale.max()) for ref, grid in expected.quant_plan.qparams.items() if ref.kind == "activation")
+    step = max(
+        float(qparams.scale.max()) for ref, qparams in expected.quant_plan.qparams.items() if ref.kind == "activation"
+    )
     assert (simulated(x.cuda()).cpu() - expected(x)).abs().max() <= step + SUMS["atol"]
     simulated.train()
     simulated(x.cuda()).square().sum().backward()

@@ -102,8 +102,8 @@ def test_the_grids_are_those_of_the_observer_inside(activation: str) -> None:
     observer = MovingAverageMinMaxObserver.with_args(dtype=torch.uint8, reduce_range=reduce)
     mine, plain = calibrated(constructor), calibrated(observer)
     assert mine.plan.units == plain.plan.units
-    grids, expected = fxq.convert(mine).quant_plan.qparams, fxq.convert(plain).quant_plan.qparams
-    assert all(grids[ref].same_grid(expected[ref]) for ref in expected)
+    qparams, expected = fxq.convert(mine).quant_plan.qparams, fxq.convert(plain).quant_plan.qparams
+    assert all(qparams[ref].same_qparams(expected[ref]) for ref in expected)
 
 
 @pytest.mark.parametrize("weight", [default_embedding_fake_quant, default_embedding_fake_quant_4bit])

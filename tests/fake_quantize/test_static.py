@@ -28,7 +28,7 @@ def test_rounds_to_its_grid(qparams):
     module = StaticFakeQuantize(qparams)
     right = fake_quantize(x, qparams.scale, qparams.zero_point, qparams.scheme)
     assert torch.equal(module(x), right)
-    assert module.qparams().same_grid(qparams)
+    assert module.qparams().same_qparams(qparams)
     assert not torch.equal(right, x)
 
 
@@ -61,7 +61,7 @@ def test_the_given_tensors_are_copied():
 
 def test_casts_leave_the_grid_alone():
     module = StaticFakeQuantize(CHANNELS).half().double().bfloat16()
-    assert module.qparams().same_grid(CHANNELS)
+    assert module.qparams().same_qparams(CHANNELS)
     assert module(torch.randn(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
     assert module.to("meta").scale.is_meta
 

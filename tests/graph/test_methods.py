@@ -137,7 +137,7 @@ class Owner(Base):
     def remember(self) -> None:
         self.me = self
 
-    def forget(self) -> int:
+    def invalidate(self) -> int:
         self.count = 1
         value = self.count
         del self.count
@@ -200,7 +200,7 @@ def test_a_bound_method_belongs_to_the_model(owner):
 
 
 def test_methods_use_self_as_they_use_a_module(owner):
-    assert owner.forget() == 1
+    assert owner.invalidate() == 1
     assert not hasattr(owner, "count")
     assert owner.operators() == (7, 8, [1, 2], True, True)
     assert owner.number is owner.number

@@ -74,21 +74,21 @@ class Maker:
         return x
 
 
-def grid(m: Maker, prefix: str = "", dtype: torch.dtype = torch.uint8) -> Arguments:
+def qparams(m: Maker, prefix: str = "", dtype: torch.dtype = torch.uint8) -> Arguments:
     low = 0 if dtype != torch.int8 else -128
     return {f"{prefix}scale": 0.01 * m.count(20), f"{prefix}zero_point": low + m.count(255, 0)}
 
 
 def output(m: Maker, dtype: torch.dtype = torch.uint8) -> Arguments:
     low = 0 if dtype != torch.int8 else -128
-    return {**grid(m, "", dtype), "quant_min": low + m.one(0, 20), "quant_max": low + m.one(255, 200)}
+    return {**qparams(m, "", dtype), "quant_min": low + m.one(0, 20), "quant_max": low + m.one(255, 200)}
 
 
 def products(m: Maker, weight: Tensor, packed: Tensor, residual: tuple[int, ...] | None) -> Arguments:
     """What convolutions and linear layers take beside x and the geometry."""
     channels, dtype = len(weight), m.one(*BYTES, torch.float32)
     given = None if residual is None else m.stored(*residual, dtype=m.one(*BYTES))
-    of_residual = grid(m, "residual_", torch.uint8 if given is None else given.dtype)
+    of_residual = qparams(m, "residual_", torch.uint8 if given is None else given.dtype)
     y = output(m, dtype)
     return {
         "weight": m.put(packed), "start": m.put(start_values(weight, torch.uint8, 9)), "scale": m.positive(channels),
@@ -112,7 +112,7 @@ def convolution(m: Maker, spatial: int) -> Arguments:
     residual = m.one(None, (batch, channels, *out))
     rest = products(m, weight, pack_weight(weight, groups), residual)
     walk = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return {"x": x, "x_zero_point": grid(m, "", x.dtype)["zero_point"], **rest, **walk}
+    return {"x": x, "x_zero_point": qparams(m, "", x.dtype)["zero_point"], **rest, **walk}
 
 
 def linear(m: Maker) -> Arguments:
@@ -123,7 +123,7 @@ def linear(m: Maker) -> Arguments:
     residual = m.one(None, (*lead, channels))
     return {
         "x": x,
-        "x_zero_point": grid(m, "", x.dtype)["zero_point"],
+        "x_zero_point": qparams(m, "", x.dtype)["zero_point"],
         **products(m, weight, pack_weight(weight), residual),
     }
 
@@ -134,7 +134,7 @@ def matmul(m: Maker) -> Arguments:
     dtype = m.one(*BYTES, torch.float32)
     y = output(m, dtype)
     return {
-        "a": a, **grid(m, "a_", a.dtype), "b": b, **grid(m, "b_", b.dtype), "y_scale": y["scale"],
+        "a": a, **qparams(m, "a_", a.dtype), "b": b, **qparams(m, "b_", b.dtype), "y_scale": y["scale"],
         "y_zero_point": y["zero_point"], "quant_min": y["quant_min"], "quant_max": y["quant_max"], "dtype": dtype,
     }  # fmt: skip
 
@@ -143,14 +143,14 @@ def pair(m: Maker) -> Arguments:
     dtype, sizes = m.one(*BYTES), m.sizes(9, m.count(4))
     other = [m.one(1, size) for size in sizes][m.count(len(sizes), 0) :]
     a, b = m.stored(*sizes, dtype=dtype), m.stored(*other, dtype=dtype)
-    return {"a": a, **grid(m, "a_", dtype), "b": b, **grid(m, "b_", dtype), **output(m, dtype)}
+    return {"a": a, **qparams(m, "a_", dtype), "b": b, **qparams(m, "b_", dtype), **output(m, dtype)}
 
 
 def prelu(m: Maker) -> Arguments:
     dtype, channels = m.one(*BYTES), m.count(20)
     x = m.stored(2, channels, 3, m.count(9), dtype=dtype)
     slope = m.real(m.one(channels, 1), 1, 1)
-    return {"x": x, **grid(m, "x_", dtype), "slope": slope, **output(m, dtype)}
+    return {"x": x, **qparams(m, "x_", dtype), "slope": slope, **output(m, dtype)}
 
 
 def cat(m: Maker) -> Arguments:
@@ -158,10 +158,10 @@ def cat(m: Maker) -> Arguments:
     sizes = m.sizes(7, 4)
     parts = [m.stored(*(m.count(40) if d == dim else size for d, size in enumerate(sizes)), dtype=dtype)
              for _ in range(count)]  # fmt: skip
-    grids = [grid(m, "", dtype) for _ in parts]
+    all_qparams = [qparams(m, "", dtype) for _ in parts]
     return {
-        "tensors": parts, "scales": [each["scale"] for each in grids],
-        "zero_points": [each["zero_point"] for each in grids], "dim": dim, **output(m, dtype),
+        "tensors": parts, "scales": [each["scale"] for each in all_qparams],
+        "zero_points": [each["zero_point"] for each in all_qparams], "dim": dim, **output(m, dtype),
     }  # fmt: skip
 
 
@@ -182,18 +182,18 @@ def avg_pool2d(m: Maker) -> Arguments:
     given, x = max_pool2d(m), image(m)
     del given["dilation"]
     more = {"count_include_pad": m.one(True, False), "divisor_override": m.one(None, 3)}
-    return {**given, "x": x, **more, **grid(m, "x_", x.dtype), **output(m, x.dtype)}
+    return {**given, "x": x, **more, **qparams(m, "x_", x.dtype), **output(m, x.dtype)}
 
 
 def adaptive_avg_pool2d(m: Maker) -> Arguments:
     x = image(m)
-    return {"x": x, "output_size": m.sizes(4, 2), **grid(m, "x_", x.dtype), **output(m, x.dtype)}
+    return {"x": x, "output_size": m.sizes(4, 2), **qparams(m, "x_", x.dtype), **output(m, x.dtype)}
 
 
 def mean(m: Maker) -> Arguments:
     x = image(m)
     dim = m.one([2, 3], [1], [0, 2], [3], [-1, 1])
-    return {"x": x, "dim": dim, "keepdim": m.one(True, False), **grid(m, "x_", x.dtype), **output(m, x.dtype)}
+    return {"x": x, "dim": dim, "keepdim": m.one(True, False), **qparams(m, "x_", x.dtype), **output(m, x.dtype)}
 
 
 def resample2d(m: Maker) -> Arguments:
@@ -205,7 +205,7 @@ def resample2d(m: Maker) -> Arguments:
     (row_start, row_weight), (column_start, column_weight) = [(m.put(s), m.put(w)) for s, w in axes]
     return {
         "x": x, "row_start": row_start, "row_weight": row_weight, "column_start": column_start,
-        "column_weight": column_weight, **grid(m, "x_", x.dtype), **output(m, x.dtype),
+        "column_weight": column_weight, **qparams(m, "x_", x.dtype), **output(m, x.dtype),
     }  # fmt: skip
 
 
@@ -259,9 +259,10 @@ def dequantize(m: Maker) -> Arguments:
 def table_of_rows(m: Maker) -> Arguments:
     count, columns, bits = m.count(9), m.count(70), m.one(4, 8)
     weight = m.stored(count, columns if bits == 8 else (columns + 1) // 2, dtype=m.one(*BYTES))
-    grids = m.one(1, count)
+    all_qparams = m.one(1, count)
     return {
-        "weight": weight, "scale": m.positive(grids), "zero_point": m.real(grids), "bits": bits, "columns": columns
+        "weight": weight, "scale": m.positive(all_qparams), "zero_point": m.real(all_qparams), "bits": bits,
+        "columns": columns
     }  # fmt: skip
 
 
@@ -314,9 +315,10 @@ def learnable_backward(m: Maker) -> Arguments:
 
 def folded(m: Maker) -> Arguments:
     x = values(m)
-    grids = m.one(1, len(x))
+    all_qparams = m.one(1, len(x))
     return {
-        "input": x, "factor": m.positive(len(x)), "scale": m.positive(grids), "zero_point": m.integers(grids, 200),
+        "input": x, "factor": m.positive(len(x)), "scale": m.positive(all_qparams),
+        "zero_point": m.integers(all_qparams, 200),
         **LIMITS,
     }  # fmt: skip
 

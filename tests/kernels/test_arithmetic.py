@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import average, check_grid, check_output, float32, integer_range, inverse, requantize
+from fxquant.kernels.arithmetic import average, check_output, check_qparams, float32, integer_range, inverse, requantize
 
 SCALES = st.floats(2.0**-126, 2.0**126, width=32)
 
@@ -66,7 +66,7 @@ def test_average_divides_the_scale_and_not_the_sum() -> None:
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan, 1e-40, 1e39])
 def test_unusable_scales_are_refused(scale: float) -> None:
     with pytest.raises(KernelError, match="fxquant::op: x_scale is unusable"):
-        check_grid("fxquant::op", "x_", scale, 0, torch.uint8)
+        check_qparams("fxquant::op", "x_", scale, 0, torch.uint8)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])

@@ -36,7 +36,7 @@ def beginning(at: int, x: Tensor) -> Tensor:
     return view
 
 
-def grids(channels: int, device: str) -> tuple[Tensor, Tensor]:
+def qparams(channels: int, device: str) -> tuple[Tensor, Tensor]:
     scale = torch.linspace(0.01, 0.05, channels, device=device)
     return scale, torch.arange(channels, dtype=torch.int32, device=device) % 7 - 3
 
@@ -44,7 +44,7 @@ def grids(channels: int, device: str) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_every_length(dtype: torch.dtype, at: int, device: str, assert_same: Callable[..., None]) -> None:
-    scale, zero_point = grids(1, device)
+    scale, zero_point = qparams(1, device)
     for length in range(2 * LONGEST_PACK + 2):
         x = beginning(at, torch.randn(length, device=device).to(dtype))
         y, mask = OPS.fake_quantize_per_tensor_affine_cachemask(x, 0.02, 3, -40, 60)
@@ -62,7 +62,7 @@ def test_every_border_of_channels(
     shape: tuple[int, ...], at: int, dtype: torch.dtype, device: str, assert_same: Callable[..., None]
 ) -> None:
     x = beginning(at, torch.randn(shape, device=device).to(dtype))
-    scale, zero_point = grids(shape[1], device)
+    scale, zero_point = qparams(shape[1], device)
     q = OPS.quantize(x, scale, zero_point, -100, 90, torch.int8, 1, False)
     assert_same(q, quantize_reference(x, scale, zero_point, -100, 90, torch.int8, 1, False))
     y = OPS.dequantize(beginning(at, q), scale, zero_point, 1)
@@ -84,7 +84,7 @@ def test_channels_in_several_parts(
     x = beginning(at, (torch.randn(shape, device=device) * 10).to(dtype))
     x.view(-1)[::1009] = torch.inf
     channels = 1 if axis is None else x.shape[axis]
-    scale, zero_point = grids(channels, device)
+    scale, zero_point = qparams(channels, device)
     grad = beginning(at, torch.randn(shape, device=device).to(dtype))
     arguments = (grad, x, scale, zero_point.float(), axis, -8, 7, 0.5)
     dx, dscale, dzero_point = OPS.fake_quantize_learnable_backward(*arguments)

@@ -59,8 +59,8 @@ def test_noise_alone_is_that_of_the_int8_unit_on_the_values_of_the_float_model()
     int8, row = fxq.convert(prepared), list(parity)[-1]
     y = torch.relu(model.bn(model.conv(x)) + x)
     pooled = (y + torch.sigmoid(y)).mean((2, 3))
-    grid = int8.fc.grid("x")
-    q = fxq.kernels.quantize(pooled, grid.scale, grid.zero_point, 0, 255, torch.uint8)
+    qparams = int8.fc.qparams("x")
+    q = fxq.kernels.quantize(pooled, qparams.scale, qparams.zero_point, 0, 255, torch.uint8)
     alone = int8.fc(q)  # real numbers
     assert row.unit == "fc"
     assert row.noise.isolated == pytest.approx(sqnr(model.fc(pooled), alone), abs=0.01)

@@ -99,7 +99,7 @@ def test_real_numbers_that_are_off_are_a_breach(forms, monkeypatch):
 def test_a_breach_names_its_unit(prepared):
     int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
     int8.fc.weight.add_(3)
-    int8.fc.forget()
+    int8.fc.invalidate()
     (breach,) = measure_parity(int8, simulated, (torch.randn(2, 3, 8, 8),)).breaches
     assert breach.unit == "fc"
     assert breach.breach == "the simulation differs from the integer reference"

@@ -18,7 +18,7 @@ from fxquant.plan.spec import QParams, QScheme
 from fxquant.runtime import engine_of
 
 needs_native = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
-GRID = QParams(
+QPARAMS = QParams(
     QScheme(bits=8, signed=False, symmetric=False), torch.tensor([0.1]), torch.tensor([7], dtype=torch.int32)
 )
 
@@ -99,12 +99,12 @@ def test_borders_of_one_shape_are_measured_once(programs, monkeypatch):
     monkeypatch.setattr(timing, "interleaved_medians", lambda calls, *_: measured.append(calls) or {"": 2.0})
     timer = BorderTimer(programs, 3)
     info = info_of(torch.rand(1, 2, 3, 4))
-    assert timer.seconds(info, GRID) == timer.seconds(info, GRID) == (2.0, 2.0)
+    assert timer.seconds(info, QPARAMS) == timer.seconds(info, QPARAMS) == (2.0, 2.0)
     assert len(measured) == 2
-    assert timer.seconds((info, info), GRID) == (0.0, 0.0)
+    assert timer.seconds((info, info), QPARAMS) == (0.0, 0.0)
     for calls in measured:
         calls[""]()
 
 
 def test_borders_are_those_of_the_graph():
-    assert all(0 < seconds < math.inf for seconds in BorderTimer(False, 1).seconds(info_of(torch.rand(3, 5)), GRID))
+    assert all(0 < seconds < math.inf for seconds in BorderTimer(False, 1).seconds(info_of(torch.rand(3, 5)), QPARAMS))

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fxquant.errors import CalibrationError
-from fxquant.nn.base import QuantizedModule, describe_grid, integer_limits
+from fxquant.nn.base import QuantizedModule, describe_qparams, integer_limits
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
 UINT8 = QScheme(bits=8, signed=False)
 
 
-def grid(scale: float, zero_point: int, scheme: QScheme = UINT8) -> QParams:
+def qparams(scale: float, zero_point: int, scheme: QScheme = UINT8) -> QParams:
     return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
@@ -29,15 +29,15 @@ class Doubler(QuantizedModule):
 
     def __init__(self, x: QParams) -> None:
         super().__init__()
-        self.add_grid("x", x)
+        self.add_qparams("x", x)
         self.times = 0
 
-    def derive(self) -> tuple[float, int]:
+    def pack(self) -> tuple[float, int]:
         self.times += 1
         return self.scalars("x")
 
     def forward(self, x: Tensor) -> Tensor:
-        scale, zero_point = self._derived or self.derived()
+        scale, zero_point = self._packed or self.packed()
         return (x.float() - zero_point) * scale
 
 
@@ -45,7 +45,7 @@ BYTES = torch.tensor([0, 7, 255], dtype=torch.uint8)
 
 
 def test_state_is_plain_buffers() -> None:
-    module = Doubler(grid(0.5, 7))
+    module = Doubler(qparams(0.5, 7))
     module(BYTES)
 
     state = module.state_dict()
@@ -58,16 +58,16 @@ def test_state_is_plain_buffers() -> None:
 
 
 def test_the_grid_is_a_copy_that_reads_the_buffers() -> None:
-    given_grid = grid(0.5, 7)
-    module = Doubler(given_grid)
-    given_grid.scale.fill_(9.0)
+    given_qparams = qparams(0.5, 7)
+    module = Doubler(given_qparams)
+    given_qparams.scale.fill_(9.0)
 
-    assert module.grid("x").same_grid(grid(0.5, 7))
-    assert module.grid("x").scale is module.x_scale
+    assert module.qparams("x").same_qparams(qparams(0.5, 7))
+    assert module.qparams("x").scale is module.x_scale
 
 
 def test_derives_once_and_again_after_loading_a_state() -> None:
-    module, other = Doubler(grid(0.5, 7)), Doubler(grid(2.0, 0))
+    module, other = Doubler(qparams(0.5, 7)), Doubler(qparams(2.0, 0))
     first = module(BYTES)
     module(BYTES)
     assert module.times == 1
@@ -80,7 +80,7 @@ def test_derives_once_and_again_after_loading_a_state() -> None:
 
 
 def test_loading_into_a_parent_is_seen() -> None:
-    parent, other = torch.nn.Sequential(Doubler(grid(0.5, 7))), torch.nn.Sequential(Doubler(grid(2.0, 0)))
+    parent, other = torch.nn.Sequential(Doubler(qparams(0.5, 7))), torch.nn.Sequential(Doubler(qparams(2.0, 0)))
     parent(BYTES)
 
     parent.load_state_dict(other.state_dict(), assign=True)
@@ -90,19 +90,19 @@ def test_loading_into_a_parent_is_seen() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda module: pickle.loads(pickle.dumps(module))])
 def test_copies_derive_their_own(copied) -> None:
-    module = Doubler(grid(0.5, 7))
+    module = Doubler(qparams(0.5, 7))
     want = module(BYTES)
 
     other = copied(module)
 
-    assert other._derived is None
-    assert module._derived is not None
+    assert other._packed is None
+    assert module._packed is not None
     assert torch.equal(other(BYTES), want)
 
 
 @pytest.mark.parametrize("cast", ["half", "double", "bfloat16"])
 def test_casting_a_model_leaves_scales_as_they_are(cast: str) -> None:
-    module = torch.nn.Sequential(Doubler(grid(0.1234567, 7)), torch.nn.Linear(2, 2))
+    module = torch.nn.Sequential(Doubler(qparams(0.1234567, 7)), torch.nn.Linear(2, 2))
 
     getattr(module, cast)()
 
@@ -112,26 +112,26 @@ def test_casting_a_model_leaves_scales_as_they_are(cast: str) -> None:
 
 
 def test_moving_drops_what_was_derived() -> None:
-    module = Doubler(grid(0.5, 7))
+    module = Doubler(qparams(0.5, 7))
     module(BYTES)
 
     module.to("cpu")
 
-    assert module._derived is None
+    assert module._packed is None
 
 
 def test_forgetting_makes_a_change_by_hand_seen() -> None:
-    module = Doubler(grid(0.5, 7))
+    module = Doubler(qparams(0.5, 7))
     module(BYTES)
     module.x_scale.fill_(2.0)
 
-    module.forget()
+    module.invalidate()
 
-    assert torch.equal(module(BYTES), Doubler(grid(2.0, 7))(BYTES))
+    assert torch.equal(module(BYTES), Doubler(qparams(2.0, 7))(BYTES))
 
 
 def test_threads_that_call_first_at_once_derive_once() -> None:
-    module, start = Doubler(grid(0.5, 7)), threading.Barrier(8)
+    module, start = Doubler(qparams(0.5, 7)), threading.Barrier(8)
 
     def call(_: int) -> Tensor:
         start.wait()
@@ -145,7 +145,7 @@ def test_threads_that_call_first_at_once_derive_once() -> None:
 
 
 def test_an_uncalibrated_module_says_so_until_a_state_is_loaded() -> None:
-    module = Doubler(grid(float("nan"), 0))
+    module = Doubler(qparams(float("nan"), 0))
     module.unit = "layer1.conv"
 
     with pytest.raises(CalibrationError) as error:
@@ -158,8 +158,8 @@ def test_an_uncalibrated_module_says_so_until_a_state_is_loaded() -> None:
         "  expected: scales from calibration\n"
         "  hint:     calibrate before convert, or load a state dict that was saved after calibration"
     )
-    module.load_state_dict(Doubler(grid(0.5, 7)).state_dict())
-    assert torch.equal(module(BYTES), Doubler(grid(0.5, 7))(BYTES))
+    module.load_state_dict(Doubler(qparams(0.5, 7)).state_dict())
+    assert torch.equal(module(BYTES), Doubler(qparams(0.5, 7))(BYTES))
 
 
 def test_float_zero_points_stay_float() -> None:
@@ -182,7 +182,7 @@ def test_float_zero_points_stay_float() -> None:
     ],
 )
 def test_an_activation_narrows_the_limits(activation: Clamp | None, limits: tuple[int, int]) -> None:
-    assert integer_limits(grid(0.1, 10), activation) == limits
+    assert integer_limits(qparams(0.1, 10), activation) == limits
 
 
 @given(
@@ -196,7 +196,7 @@ def test_clamping_integers_equals_clamping_reals(
     scale: float, zero_point: int, low: float | None, high: float | None, signed: bool
 ) -> None:
     """Exactly, ties and all: ``quantize`` never falls."""
-    y = grid(scale, zero_point if signed else zero_point + 8, QScheme(bits=4, signed=signed))
+    y = qparams(scale, zero_point if signed else zero_point + 8, QScheme(bits=4, signed=signed))
     real = torch.cat([torch.linspace(-20, 20, 401), torch.arange(-20, 21) * scale / 2])
 
     def quantize(values: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def test_a_grid_in_a_few_words() -> None:
     channels = QParams(symmetric, torch.tensor([0.25, 0.5]), torch.zeros(2, dtype=torch.int32))
     affine = QParams(QScheme(axis=0), torch.tensor([0.25, 0.5]), torch.tensor([0, 3], dtype=torch.int32))
 
-    assert describe_grid(grid(0.123456, 7)) == "uint8 scale=0.1235 zero_point=7"
-    assert describe_grid(channels) == "int4 scale=[0.25, 0.5] zero_point=0"
-    assert describe_grid(affine) == "int8 scale=[0.25, 0.5] zero_point=per channel"
-    assert repr(Doubler(grid(0.5, 7))) == "Doubler(x: uint8 scale=0.5 zero_point=7)"
+    assert describe_qparams(qparams(0.123456, 7)) == "uint8 scale=0.1235 zero_point=7"
+    assert describe_qparams(channels) == "int4 scale=[0.25, 0.5] zero_point=0"
+    assert describe_qparams(affine) == "int8 scale=[0.25, 0.5] zero_point=per channel"
+    assert repr(Doubler(qparams(0.5, 7))) == "Doubler(x: uint8 scale=0.5 zero_point=7)"

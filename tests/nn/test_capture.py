@@ -131,7 +131,7 @@ def test_what_was_changed_by_hand_is_read_in_a_call():
     model: Any = fxq.convert(quantizer)
     unit = model.get_submodule("stem")
     unit.bias.zero_()
-    unit.forget()
+    unit.invalidate()
     with pytest.raises(InputError) as caught:
         torch.export.export(model, (x,))
     assert str(caught.value).startswith(

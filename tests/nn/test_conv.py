@@ -39,7 +39,7 @@ CONVS = {
 needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU library is loaded")
 
 
-def grid_of(values: Tensor, scheme: QScheme) -> QParams:
+def qparams_of(values: Tensor, scheme: QScheme) -> QParams:
     """The grid of a range that was observed."""
     low, high = values.min().clamp(max=0), values.max().clamp(min=0)
     scale = ((high - low) / (scheme.quant_max - scheme.quant_min)).reshape(1)
@@ -47,7 +47,7 @@ def grid_of(values: Tensor, scheme: QScheme) -> QParams:
     return QParams(scheme, scale, zero_point.int())
 
 
-def weight_grid_of(weight: Tensor, bits: int = 8) -> QParams:
+def weight_qparams_of(weight: Tensor, bits: int = 8) -> QParams:
     scale = weight.detach().abs().flatten(1).amax(1) / ((2**bits - 1) / 2)
     return QParams(QScheme(bits=bits, symmetric=True, axis=0), scale, torch.zeros(len(scale), dtype=torch.int32))
 
@@ -75,15 +75,20 @@ class Unit:
             real = torch.randn(shape, generator=generator) + 0.5
             out = self.conv(real)
             added = torch.randn(out.shape, generator=generator)
-        x_grid = grid_of(real, x)
-        self.x = Quantize(x_grid)(real)
-        residual_grid = None if residual is None else grid_of(added, residual)
-        self.residual = () if residual_grid is None else (Quantize(residual_grid)(added),)
+        x_qparams = qparams_of(real, x)
+        self.x = Quantize(x_qparams)(real)
+        residual_qparams = None if residual is None else qparams_of(added, residual)
+        self.residual = () if residual_qparams is None else (Quantize(residual_qparams)(added),)
         out = out if residual is None else out + added
-        y_grid = grid_of(self.act(out), y)
-        self.weight_grid = weight_grid_of(self.conv.weight, bits) if weight is None else weight
+        y_qparams = qparams_of(self.act(out), y)
+        self.weight_qparams = weight_qparams_of(self.conv.weight, bits) if weight is None else weight
         self.module = QuantizedConv(
-            self.conv, x=x_grid, weight=self.weight_grid, y=y_grid, activation=activation, residual=residual_grid
+            self.conv,
+            x=x_qparams,
+            weight=self.weight_qparams,
+            y=y_qparams,
+            activation=activation,
+            residual=residual_qparams,
         )
 
     def act(self, real: Tensor) -> Tensor:
@@ -101,10 +106,10 @@ class Unit:
         with torch.no_grad():
             zero_point, scale = module.weight_zero_point.reshape(shape), module.weight_scale.reshape(shape)
             conv.weight.copy_((module.weight.int() - zero_point) * scale)
-            real = conv(Dequantize(module.grid("x"))(self.x).to(dtype))
+            real = conv(Dequantize(module.qparams("x"))(self.x).to(dtype))
         for residual in self.residual:
-            real = real + Dequantize(module.grid("residual"))(residual).to(dtype)
-        inverse, scheme = 1.0 / module.y_scale, module.grid("y").scheme
+            real = real + Dequantize(module.qparams("residual"))(residual).to(dtype)
+        inverse, scheme = 1.0 / module.y_scale, module.qparams("y").scheme
         before, after = real * inverse, self.act(real) * inverse
         sure = (after - after.floor() - 0.5).abs() > FROM_A_BOUNDARY
         sure |= (before - after).abs() > FROM_A_BOUNDARY  # clamped by the activation: the same on both sides
@@ -167,18 +172,18 @@ def test_forward_is_the_reference(name: str, variant: str) -> None:
 @pytest.mark.parametrize("residual", [None, INT8])
 def test_without_a_grid_it_gives_real_numbers(name: str, residual: QScheme | None) -> None:
     unit = Unit(name, residual=residual, activation=Clamp(-0.3, None))
-    grids = {"x": unit.module.grid("x"), "residual": unit.module.grid("residual") if residual else None}
-    real = QuantizedConv(unit.conv, **grids, weight=unit.weight_grid, y=None, activation=unit.activation)
+    qparams = {"x": unit.module.qparams("x"), "residual": unit.module.qparams("residual") if residual else None}
+    real = QuantizedConv(unit.conv, **qparams, weight=unit.weight_qparams, y=None, activation=unit.activation)
     want = real.reference(unit.x, *unit.residual)
 
     assert want.dtype == torch.float32
-    assert torch.equal(Quantize(unit.module.grid("y"))(want), unit.module.reference(unit.x, *unit.residual))
+    assert torch.equal(Quantize(unit.module.qparams("y"))(want), unit.module.reference(unit.x, *unit.residual))
     assert torch.equal(real(unit.x, *unit.residual), want)
 
 
 def test_a_weight_with_a_zero_point_runs_by_the_reference() -> None:
-    grid = QParams(QScheme(bits=8, signed=False), torch.tensor([0.004]), torch.tensor([121], dtype=torch.int32))
-    unit = Unit("3x3", weight=grid)
+    qparams = QParams(QScheme(bits=8, signed=False), torch.tensor([0.004]), torch.tensor([121], dtype=torch.int32))
+    unit = Unit("3x3", weight=qparams)
 
     q, (want, sure) = unit.module(unit.x), unit.simulated(torch.float64)
 
@@ -197,7 +202,7 @@ def test_the_native_operator_is_the_reference_to_the_bit(name: str, residual: QS
         unit = Unit(name, x=x, residual=residual)
 
         assert unit.module.kernel() == "native"
-        assert isinstance(unit.module.derived(), NativeConv)
+        assert isinstance(unit.module.packed(), NativeConv)
         assert torch.equal(unit.module(unit.x, *unit.residual), unit.module.reference(unit.x, *unit.residual))
 
 
@@ -233,8 +238,8 @@ def test_state_is_plain_and_nothing_packed_is_in_it() -> None:
 
     state = unit.module.state_dict()
 
-    grids = [f"{role}_{part}" for role in ("x", "weight", "y", "residual") for part in ("scale", "zero_point")]
-    assert list(state) == ["weight", "bias", *grids]
+    qparams = [f"{role}_{part}" for role in ("x", "weight", "y", "residual") for part in ("scale", "zero_point")]
+    assert list(state) == ["weight", "bias", *qparams]
     assert state["weight"].dtype == torch.int8
     assert all(value.layout == torch.strided for value in state.values())
     assert list(unit.module.parameters()) == []
@@ -318,7 +323,7 @@ def test_inputs_of_another_kind_are_refused(
 )
 def test_inputs_of_another_shape_are_refused(shape: tuple[int, ...], got: str) -> None:
     x = QParams(UINT8, torch.tensor([0.1]), torch.tensor([0], dtype=torch.int32))
-    module = QuantizedConv(nn.Conv2d(3, 4, 3), x=x, weight=weight_grid_of(torch.ones(4, 3, 3, 3)), y=x)
+    module = QuantizedConv(nn.Conv2d(3, 4, 3), x=x, weight=weight_qparams_of(torch.ones(4, 3, 3, 3)), y=x)
     module.unit = "layer1.conv2"
 
     for call in (module, module.reference):
@@ -339,13 +344,13 @@ def test_a_weight_that_is_not_finite_is_refused() -> None:
     x = QParams(UINT8, torch.tensor([0.1]), torch.tensor([0], dtype=torch.int32))
 
     with pytest.raises(LoweringError, match="the weight holds values that are not finite"):
-        QuantizedConv(conv, x=x, weight=weight_grid_of(torch.ones(4, 3, 3, 3)), y=x)
+        QuantizedConv(conv, x=x, weight=weight_qparams_of(torch.ones(4, 3, 3, 3)), y=x)
 
 
 def test_an_uncalibrated_shell_runs_once_a_state_is_loaded() -> None:
     unit = Unit("3x3")
     unknown = QParams(UINT8, torch.tensor([float("nan")]), torch.tensor([0], dtype=torch.int32))
-    shell = QuantizedConv(unit.conv, x=unknown, weight=unit.weight_grid, y=unknown)
+    shell = QuantizedConv(unit.conv, x=unknown, weight=unit.weight_qparams, y=unknown)
 
     for call in (shell, shell.reference):
         with pytest.raises(CalibrationError, match="converted without calibration"):

@@ -38,7 +38,7 @@ CASES = {
 }
 
 
-def weight_grid(conv: nn.Module) -> QParams:
+def weight_qparams(conv: nn.Module) -> QParams:
     depthwise = conv.groups == conv.in_channels == conv.out_channels
     axis = 0 if depthwise else 1
     others = [dim for dim in range(conv.weight.dim()) if dim != axis]
@@ -47,7 +47,7 @@ def weight_grid(conv: nn.Module) -> QParams:
 
 
 def build(conv: nn.Module, activation: Clamp | None = None) -> QuantizedConvTranspose:
-    return QuantizedConvTranspose(conv, x=X, weight=weight_grid(conv), y=Y, activation=activation)
+    return QuantizedConvTranspose(conv, x=X, weight=weight_qparams(conv), y=Y, activation=activation)
 
 
 def bytes_of(*shape: int) -> torch.Tensor:
@@ -58,18 +58,18 @@ def bytes_of(*shape: int) -> torch.Tensor:
 @torch.no_grad()
 def test_the_sums_are_those_of_the_transposed_convolution(name: str) -> None:
     conv, shape = CASES[name]
-    q, grid, activation = bytes_of(*shape), weight_grid(conv), Clamp(-2.0, 3.0)
+    q, qparams, activation = bytes_of(*shape), weight_qparams(conv), Clamp(-2.0, 3.0)
     module = build(conv, activation)
-    along = [-1 if dim == grid.scheme.axis else 1 for dim in range(conv.weight.dim())]
-    integers = torch.round(conv.weight * (1 / grid.scale).reshape(along)).clamp(-128, 127)
+    along = [-1 if dim == qparams.scheme.axis else 1 for dim in range(conv.weight.dim())]
+    integers = torch.round(conv.weight * (1 / qparams.scale).reshape(along)).clamp(-128, 127)
     exact = copy.deepcopy(conv).double()
-    exact.weight.copy_(integers.double() * grid.scale.double().reshape(along))
+    exact.weight.copy_(integers.double() * qparams.scale.double().reshape(along))
     real = exact((q.double() - 100) * X.scale.double()).clamp(-2.0, 3.0)
     steps = real / Y.scale.double() + 120
     assert module.reference(q).shape == steps.shape
     assert float((module.reference(q).double() - steps).abs().max()) <= 0.5 + 1e-4  # rounded once; sums in float32
     assert torch.equal(module(q), module.reference(q))
-    unrounded = QuantizedConvTranspose(conv, x=X, weight=grid, y=None, activation=activation)
+    unrounded = QuantizedConvTranspose(conv, x=X, weight=qparams, y=None, activation=activation)
     assert float((unrounded(q) / Y.scale + 120 - steps).abs().max()) <= 1e-4
 
 
@@ -85,10 +85,10 @@ def test_memory_order_and_random_numbers_stay() -> None:
 
 def test_scales_along_input_channels_are_refused() -> None:
     conv, _ = CASES["4x4, stride 2"]
-    grid = weight_grid(conv)
+    qparams = weight_qparams(conv)
     with pytest.raises(LoweringError) as caught:
         QuantizedConvTranspose(
-            conv, x=X, weight=QParams(QScheme(symmetric=True, axis=0), grid.scale, grid.zero_point), y=Y
+            conv, x=X, weight=QParams(QScheme(symmetric=True, axis=0), qparams.scale, qparams.zero_point), y=Y
         )
     assert str(caught.value) == (
         "int8 operators need one scale per output channel of the weight\n"

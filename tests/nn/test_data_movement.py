@@ -13,7 +13,7 @@ from fxquant.nn.data_movement import QuantizedPad, interpolate
 from fxquant.plan.spec import QParams, QScheme
 
 
-def grid(zero_point: int, signed: bool, bits: int = 8) -> QParams:
+def qparams(zero_point: int, signed: bool, bits: int = 8) -> QParams:
     scheme = QScheme(bits=bits, signed=signed)
     return QParams(scheme, torch.tensor([0.1]), torch.tensor([zero_point], dtype=torch.int32))
 
@@ -35,7 +35,7 @@ def test_interpolation_repeats_what_is_stored(dtype, layout, arguments) -> None:
 @pytest.mark.parametrize(("zero_point", "signed"), [(7, False), (255, False), (-128, True), (-3, True)])
 @pytest.mark.parametrize("widths", [(1, 2), (1, 0, 2, 3), (-1, 2, 0, -1)])
 def test_padding_is_the_zero_point(zero_point, signed, widths) -> None:
-    x = grid(zero_point, signed)
+    x = qparams(zero_point, signed)
     q = bytes_of(x.scheme.dtype)
     module = QuantizedPad(widths, x)
     real = (module(q).int() - zero_point) * 0.1
@@ -45,7 +45,7 @@ def test_padding_is_the_zero_point(zero_point, signed, widths) -> None:
 
 
 def test_the_zero_point_follows_the_state() -> None:
-    module = QuantizedPad((1, 1), grid(7, False))
+    module = QuantizedPad((1, 1), qparams(7, False))
     q = bytes_of(torch.uint8)
     module(q)
     nine = torch.tensor([9], dtype=torch.int32)
@@ -54,9 +54,11 @@ def test_the_zero_point_follows_the_state() -> None:
     assert repr(module) == "QuantizedPad([1, 1], y: uint8 scale=0.1 zero_point=9, x: uint8 scale=0.1 zero_point=9)"
 
 
-@pytest.mark.parametrize(("y", "filling"), [(grid(7, False), 12), (grid(-128, True), -123)], ids=["same", "another"])
+@pytest.mark.parametrize(
+    ("y", "filling"), [(qparams(7, False), 12), (qparams(-128, True), -123)], ids=["same", "another"]
+)
 def test_another_number_has_its_place_on_the_grid_of_the_output(y, filling) -> None:
-    x = grid(7, False)
+    x = qparams(7, False)
     q = bytes_of(torch.uint8)
     module = QuantizedPad((1, 0), x, y, 0.5)
     result = module(q)
@@ -70,13 +72,13 @@ def test_another_number_has_its_place_on_the_grid_of_the_output(y, filling) -> N
 
 
 def test_widths_may_come_with_the_call() -> None:
-    module = QuantizedPad(None, grid(7, False))
+    module = QuantizedPad(None, qparams(7, False))
     q = bytes_of(torch.uint8)
-    assert torch.equal(module(q, (1, 2)), QuantizedPad((1, 2), grid(7, False))(q))
+    assert torch.equal(module(q, (1, 2)), QuantizedPad((1, 2), qparams(7, False))(q))
     assert torch.equal(module.reference(q, (1, 2)), module(q, (1, 2)))
     assert repr(module).startswith("QuantizedPad(computed widths, y: uint8")
 
 
 def test_a_grid_that_fits_no_byte_is_refused() -> None:
     with pytest.raises(LoweringError, match="int8 operators cannot take the grid of the output"):
-        QuantizedPad((1, 1), grid(0, False, bits=16))
+        QuantizedPad((1, 1), qparams(0, False, bits=16))

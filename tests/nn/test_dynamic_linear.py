@@ -32,10 +32,10 @@ def layer(bias: bool = True) -> nn.Linear:
 
 
 def made(linear: nn.Linear, x: QScheme = INPUTS[0], weight: QScheme = PER_ROW) -> QuantizedDynamicLinear:
-    return QuantizedDynamicLinear(linear, x=Dynamic(x), weight=grid_of(linear.weight, weight))
+    return QuantizedDynamicLinear(linear, x=Dynamic(x), weight=qparams_of(linear.weight, weight))
 
 
-def grid_of(weight: torch.Tensor, scheme: QScheme) -> QParams:
+def qparams_of(weight: torch.Tensor, scheme: QScheme) -> QParams:
     observer = (MinMaxObserver if scheme.axis is None else PerChannelMinMaxObserver)(scheme=scheme)
     observer(weight.detach())
     return observer.qparams()
@@ -50,8 +50,8 @@ def data(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("x", INPUTS, ids=str)
 def test_it_is_the_simulation_and_the_reference(x, weight, bias):
     linear = layer(bias)
-    module, grid = made(linear, x, weight), grid_of(linear.weight, weight)
-    rounded = fake_quantize(linear.weight.detach(), grid.scale, grid.zero_point, weight)
+    module, qparams = made(linear, x, weight), qparams_of(linear.weight, weight)
+    rounded = fake_quantize(linear.weight.detach(), qparams.scale, qparams.zero_point, weight)
     for shape in ((), (3,), (2, 3), (64,)):
         for factor in (1.0, 30.0):
             inputs = data(*shape) * factor
@@ -66,11 +66,11 @@ def test_the_reference_runs_where_no_kernel_does(monkeypatch):
     module = made(layer())
     expected = module(data(5))
     monkeypatch.setattr("fxquant.nn.dynamic_linear.native_refusal", lambda *arguments: "no kernels today")
-    module.forget()
+    module.invalidate()
     assert module.kernel() == "reference: no kernels today"
     assert torch.equal(module(data(5)), expected)
     monkeypatch.setattr(kernel_selection, "SETTINGS", Settings(kernels="native"))
-    module.forget()
+    module.invalidate()
     with pytest.raises(KernelError, match="no kernel runs this layer"):
         module(data(5))
 

@@ -15,12 +15,12 @@ from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, Qua
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
 
-def grid(scale: float, zero_point: int, **scheme: object) -> QParams:
+def qparams(scale: float, zero_point: int, **scheme: object) -> QParams:
     scheme = {"signed": False, **scheme}
     return QParams(QScheme(**scheme), torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
-A, B, Y = grid(0.1, 3), grid(0.07, 5), grid(0.25, 100)
+A, B, Y = qparams(0.1, 3), qparams(0.07, 5), qparams(0.25, 100)
 MODULES: list[Callable[[], nn.Module]] = [
     lambda: QuantizedAdd(A, B, Y, Clamp(0.0, None)),
     lambda: QuantizedSub(A, B, Y, Clamp(-1.0, 2.0)),
@@ -35,7 +35,7 @@ def bytes_of(*shape: int, seed: int = 0) -> Tensor:
     return q.contiguous(memory_format=torch.channels_last)
 
 
-def to_grid(real: Tensor, y: QParams) -> Tensor:
+def to_qparams(real: Tensor, y: QParams) -> Tensor:
     steps = torch.round(real * (1.0 / y.scale)) + y.zero_point
     return steps.clamp(y.scheme.quant_min, y.scheme.quant_max)
 
@@ -54,7 +54,7 @@ def test_the_activation_is_exact(make: type[nn.Module], activation: Clamp | None
         real = ((a.int() - 3) * (b.int() - 5)) * (A.scale * B.scale)
     if activation is not None:
         real = real.clamp(activation.low, activation.high)
-    assert torch.equal(module(a, b).float(), to_grid(real, Y))
+    assert torch.equal(module(a, b).float(), to_qparams(real, Y))
     assert torch.equal(module.reference(a, b), module(a, b))
     assert module(a, b).is_contiguous(memory_format=torch.channels_last)
 
@@ -71,7 +71,7 @@ def test_cat_requantizes_what_is_on_another_grid() -> None:
     module = QuantizedCat([A, B], A, dim=1)
     y = module(a, b)
     assert torch.equal(y[:, :3], a)
-    assert torch.equal(y[:, 3:].float(), to_grid((b.int() - 5) * B.scale, A))
+    assert torch.equal(y[:, 3:].float(), to_qparams((b.int() - 5) * B.scale, A))
     assert torch.equal(module.reference(a, b), y)
 
 
@@ -82,7 +82,7 @@ def test_cat_wants_an_input_for_each_grid() -> None:
 
 def test_limits_of_a_narrow_output_hold() -> None:
     a = bytes_of(2, 8, 4, 4)
-    y = QuantizedAdd(A, B, grid(0.1, 60, limits=(0, 127)))(a, a)
+    y = QuantizedAdd(A, B, qparams(0.1, 60, limits=(0, 127)))(a, a)
     assert y.max() == 127
 
 
@@ -96,7 +96,7 @@ def test_state_travels(make: Callable[[], nn.Module]) -> None:
     other = make()
     with torch.no_grad():
         other.y_scale.fill_(9.0)
-    other.forget()
+    other.invalidate()
     assert not torch.equal(other(a, b), expected)
     other.load_state_dict(module.state_dict())
     assert torch.equal(other(a, b), expected)
@@ -141,11 +141,11 @@ def test_printing() -> None:
 )
 def test_a_difference_mirrors_what_is_stored_either_way(signs: tuple[bool, bool, bool]) -> None:
     a, b, y = (
-        grid(s, z, signed=signed) for (s, z), signed in zip([(0.1, 3), (0.07, 5), (0.25, 20)], signs, strict=True)
+        qparams(s, z, signed=signed) for (s, z), signed in zip([(0.1, 3), (0.07, 5), (0.25, 20)], signs, strict=True)
     )
     q_a, q_b = bytes_of(2, 8, 4, 4).view(a.scheme.dtype), bytes_of(2, 1, 4, 4, seed=1).view(b.scheme.dtype)
     module = QuantizedSub(a, b, y)
-    expected = to_grid((q_a.int() - 3) * a.scale - (q_b.int() - 5) * b.scale, y)
+    expected = to_qparams((q_a.int() - 3) * a.scale - (q_b.int() - 5) * b.scale, y)
     assert torch.equal(module(q_a, q_b).float(), expected)
     assert torch.equal(module.reference(q_a, q_b), module(q_a, q_b))
 
@@ -154,6 +154,6 @@ def test_a_difference_mirrors_what_is_stored_either_way(signs: tuple[bool, bool,
 def test_a_stack_joins_along_a_new_dimension(dim: int) -> None:
     a, b = bytes_of(2, 3, 4, 4), bytes_of(2, 3, 4, 4, seed=1)
     module = QuantizedStack([A, Y], Y, dim)
-    expected = torch.stack([to_grid((a.int() - 3) * A.scale, Y), b.float()], dim)
+    expected = torch.stack([to_qparams((a.int() - 3) * A.scale, Y), b.float()], dim)
     assert torch.equal(module(a, b).float(), expected)
     assert torch.equal(module.reference(a, b), module(a, b))

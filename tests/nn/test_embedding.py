@@ -31,15 +31,15 @@ SCHEMES = (
 INDICES = torch.tensor([[3, 0, 10], [10, 7, 0]])
 
 
-def grid_of(table: torch.Tensor, scheme: QScheme) -> QParams:
+def qparams_of(table: torch.Tensor, scheme: QScheme) -> QParams:
     observer = (MinMaxObserver if scheme.axis is None else PerChannelMinMaxObserver)(scheme=scheme)
     observer(table.detach())
     return observer.qparams()
 
 
-def rounded(layer: nn.Module, grid: QParams) -> nn.Module:
+def rounded(layer: nn.Module, qparams: QParams) -> nn.Module:
     twin = copy.deepcopy(layer)
-    twin.weight.data = fake_quantize(layer.weight.detach(), grid.scale, grid.zero_point, grid.scheme)
+    twin.weight.data = fake_quantize(layer.weight.detach(), qparams.scale, qparams.zero_point, qparams.scheme)
     return twin
 
 
@@ -56,10 +56,10 @@ def bag(mode: str = "sum", **options) -> nn.EmbeddingBag:
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_rows_are_those_of_the_rounded_table(scheme):
     layer = embedding()
-    grid = grid_of(layer.weight, scheme)
-    module = QuantizedEmbedding(layer, grid)
+    qparams = qparams_of(layer.weight, scheme)
+    module = QuantizedEmbedding(layer, qparams)
     for indices in (INDICES, INDICES.int(), INDICES[0, 0], INDICES[:0]):
-        assert torch.equal(module(indices), rounded(layer, grid)(indices))
+        assert torch.equal(module(indices), rounded(layer, qparams)(indices))
         assert torch.equal(module.reference(indices), module(indices))
 
 
@@ -67,8 +67,8 @@ def test_rows_are_those_of_the_rounded_table(scheme):
 @pytest.mark.parametrize("scheme", SCHEMES[:4], ids=str)
 def test_bags_are_those_of_the_rounded_table(scheme, mode):
     layer = bag(mode, padding_idx=10)
-    grid = grid_of(layer.weight, scheme)
-    module, expected = QuantizedEmbeddingBag(layer, grid), rounded(layer, grid)
+    qparams = qparams_of(layer.weight, scheme)
+    module, expected = QuantizedEmbeddingBag(layer, qparams), rounded(layer, qparams)
     for arguments in ((INDICES,), (INDICES.flatten(), torch.tensor([0, 2, 2]))):
         y = module(*arguments)
         torch.testing.assert_close(y, expected(*arguments).detach(), rtol=FLOAT_SUMS, atol=FLOAT_SUMS)
@@ -77,8 +77,8 @@ def test_bags_are_those_of_the_rounded_table(scheme, mode):
 
 def test_bags_with_weights_and_with_the_last_offset():
     layer = bag(include_last_offset=True)
-    grid = grid_of(layer.weight, FLOAT_QPARAMS)
-    module, expected = QuantizedEmbeddingBag(layer, grid), rounded(layer, grid)
+    qparams = qparams_of(layer.weight, FLOAT_QPARAMS)
+    module, expected = QuantizedEmbeddingBag(layer, qparams), rounded(layer, qparams)
     weights = torch.tensor([[0.5, -1.0, 2.0], [0.25, 3.0, 1.0]])
     for arguments in ((INDICES, None, weights), (INDICES.flatten(), torch.tensor([0, 1, 6]), weights.flatten())):
         y = module(*arguments)
@@ -88,8 +88,8 @@ def test_bags_with_weights_and_with_the_last_offset():
 
 def test_the_table_shrinks():
     layer = nn.Embedding(100, 64)
-    eight = QuantizedEmbedding(layer, grid_of(layer.weight, SCHEMES[0]))
-    four = QuantizedEmbedding(layer, grid_of(layer.weight, SCHEMES[1]))
+    eight = QuantizedEmbedding(layer, qparams_of(layer.weight, SCHEMES[0]))
+    four = QuantizedEmbedding(layer, qparams_of(layer.weight, SCHEMES[1]))
     assert (eight.weight.dtype, eight.weight.shape) == (torch.uint8, (100, 64))
     assert (four.weight.dtype, four.weight.shape) == (torch.uint8, (100, 32))
     assert list(four.state_dict()) == ["weight", "weight_scale", "weight_zero_point"]
@@ -98,9 +98,9 @@ def test_the_table_shrinks():
 
 def test_state_travels():
     layer = embedding()
-    module = QuantizedEmbedding(layer, grid_of(layer.weight, SCHEMES[1]))
+    module = QuantizedEmbedding(layer, qparams_of(layer.weight, SCHEMES[1]))
     before = module(INDICES)
-    fresh = QuantizedEmbedding(nn.Embedding(11, 7), grid_of(torch.ones(11, 7), SCHEMES[1]))
+    fresh = QuantizedEmbedding(nn.Embedding(11, 7), qparams_of(torch.ones(11, 7), SCHEMES[1]))
     assert not torch.equal(fresh(INDICES), before)
     fresh.load_state_dict(module.state_dict())
     for other in (fresh, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
@@ -110,26 +110,26 @@ def test_state_travels():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_results_have_the_dtype_of_the_float_table(dtype):
     layer = embedding()
-    grid = grid_of(layer.weight, FLOAT_QPARAMS)
-    expected = QuantizedEmbedding(layer, grid)(INDICES).to(dtype)
-    cast = QuantizedEmbedding(layer, grid).to(dtype)
+    qparams = qparams_of(layer.weight, FLOAT_QPARAMS)
+    expected = QuantizedEmbedding(layer, qparams)(INDICES).to(dtype)
+    cast = QuantizedEmbedding(layer, qparams).to(dtype)
     assert cast.weight_scale.dtype == torch.float32
     assert torch.equal(cast(INDICES), expected)
-    made = QuantizedEmbedding(copy.deepcopy(layer).to(dtype), grid)
+    made = QuantizedEmbedding(copy.deepcopy(layer).to(dtype), qparams)
     assert made(INDICES).dtype == dtype
 
 
 def test_an_index_that_is_no_row():
     layer = embedding()
     with pytest.raises(RuntimeError, match="an index is out of range"):
-        QuantizedEmbedding(layer, grid_of(layer.weight, FLOAT_QPARAMS))(torch.tensor([11]))
+        QuantizedEmbedding(layer, qparams_of(layer.weight, FLOAT_QPARAMS))(torch.tensor([11]))
 
 
 @pytest.mark.parametrize("scheme", [QScheme(bits=12), QScheme(axis=1), QScheme(axis=0, group_size=7)], ids=str)
 def test_other_grids_are_refused(scheme):
     layer = embedding()
     with pytest.raises(LoweringError) as error:
-        QuantizedEmbedding(layer, grid_of(layer.weight, scheme))
+        QuantizedEmbedding(layer, qparams_of(layer.weight, scheme))
     assert str(error.value) == (
         "look-ups cannot take this grid of a table\n"
         f"  got:      {scheme}\n"
@@ -158,7 +158,7 @@ def test_other_grids_are_refused(scheme):
 )
 def test_bags_that_are_none(arguments, text):
     layer = bag()
-    module = QuantizedEmbeddingBag(layer, grid_of(layer.weight, FLOAT_QPARAMS))
+    module = QuantizedEmbeddingBag(layer, qparams_of(layer.weight, FLOAT_QPARAMS))
     module.unit = "bag"
     with pytest.raises(InputError) as error:
         module(*arguments)
@@ -168,7 +168,7 @@ def test_bags_that_are_none(arguments, text):
 def test_printing():
     layer = bag("mean")
     layer.weight.data.copy_(torch.linspace(0, 1, 77).reshape(11, 7))
-    module = QuantizedEmbeddingBag(layer, grid_of(layer.weight, QScheme(bits=4, signed=False)))
+    module = QuantizedEmbeddingBag(layer, qparams_of(layer.weight, QScheme(bits=4, signed=False)))
     assert repr(module) == (
         "QuantizedEmbeddingBag(11, 7, weight: uint4 scale=0.06667 zero_point=0, y: float32, mode='mean')"
     )

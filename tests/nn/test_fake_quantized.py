@@ -62,11 +62,11 @@ def made(case: str) -> tuple[nn.Module, torch.Tensor]:
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_float_layer_with_the_rounded_weight(case, scheme):
     layer, x = made(case)
-    grid = qparams_of(layer.weight, scheme)
+    qparams = qparams_of(layer.weight, scheme)
     before = copy.deepcopy(layer.state_dict())
     rounded = copy.deepcopy(layer)
-    rounded.weight.data = fake_quantize(layer.weight.detach(), grid.scale, grid.zero_point, scheme)
-    for twin in (with_fake_quantized_weight(layer, grid), with_dequantized_weight(layer, grid)):
+    rounded.weight.data = fake_quantize(layer.weight.detach(), qparams.scale, qparams.zero_point, scheme)
+    for twin in (with_fake_quantized_weight(layer, qparams), with_dequantized_weight(layer, qparams)):
         assert torch.equal(twin(x), rounded(x))
         assert isinstance(twin, next(kind for kind in LAYERS if isinstance(layer, kind)))
         assert torch.equal(pickle.loads(pickle.dumps(twin))(x), rounded(x))
@@ -78,8 +78,8 @@ def test_equals_the_float_layer_with_the_rounded_weight(case, scheme):
 
 def test_names_of_the_state():
     layer, _ = made("conv2d reflect")
-    grid = qparams_of(layer.weight, SCHEMES[0])
-    fake, stored = with_fake_quantized_weight(layer, grid), with_dequantized_weight(layer, grid)
+    qparams = qparams_of(layer.weight, SCHEMES[0])
+    fake, stored = with_fake_quantized_weight(layer, qparams), with_dequantized_weight(layer, qparams)
     assert [name for name, _ in fake.named_parameters()] == ["weight", "bias"]
     assert set(fake.state_dict()) == {"weight", "bias", "weight_fake_quant.scale", "weight_fake_quant.zero_point"}
     assert [name for name, _ in stored.named_parameters()] == ["bias"]
@@ -94,13 +94,13 @@ def test_names_of_the_state():
 
 def test_gradient_reaches_the_weight_straight_through():
     layer, x = made("conv2d same")
-    grid = qparams_of(layer.weight * 0.5, QScheme(symmetric=True, axis=0))
-    twin = with_fake_quantized_weight(layer, grid)
+    qparams = qparams_of(layer.weight * 0.5, QScheme(symmetric=True, axis=0))
+    twin = with_fake_quantized_weight(layer, qparams)
     twin(x).sum().backward()
     rounded = copy.deepcopy(layer)
-    rounded.weight.data = fake_quantize(layer.weight.detach(), grid.scale, grid.zero_point, grid.scheme)
+    rounded.weight.data = fake_quantize(layer.weight.detach(), qparams.scale, qparams.zero_point, qparams.scheme)
     rounded(x).sum().backward()
-    steps = torch.round(layer.weight.detach() * (1.0 / grid.scale.reshape(-1, 1, 1, 1)))
+    steps = torch.round(layer.weight.detach() * (1.0 / qparams.scale.reshape(-1, 1, 1, 1)))
     inside = (steps >= -128) & (steps <= 127)
     assert 0 < inside.sum() < inside.numel()
     assert torch.equal(twin.weight.grad, rounded.weight.grad * inside)
@@ -112,12 +112,12 @@ def test_hooks_mode_and_attributes_are_kept():
     layer.weight.requires_grad_(False)
     seen: list[int] = []
     layer.register_forward_hook(lambda module, args, out: seen.append(out.shape[1]))
-    grid = qparams_of(layer.weight, SCHEMES[0])
-    for twin in (with_fake_quantized_weight(layer, grid), with_dequantized_weight(layer, grid)):
+    qparams = qparams_of(layer.weight, SCHEMES[0])
+    for twin in (with_fake_quantized_weight(layer, qparams), with_dequantized_weight(layer, qparams)):
         twin(torch.randn(1, 4, 3, 3))
         assert not twin.training
         assert twin.tag == "mine"
-    assert not with_fake_quantized_weight(layer, grid).weight.requires_grad
+    assert not with_fake_quantized_weight(layer, qparams).weight.requires_grad
     assert seen == [6, 6]
     assert type(layer) is Tagged
 
@@ -132,37 +132,37 @@ def test_a_parametrized_weight_becomes_a_plain_one():
     torch.manual_seed(0)
     layer = torch.nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))
     x = torch.randn(3, 6)
-    grid = qparams_of(layer.weight, SCHEMES[0])
-    right = F.linear(x, fake_quantize(layer.weight, grid.scale, grid.zero_point, grid.scheme), layer.bias)
-    for twin in (with_fake_quantized_weight(layer, grid), with_dequantized_weight(layer, grid)):
+    qparams = qparams_of(layer.weight, SCHEMES[0])
+    right = F.linear(x, fake_quantize(layer.weight, qparams.scale, qparams.zero_point, qparams.scheme), layer.bias)
+    for twin in (with_fake_quantized_weight(layer, qparams), with_dequantized_weight(layer, qparams)):
         assert torch.equal(twin(x), right)
         assert "parametrizations.weight.original0" not in twin.state_dict()
 
 
 def test_half_precision_keeps_the_grid():
     layer, x = made("conv2d same")
-    grid = qparams_of(layer.weight, SCHEMES[0])
-    for twin in (with_fake_quantized_weight(layer, grid), with_dequantized_weight(layer, grid)):
+    qparams = qparams_of(layer.weight, SCHEMES[0])
+    for twin in (with_fake_quantized_weight(layer, qparams), with_dequantized_weight(layer, qparams)):
         y = twin.bfloat16()(x.bfloat16())
         assert y.dtype == twin.bias.dtype == torch.bfloat16
         scales = [value for name, value in twin.state_dict().items() if name.endswith("scale")]
-        assert all(torch.equal(scale, grid.scale) for scale in scales)
+        assert all(torch.equal(scale, qparams.scale) for scale in scales)
         assert len(scales) == 1
 
 
 def test_compiles_without_a_graph_break():
     layer, x = made("conv_transpose2d")
-    grid = qparams_of(layer.weight, SCHEMES[0])
-    for twin in (with_fake_quantized_weight(layer, grid), with_dequantized_weight(layer, grid)):
+    qparams = qparams_of(layer.weight, SCHEMES[0])
+    for twin in (with_fake_quantized_weight(layer, qparams), with_dequantized_weight(layer, qparams)):
         assert torch.equal(torch.compile(twin, fullgraph=True, backend="eager")(x), twin(x))
 
 
 def test_a_shell_runs_once_its_state_is_loaded():
     layer, x = made("linear")
-    grid = qparams_of(layer.weight, SCHEMES[0])
-    unknown = QParams(grid.scheme, torch.full_like(grid.scale, math.nan), grid.zero_point)
+    qparams = qparams_of(layer.weight, SCHEMES[0])
+    unknown = QParams(qparams.scheme, torch.full_like(qparams.scale, math.nan), qparams.zero_point)
     for make in (with_fake_quantized_weight, with_dequantized_weight):
-        shell, full = make(layer, unknown), make(layer, grid)
+        shell, full = make(layer, unknown), make(layer, qparams)
         with pytest.raises(CalibrationError, match=r"scale = nan, int8 symmetric per channel \(axis 0\)\n"):
             shell(x)
         shell.load_state_dict(full.state_dict(), strict=True)

@@ -87,11 +87,11 @@ def test_the_reference_stands_in_only_where_kernels_are_not_insisted_on(
     monkeypatch.setattr(kernel_selection, "native_status", lambda: LOADED)
 
     monkeypatch.setattr(kernel_selection, "SETTINGS", Settings())
-    module.forget()
+    module.invalidate()
     assert torch.equal(module(x), module.reference(x))
 
     monkeypatch.setattr(kernel_selection, "SETTINGS", Settings(kernels="native"))
-    module.forget()
+    module.invalidate()
     with pytest.raises(KernelError) as error:
         module(x)
     assert str(error.value) == (

@@ -25,7 +25,7 @@ FROM_A_BOUNDARY = 1e-3
 UINT8, INT8 = QScheme(bits=8, signed=False), QScheme(bits=8, signed=True)
 
 
-def grid(scheme: QScheme, scale: float, zero_point: int) -> QParams:
+def qparams(scheme: QScheme, scale: float, zero_point: int) -> QParams:
     return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
@@ -50,14 +50,14 @@ def make(
         scheme = QScheme(bits=bits, symmetric=True, axis=0)
         weight = QParams(scheme, scale, torch.zeros(40, dtype=torch.int32))
     x_steps = x.quant_max - x.quant_min
-    x_grid = grid(x, 7.0 / x_steps, x.quant_min + x_steps // 2)
+    x_qparams = qparams(x, 7.0 / x_steps, x.quant_min + x_steps // 2)
     y_steps = y.quant_max - y.quant_min
-    y_grid = grid(y, 12.0 / y_steps, (y.quant_min + y.quant_max) // 2 - y_steps // 8)
+    y_qparams = qparams(y, 12.0 / y_steps, (y.quant_min + y.quant_max) // 2 - y_steps // 8)
     real = torch.randn(shape, generator=generator) + 0.3
     return (
         linear,
-        QuantizedLinear(linear, x=x_grid, weight=weight, y=y_grid, activation=activation),
-        Quantize(x_grid)(real),
+        QuantizedLinear(linear, x=x_qparams, weight=weight, y=y_qparams, activation=activation),
+        Quantize(x_qparams)(real),
     )
 
 
@@ -68,15 +68,15 @@ def simulated(module: QuantizedLinear, x: Tensor) -> tuple[Tensor, Tensor]:
         Its result on the output grid, as a float; and where that is sure, whatever order the sums are taken in.
     """
     weight = (module.weight.int() - module.weight_zero_point.reshape(-1, 1)) * module.weight_scale.reshape(-1, 1)
-    real = F.linear(Dequantize(module.grid("x"))(x), weight, module.bias)
-    inverse, scheme, act = 1.0 / module.y_scale, module.grid("y").scheme, module.activation
+    real = F.linear(Dequantize(module.qparams("x"))(x), weight, module.bias)
+    inverse, scheme, act = 1.0 / module.y_scale, module.qparams("y").scheme, module.activation
     before, after = real * inverse, (real if act is None else real.clamp(act.low, act.high)) * inverse
     sure = (after - after.floor() - 0.5).abs() > FROM_A_BOUNDARY
     sure |= (before - after).abs() > FROM_A_BOUNDARY  # clamped by the activation: the same on both sides
     return (torch.round(after) + module.y_zero_point).clamp(scheme.quant_min, scheme.quant_max), sure
 
 
-AFFINE = grid(QScheme(bits=8, signed=False), 0.004, 119)
+AFFINE = qparams(QScheme(bits=8, signed=False), 0.004, 119)
 VARIANTS = {
     "plain": {},
     "no bias": {"bias": False},
@@ -116,17 +116,17 @@ SUMS = 1e-5
 @pytest.mark.parametrize("activation", [None, Clamp(0, None), Clamp(-0.5, 0.5)])
 def test_without_a_grid_it_gives_real_numbers(activation: Clamp | None) -> None:
     linear, module, x = make(activation=activation)
-    grids = {"x": module.grid("x"), "weight": module.grid("weight")}
-    real = QuantizedLinear(linear, **grids, y=None, activation=activation)
+    qparams = {"x": module.qparams("x"), "weight": module.qparams("weight")}
+    real = QuantizedLinear(linear, **qparams, y=None, activation=activation)
     weight = module.weight * module.weight_scale.reshape(-1, 1)
-    want = F.linear(Dequantize(module.grid("x"))(x).double(), weight.double(), linear.bias.double())
+    want = F.linear(Dequantize(module.qparams("x"))(x).double(), weight.double(), linear.bias.double())
     want = want if activation is None else activation(want)
 
     assert real(x).dtype == torch.float32
     assert torch.equal(real(x), real.reference(x)) or not real.kernel().startswith("native")
     for given in (real(x), real.reference(x)):
         assert (given.double() - want).abs().max() <= SUMS * want.abs().max()
-    assert torch.equal(Quantize(module.grid("y"))(real.reference(x)), module.reference(x))
+    assert torch.equal(Quantize(module.qparams("y"))(real.reference(x)), module.reference(x))
     assert set(module.state_dict()) - set(real.state_dict()) == {"y_scale", "y_zero_point"}
     assert torch.equal(pickle.loads(pickle.dumps(real))(x), real(x))
     assert repr(real).endswith("y: float32\n)")
@@ -152,14 +152,14 @@ def test_what_runs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     _, module, x = make()
     if available_isas():
         assert module.kernel() == "native"
-        assert isinstance(module.derived(), NativeLinear)
+        assert isinstance(module.packed(), NativeLinear)
         assert torch.equal(module(x), module.reference(x))
 
         assert make(weight=AFFINE)[1].kernel() == "reference: the int8 operators take no zero point of the weight"
 
     absent = replace(native_status(), devices=(), reason="the native library was not built")
     monkeypatch.setattr(kernel_selection, "native_status", lambda: absent)
-    module.forget()
+    module.invalidate()
 
     assert module.kernel() == "reference: the native library was not built"
     assert torch.equal(module(x), module.reference(x))
@@ -170,7 +170,7 @@ def test_products_that_would_saturate_in_16_bits_do_not() -> None:
     linear = nn.Linear(64, 4, bias=False)
     nn.init.ones_(linear.weight)
     weight = QParams(QScheme(symmetric=True), torch.tensor([1 / 127]), torch.tensor([0], dtype=torch.int32))
-    module = QuantizedLinear(linear, x=grid(UINT8, 1 / 255, 0), weight=weight, y=grid(UINT8, 0.5, 0))
+    module = QuantizedLinear(linear, x=qparams(UINT8, 1 / 255, 0), weight=weight, y=qparams(UINT8, 0.5, 0))
 
     got = module(torch.full((4, 64), 255, dtype=torch.uint8))
 
@@ -202,7 +202,7 @@ def test_a_loaded_state_is_used() -> None:
     _, module, x = make()
     _, other, _ = make(activation=Clamp(0, None))
     other.weight.neg_()
-    other.forget()
+    other.invalidate()
     before = other(x)
     other.activation = None
 
@@ -232,8 +232,8 @@ def test_an_input_of_another_kind_is_refused() -> None:
     [((2, 1), "1 feature in [2, 1]"), ((0, 4), "4 features in [0, 4]"), ((), "[]")],
 )
 def test_an_input_of_another_shape_is_refused(shape: tuple[int, ...], got: str) -> None:
-    x = grid(UINT8, 1.0, 0)
-    module = QuantizedLinear(nn.Linear(3, 2), x=x, weight=grid(QScheme(symmetric=True), 1.0, 0), y=x)
+    x = qparams(UINT8, 1.0, 0)
+    module = QuantizedLinear(nn.Linear(3, 2), x=x, weight=qparams(QScheme(symmetric=True), 1.0, 0), y=x)
     module.unit = "classifier.0"
 
     for call in (module, module.reference):
@@ -254,14 +254,14 @@ def test_a_weight_that_is_not_finite_is_refused() -> None:
 
     with pytest.raises(LoweringError, match="the weight holds values that are not finite"):
         QuantizedLinear(
-            linear, x=grid(UINT8, 1.0, 0), weight=grid(QScheme(symmetric=True), 1.0, 0), y=grid(UINT8, 1.0, 0)
+            linear, x=qparams(UINT8, 1.0, 0), weight=qparams(QScheme(symmetric=True), 1.0, 0), y=qparams(UINT8, 1.0, 0)
         )
 
 
 def test_an_uncalibrated_shell_runs_once_a_state_is_loaded() -> None:
     linear, module, x = make()
-    unknown = grid(UINT8, float("nan"), 0)
-    shell = QuantizedLinear(linear, x=unknown, weight=module.grid("weight"), y=unknown)
+    unknown = qparams(UINT8, float("nan"), 0)
+    shell = QuantizedLinear(linear, x=unknown, weight=module.qparams("weight"), y=unknown)
 
     for call in (shell, shell.reference):
         with pytest.raises(CalibrationError, match="converted without calibration"):
@@ -274,9 +274,9 @@ def test_an_uncalibrated_shell_runs_once_a_state_is_loaded() -> None:
 def test_printing_shows_sizes_and_grids() -> None:
     module = QuantizedLinear(
         nn.Linear(3, 2, bias=False),
-        x=grid(UINT8, 0.1, 3),
-        weight=grid(QScheme(symmetric=True), 0.5, 0),
-        y=grid(INT8, 0.25, -4),
+        x=qparams(UINT8, 0.1, 3),
+        weight=qparams(QScheme(symmetric=True), 0.5, 0),
+        y=qparams(INT8, 0.25, -4),
         activation=Clamp(0, None),
     )
 

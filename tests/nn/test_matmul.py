@@ -14,12 +14,12 @@ from fxquant.nn.matmul import QuantizedMatmul
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
 
-def grid(scale: float, zero_point: int, **scheme: object) -> QParams:
+def qparams(scale: float, zero_point: int, **scheme: object) -> QParams:
     scheme = {"signed": False, **scheme}
     return QParams(QScheme(**scheme), torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
-A, B, Y = grid(0.1, 3), grid(0.07, -5, signed=True), grid(0.9, 100)
+A, B, Y = qparams(0.1, 3), qparams(0.07, -5, signed=True), qparams(0.9, 100)
 CLAMPS = [None, Clamp(0.0, None), Clamp(-20.0, 30.0)]
 
 
@@ -57,7 +57,7 @@ def test_without_a_grid_the_result_is_float(activation: Clamp | None) -> None:
 def test_a_factor_is_part_of_the_scale(y: QParams | None) -> None:
     a, b = operands()
     module = QuantizedMatmul(A, B, y, factor=0.25)
-    assert torch.equal(module(a, b), QuantizedMatmul(grid(0.1 * 0.25, 3), B, y)(a, b))
+    assert torch.equal(module(a, b), QuantizedMatmul(qparams(0.1 * 0.25, 3), B, y)(a, b))
     assert torch.equal(module.reference(a, b), module(a, b))
     assert repr(module).endswith(", factor=0.25)")
 
@@ -68,7 +68,7 @@ def test_state_travels(y: QParams | None) -> None:
     expected = module(*operands())
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert torch.equal(other(*operands()), expected)
-    unknown = QuantizedMatmul(grid(float("nan"), 0), B, y)
+    unknown = QuantizedMatmul(qparams(float("nan"), 0), B, y)
     with pytest.raises(CalibrationError, match="a_scale = nan"):
         unknown(*operands())
     unknown.load_state_dict(module.state_dict())
@@ -86,7 +86,7 @@ def test_what_it_was_not_made_for() -> None:
         "  expected: torch.int8"
     )
     with pytest.raises(LoweringError, match="input a"):
-        QuantizedMatmul(grid(0.1, 0, bits=12), B, Y)
+        QuantizedMatmul(qparams(0.1, 0, bits=12), B, Y)
 
 
 def test_it_prints_its_grids() -> None:

@@ -26,20 +26,20 @@ X = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
 Q = torch.randint(0, 256, (3, 4, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
-def on_grid(real, grid):
-    return (torch.round(real / grid.scale) + grid.zero_point).clamp(0, 255).to(torch.uint8)
+def on_qparams(real, qparams):
+    return (torch.round(real / qparams.scale) + qparams.zero_point).clamp(0, 255).to(torch.uint8)
 
 
 @pytest.mark.parametrize("dim", [-1, 1, 0])
 def test_softmax(dim):
     module = QuantizedSoftmax(dim, SHARES)
-    assert torch.equal(module(X), on_grid(torch.softmax(X, dim), SHARES))
+    assert torch.equal(module(X), on_qparams(torch.softmax(X, dim), SHARES))
     assert torch.equal(module(X, dim, dtype=None), module.reference(X))  # called as the function is
 
 
 def test_softmax_of_stored_integers():
     module = QuantizedSoftmax(-1, SHARES, x=INPUT)
-    assert torch.equal(module(Q), on_grid(torch.softmax((Q.float() - 128) * 0.05, -1), SHARES))
+    assert torch.equal(module(Q), on_qparams(torch.softmax((Q.float() - 128) * 0.05, -1), SHARES))
     assert torch.equal(module(Q), module.reference(Q))
     assert "dim=-1" in str(module)
 
@@ -61,10 +61,10 @@ def test_layer_norm(shape, affine, bias):
         nn.init.normal_(parameter)
     module = QuantizedLayerNorm(layer, NORMED)
     with torch.no_grad():
-        assert torch.equal(module(X), on_grid(layer(X), NORMED))
+        assert torch.equal(module(X), on_qparams(layer(X), NORMED))
         assert torch.equal(module(X.double()), module.reference(X))
         stored = QuantizedLayerNorm(layer, NORMED, x=INPUT)
-        assert torch.equal(stored(Q), on_grid(layer((Q.float() - 128) * 0.05), NORMED))
+        assert torch.equal(stored(Q), on_qparams(layer((Q.float() - 128) * 0.05), NORMED))
         assert torch.equal(stored(Q), stored.reference(Q))
 
 
@@ -122,7 +122,7 @@ def test_attention_runs_on_integers(capsys):
     assert {"softmax", "first", "second"} <= {row.unit for row in int8.parity}
     assert isinstance(int8.softmax, QuantizedSoftmax)
     assert "x" not in int8.softmax._schemes  # the product gives real numbers
-    assert int8.softmax.grid("y").scale.item() < 1 / 256  # observed
+    assert int8.softmax.qparams("y").scale.item() < 1 / 256  # observed
 
 
 @pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
@@ -143,8 +143,8 @@ def test_a_softmax_that_no_product_reads_has_the_grid_of_all_shares():
     prepared = calibrated(model, torch.randn(5, 4))
     (unit,) = [unit for unit in prepared.plan.units if unit.pattern == "softmax"]
     int8 = fxq.convert(prepared)
-    grid = int8.quant_plan.qparams[unit.roles["y"]]
-    assert (grid.scale.item(), grid.zero_point.item()) == (1 / 256, 0)
+    qparams = int8.quant_plan.qparams[unit.roles["y"]]
+    assert (qparams.scale.item(), qparams.zero_point.item()) == (1 / 256, 0)
 
 
 def test_what_a_float_operator_reads_too_stays_float():

@@ -17,12 +17,12 @@ TIE = 1e-3
 """In steps: float32 rounds four times on the way, by less than 1e-4 each. Further from a tie, nothing may differ."""
 
 
-def grid(scale: float, zero_point: int, signed: bool = False) -> QParams:
+def qparams(scale: float, zero_point: int, signed: bool = False) -> QParams:
     scheme = QScheme(signed=signed)
     return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
-X, Y = grid(0.1, 90), grid(0.07, 100)
+X, Y = qparams(0.1, 90), qparams(0.07, 100)
 
 
 def image() -> Tensor:
@@ -90,7 +90,7 @@ def test_mean(dim: object, keepdim: bool) -> None:
 
 
 def test_result_of_the_other_byte_type() -> None:
-    x, y = image(), grid(0.07, -20, signed=True)
+    x, y = image(), qparams(0.07, -20, signed=True)
     assert_near(QuantizedMean((2, 3), False, X, y), x, real_of(x).mean((2, 3)), y)
     assert_near(QuantizedAvgPool2d(3, 2, 1, x=X, y=y), x, F.avg_pool2d(real_of(x), 3, 2, 1), y)
 

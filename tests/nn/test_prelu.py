@@ -16,12 +16,14 @@ from fxquant.plan.spec import QParams, QScheme
 SLOPE = torch.tensor([0.25, -0.5, 3.0])
 
 
-def grid(scale: float, zero_point: int, *, signed: bool = False, bits: int = 8) -> QParams:
+def qparams(scale: float, zero_point: int, *, signed: bool = False, bits: int = 8) -> QParams:
     scheme = QScheme(bits=bits, signed=signed)
     return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
-@pytest.mark.parametrize(("x", "y"), [(grid(0.1, 100), grid(0.07, 60)), (grid(0.1, -5, signed=True), grid(0.2, 30))])
+@pytest.mark.parametrize(
+    ("x", "y"), [(qparams(0.1, 100), qparams(0.07, 60)), (qparams(0.1, -5, signed=True), qparams(0.2, 30))]
+)
 @pytest.mark.parametrize("shape", [(5, 3), (2, 3, 7), (2, 3, 4, 5), (2, 3, 2, 4, 5), (3,)])
 def test_it_is_the_float_function_between_the_grids(x, y, shape) -> None:
     q = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -39,7 +41,7 @@ def test_it_is_the_float_function_between_the_grids(x, y, shape) -> None:
 
 def test_slopes_must_be_finite() -> None:
     with pytest.raises(LoweringError) as error:
-        QuantizedPReLU(torch.tensor([1.0, float("nan")]), grid(0.1, 0), grid(0.1, 0))
+        QuantizedPReLU(torch.tensor([1.0, float("nan")]), qparams(0.1, 0), qparams(0.1, 0))
     assert str(error.value) == (
         "the slopes hold values that are not finite\n"
         "  got:      1 of 2 values are inf or NaN\n"
@@ -48,6 +50,6 @@ def test_slopes_must_be_finite() -> None:
 
 
 def test_printing() -> None:
-    assert repr(QuantizedPReLU(SLOPE, grid(0.1, 0), grid(0.2, 3))) == (
+    assert repr(QuantizedPReLU(SLOPE, qparams(0.1, 0), qparams(0.2, 3))) == (
         "QuantizedPReLU(num_parameters=3, y: uint8 scale=0.2 zero_point=3, x: uint8 scale=0.1 zero_point=0)"
     )

@@ -10,7 +10,7 @@ from fxquant.nn.quantize import Dequantize, Quantize, Requantize, every_byte
 from fxquant.plan.spec import QParams, QScheme
 
 
-def grid(scale: float, zero_point: int, **scheme: object) -> QParams:
+def params(scale: float, zero_point: int, **scheme: object) -> QParams:
     return QParams(QScheme(**scheme), torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
 
@@ -25,7 +25,7 @@ SCHEMES = [
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_quantize_rounds_to_the_grid(scheme: dict) -> None:
-    y = grid(0.13, 3, **scheme)
+    y = params(0.13, 3, **scheme)
     x = torch.cat([torch.linspace(-50, 50, 4001), torch.tensor([float("inf"), -float("inf"), float("nan")])])
     module = Quantize(y)
 
@@ -40,7 +40,7 @@ def test_quantize_rounds_to_the_grid(scheme: dict) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_dequantize_gives_the_value_of_every_integer(scheme: dict) -> None:
-    x = grid(0.13, 3, **scheme)
+    x = params(0.13, 3, **scheme)
     q = torch.arange(x.scheme.quant_min, x.scheme.quant_max + 1).to(x.scheme.dtype)
     module = Dequantize(x)
 
@@ -53,7 +53,7 @@ def test_dequantize_gives_the_value_of_every_integer(scheme: dict) -> None:
 
 
 def test_images_become_channels_last_where_asked() -> None:
-    y, image = grid(0.1, 0, bits=8, signed=False), torch.rand(2, 3, 5, 7) * 20
+    y, image = params(0.1, 0, bits=8, signed=False), torch.rand(2, 3, 5, 7) * 20
     turning, keeping = Quantize(y, channels_last=True), Quantize(y)
 
     assert turning(image).is_contiguous(memory_format=torch.channels_last)
@@ -64,14 +64,14 @@ def test_images_become_channels_last_where_asked() -> None:
 
 
 def test_every_byte_comes_in_the_order_of_its_bits() -> None:
-    assert every_byte(grid(1.0, 0, bits=8, signed=False)).tolist() == list(range(256))
-    assert every_byte(grid(1.0, 0, bits=8, signed=True)).tolist() == [*range(128), *range(-128, 0)]
+    assert every_byte(params(1.0, 0, bits=8, signed=False)).tolist() == list(range(256))
+    assert every_byte(params(1.0, 0, bits=8, signed=True)).tolist() == [*range(128), *range(-128, 0)]
 
 
 @pytest.mark.parametrize("signed", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_requantize_equals_dequantize_then_quantize(signed: tuple[bool, bool], bits: int) -> None:
-    x, y = grid(0.07, 5, bits=8, signed=signed[0]), grid(0.11, 2, bits=bits, signed=signed[1])
+    x, y = params(0.07, 5, bits=8, signed=signed[0]), params(0.11, 2, bits=bits, signed=signed[1])
     module, q = Requantize(x, y), every_byte(x).reshape(4, 4, 4, 4)
 
     got = module(q)
@@ -83,7 +83,7 @@ def test_requantize_equals_dequantize_then_quantize(signed: tuple[bool, bool], b
 
 
 def test_wider_grids_are_requantized_without_a_table() -> None:
-    x, y = grid(0.001, 0, bits=16, signed=True), grid(0.2, 9, bits=8, signed=False)
+    x, y = params(0.001, 0, bits=16, signed=True), params(0.2, 9, bits=8, signed=False)
     module, q = Requantize(x, y), torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16)
 
     got = module(q)
@@ -94,7 +94,7 @@ def test_wider_grids_are_requantized_without_a_table() -> None:
 
 
 def test_a_loaded_state_fills_the_table_anew() -> None:
-    x, y, other = (grid(scale, 0, bits=8, signed=False) for scale in (0.1, 0.2, 0.4))
+    x, y, other = (params(scale, 0, bits=8, signed=False) for scale in (0.1, 0.2, 0.4))
     module, q = Requantize(x, y), torch.arange(256, dtype=torch.int32).to(torch.uint8)
     module(q)
 
@@ -105,7 +105,7 @@ def test_a_loaded_state_fills_the_table_anew() -> None:
 
 @pytest.mark.parametrize("make", [Quantize, Dequantize, lambda qparams: Requantize(qparams, qparams)])
 def test_uncalibrated_ones_raise(make) -> None:
-    module = make(grid(float("nan"), 0, bits=8, signed=False))
+    module = make(params(float("nan"), 0, bits=8, signed=False))
 
     with pytest.raises(CalibrationError, match="converted without calibration"):
         module(torch.zeros(3, dtype=torch.float32 if make is Quantize else torch.uint8))
@@ -114,7 +114,7 @@ def test_uncalibrated_ones_raise(make) -> None:
 
 
 def test_printing_shows_the_grids() -> None:
-    x, y = grid(0.1, 3, bits=8, signed=False), grid(0.25, 0, bits=4, signed=True)
+    x, y = params(0.1, 3, bits=8, signed=False), params(0.25, 0, bits=4, signed=True)
 
     assert repr(Quantize(x, channels_last=True)) == "Quantize(y: uint8 scale=0.1 zero_point=3, channels_last=True)"
     assert repr(Requantize(x, y)) == "Requantize(x: uint8 scale=0.1 zero_point=3, y: int4 scale=0.25 zero_point=0)"
@@ -122,7 +122,7 @@ def test_printing_shows_the_grids() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_dequantize_gives_the_dtype_of_the_value_that_it_stands_for(dtype: torch.dtype) -> None:
-    x = grid(0.13, 3, bits=8, signed=False)
+    x = params(0.13, 3, bits=8, signed=False)
     module, q = Dequantize(x, dtype), every_byte(x)
 
     assert module(q).dtype == dtype
@@ -132,7 +132,7 @@ def test_dequantize_gives_the_dtype_of_the_value_that_it_stands_for(dtype: torch
 
 
 def test_dequantize_follows_when_the_model_is_cast() -> None:
-    x = grid(0.13, 3, bits=8, signed=False)
+    x = params(0.13, 3, bits=8, signed=False)
     module = Dequantize(x)
 
     assert module.half()(every_byte(x)).dtype == torch.float16
@@ -142,7 +142,7 @@ def test_dequantize_follows_when_the_model_is_cast() -> None:
 
 
 def test_dequantize_gives_contiguous_images_where_asked() -> None:
-    x = grid(0.13, 3, bits=8, signed=False)
+    x = params(0.13, 3, bits=8, signed=False)
     q = every_byte(x).reshape(2, 4, 4, 8).contiguous(memory_format=torch.channels_last)
     keeping, turning = Dequantize(x), Dequantize(x, contiguous=True)
 

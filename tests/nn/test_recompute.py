@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.nn.recompute import made_anew
+from fxquant.nn.recompute import recomputed
 
 
 def test_gradients_are_the_same_and_nothing_is_kept():
@@ -19,7 +19,7 @@ def test_gradients_are_the_same_and_nothing_is_kept():
         return source.detach() * 2
 
     value = source * 2
-    with made_anew(value, source, make):
+    with recomputed(value, source, make):
         y = torch.nn.functional.linear(x, value)
     del value
     y.sum().backward()
@@ -34,7 +34,7 @@ def test_gradients_are_the_same_and_nothing_is_kept():
 def test_a_source_that_changed_meanwhile_is_an_error():
     source, x = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
     value = source * 2
-    with made_anew(value, source, lambda: source.detach() * 2):
+    with recomputed(value, source, lambda: source.detach() * 2):
         y = torch.nn.functional.linear(x, value)
     with torch.no_grad():
         source.add_(1)
@@ -44,7 +44,7 @@ def test_a_source_that_changed_meanwhile_is_an_error():
 
 def test_nothing_is_done_where_no_gradient_is_wanted():
     source = torch.randn(5, 3)
-    with made_anew(source * 2, source, lambda: pytest.fail("called")):
+    with recomputed(source * 2, source, lambda: pytest.fail("called")):
         torch.nn.functional.linear(torch.randn(4, 3, requires_grad=True), source * 2).sum().backward()
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.kernels.conv.reference import ConvGeometry
-from fxquant.nn.sub_convolutions import Axis, Phases
+from fxquant.nn.sub_convolutions import Axis, SubConvolutions
 
 CONVOLUTIONS = {1: (F.conv1d, F.conv_transpose1d), 2: (F.conv2d, F.conv_transpose2d), 3: (F.conv3d, F.conv_transpose3d)}
 
@@ -38,7 +38,7 @@ def check(x: Tensor, weight: Tensor, axes: tuple[Axis, ...], groups: int) -> Non
         weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).flip([*range(2, 2 + spatial)])
     )
     absent = torch.zeros(groups * inner, dtype=weight.dtype)
-    got = Phases(axes, mirrored, absent, groups, plain)(x)
+    got = SubConvolutions(axes, mirrored, absent, groups, plain)(x)
     assert torch.equal(got, expected), axes
 
 
@@ -73,10 +73,10 @@ def test_three_axes() -> None:
 def test_no_product_with_a_zero_between_the_inputs() -> None:
     """A kernel of 4 at stride 2 is four kernels of 2 x 2: 16 products per place, as many as the kernel has elements."""
     axes = (Axis(4, 2, 1, 0, 1),) * 2
-    phases = [list(axis.phases()) for axis in axes]
-    taps = [[len(range(*along.taps.indices(4))) for along in axis] for axis in phases]
+    sub_convolutions = [list(axis.sub_convolutions()) for axis in axes]
+    taps = [[len(range(*along.taps.indices(4))) for along in axis] for axis in sub_convolutions]
     assert taps == [[2, 2], [2, 2]]
-    assert [along.padding for along in phases[0]] == [1, 1]
+    assert [along.padding for along in sub_convolutions[0]] == [1, 1]
 
 
 def test_results_lie_as_those_of_the_convolutions() -> None:
@@ -86,9 +86,9 @@ def test_results_lie_as_those_of_the_convolutions() -> None:
 
     axes = (Axis(2, 2, 0, 0, 1),) * 2
     weight, absent = integers(3, 2, 2, 2), torch.zeros(3, dtype=torch.int64)
-    y = Phases(axes, weight, absent, 1, in_channels_last)(integers(2, 2, 5, 5))
+    y = SubConvolutions(axes, weight, absent, 1, in_channels_last)(integers(2, 2, 5, 5))
     assert y.is_contiguous(memory_format=torch.channels_last)
-    assert Phases(axes, weight, absent, 1, plain)(integers(2, 2, 5, 5)).is_contiguous()
+    assert SubConvolutions(axes, weight, absent, 1, plain)(integers(2, 2, 5, 5)).is_contiguous()
 
 
 def test_volumes_lie_as_those_of_the_convolutions() -> None:
@@ -98,5 +98,5 @@ def test_volumes_lie_as_those_of_the_convolutions() -> None:
 
     axes = (Axis(2, 2, 0, 0, 1),) * 3
     weight, absent = integers(3, 2, 2, 2, 2), torch.zeros(3, dtype=torch.int64)
-    y = Phases(axes, weight, absent, 1, in_channels_last)(integers(2, 2, 3, 4, 5))
+    y = SubConvolutions(axes, weight, absent, 1, in_channels_last)(integers(2, 2, 3, 4, 5))
     assert y.is_contiguous(memory_format=torch.channels_last_3d)

@@ -17,7 +17,7 @@ from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
 
-def grid(scale: float, zero_point: int, signed: bool = False, bits: int = 8) -> QParams:
+def qparams(scale: float, zero_point: int, signed: bool = False, bits: int = 8) -> QParams:
     scheme = QScheme(bits=bits, signed=signed)
     return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
 
@@ -36,7 +36,7 @@ def expected(function: Callable[[Tensor], Tensor], q: Tensor, x: QParams, y: QPa
 @pytest.mark.parametrize("function", [F.hardswish, torch.sigmoid, torch.tanh, torch.log, reciprocal])
 def test_every_byte(function: Callable[[Tensor], Tensor], signs: tuple[bool, bool]) -> None:
     """Negative logarithms (NaN), infinite reciprocals and all that lies between."""
-    x, y = grid(0.05, 7, signs[0]), grid(0.03, 9, signs[1])
+    x, y = qparams(0.05, 7, signs[0]), qparams(0.03, 9, signs[1])
     q = every_byte(x)
     module = QuantizedTable(function, x, y)
     assert module(q).dtype == y.scheme.dtype
@@ -46,7 +46,7 @@ def test_every_byte(function: Callable[[Tensor], Tensor], signs: tuple[bool, boo
 
 @pytest.mark.parametrize("clamp", [Clamp(0.0, None), Clamp(0.0, 6.0), Clamp(-1.0, 1.0), Clamp(None, 2.0), Clamp()])
 def test_a_clamp_is_a_function(clamp: Clamp) -> None:
-    x, y = grid(0.05, 100), grid(0.04, 50)
+    x, y = qparams(0.05, 100), qparams(0.04, 50)
     q = every_byte(x)
     low = -float("inf") if clamp.low is None else clamp.low
     high = float("inf") if clamp.high is None else clamp.high
@@ -55,24 +55,24 @@ def test_a_clamp_is_a_function(clamp: Clamp) -> None:
 
 def test_memory_order_stays() -> None:
     q = torch.zeros(2, 3, 4, 4, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
-    y = QuantizedTable(torch.sigmoid, grid(0.05, 7), grid(1 / 256, 0))(q)
+    y = QuantizedTable(torch.sigmoid, qparams(0.05, 7), qparams(1 / 256, 0))(q)
     assert y.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_state_travels_and_the_table_follows_it() -> None:
-    x, y = grid(0.05, 7), grid(0.03, 9)
+    x, y = qparams(0.05, 7), qparams(0.03, 9)
     q = every_byte(x)
     module = QuantizedTable(torch.sigmoid, x, y)
     before = module(q)
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert torch.equal(other(q), before)
     module.load_state_dict({**module.state_dict(), "y_scale": torch.tensor([0.01])})
-    assert torch.equal(module(q).float(), expected(torch.sigmoid, q, x, grid(0.01, 9)))
+    assert torch.equal(module(q).float(), expected(torch.sigmoid, q, x, qparams(0.01, 9)))
 
 
 def test_a_grid_that_fits_no_byte_is_refused() -> None:
     with pytest.raises(LoweringError) as error:
-        QuantizedTable(torch.sigmoid, grid(0.1, 0, bits=16), grid(0.1, 0))
+        QuantizedTable(torch.sigmoid, qparams(0.1, 0, bits=16), qparams(0.1, 0))
     assert str(error.value) == (
         "int8 operators cannot take the grid of the input\n"
         "  got:      uint16 affine per tensor\n"
@@ -81,14 +81,14 @@ def test_a_grid_that_fits_no_byte_is_refused() -> None:
 
 
 def test_printing() -> None:
-    assert repr(QuantizedTable(torch.sigmoid, grid(0.05, 7), grid(0.03, 9))) == (
+    assert repr(QuantizedTable(torch.sigmoid, qparams(0.05, 7), qparams(0.03, 9))) == (
         "QuantizedTable(sigmoid, x: uint8 scale=0.05 zero_point=7, y: uint8 scale=0.03 zero_point=9)"
     )
-    assert repr(QuantizedTable(Clamp(0.0, None), grid(0.05, 7), grid(0.03, 9))).startswith(
+    assert repr(QuantizedTable(Clamp(0.0, None), qparams(0.05, 7), qparams(0.03, 9))).startswith(
         "QuantizedTable(Clamp(low=0.0, high=None), x: "
     )
     gelu = ElementFunction(F.gelu, keywords={"approximate": "tanh"})
-    assert repr(QuantizedTable(gelu, grid(0.05, 7), grid(0.03, 9))).startswith(
+    assert repr(QuantizedTable(gelu, qparams(0.05, 7), qparams(0.03, 9))).startswith(
         "QuantizedTable(gelu(x, approximate='tanh'), x: "
     )
 
@@ -115,7 +115,7 @@ def test_a_call_with_its_numbers_is_a_function(function, same, text) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_real_numbers_are_rounded_once_behind_the_function(dtype):
     x = torch.linspace(-20, 20, 33, dtype=dtype).reshape(3, 11).t()
-    module = QuantizedFunction(torch.tanh, grid(2 / 256, 128))
+    module = QuantizedFunction(torch.tanh, qparams(2 / 256, 128))
     wanted = (torch.tanh(x).float() * 128).round().add(128).clamp(0, 255)
     assert torch.equal(module(x).float(), wanted)
     assert torch.equal(module.reference(x), module(x))

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fxquant.errors import LoweringError
-from fxquant.nn.weight import LARGEST_FAN_IN, byte_grid, float_bias, integer_weight
+from fxquant.nn.weight import LARGEST_FAN_IN, byte_qparams, float_bias, integer_weight
 from fxquant.plan.spec import QParams, QScheme
 
 
-def grid(scheme: QScheme, channels: int = 1, scale: float = 0.1, zero_point: int = 0) -> QParams:
+def params(scheme: QScheme, channels: int = 1, scale: float = 0.1, zero_point: int = 0) -> QParams:
     return QParams(scheme, torch.full((channels,), scale), torch.full((channels,), zero_point, dtype=torch.int32))
 
 
@@ -22,19 +22,19 @@ def test_rounds_each_channel_by_its_scale() -> None:
 
     assert integers.dtype == torch.int8
     assert integers.tolist() == [[3, -3, 127], [26, -34, -128]]
-    assert used.same_grid(qparams)
+    assert used.same_qparams(qparams)
 
 
 def test_ties_go_to_even_on_the_product_with_the_inverse() -> None:
     weight = torch.tensor([[0.5, 1.5, 2.5, -0.5]])
 
-    integers, _ = integer_weight(weight, grid(QScheme(symmetric=True), scale=1.0))
+    integers, _ = integer_weight(weight, params(QScheme(symmetric=True), scale=1.0))
 
     assert integers.tolist() == [[0, 2, 2, 0]]
 
 
 def test_a_negative_axis_is_counted_from_the_end() -> None:
-    _, used = integer_weight(torch.ones(2, 3, 4), grid(QScheme(symmetric=True, axis=-3), channels=2))
+    _, used = integer_weight(torch.ones(2, 3, 4), params(QScheme(symmetric=True, axis=-3), channels=2))
 
     assert used.scheme.axis == 0
 
@@ -42,7 +42,7 @@ def test_a_negative_axis_is_counted_from_the_end() -> None:
 @pytest.mark.parametrize("limits", [None, (1, 14)])
 def test_an_unsigned_grid_is_stored_as_int8(limits: tuple[int, int] | None) -> None:
     weight = torch.linspace(-1, 2, 40).reshape(4, 10)
-    qparams = grid(QScheme(bits=4, signed=False, limits=limits), scale=0.2, zero_point=5)
+    qparams = params(QScheme(bits=4, signed=False, limits=limits), scale=0.2, zero_point=5)
 
     integers, used = integer_weight(weight, qparams)
 
@@ -55,7 +55,7 @@ def test_an_unsigned_grid_is_stored_as_int8(limits: tuple[int, int] | None) -> N
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_weight_that_is_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(LoweringError) as error:
-        integer_weight(torch.tensor([[1.0, bad], [bad, 2.0]]), grid(QScheme(symmetric=True)))
+        integer_weight(torch.tensor([[1.0, bad], [bad, 2.0]]), params(QScheme(symmetric=True)))
 
     assert str(error.value) == (
         "the weight holds values that are not finite\n"
@@ -111,7 +111,7 @@ def test_grids_without_an_integer_operator_are_refused(qparams: QParams) -> None
 
 def test_scales_along_another_axis_are_refused() -> None:
     with pytest.raises(LoweringError) as error:
-        integer_weight(torch.ones(2, 4), grid(QScheme(axis=1), channels=4))
+        integer_weight(torch.ones(2, 4), params(QScheme(axis=1), channels=4))
 
     assert str(error.value) == (
         "int8 operators need one scale per output channel of the weight\n"
@@ -124,7 +124,7 @@ def test_sums_that_int32_may_not_hold_are_refused() -> None:
     weight = torch.ones(1).expand(1, LARGEST_FAN_IN + 1)
 
     with pytest.raises(LoweringError) as error:
-        integer_weight(weight, grid(QScheme(symmetric=True)))
+        integer_weight(weight, params(QScheme(symmetric=True)))
 
     assert str(error.value) == (
         "too many products per output for int32 sums\n"
@@ -137,7 +137,7 @@ def test_sums_that_int32_may_not_hold_are_refused() -> None:
 @pytest.mark.parametrize("scheme", [QScheme(bits=16), QScheme(axis=1), QScheme(axis=0, float_qparams=True)])
 def test_activation_grids_that_are_no_byte_are_refused(scheme: QScheme) -> None:
     with pytest.raises(LoweringError) as error:
-        byte_grid("the input", with_shape(scheme, 1))
+        byte_qparams("the input", with_shape(scheme, 1))
 
     assert str(error.value) == (
         "int8 operators cannot take the grid of the input\n"
@@ -147,6 +147,6 @@ def test_activation_grids_that_are_no_byte_are_refused(scheme: QScheme) -> None:
 
 
 def test_a_byte_grid_is_passed_through() -> None:
-    qparams = grid(QScheme(bits=4, signed=False))
+    qparams = params(QScheme(bits=4, signed=False))
 
-    assert byte_grid("x", qparams) is qparams
+    assert byte_qparams("x", qparams) is qparams

@@ -112,7 +112,7 @@ def test_reading_the_weight_brings_it_back(case: Case) -> None:
     assert weight.is_contiguous()
     weight.neg_()
     case.check(module)
-    module.forget()
+    module.invalidate()
     assert torch.equal(module.weight, case.weight.neg())
     assert torch.equal(module(case.x), module.reference(case.x))
     assert case.packed
@@ -124,7 +124,7 @@ def test_a_weight_that_is_set_counts_after_forgetting(case: Case) -> None:
     case.check(module)
 
     module.weight = case.weight.neg()
-    module.forget()
+    module.invalidate()
 
     assert torch.equal(module(case.x), module.reference(case.x))
     assert torch.equal(module.state_dict()["weight"], case.weight.neg())
@@ -235,7 +235,7 @@ class Levels(nn.Module):
 def packed_at(model: nn.Module) -> dict[str, int]:
     """Where the packed weight of each layer lies."""
     layers = [(name, each) for name, each in model.named_modules() if isinstance(each, WeightedModule)]
-    return {name: each.derived().unpacked.__self__.values.data_ptr() for name, each in layers}
+    return {name: each.packed().unpacked.__self__.values.data_ptr() for name, each in layers}
 
 
 @needs_native
@@ -261,6 +261,6 @@ def test_layers_of_one_weight_keep_it_once(form):
     name = next(name for name in places if name.startswith("head"))
     layer = model.get_submodule(name)
     layer.weight.add_(1)  # reaches this layer alone
-    layer.forget()
+    layer.invalidate()
     model(x)
     assert len(set(packed_at(model).values())) == 3

@@ -23,7 +23,7 @@ TORCH_EPS = torch.finfo(torch.float32).eps
 """Smallest scale of observers of torch.ao, unless they are told another one."""
 SMALLEST = torch.finfo(torch.float32).smallest_normal
 
-GRIDS = (
+QPARAMS = (
     {"dtype": torch.quint8},
     {"dtype": torch.uint8},
     {"dtype": torch.qint8},
@@ -83,15 +83,15 @@ def shared(*qschemes: torch.qscheme) -> list[tuple[dict[str, object], torch.qsch
     """
     plain = ({"dtype": torch.quint8}, {"dtype": torch.uint8}, {"dtype": torch.uint16})
     return [
-        (grid, qscheme)
-        for grid, qscheme in itertools.product(GRIDS, qschemes)
-        if "symmetric" not in str(qscheme) or "uint" not in str(grid["dtype"]) or grid in plain
+        (qparams, qscheme)
+        for qparams, qscheme in itertools.product(QPARAMS, qschemes)
+        if "symmetric" not in str(qscheme) or "uint" not in str(qparams["dtype"]) or qparams in plain
     ]
 
 
-@pytest.mark.parametrize(("grid", "qscheme"), shared(torch.per_tensor_affine, torch.per_tensor_symmetric), ids=str)
-def test_per_tensor_equals_torch(grid, qscheme):
-    arguments = {**grid, "qscheme": qscheme}
+@pytest.mark.parametrize(("qparams", "qscheme"), shared(torch.per_tensor_affine, torch.per_tensor_symmetric), ids=str)
+def test_per_tensor_equals_torch(qparams, qscheme):
+    arguments = {**qparams, "qscheme": qscheme}
     for data in BATCHES:
         same_as_torch(
             MinMaxObserver(**{"eps": TORCH_EPS, **arguments}), torch_observer("MinMaxObserver", **arguments), data
@@ -99,13 +99,13 @@ def test_per_tensor_equals_torch(grid, qscheme):
 
 
 @pytest.mark.parametrize(
-    ("grid", "qscheme"),
+    ("qparams", "qscheme"),
     shared(torch.per_channel_affine, torch.per_channel_symmetric, torch.per_channel_affine_float_qparams),
     ids=str,
 )
-def test_per_channel_equals_torch(grid, qscheme):
+def test_per_channel_equals_torch(qparams, qscheme):
     for data, ch_axis in zip(BATCHES, itertools.cycle((0, 1, 3, -1, -3)), strict=False):
-        arguments = {**grid, "qscheme": qscheme, "ch_axis": ch_axis}
+        arguments = {**qparams, "qscheme": qscheme, "ch_axis": ch_axis}
         peer = torch_observer("PerChannelMinMaxObserver", **arguments)
         same_as_torch(PerChannelMinMaxObserver(**{"eps": TORCH_EPS, **arguments}), peer, data)
 

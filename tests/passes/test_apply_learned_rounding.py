@@ -15,7 +15,7 @@ from fxquant.fake_quantize import AdaRoundFakeQuantize, default_fake_quant, defa
 from fxquant.observers import MinMaxObserver
 from fxquant.plan.spec import QParams, QScheme
 
-GRIDS = {
+QPARAMS = {
     "per tensor": AdaRoundFakeQuantize.with_args(observer=MinMaxObserver),
     "per channel": AdaRoundFakeQuantize,
     "4 bits": AdaRoundFakeQuantize.with_args(bits=4, dtype=torch.int8, qscheme="per_channel_symmetric"),
@@ -74,22 +74,22 @@ def expected_integers(layer: Any) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", QPARAMS)
 def test_convert_takes_the_integers_from_the_module_and_all_forms_agree(name: str) -> None:
-    prepared = learned(calibrated(GRIDS[name]))
+    prepared = learned(calibrated(QPARAMS[name]))
     assert set(prepared.weight_layers) == set(LAYERS)
     int8, simulated = prepared.convert(), prepared.convert(to="fake_quant")
     reference = prepared.convert(to="reference")
     right = {LAYERS[root]: expected_integers(layer) for root, layer in prepared.weight_layers.items()}
     for root, path in LAYERS.items():
         layer, integers = prepared.weight_layers[root], right[path]
-        grid = layer.weight_fake_quant.qparams()
-        along = [-1 if d == grid.scheme.axis else 1 for d in range(integers.dim())]
-        nearest = torch.round(layer.weight.detach() * (1 / grid.scale.reshape(along)))
+        qparams = layer.weight_fake_quant.qparams()
+        along = [-1 if d == qparams.scheme.axis else 1 for d in range(integers.dim())]
+        nearest = torch.round(layer.weight.detach() * (1 / qparams.scale.reshape(along)))
         assert (integers != nearest).float().mean() > 0.3, path
         assert torch.equal(reference.get_submodule(path).weight.float(), integers)
         fake = simulated.get_submodule(path)
-        assert torch.equal(fake.weight_fake_quant(fake.weight), integers * grid.scale.reshape(along))
+        assert torch.equal(fake.weight_fake_quant(fake.weight), integers * qparams.scale.reshape(along))
     assert torch.equal(int8.get_submodule("head").weight.float(), right["head"])
     x = batch(3)
     assert torch.equal(simulated(x), reference(x))
@@ -105,7 +105,7 @@ def test_the_simulation_trains() -> None:
 
 def test_rounding_is_learned_on_the_layers_alone() -> None:
     """The layer of ``weight_layers`` is what the float layer is, until its V moves; convert reads it, and no more."""
-    prepared = calibrated(GRIDS["4 bits"])
+    prepared = calibrated(QPARAMS["4 bits"])
     layer = prepared.weight_layers["head"]
     x = torch.randn(32, 4, generator=torch.Generator().manual_seed(2))
     target = prepared.graph_module.head(x).detach()
@@ -169,8 +169,8 @@ class RoundsDown(nn.Module):
         return x
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        grid = self.qparams()
-        return grid.scale, grid.zero_point
+        qparams = self.qparams()
+        return qparams.scale, qparams.zero_point
 
     def qparams(self) -> QParams:
         return QParams(self.scheme, torch.tensor([0.125]), torch.zeros(1, dtype=torch.int32))

@@ -76,7 +76,7 @@ FORMS = {
         "observe_weights": "",
         "correct_bias": "",
         "share_join_qparams": "",
-        "take_integers": "",
+        "apply_learned_rounding": "",
         "insert_quantize_dequantize": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
@@ -103,7 +103,7 @@ FORMS = {
         "observe_weights": "",
         "correct_bias": "",
         "share_join_qparams": "",
-        "take_integers": "",
+        "apply_learned_rounding": "",
         "lower_units": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
@@ -262,10 +262,10 @@ class TestMergeRequantize:
     def test_a_detour_through_float(self, scale, expected):
         scheme = fxq.QScheme(signed=False)
 
-        def grid(step: float) -> fxq.QParams:
+        def qparams(step: float) -> fxq.QParams:
             return fxq.QParams(scheme, torch.tensor([step]), torch.tensor([3], dtype=torch.int32))
 
-        net = nn.Sequential(Quantize(grid(0.1)), fxq.nn.Dequantize(grid(0.1)), Quantize(grid(scale)))
+        net = nn.Sequential(Quantize(qparams(0.1)), fxq.nn.Dequantize(qparams(0.1)), Quantize(qparams(scale)))
         gm = torch.fx.GraphModule(net, _Leaves().trace(net))
         x = torch.randn(50)
         before = gm(x)

@@ -80,4 +80,4 @@ def test_what_may_differ_stays_as_it_is(function, x):
     prepared = fxq.prepare(model, x)
     assert torch.equal(prepared(x), model(x))
     assert torch.equal(prepared(2 * x), model(2 * x))
-    assert not [name for name, _ in prepared.graph_module.named_buffers() if "settled" in name]
+    assert not [name for name, _ in prepared.graph_module.named_buffers() if "_folded_" in name]

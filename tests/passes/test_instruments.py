@@ -18,9 +18,9 @@ from fxquant.passes.instruments import (
     _new_file,
     debug_output,
     format_plan,
-    grid_notes,
     instruments_for,
     print_passes,
+    qparams_notes,
     with_notes,
 )
 from fxquant.passes.manager import PassManager
@@ -175,9 +175,9 @@ def test_plan_as_tables():
 
 
 def test_notes_show_the_grid_once_it_is_known():
-    assert grid_notes(PLANNED) == {"input_1": "observed", "_1": "grid of input_1"}
+    assert qparams_notes(PLANNED) == {"input_1": "observed", "_1": "grid of input_1"}
     known = PLANNED.with_observations({INPUT: QPARAMS})
-    assert grid_notes(known)["_1"] == "uint8 s=0.0235 z=114"
+    assert qparams_notes(known)["_1"] == "uint8 s=0.0235 z=114"
 
 
 def test_notes_never_make_a_line_too_wide():

@@ -135,10 +135,10 @@ ONLY_JOINED: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, str]]] = {
 def test_what_only_a_join_reads_lies_on_its_grid_and_is_copied(name):
     function, owners = ONLY_JOINED[name]
     prepared = calibrated(Joining(function), data())
-    assert {each: prepared.plan.grid_owner(TensorRef(each)).name for each in owners} == owners
+    assert {each: prepared.plan.qparams_owner(TensorRef(each)).name for each in owners} == owners
     joins = [module for module in prepared.convert().modules() if isinstance(module, QuantizedCat)]
     for join in joins:
-        assert all(join.grid("y").same_grid(join.grid(f"x{i}")) for i in range(2))
+        assert all(join.qparams("y").same_qparams(join.qparams(f"x{i}")) for i in range(2))
 
 
 def test_what_has_another_kind_of_grid_keeps_it():
@@ -169,8 +169,8 @@ def test_joins_of_the_same_value_share_a_grid_only_where_their_ranges_are_alike(
     int8 = prepared.convert(check=x)
     plan = int8.quant_plan
     together = ratio < 2
-    assert plan.qparams[TensorRef("cat")].same_grid(plan.qparams[TensorRef("cat_1")]) is together
-    owners = {plan.grid_owner(TensorRef(name)) for name in ("small", "cat", "cat_1")}
+    assert plan.qparams[TensorRef("cat")].same_qparams(plan.qparams[TensorRef("cat_1")]) is together
+    owners = {plan.qparams_owner(TensorRef(name)) for name in ("small", "cat", "cat_1")}
     assert len(owners) == (1 if together else 3)
     assert not int8.parity.breaches
     for value, wanted in zip(int8(x), model(x), strict=True):
@@ -181,7 +181,7 @@ def test_a_value_with_other_readers_shares_the_grid_of_a_join_only_within_half_a
     def shares(ratio: float) -> bool:
         prepared = calibrated(Joining(READ_BESIDES["by a layer"], ratio), data())
         qparams = prepared.convert().quant_plan.qparams
-        return qparams[TensorRef("small")].same_grid(qparams[TensorRef("cat")])
+        return qparams[TensorRef("small")].same_qparams(qparams[TensorRef("cat")])
 
     assert [shares(ratio) for ratio in (0.9, 1.2, 1.8, 3.0)] == [True, True, False, False]
 
@@ -196,10 +196,10 @@ def test_a_grid_over_two_ranges_holds_both():
     x = data()
     prepared = fxq.calibrate(fxq.prepare(Joining(forward, 1.0).eval(), x, qconfig), [x], progress=False)
     plan = prepared.convert().quant_plan
-    grid = plan.qparams[TensorRef("cat")]
-    assert grid.same_grid(plan.qparams[TensorRef("cat_1")])
-    low, high = (float((end - grid.zero_point) * grid.scale) for end in (0, 255))
-    torch.testing.assert_close([low, high], [-0.9, 0.9], rtol=0, atol=float(grid.scale))
+    qparams = plan.qparams[TensorRef("cat")]
+    assert qparams.same_qparams(plan.qparams[TensorRef("cat_1")])
+    low, high = (float((end - qparams.zero_point) * qparams.scale) for end in (0, 255))
+    torch.testing.assert_close([low, high], [-0.9, 0.9], rtol=0, atol=float(qparams.scale))
 
 
 def test_a_shell_that_was_never_calibrated_takes_the_state():

@@ -151,7 +151,7 @@ def test_unknown_names_in_the_environment(settings, variable):
     lines = str(caught.value).splitlines()
     assert lines[0] == f"FXQUANT_{variable} names an unknown pass"
     assert lines[1] == "  got:      'normalise'"
-    assert lines[2].startswith("  expected: idle, settle_constants, normalize, ")
+    assert lines[2].startswith("  expected: idle, fold_constants, normalize, ")
     assert lines[3] == "  hint:     did you mean 'normalize'?"
 
 

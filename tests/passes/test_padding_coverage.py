@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fxquant.passes.padding_coverage import Sizes, tap_shares
+from fxquant.passes.padding_coverage import Sizes, padding_coverage
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -28,7 +28,7 @@ def counted(layer: nn.Module, inputs: tuple[int, ...]) -> tuple[Tensor, Sizes]:
 
 def check(layer: nn.Module, inputs: tuple[int, ...]) -> None:
     expected, sizes = counted(layer, inputs)
-    torch.testing.assert_close(tap_shares(layer, sizes), expected, rtol=1e-12, atol=0)  # float64: a few products
+    torch.testing.assert_close(padding_coverage(layer, sizes), expected, rtol=1e-12, atol=0)  # float64: a few products
 
 
 def along(low: int, high: int, dims: int) -> st.SearchStrategy[tuple[int, ...]]:
@@ -66,15 +66,15 @@ def test_padding_by_name(padding):
 def test_padding_that_repeats_values(mode):
     layer = nn.Conv2d(1, 1, 3, padding=2, padding_mode=mode, bias=False)
     check(layer, (4, 5))
-    assert torch.equal(tap_shares(layer, None), torch.ones(3, 3, dtype=torch.float64))
+    assert torch.equal(padding_coverage(layer, None), torch.ones(3, 3, dtype=torch.float64))
 
 
 def test_more_padding_than_image():
-    found = tap_shares(nn.Conv1d(1, 1, 3, padding=1), ((2,), (2,)))
+    found = padding_coverage(nn.Conv1d(1, 1, 3, padding=1), ((2,), (2,)))
     assert found.tolist() == [0.5, 1, 0.5]
 
 
 def test_unknown_sizes_are_large_ones():
     conv, transposed = nn.Conv1d(1, 1, 3, padding=1), nn.ConvTranspose1d(1, 1, 4, stride=2)
-    assert tap_shares(conv, None).tolist() == [1, 1, 1]
-    assert tap_shares(transposed, None).tolist() == [0.5, 0.5, 0.5, 0.5]
+    assert padding_coverage(conv, None).tolist() == [1, 1, 1]
+    assert padding_coverage(transposed, None).tolist() == [0.5, 0.5, 0.5, 0.5]

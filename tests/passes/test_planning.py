@@ -1,4 +1,4 @@
-"""What annotate and propagate_grids decide, as tables: model -> units, rejections with their reasons, grids."""
+"""What annotate and share_qparams decide, as tables: model -> units, rejections with their reasons, grids."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_a_move_before_a_quantized_layer_is_quantized():
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     found = plan(model)
     assert [unit.pattern for unit in found.units] == ["flatten", "linear"]
-    assert found.grid_owner(found.units[0].roles["y"]) == TensorRef("input_1")
+    assert found.qparams_owner(found.units[0].roles["y"]) == TensorRef("input_1")
     assert found.policies[TensorRef("input_1")] == Observed(_default_activation())
 
 
@@ -229,7 +229,7 @@ def test_picked_and_clamped_values_share_their_inputs_grid():
     found = plan(Lambda(lambda m, x: F.relu(F.max_pool2d(m.c(x), 2)), c=conv()))
     assert found.policies[TensorRef("max_pool2d")] == SharedWith(TensorRef("c"))
     assert found.policies[TensorRef("relu")] == SharedWith(TensorRef("max_pool2d"))
-    assert found.grid_owner(TensorRef("relu")) == TensorRef("c")
+    assert found.qparams_owner(TensorRef("relu")) == TensorRef("c")
 
 
 def test_the_input_observer_sees_what_no_unit_makes():
@@ -264,7 +264,7 @@ def test_planning_leaves_the_graph_alone():
     prepared = fxq.prepare(IMAGE_MODELS["pools"][0].eval(), torch.rand(2, 3, 8, 8))
     changed = {snapshot.name: snapshot.changed for snapshot in prepared.snapshots}
     assert changed["annotate"] is False
-    assert changed["propagate_grids"] is False
+    assert changed["share_qparams"] is False
 
 
 def test_moves_of_float_values_are_left_alone():

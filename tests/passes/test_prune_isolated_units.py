@@ -14,7 +14,7 @@ from fxquant.backends.cpu import CPU
 from fxquant.measure.noise import sqnr
 from fxquant.measure.parity import measure_parity
 from fxquant.nn.base import FloatResult
-from fxquant.passes.prune_isolated_units import GIVEN_OUT, IN_PARTS, LONELY, PART, REAL, RETURNED, UNREAD
+from fxquant.passes.prune_isolated_units import GIVEN_OUT, IN_PARTS, ISOLATED, PART, REAL, RETURNED, UNREAD
 from fxquant.patterns.registry import unregister_pattern
 from tests.outputs import rounding_outputs
 
@@ -83,7 +83,7 @@ BODIES = {
     "given out": (lambda m, x: m.n(x) + x, {"add": True}, {}),
     "given out beside a norm": (lambda m, x: (y := m.a(x), m.n(y)), {"a": True}, {}),
     "given out in a dict": (lambda m, x: {"y": (y := m.n(x) + x), "n": m.n(y)}, {"add": True}, {}),
-    "moved and given out": (lambda m, x: (m.a(x), m.n(x).flatten(1)), {"a": True}, {"flatten": LONELY}),
+    "moved and given out": (lambda m, x: (m.a(x), m.n(x).flatten(1)), {"a": True}, {"flatten": ISOLATED}),
     "a split, one part to a layer": (
         lambda m, x: m.a((parts := F.silu(m.b(x)).chunk(2))[0]) + m.n(parts[1]),
         {"b": True, "silu": True, "chunk": True, "getitem": True, "a": True, "getitem_1": True, "add": True},

@@ -82,4 +82,4 @@ def test_alone_it_keeps_the_grid_of_its_input(plan_behind_conv, spelling, patter
     assert [unit.pattern for unit in plan.units] == ["conv", "max_pool2d", pattern]
     unit = plan.units[-1]
     assert plan.policies[unit.roles["y"]] == SharedWith(TensorRef("reader_0"))
-    assert plan.grid_owner(unit.roles["y"]) == TensorRef("conv")
+    assert plan.qparams_owner(unit.roles["y"]) == TensorRef("conv")

@@ -30,7 +30,7 @@ def test_concatenation_has_one_grid_for_all(plan_of):
     plan = plan_of(lambda m, x: torch.cat([m.a(x), m.b(x)], 1), a=nn.Conv2d(4, 2, 1), b=nn.Conv2d(4, 2, 1))
     unit = plan.units[-1]
     assert (unit.pattern, unit.inputs) == ("cat", ("x0", "x1"))
-    assert {plan.grid_owner(ref) for ref in unit.roles.values()} == {TensorRef("cat")}
+    assert {plan.qparams_owner(ref) for ref in unit.roles.values()} == {TensorRef("cat")}
 
 
 def test_a_stack_has_one_grid_for_all(forms_of):
@@ -39,7 +39,7 @@ def test_a_stack_has_one_grid_for_all(forms_of):
     plan = forms.prepared.plan
     unit = plan.units[-1]
     assert (unit.pattern, unit.inputs) == ("stack", ("x0", "x1", "x2"))
-    owners = {role: plan.grid_owner(ref).name for role, ref in unit.roles.items()}
+    owners = {role: plan.qparams_owner(ref).name for role, ref in unit.roles.items()}
     assert owners == {"x0": "stack", "x1": "tanh", "x2": "stack", "y": "stack"}
     assert torch.equal(forms.got, forms.simulated)
 

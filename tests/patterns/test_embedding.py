@@ -54,7 +54,7 @@ def test_tables_are_quantized_by_default():
     assert prepared.coverage().float_rows == ()
     table = forms["int8"].word
     assert isinstance(table, QuantizedEmbedding)
-    assert table.grid("weight").scheme == fxq.QScheme(signed=False, axis=0, float_qparams=True)
+    assert table.qparams("weight").scheme == fxq.QScheme(signed=False, axis=0, float_qparams=True)
     assert torch.equal(results["reference"], results["fake_quant"])
     assert_parity(prepared, INDICES)
 
@@ -189,7 +189,7 @@ def test_a_bag_of_a_constant_table_is_the_layer(name):
     assert torch.equal(prepared(*inputs), model(*inputs))
     int8 = fxq.convert(prepared)
     assert isinstance(int8.table, QuantizedEmbeddingBag)
-    assert torch.equal(int8(*inputs), QuantizedEmbeddingBag(layer, int8.table.grid("weight"))(*inputs))
+    assert torch.equal(int8(*inputs), QuantizedEmbeddingBag(layer, int8.table.qparams("weight"))(*inputs))
     trained = fxq.prepare_qat(model.train(), inputs)
     assert "table" in dict(trained.named_parameters())
     torch.testing.assert_close(trained(*inputs), int8(*inputs), rtol=FLOAT_SUMS, atol=FLOAT_SUMS)

@@ -77,8 +77,8 @@ def test_a_value_and_its_multiple_in_one_concatenation_keep_the_values_grid():
     torch.manual_seed(0)
     x = torch.randn(64, 6)
     prepared = fxq.prepare(Net(BODIES["concatenated"]).eval(), x, rounding_outputs()).calibrate([x], progress=False)
-    grids = fxq.convert(prepared).quant_plan.qparams
-    cat, first, times = (grids[TensorRef(name)] for name in ("cat", "first", "mul"))
+    qparams = fxq.convert(prepared).quant_plan.qparams
+    cat, first, times = (qparams[TensorRef(name)] for name in ("cat", "first", "mul"))
     assert torch.equal(times.scale, first.scale * 3)
     torch.testing.assert_close(first.scale * 3, cat.scale)  # so first itself loses nothing
 

@@ -129,7 +129,7 @@ def test_parts_are_taken_as_integers(forms_behind_conv, pattern, split):
     forms = forms_behind_conv(body)
     assert forms.units == ["conv", pattern, "getitem", "getitem", "relu", "add"]
     plan = forms.prepared.plan
-    assert {plan.grid_owner(unit.roles["y"]) for unit in plan.units[:-1]} == {TensorRef("conv")}
+    assert {plan.qparams_owner(unit.roles["y"]) for unit in plan.units[:-1]} == {TensorRef("conv")}
     assert set(forms.prepared.observers) == {"x", "x@-3", "conv", "prod", "add"}
 
 

@@ -104,7 +104,7 @@ def test_a_fixed_grid_flows_through_what_keeps_it_and_is_requantized_for_what_do
     forms = forms_behind_conv(lambda y: torch.cat([F.max_pool2d(torch.tanh(y), 2), F.relu(F.max_pool2d(y, 2))], 1))
     plan = forms.prepared.plan
     assert forms.units == ["conv", "tanh", "max_pool2d", "max_pool2d", "relu", "cat"]
-    assert plan.grid_owner(TensorRef("max_pool2d")) == TensorRef("tanh")
+    assert plan.qparams_owner(TensorRef("max_pool2d")) == TensorRef("tanh")
     assert isinstance(plan.policies[TensorRef("tanh")], Fixed)
     assert isinstance(plan.policies[TensorRef("conv")], Observed)  # tanh reads it, too
     assert "tanh" not in forms.prepared.observers

@@ -21,7 +21,7 @@ def unit(pattern: str, nodes: str, x: TensorRef, weight: TensorRef | None = None
     return QuantUnit(pattern, names, {"x": x.name}, ("x",), roles)
 
 
-def grid(scale: float) -> QParams:
+def qparams(scale: float) -> QParams:
     return QParams(QScheme(signed=False), torch.tensor([scale]), torch.zeros(1, dtype=torch.int32))
 
 
@@ -44,7 +44,7 @@ PLAN = QuantPlan(
     },
     rejections=(Rejection("softmax", "", "no pattern knows this operator"),),
 )
-MEASURED = {X: grid(0.1), RELU: grid(0.2), FC: grid(0.3)}
+MEASURED = {X: qparams(0.1), RELU: qparams(0.2), FC: qparams(0.3)}
 
 
 def test_the_root_is_the_last_node():
@@ -57,7 +57,7 @@ def test_every_node_of_a_unit_leads_to_it():
 
 @pytest.mark.parametrize(("ref", "owner"), [(X, X), (RELU, RELU), (POOL, RELU), (FLAT, RELU), (FC, FC)])
 def test_a_shared_grid_is_followed_to_its_owner(ref, owner):
-    assert PLAN.grid_owner(ref) == owner
+    assert PLAN.qparams_owner(ref) == owner
 
 
 def test_observations_make_a_new_plan():
@@ -87,14 +87,14 @@ def test_what_a_kept_unit_reads_keeps_its_grid():
     assert observed.units == UNITS[1:]
     assert X not in observed.policies
     assert observed.qparams[RELU] is MEASURED[RELU]
-    assert observed.grid_owner(FLAT) == RELU
+    assert observed.qparams_owner(FLAT) == RELU
 
 
 def test_every_link_to_a_shared_grid_is_kept():
     """Only the linear layer stays: what it reads shares a grid through a tensor that no unit holds any more."""
     observed = PLAN.with_observations(MEASURED, [Rejection(root, "", "declined") for root in ("relu", "pool", "flat")])
     assert observed.units == UNITS[3:]
-    assert observed.grid_owner(FLAT) == RELU
+    assert observed.qparams_owner(FLAT) == RELU
     assert set(observed.policies) == {FLAT, POOL, RELU, FC, FC_WEIGHT}
     assert observed.qparams == {FLAT: MEASURED[RELU], FC: MEASURED[FC]}
 
@@ -105,7 +105,7 @@ def test_an_unmeasured_grid_is_no_error_yet():
 
 def test_a_role_without_policy_is_left_alone():
     handled = QuantPlan(units=(UNITS[0],), policies={X: OBSERVED, RELU: Handled()})  # the handler keeps its weight
-    assert set(handled.with_observations({X: grid(1.0)}).policies) == {X, RELU}
+    assert set(handled.with_observations({X: qparams(1.0)}).policies) == {X, RELU}
 
 
 def test_observing_again_adds_nothing():

@@ -186,10 +186,10 @@ def test_the_dtypes_are_exact(scheme, scale, zero_point, text):
 
 
 def test_the_same_grid_means_the_same_numbers():
-    grid = qparams()
-    assert grid.same_grid(qparams())
-    assert grid.same_grid(qparams(QScheme(limits=(-128, 127))))
-    assert grid.same_grid(qparams(QScheme(symmetric=True)))  # how the grid was chosen does not matter
+    params = qparams()
+    assert params.same_qparams(qparams())
+    assert params.same_qparams(qparams(QScheme(limits=(-128, 127))))
+    assert params.same_qparams(qparams(QScheme(symmetric=True)))  # how the grid was chosen does not matter
 
 
 @pytest.mark.parametrize(
@@ -206,23 +206,23 @@ def test_the_same_grid_means_the_same_numbers():
     ids=["scale", "zero_point", "sign", "bits", "limits", "axis", "unknown"],
 )
 def test_a_different_grid(other):
-    assert not qparams().same_grid(other)
-    assert not other.same_grid(qparams())
+    assert not qparams().same_qparams(other)
+    assert not other.same_qparams(qparams())
 
 
 def test_two_unknown_grids_are_not_the_same():
-    assert not qparams(scale=(float("nan"),)).same_grid(qparams(scale=(float("nan"),)))
+    assert not qparams(scale=(float("nan"),)).same_qparams(qparams(scale=(float("nan"),)))
 
 
 def test_groups_of_different_sizes_are_different_grids():
     # 9 values make three groups of 3, and three of 4
     of = [qparams(QScheme(axis=0, group_size=n), ((1.0, 2.0, 4.0),), ((0, 0, 0),)) for n in (3, 4)]
-    assert not of[0].same_grid(of[1])
+    assert not of[0].same_qparams(of[1])
 
 
 @pytest.mark.parametrize("travel", [copy.deepcopy, lambda item: pickle.loads(pickle.dumps(item))])
 def test_qparams_travel(travel):
-    assert travel(qparams()).same_grid(qparams())
+    assert travel(qparams()).same_qparams(qparams())
 
 
 @pytest.mark.parametrize(
@@ -241,8 +241,8 @@ def test_a_tensor_is_named_by_kind_too():
 
 
 def test_policies_are_values():
-    grid = qparams()
-    assert Fixed(grid) == Fixed(grid)
+    params = qparams()
+    assert Fixed(params) == Fixed(params)
     assert Observed(dict) == Observed(dict) != Observed(list)
     assert SharedWith(TensorRef("a")) == SharedWith(TensorRef("a"), factor=1.0)
     assert SharedWith(TensorRef("a")) != SharedWith(TensorRef("a"), factor=2.0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.kernels.library import available_isas
 from fxquant.runtime.compiling import compile_graph
-from fxquant.runtime.constant_cache import LARGEST_SETTLED
+from fxquant.runtime.constant_cache import LARGEST_CACHED
 from fxquant.runtime.execution_plan import PythonStep
 from fxquant.runtime.program_engine import engine_of
 
@@ -67,7 +67,7 @@ def test_what_follows_from_shapes_and_parameters_does_not_run_again(between, mod
         assert torch.equal(result, wanted)
         assert torch.equal(plan.run(gm, [other]), gm(other))
         kept = sum(step.nodes for step in plan.steps if isinstance(step, PythonStep))
-        all_run, _ = compile_graph(gm, [x], settle=False)
+        all_run, _ = compile_graph(gm, [x], fold_constants=False)
         assert kept < sum(step.nodes for step in all_run.steps if isinstance(step, PythonStep))
         assert torch.equal(all_run.run(gm, [other]), gm(other))
     assert kept <= 2  # the float addition, and handing the result out
@@ -96,7 +96,7 @@ def test_gradients_reach_a_parameter():
     for _ in range(3):
         gm(x)  # autograd on: nothing of the table may be kept
     (plan,) = engine_of(gm).plans
-    assert all(not tensor.requires_grad for _, tensor in plan.settled if isinstance(tensor, Tensor))
+    assert all(not tensor.requires_grad for _, tensor in plan.constants if isinstance(tensor, Tensor))
 
 
 def draws(net, x):
@@ -170,7 +170,7 @@ def test_what_the_user_gets_is_the_users():
 
 
 def test_large_values_are_made_in_each_call():
-    count = LARGEST_SETTLED // 4 + 1
+    count = LARGEST_CACHED // 4 + 1
 
     def between(net, x):
         return x + torch.ones(count).sum() / count
@@ -180,4 +180,4 @@ def test_large_values_are_made_in_each_call():
         for _ in range(3):
             gm(x)
     (plan,) = engine_of(gm).plans
-    assert all(tensor.untyped_storage().nbytes() <= LARGEST_SETTLED for _, tensor in plan.settled)
+    assert all(tensor.untyped_storage().nbytes() <= LARGEST_CACHED for _, tensor in plan.constants)

@@ -8,7 +8,14 @@ from torch import nn
 
 from fxquant.nn.quantize import Quantize
 from fxquant.plan.spec import QParams, QScheme
-from fxquant.runtime.execution_plan import Plan, PythonStep, ShapesChangedError, Watched, WatchedPlace, geometry_of
+from fxquant.runtime.execution_plan import (
+    ExecutionPlan,
+    PythonStep,
+    ShapesChangedError,
+    Watched,
+    WatchedPlace,
+    geometry_of,
+)
 
 
 def step(takes, gives, function, expected=(None,)) -> PythonStep:
@@ -22,7 +29,7 @@ def test_values_pass_through_their_places():
     )
     module = nn.Module()
     module.number = 5
-    plan = Plan(steps, 4, ((0,), (1, 2)), 3, ())
+    plan = ExecutionPlan(steps, 4, ((0,), (1, 2)), 3, ())
     assert plan.run(module, [3]) == 3 * 2 - (3 + 5)
     assert str(plan).splitlines() == [
         "0 programs of 0 nodes (0 loops, 0.0 MB), 2 nodes in Python",
@@ -35,7 +42,7 @@ def test_values_pass_through_their_places():
 def test_a_tensor_of_another_shape_ends_the_run():
     x = torch.zeros(2, 3)
     made = step((0,), (1,), lambda module, x: (x + 1,), (geometry_of(x),))
-    plan = Plan((made,), 2, ((0,),), 1, ())
+    plan = ExecutionPlan((made,), 2, ((0,),), 1, ())
     assert torch.equal(plan.run(nn.Module(), [x]), x + 1)
     for other in (torch.zeros(3, 3), torch.zeros(3, 2).t(), torch.zeros(2, 3, dtype=torch.float64)):
         with pytest.raises(ShapesChangedError):
@@ -48,12 +55,12 @@ def test_a_negation_that_is_only_noted_down_is_part_of_the_geometry():
 
 
 def watched_module():
-    grid = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32))
+    qparams = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32))
     parent = nn.Module()
-    parent.add_module("inner", Quantize(grid))
+    parent.add_module("inner", Quantize(qparams))
     parent.inner(torch.zeros(2))
     place = WatchedPlace(parent._modules, "inner", parent.inner)
-    return parent, Plan((), 0, (), 0, (place, Watched(parent.inner, parent.inner._derived)))
+    return parent, ExecutionPlan((), 0, (), 0, (place, Watched(parent.inner, parent.inner._packed)))
 
 
 def replace(parent):
@@ -69,7 +76,7 @@ def set_forward(parent):
     [
         replace,
         set_forward,
-        lambda parent: parent.inner.forget(),
+        lambda parent: parent.inner.invalidate(),
         lambda parent: parent.load_state_dict(parent.state_dict()),
         lambda parent: parent.inner.register_forward_hook(print),
         lambda parent: parent.inner.register_forward_pre_hook(print),

@@ -14,7 +14,7 @@ import fxquant as fxq
 from fxquant.errors import FxQuantWarning
 from fxquant.kernels.library import available_isas
 from fxquant.runtime import compiling, engine_of
-from fxquant.runtime.constant_cache import Settled
+from fxquant.runtime.constant_cache import ConstantCache
 from fxquant.runtime.program import Program
 from fxquant.runtime.recording import Recording
 
@@ -45,7 +45,7 @@ IN_A_PROGRAM = ((Recording, "finish"), (Program, "__init__"), (Program, "gives")
 AROUND_IT = (
     (compiling._Compiler, "plan"),
     (compiling, "function_of"),
-    (Settled, "holds"),
+    (ConstantCache, "holds"),
     (compiling._Compiler, "run"),
 )
 

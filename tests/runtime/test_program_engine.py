@@ -169,7 +169,7 @@ def test_a_module_around_layers_may_be_replaced():
         other = copy.deepcopy(each.get_submodule("0"))
         layer = other.get_submodule("0.layer")
         layer.weight.neg_()
-        layer.forget()
+        layer.invalidate()
         setattr(each, "0", other)
     for found in run_twice(model, x):
         assert torch.equal(found, graph(x))

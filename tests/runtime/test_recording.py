@@ -24,16 +24,16 @@ from fxquant.kernels.linear.linear import NativeLinear
 from fxquant.nn.data_movement import interpolate
 from fxquant.nn.resample import taps_of
 from fxquant.runtime.program import last_failure, library
-from fxquant.runtime.recording import RECORDED, RECORDED_QUANTIZE, Looking, NotRecordableError, Recording
+from fxquant.runtime.recording import RECORDED, RECORDED_QUANTIZE, ForbidCompute, NotRecordableError, Recording
 
 pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
 
-GRID = (0.1, 7)
+QPARAMS = (0.1, 7)
 OTHER = (0.2, 9)
 OUTPUT = (0.17, 3, 0, 255)
 SLOPES = torch.linspace(-1, 1, 6)[:, None, None]
-ONE_GRID = (torch.tensor([0.05]), torch.tensor([100], dtype=torch.int32))
-GRIDS = (torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1, 2, 3]))
+ONE_QPARAMS = (torch.tensor([0.05]), torch.tensor([100], dtype=torch.int32))
+ALL_QPARAMS = (torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1, 2, 3]))
 TABLE = torch.arange(255, -1, -1).to(torch.uint8)
 TAPS = (*taps_of(6, 9, None, "bilinear", False, None, False, torch.device("cpu")),
         *taps_of(5, 3, None, "bilinear", False, None, False, torch.device("cpu")))  # fmt: skip
@@ -81,17 +81,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     "depthwise conv2d": (DEPTHWISE, (lambda: draw(3, 6, 5, 7),)),
     "linear": (LINEAR, (lambda: draw(3, 4, 6),)),
     "matmul": (
-        lambda a, b: kernels.matmul(a, *GRID, b, 0.2, 9, *OUTPUT, torch.uint8),
+        lambda a, b: kernels.matmul(a, *QPARAMS, b, 0.2, 9, *OUTPUT, torch.uint8),
         (lambda: draw(2, 3, 5, 7, channels_last=False), lambda: draw(3, 7, 4)),
     ),
     "matmul of int8": (
         lambda a, b: kernels.matmul(a, 0.1, -3, b.mT, 0.2, 9, *OUTPUT, torch.uint8),
         (lambda: draw(5, 8, dtype=torch.int8), lambda: draw(4, 8, dtype=torch.int8)),
     ),
-    "add": (lambda a, b: kernels.add(a, *GRID, b, *OTHER, *OUTPUT), (lambda: draw(2, 6, 5), lambda: draw(2, 1, 1))),
-    "mul": (lambda a, b: kernels.mul(a, *GRID, b, *OTHER, *OUTPUT), (lambda: draw(2, 6, 5, 5),) * 2),
+    "add": (lambda a, b: kernels.add(a, *QPARAMS, b, *OTHER, *OUTPUT), (lambda: draw(2, 6, 5), lambda: draw(2, 1, 1))),
+    "mul": (lambda a, b: kernels.mul(a, *QPARAMS, b, *OTHER, *OUTPUT), (lambda: draw(2, 6, 5, 5),) * 2),
     "prelu": (
-        lambda x: kernels.prelu(x, *GRID, SLOPES, *OUTPUT),
+        lambda x: kernels.prelu(x, *QPARAMS, SLOPES, *OUTPUT),
         (lambda: draw(2, 6, 5, 5),),
     ),
     "table": (lambda x: kernels.table(x, TABLE), (lambda: draw(2, 6, 5, 5),)),
@@ -101,14 +101,14 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     ),
     "max_pool2d": (lambda x: kernels.max_pool2d(x, [3], [2], [1], [1], False), (lambda: draw(2, 6, 7, 7),)),
     "avg_pool2d": (
-        lambda x: kernels.avg_pool2d(x, (3, 3), (2, 2), (1, 1), False, True, None, *GRID, *OUTPUT),
+        lambda x: kernels.avg_pool2d(x, (3, 3), (2, 2), (1, 1), False, True, None, *QPARAMS, *OUTPUT),
         (lambda: draw(2, 6, 7, 7),),
     ),
     "adaptive_avg_pool2d": (
-        lambda x: kernels.adaptive_avg_pool2d(x, [3, 2], *GRID, *OUTPUT), (lambda: draw(2, 6, 7, 7),)
+        lambda x: kernels.adaptive_avg_pool2d(x, [3, 2], *QPARAMS, *OUTPUT), (lambda: draw(2, 6, 7, 7),)
     ),
-    "mean": (lambda x: kernels.mean(x, [2, 3], False, *GRID, *OUTPUT), (lambda: draw(2, 6, 7, 7),)),
-    "resample2d": (lambda x: kernels.resample2d(x, *TAPS, *GRID, *OUTPUT), (lambda: draw(2, 3, 6, 5),)),
+    "mean": (lambda x: kernels.mean(x, [2, 3], False, *QPARAMS, *OUTPUT), (lambda: draw(2, 6, 7, 7),)),
+    "resample2d": (lambda x: kernels.resample2d(x, *TAPS, *QPARAMS, *OUTPUT), (lambda: draw(2, 3, 6, 5),)),
     "softmax": (lambda x: kernels.softmax(x, 1.0, False, *SHARES), (lambda: torch.randn(3, 5, 37),)),
     "softmax of integers": (lambda x: kernels.softmax(x, 0.1, True, *SHARES), (lambda: draw(3, 70),)),
     "layer_norm": (
@@ -118,17 +118,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
         lambda x: kernels.layer_norm(x, *COEFFICIENTS, 1e-5, 0.1, *SHARES), (lambda: draw(3, 6),)
     ),
     "quantize": (
-        lambda x: kernels.quantize(x, *ONE_GRID, 0, 255, torch.uint8), (lambda: torch.randn(3, 70),)
+        lambda x: kernels.quantize(x, *ONE_QPARAMS, 0, 255, torch.uint8), (lambda: torch.randn(3, 70),)
     ),
     "quantize to channels_last": (
-        lambda x: kernels.quantize(x, *ONE_GRID, 0, 255, torch.uint8, channels_last=True),
+        lambda x: kernels.quantize(x, *ONE_QPARAMS, 0, 255, torch.uint8, channels_last=True),
         (lambda: torch.randn(2, 3, 20, 20),),
     ),
     "quantize along an axis": (
-        lambda x: kernels.quantize(x, *GRIDS, 0, 255, torch.uint8, 1),
+        lambda x: kernels.quantize(x, *ALL_QPARAMS, 0, 255, torch.uint8, 1),
         (lambda: torch.randn(5, 3, dtype=torch.float64),),
     ),
-    "dequantize": (lambda q: kernels.dequantize(q, *ONE_GRID), (lambda: draw(3, 70),)),
+    "dequantize": (lambda q: kernels.dequantize(q, *ONE_QPARAMS), (lambda: draw(3, 70),)),
     "a channel shuffle": (
         lambda x: x.reshape(2, 2, 3, 5, 5).transpose(1, 2).reshape(2, 6, 5, 5), (lambda: draw(2, 6, 5, 5),)
     ),
@@ -418,7 +418,7 @@ def test_an_error_of_an_operator_reaches_the_caller(recording):
 
 def test_looking_lets_through_what_computes_nothing():
     x = draw(2, 6)
-    with Looking():
+    with ForbidCompute():
         assert x.size(1) == 6
         assert x.reshape(3, 4).transpose(0, 1).shape == (4, 3)
         with pytest.raises(NotRecordableError):

@@ -223,10 +223,10 @@ def test_grids_are_those_asked_for(grids: Any) -> None:
     start = prepared()
     observed = fxq.convert(start, to="fake_quant").quant_plan.qparams
     result = learned(grids=grids, iterations=1)
-    grid = fxq.convert(result).quant_plan.qparams
-    same = [torch.equal(grid[ref].scale, observed[ref].scale) for ref in grid if ref.kind == "parameter"]
+    qparams = fxq.convert(result).quant_plan.qparams
+    same = [torch.equal(qparams[ref].scale, observed[ref].scale) for ref in qparams if ref.kind == "parameter"]
     assert all(same) if grids == "observed" else not any(same)
-    assert all(torch.equal(grid[ref].scale, observed[ref].scale) for ref in grid if ref.kind == "activation")
+    assert all(torch.equal(qparams[ref].scale, observed[ref].scale) for ref in qparams if ref.kind == "activation")
 
 
 def test_v_that_gets_no_gradient_stays() -> None:

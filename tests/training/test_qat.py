@@ -133,8 +133,8 @@ def test_convert_takes_the_grids_in_use_and_observes_nothing(model):
     assert str(qat.graph) == graph
     assert qat.training
     assert torch.equal(int8.conv1.weight_scale, qat.conv1.weight_fake_quant.scale)
-    grids = {ref.name: grid for ref, grid in int8.quant_plan.qparams.items()}
-    assert torch.equal(grids["x"].scale, qat.x_fake_quant.scale)
+    all_qparams = {ref.name: qparams for ref, qparams in int8.quant_plan.qparams.items()}
+    assert torch.equal(all_qparams["x"].scale, qat.x_fake_quant.scale)
 
 
 def test_a_weight_that_leaves_its_frozen_range_saturates_on_both_sides():
@@ -442,7 +442,7 @@ def test_snapshots_show_both_ways(model):
     qat = train(fxq.prepare_qat(model, batch()))
     assert [snapshot.name for snapshot in qat.snapshots[-2:]] == ["insert_training_fake_quant", "compute_tensors"]
     names = [snapshot.name for snapshot in fxq.convert(qat).snapshots]
-    assert names[names.index("compute_tensors") + 1 :][:2] == ["take_fake_quant_out", "fold_tensors"]
+    assert names[names.index("compute_tensors") + 1 :][:2] == ["strip_fake_quant", "fold_tensors"]
     assert [snapshot.index for snapshot in fxq.convert(qat).snapshots] == list(range(len(names)))
 
 

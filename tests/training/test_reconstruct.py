@@ -40,7 +40,7 @@ class Sums(Samples):
 def rounding() -> AdaRoundFakeQuantize:
     module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
     module(WEIGHT)
-    module.set_grid(torch.ones(1), torch.zeros(1))
+    module.set_qparams(torch.ones(1), torch.zeros(1))
     module.disable_observer()
     module.initialize(WEIGHT)
     return module
@@ -77,7 +77,7 @@ def test_weights_that_are_all_alike_are_rounded_apart(values: list[float]) -> No
     for seed in range(3):
         module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
         module(weight)
-        module.set_grid(torch.ones(1), torch.zeros(1))
+        module.set_qparams(torch.ones(1), torch.zeros(1))
         module.disable_observer()
         module.initialize(weight)
         generator = Generator().manual_seed(seed)
@@ -97,7 +97,7 @@ def test_of_each_output_channel_single_values_are_turned(axis: int) -> None:
 
     module = AdaRoundFakeQuantize(MinMaxObserver, bits=4, dtype=torch.int8, qscheme="per_tensor_symmetric")
     module(weight)
-    module.set_grid(torch.ones(1), torch.zeros(1))
+    module.set_qparams(torch.ones(1), torch.zeros(1))
     module.disable_observer()
     module.initialize(weight)
     module.set_soft_rounding(False)

@@ -14,7 +14,7 @@ from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.plan.quant_plan import QuantUnit
 from fxquant.plan.spec import QParams, QScheme
-from fxquant.training.resumable_run import Lane, WeightsOnly, order_by_units
+from fxquant.training.resumable_run import ResumableRun, WeightsOnly, order_by_units
 from fxquant.training.spill_store import Memory
 
 
@@ -49,7 +49,7 @@ def test_parts_of_a_run_are_the_run(limit: int) -> None:
     order, places = order_by_units(gm, UNITS)
     inputs = [{"x": torch.randn(2048)} for _ in range(3)]
     with Memory(limit) as memory:
-        lane = Lane(BoundInterpreter(gm, {}), order, inputs, memory)
+        lane = ResumableRun(BoundInterpreter(gm, {}), order, inputs, memory)
         for _, place in places:
             for batch, bound in enumerate(inputs):
                 lane.advance(batch, place.start)
@@ -63,7 +63,7 @@ def test_only_what_is_read_further_on_is_kept() -> None:
     gm = symbolic_trace(Branches())
     order, _ = order_by_units(gm, UNITS)
     with Memory(1 << 20) as memory:
-        lane = Lane(BoundInterpreter(gm, {}), order, [{"x": torch.randn(8)}], memory)
+        lane = ResumableRun(BoundInterpreter(gm, {}), order, [{"x": torch.randn(8)}], memory)
         kept = []
         for stop in range(1, len(order) + 1):
             lane.advance(0, stop)
@@ -85,6 +85,6 @@ def test_a_batch_that_does_not_run_is_named() -> None:
     gm = symbolic_trace(Branches())
     order, _ = order_by_units(gm, UNITS)
     with Memory(0) as memory:
-        lane = Lane(BoundInterpreter(gm, {}), order, [{"x": "text"}], memory)
+        lane = ResumableRun(BoundInterpreter(gm, {}), order, [{"x": "text"}], memory)
         with pytest.raises(InputError, match=r"this batch does not run through the model[\s\S]*abs"):
             lane.advance(0, len(order))

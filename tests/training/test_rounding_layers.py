@@ -15,7 +15,7 @@ from fxquant.plan.spec import QParams, QScheme
 from fxquant.training.rounding_layers import least_error_scale, rounding_layers
 
 
-def grid(scheme: QScheme, scale: Tensor) -> QParams:
+def qparams(scheme: QScheme, scale: Tensor) -> QParams:
     return QParams(scheme, scale, torch.zeros(len(scale), dtype=torch.int32))
 
 
@@ -26,7 +26,7 @@ def test_the_scale_of_least_error(axis: int | None) -> None:
     scheme = QScheme(bits=3, symmetric=True, axis=axis)
     others = [] if axis is None else [d for d in range(4) if d != axis % 4]
     extremes = weight.abs().max().reshape(1) if axis is None else weight.abs().amax(others)
-    observed = grid(scheme, extremes / 3.5)
+    observed = qparams(scheme, extremes / 3.5)
     best = least_error_scale(weight, observed)
 
     def errors(scale: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Tracer
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.fake_quantized import with_fake_quantized_weight
 from fxquant.training import unit_samples
-from fxquant.training.resumable_run import Lane
+from fxquant.training.resumable_run import ResumableRun
 from fxquant.training.spill_store import Memory
 from fxquant.training.unit_samples import RowSamples, UnitNodes, WholeSamples, patches
 
@@ -66,7 +66,7 @@ class Leaves(Tracer):
         return True
 
 
-def unit(layer: nn.Module, *shapes: tuple[int, ...], memory: Memory) -> tuple[UnitNodes, Lane, list[Tensor]]:
+def unit(layer: nn.Module, *shapes: tuple[int, ...], memory: Memory) -> tuple[UnitNodes, ResumableRun, list[Tensor]]:
     """A unit, the batches that it reads, and what it should give: something else than it does."""
     model = Unit(layer)
     gm = GraphModule(model, Leaves().trace(model))
@@ -79,7 +79,7 @@ def unit(layer: nn.Module, *shapes: tuple[int, ...], memory: Memory) -> tuple[Un
             y = layer(batch)
         inputs.append({"x": batch, "residual": torch.randn(y.shape[-1:])})
         targets.append(y + torch.randn(y.shape))
-    lane = Lane(BoundInterpreter(gm, {}), list(gm.graph.nodes)[:-1], inputs, memory)
+    lane = ResumableRun(BoundInterpreter(gm, {}), list(gm.graph.nodes)[:-1], inputs, memory)
     for batch_index in range(len(shapes)):
         lane.advance(batch_index, 2)
     assert nodes.read == (x, residual)

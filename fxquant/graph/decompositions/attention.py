@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from fxquant.graph.computed import Aside, ComputedLayer
 from fxquant.graph.emit import Emitter
-from fxquant.graph.query import CALLED, MADE_OF, TensorInfo, module_of, value_of
+from fxquant.graph.query import CALLED, COMPUTED_OF, TensorInfo, module_of, value_of
 
 INPUT_LAYERS = ("q_proj", "k_proj", "v_proj")
 LAYERS = (*INPUT_LAYERS, "out_proj")
@@ -184,7 +184,7 @@ def _apply(emit: Emitter, path: str, x: Node, computed: ComputedLayer | None) ->
     info = _info(x)
     value = replace(info, shape=(*info.shape[:-1], layer.weight.shape[0]), contiguous=True)
     meta: dict[str, Any] = {CALLED: (path, type(layer))}
-    return emit.module(path, x, value=value, meta=meta if computed is None else meta | {MADE_OF: computed})
+    return emit.module(path, x, value=value, meta=meta if computed is None else meta | {COMPUTED_OF: computed})
 
 
 def _heads_first(call: AttentionCall, emit: Emitter, x: Node) -> Node:

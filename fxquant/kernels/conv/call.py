@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import check_grid, check_result, check_stored, integer_range
+from fxquant.kernels.arithmetic import check_qparams, check_result, check_stored, integer_range
 from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.conv.packing import PackedOrder, unpack_weight
 from fxquant.kernels.epilogue import Epilogue
@@ -97,8 +97,8 @@ class ConvCall:
         if math.prod(known) > _MOST_BYTES // 8:
             raise KernelError(f"{op}: the result is too large", got=sizes, expected="a size that memory has room for")
         packed = PackedOrder.of(scale.numel(), x.shape[1], self.kernel_size, self.groups).shape
-        grid = (self.y_scale, self.y_zero_point, self.quant_min, self.quant_max, self.dtype)
-        check_rest(op, self.weight, packed, self.start, scale, self.bias, *grid)
+        qparams = (self.y_scale, self.y_zero_point, self.quant_min, self.quant_max, self.dtype)
+        check_rest(op, self.weight, packed, self.start, scale, self.bias, *qparams)
         check_residual(op, self.residual, sizes, self.residual_scale, self.residual_zero_point)
         return torch.empty(sizes, dtype=self.dtype, device=x.device, memory_format=_CHANNELS_LAST[spatial])
 
@@ -194,7 +194,7 @@ def check_residual(op: str, residual: Tensor | None, sizes: list[int], scale: fl
         raise KernelError(
             f"{op}: residual has the wrong shape", got=list(residual.shape), expected=f"{sizes}, as the result"
         )
-    check_grid(op, "residual_", scale, zero_point, residual.dtype)
+    check_qparams(op, "residual_", scale, zero_point, residual.dtype)
 
 
 def _check_numbers(op: str, argument: str, values: Sequence[int], count: int, least: int) -> None:

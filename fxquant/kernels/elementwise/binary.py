@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import check_grid, check_output, check_same_dtype, check_stored
+from fxquant.kernels.arithmetic import check_output, check_qparams, check_same_dtype, check_stored
 
 ARGUMENTS = (
     "(Tensor a, float a_scale, int a_zero_point, Tensor b, float b_scale, int b_zero_point, "
@@ -33,8 +33,8 @@ def empty_result(
     """
     check_stored(op, "a", a)
     check_same_dtype(op, "b", b, a)
-    check_grid(op, "a_", a_scale, a_zero_point, a.dtype)
-    check_grid(op, "b_", b_scale, b_zero_point, b.dtype)
+    check_qparams(op, "a_", a_scale, a_zero_point, a.dtype)
+    check_qparams(op, "b_", b_scale, b_zero_point, b.dtype)
     check_output(op, scale, zero_point, quant_min, quant_max, a.dtype)
     shape = broadcast_shape(op, a, b)
     for lead in (a, b):

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import (
-    check_grid,
     check_output,
+    check_qparams,
     check_same_dtype,
     check_stored,
     float32,
@@ -101,7 +101,7 @@ def empty_joined(
         name = f"tensors[{index}]"
         check_stored(OP, name, x)
         check_same_dtype(OP, name, x, tensors[0])
-        check_grid(OP, f"{name} ", s, z, x.dtype)
+        check_qparams(OP, f"{name} ", s, z, x.dtype)
     check_output(OP, scale, zero_point, quant_min, quant_max, tensors[0].dtype)
     parts = [x for x in tensors if x.dim() != 1 or x.shape[0] != 0]
     if not parts:

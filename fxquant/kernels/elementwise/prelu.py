@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import check_grid, check_output, check_stored, float32, requantize
+from fxquant.kernels.arithmetic import check_output, check_qparams, check_stored, float32, requantize
 from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.library import define
 
@@ -80,7 +80,7 @@ def empty_result(
     """Check the arguments; an empty tensor of the result's shape, dtype and layout."""
     check_stored(OP, "x", x)
     check_dtype(OP, "slope", slope, (torch.float32,))
-    check_grid(OP, "x_", x_scale, x_zero_point, x.dtype)
+    check_qparams(OP, "x_", x_scale, x_zero_point, x.dtype)
     check_output(OP, scale, zero_point, quant_min, quant_max, x.dtype)
     own = x.shape[x.dim() - slope.dim() :] if slope.dim() <= x.dim() else ()
     if len(own) != slope.dim() or any(size not in (1, wanted) for size, wanted in zip(slope.shape, own, strict=True)):

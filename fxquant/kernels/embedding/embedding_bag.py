@@ -34,7 +34,8 @@ def embedding_bag(
     every kernel rounds alike. A bag without rows gives 0.
 
     Args:
-        weight, scale, zero_point, bits, columns: The table, as :func:`~fxquant.kernels.embedding.embedding.embedding` takes it.
+        weight, scale, zero_point, bits, columns: The table, as :func:`~fxquant.kernels.embedding.embedding.embedding`
+            takes it.
         indices: int32 or int64 [n], 0 to ``rows - 1``.
         offsets: int32 or int64 [bags + 1], ascending from 0 to n: bag b holds the indices from ``offsets[b]`` to before
             ``offsets[b + 1]``.

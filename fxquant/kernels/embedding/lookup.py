@@ -50,9 +50,9 @@ def real_rows(weight: Tensor, scale: Tensor, zero_point: Tensor, indices: Tensor
     """
     picked = weight[indices]
     integers = unpack_halves(picked, columns) if bits == HALF_BITS else picked
-    grids = torch.zeros_like(indices) if scale.numel() == 1 else indices
-    difference = integers.double() - zero_point[grids].double()[:, None]
-    return (difference * scale[grids].double()[:, None]).float()
+    qparams = torch.zeros_like(indices) if scale.numel() == 1 else indices
+    difference = integers.double() - zero_point[qparams].double()[:, None]
+    return (difference * scale[qparams].double()[:, None]).float()
 
 
 def check_table(op: str, weight: Tensor, scale: Tensor, zero_point: Tensor, bits: int, columns: int) -> None:

@@ -18,7 +18,7 @@ from fxquant.kernels.fake_quantize.float_qparams import fake_quantize_float_qpar
 from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import define
-from fxquant.kernels.quantize.affine import FLOATS, Grid, make_grid
+from fxquant.kernels.quantize.affine import FLOATS, AffineQParams, make_affine_qparams
 from fxquant.kernels.quantize.qparams import scale_values, zero_point_values
 
 TENSOR_OP = "fxquant::fake_quantize_per_tensor_affine"
@@ -117,7 +117,9 @@ def tensor_mask_reference(
     _check_scalars(input, scale, zero_point, quant_min, quant_max)
     scales = torch.tensor(scale, dtype=torch.float32, device=input.device)
     zero_points = torch.tensor(zero_point, dtype=torch.int32, device=input.device)
-    return _apply(input, make_grid(TENSOR_OP, "input", input, scales, zero_points, None, quant_min, quant_max))
+    return _apply(
+        input, make_affine_qparams(TENSOR_OP, "input", input, scales, zero_points, None, quant_min, quant_max)
+    )
 
 
 def tensor_qparams_mask_reference(
@@ -127,8 +129,10 @@ def tensor_qparams_mask_reference(
     _check_tensors(TENSOR_OP, input, scale, zero_point, 1, quant_min, quant_max)
     zero_point = zero_point_values(TENSOR_OP, zero_point)
     check_zero_points(TENSOR_OP, zero_point, quant_min, quant_max)
-    grid = make_grid(TENSOR_OP, "input", input, scale_values(scale), zero_point, None, quant_min, quant_max)
-    return _apply(input, grid)
+    qparams = make_affine_qparams(
+        TENSOR_OP, "input", input, scale_values(scale), zero_point, None, quant_min, quant_max
+    )
+    return _apply(input, qparams)
 
 
 def channel_mask_reference(
@@ -139,8 +143,10 @@ def channel_mask_reference(
     _check_tensors(CHANNEL_OP, input, scale, zero_point, input.shape[axis], quant_min, quant_max)
     zero_point = zero_point_values(CHANNEL_OP, zero_point)
     check_zero_points(CHANNEL_OP, zero_point, quant_min, quant_max)
-    grid = make_grid(CHANNEL_OP, "input", input, scale_values(scale), zero_point, axis, quant_min, quant_max)
-    return _apply(input, grid)
+    qparams = make_affine_qparams(
+        CHANNEL_OP, "input", input, scale_values(scale), zero_point, axis, quant_min, quant_max
+    )
+    return _apply(input, qparams)
 
 
 def backward_reference(grad: Tensor, mask: Tensor) -> Tensor:
@@ -149,9 +155,9 @@ def backward_reference(grad: Tensor, mask: Tensor) -> Tensor:
     return like(mask, torch.where(mask, grad, torch.zeros((), dtype=grad.dtype, device=grad.device)))
 
 
-def _apply(input: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    steps = grid.steps(input)
-    return like(input, grid.values(grid.saturate(steps)).to(input.dtype)), like(input, grid.inside(steps))
+def _apply(input: Tensor, qparams: AffineQParams) -> tuple[Tensor, Tensor]:
+    steps = qparams.steps(input)
+    return like(input, qparams.values(qparams.saturate(steps)).to(input.dtype)), like(input, qparams.inside(steps))
 
 
 def _check_scalars(input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> None:

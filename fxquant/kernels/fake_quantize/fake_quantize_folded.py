@@ -11,7 +11,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.checks import check_count, check_dtype, check_limits, check_zero_points
 from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward, refuse_derivative
 from fxquant.kernels.library import define
-from fxquant.kernels.quantize.affine import FLOATS, Grid, make_grid, real
+from fxquant.kernels.quantize.affine import FLOATS, AffineQParams, make_affine_qparams, real
 from fxquant.kernels.quantize.qparams import along, scale_values, zero_point_values
 
 OP = "fxquant::fake_quantize_folded"
@@ -51,8 +51,8 @@ def reference(
     input: Tensor, factor: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int
 ) -> Tensor:
     """In pure torch, on any device."""
-    grid, factors = _grid(OP, input, factor, scale, zero_point, quant_min, quant_max)
-    y = grid.values(grid.saturate(grid.steps(real(input) * factors))) / factors
+    qparams, factors = _qparams(OP, input, factor, scale, zero_point, quant_min, quant_max)
+    y = qparams.values(qparams.saturate(qparams.steps(real(input) * factors))) / factors
     return y.to(input.dtype).contiguous()
 
 
@@ -67,20 +67,20 @@ def backward_reference(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of ``input`` and ``factor``."""
     _check_gradient(grad, input)
-    grid, factors = _grid(BACKWARD_OP, input, factor, scale, zero_point, quant_min, quant_max)
+    qparams, factors = _qparams(BACKWARD_OP, input, factor, scale, zero_point, quant_min, quant_max)
     x, incoming = real(input), real(grad)
     zero = torch.zeros((), dtype=x.dtype, device=x.device)
-    steps = grid.steps(x * factors)
-    inside = grid.inside(steps)
-    slope = (torch.where(inside, x, zero) - grid.values(grid.saturate(steps)) / factors) / factors
+    steps = qparams.steps(x * factors)
+    inside = qparams.inside(steps)
+    slope = (torch.where(inside, x, zero) - qparams.values(qparams.saturate(steps)) / factors) / factors
     of_factor = (incoming * slope).double().flatten(1).sum(1) if x.dim() > 1 else (incoming * slope).double()
     of_input = torch.where(inside, incoming, zero).to(input.dtype).contiguous()
     return of_input, of_factor.to(factor.dtype)
 
 
-def _grid(
+def _qparams(
     op: str, input: Tensor, factor: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int
-) -> tuple[Grid, Tensor]:
+) -> tuple[AffineQParams, Tensor]:
     """The grid and the factors, in a shape that broadcasts and the dtype of the computation."""
     _check(op, input, factor, scale, zero_point, quant_min, quant_max)
     zero_points = zero_point_values(op, zero_point)
@@ -90,8 +90,8 @@ def _grid(
     if scale.numel() == 1:
         scales, zero_points = scales.reshape(1).expand(channels), zero_points.reshape(1).expand(channels)
     x = real(input)
-    grid = make_grid(op, "input", x, scales, zero_points, 0, quant_min, quant_max)
-    return grid, along(factor, x, 0).to(x.dtype)
+    qparams = make_affine_qparams(op, "input", x, scales, zero_points, 0, quant_min, quant_max)
+    return qparams, along(factor, x, 0).to(x.dtype)
 
 
 def _check(
@@ -101,9 +101,9 @@ def _check(
     if input.dim() == 0:
         raise KernelError(f"{op}: input has no channels", got="[]", expected="at least one dimension")
     check_count(op, "factor", factor, input.shape[0])
-    grids = 1 if scale.numel() == 1 else input.shape[0]
-    check_count(op, "scale", scale, grids)
-    check_count(op, "zero_point", zero_point, grids)
+    qparams = 1 if scale.numel() == 1 else input.shape[0]
+    check_count(op, "scale", scale, qparams)
+    check_count(op, "zero_point", zero_point, qparams)
     check_limits(op, quant_min, quant_max)
 
 
@@ -144,8 +144,8 @@ class _Folded(Differentiable):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        input, *grids = ctx.saved_tensors
-        of_input, of_factor = in_backward(_BACKWARD, grad.to(input.dtype), input, *grids, *ctx.limits)
+        input, *qparams = ctx.saved_tensors
+        of_input, of_factor = in_backward(_BACKWARD, grad.to(input.dtype), input, *qparams, *ctx.limits)
         wanted = ctx.needs_input_grad
         return of_input if wanted[0] else None, of_factor if wanted[1] else None, None, None, None, None
 

@@ -13,7 +13,7 @@ from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_l
 from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward, refuse_derivative
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import compose, define
-from fxquant.kernels.quantize.affine import FLOATS, Grid, make_grid, real
+from fxquant.kernels.quantize.affine import FLOATS, AffineQParams, make_affine_qparams, real
 from fxquant.kernels.quantize.qparams import scale_values, zero_point_values
 
 TENSOR_OP = "fxquant::fake_quantize_learnable_per_tensor_affine"
@@ -166,12 +166,14 @@ def backward_reference(
     axis = _check_backward(grad, input, scale, zero_point, axis, quant_min, quant_max)
     zero_points = zero_point_values(BACKWARD_OP, zero_point)
     check_zero_points(BACKWARD_OP, zero_points, quant_min, quant_max)
-    grid = make_grid(BACKWARD_OP, "input", input, scale_values(scale), zero_points, axis, quant_min, quant_max)
+    qparams = make_affine_qparams(
+        BACKWARD_OP, "input", input, scale_values(scale), zero_points, axis, quant_min, quant_max
+    )
     x, incoming = real(input), real(grad)
-    steps = grid.steps(input)
-    inside = grid.inside(steps)
+    steps = qparams.steps(input)
+    inside = qparams.inside(steps)
     zero = torch.zeros((), dtype=incoming.dtype, device=incoming.device)
-    of_scale = (incoming * _slope_of_scale(x, steps, inside, grid)).double()
+    of_scale = (incoming * _slope_of_scale(x, steps, inside, qparams)).double()
     clipped = torch.where(inside, zero, incoming).double()
     reduced = [d for d in range(input.dim()) if d != axis]
     sum_of_scale, sum_of_clipped = (
@@ -187,10 +189,10 @@ def backward_reference(
     )
 
 
-def _slope_of_scale(x: Tensor, steps: Tensor, inside: Tensor, grid: Grid) -> Tensor:
+def _slope_of_scale(x: Tensor, steps: Tensor, inside: Tensor, qparams: AffineQParams) -> Tensor:
     """Derivative of each value by the scale: the rounding error in steps, or how far the limit is from zero."""
-    clipped = grid.saturate(steps)
-    return torch.where(inside, (grid.values(clipped) - x) * grid.inverse, clipped - grid.zero_point)
+    clipped = qparams.saturate(steps)
+    return torch.where(inside, (qparams.values(clipped) - x) * qparams.inverse, clipped - qparams.zero_point)
 
 
 def check_learnable_limits(op: str, quant_min: int, quant_max: int) -> None:
@@ -258,7 +260,7 @@ class _Learnable(Differentiable):
     ) -> Tensor:
         steps = whole(zero_point, quant_min, quant_max)
         ctx.save_for_backward(input, scale, steps)
-        ctx.grid = (axis, quant_min, quant_max, grad_factor)
+        ctx.qparams = (axis, quant_min, quant_max, grad_factor)
         if axis is None:
             return below_autograd(_TENSOR, input, scale, steps, quant_min, quant_max)
         return below_autograd(_CHANNEL, input, scale, steps, axis, quant_min, quant_max)
@@ -268,7 +270,7 @@ class _Learnable(Differentiable):
         input, scale, steps = ctx.saved_tensors
         if grad.dtype != input.dtype:
             grad = grad.to(input.dtype)
-        gradients = in_backward(_BACKWARD, grad, input, scale, steps, *ctx.grid)
+        gradients = in_backward(_BACKWARD, grad, input, scale, steps, *ctx.qparams)
         wanted = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad[:3], strict=True))
         return *wanted, None, None, None, None
 

@@ -14,7 +14,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import SETTINGS
-from fxquant.kernels.quantize.affine import FLOATS, Grid, make_grid, real
+from fxquant.kernels.quantize.affine import FLOATS, AffineQParams, make_affine_qparams, real
 from fxquant.kernels.quantize.qparams import along, scale_values
 
 
@@ -71,8 +71,10 @@ def quantize_float_qparams(
     dtype: torch.dtype,
 ) -> Tensor:
     """The steps of :func:`fake_quantize_float_qparams`, as ``dtype``; arguments as there."""
-    grid = make_grid(op, "input", input, scale_values(scale), zero_point.float(), axis, quant_min, quant_max)
-    return like(input, grid.saturate(_steps(input, grid)).to(torch.int32).to(dtype))
+    qparams = make_affine_qparams(
+        op, "input", input, scale_values(scale), zero_point.float(), axis, quant_min, quant_max
+    )
+    return like(input, qparams.saturate(_steps(input, qparams)).to(torch.int32).to(dtype))
 
 
 def dequantize_float_qparams(q: Tensor, scale: Tensor, zero_point: Tensor, axis: int) -> Tensor:
@@ -81,8 +83,8 @@ def dequantize_float_qparams(q: Tensor, scale: Tensor, zero_point: Tensor, axis:
     return like(q, (difference * along(scale.double(), q, axis)).float())
 
 
-def _steps(x: Tensor, grid: Grid) -> Tensor:
-    return torch.round(real(x) * grid.inverse + grid.zero_point)
+def _steps(x: Tensor, qparams: AffineQParams) -> Tensor:
+    return torch.round(real(x) * qparams.inverse + qparams.zero_point)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -94,11 +96,11 @@ class _StraightThrough(torch.autograd.Function):
     def forward(
         op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
     ) -> tuple[Tensor, Tensor]:
-        grid = make_grid(op, "input", x, scale, zero_point, axis, quant_min, quant_max)
-        steps = _steps(x, grid)
+        qparams = make_affine_qparams(op, "input", x, scale, zero_point, axis, quant_min, quant_max)
+        steps = _steps(x, qparams)
         # the difference is no whole number: in float32 it would be rounded too, before the product is
-        values = (grid.saturate(steps).double() - grid.zero_point.double()) * grid.scale.double()
-        return like(x, values.to(steps.dtype).to(x.dtype)), like(x, grid.inside(steps))
+        values = (qparams.saturate(steps).double() - qparams.zero_point.double()) * qparams.scale.double()
+        return like(x, values.to(steps.dtype).to(x.dtype)), like(x, qparams.inside(steps))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -108,8 +108,8 @@ def _helper(
     observes, quantizes = switched(OP, "observer_on", observer_on), switched(OP, "fake_quant_on", fake_quant_on)
     if input.numel() == 0:
         return copied(input)
-    ranges, grid = (running_min, running_max), (scale, zero_point)
-    axis = _check(input, *ranges, *grid, quant_min, quant_max, ch_axis, per_row_fake_quant)
+    ranges, qparams = (running_min, running_max), (scale, zero_point)
+    axis = _check(input, *ranges, *qparams, quant_min, quant_max, ch_axis, per_row_fake_quant)
     limits = quant_min, quant_max
     middle = _middle(quant_min, quant_max) if symmetric_quant else None
     if observes:
@@ -128,11 +128,11 @@ def _helper(
             got="running_min above running_max",
             expected="a batch with finite values, observed before or now",
         )
-    for buffer, values in zip(grid, chosen, strict=True):
+    for buffer, values in zip(qparams, chosen, strict=True):
         buffer.copy_(values.reshape(buffer.shape))
     if axis is None:
-        return torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask.tensor_qparams(input, *grid, *limits)
-    return torch.ops.fxquant.fake_quantize_per_channel_affine_cachemask.default(input, *grid, axis, *limits)
+        return torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask.tensor_qparams(input, *qparams, *limits)
+    return torch.ops.fxquant.fake_quantize_per_channel_affine_cachemask.default(input, *qparams, axis, *limits)
 
 
 def _middle(quant_min: int, quant_max: int) -> int:

@@ -86,8 +86,8 @@ def reference(
         blended = torch.where(started, before + averaging_constant * (batch - before), batch)
         new.append(torch.where(seen, blended, before))
     smallest, largest = (torch.atleast_1d(each) for each in new)
-    grid = affine_qparams(smallest, largest, quant_min, quant_max, middle, eps)
-    return new[0], new[1].reshape(of_max), *grid, (~finite).sum()
+    qparams = affine_qparams(smallest, largest, quant_min, quant_max, middle, eps)
+    return new[0], new[1].reshape(of_max), *qparams, (~finite).sum()
 
 
 def _fake(

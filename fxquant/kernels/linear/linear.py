@@ -38,7 +38,8 @@ def linear(
         x: uint8 or int8 [..., in_features].
         x_zero_point: Of ``x``, in steps.
         weight: int8 [out_features, in_features], packed by :func:`~fxquant.kernels.conv.packing.pack_weight`.
-        start: int32 [out_features], what sums begin at; this and the rest as :func:`~fxquant.kernels.conv.conv2d.conv2d`.
+        start: int32 [out_features], what sums begin at; this and the rest as
+            :func:`~fxquant.kernels.conv.conv2d.conv2d`.
         scale: float32 [out_features].
         bias: float32 [out_features].
         residual: uint8 or int8 [..., out_features], or None.

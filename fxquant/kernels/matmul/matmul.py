@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import check_grid, check_output, check_stored, float32, requantize
+from fxquant.kernels.arithmetic import check_output, check_qparams, check_stored, float32, requantize
 from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.library import define
 
@@ -103,8 +103,8 @@ def empty_output(
     """Check the arguments; an empty tensor of the result's shape and dtype."""
     check_stored(OP, "a", a)
     check_stored(OP, "b", b)
-    check_grid(OP, "a_", a_scale, a_zero_point, a.dtype)
-    check_grid(OP, "b_", b_scale, b_zero_point, b.dtype)
+    check_qparams(OP, "a_", a_scale, a_zero_point, a.dtype)
+    check_qparams(OP, "b_", b_scale, b_zero_point, b.dtype)
     check_dtype(OP, "dtype", dtype, (torch.uint8, torch.int8, torch.float32))
     if dtype != torch.float32:
         check_output(OP, y_scale, y_zero_point, quant_min, quant_max, dtype)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import STORED, check_grid, check_output
+from fxquant.kernels.arithmetic import STORED, check_output, check_qparams
 from fxquant.kernels.checks import check_dtype
 
 
@@ -26,7 +26,7 @@ def empty_result(
         raise KernelError(f"{op}: x has no dimension", got=[], expected="[..., columns]")
     check_dtype(op, "dtype", dtype, STORED)
     if x.dtype != torch.float32:
-        check_grid(op, "x_", x_scale, 0, x.dtype)
+        check_qparams(op, "x_", x_scale, 0, x.dtype)
     check_output(op, scale, zero_point, quant_min, quant_max, dtype)
     return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 

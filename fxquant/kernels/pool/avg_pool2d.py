@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import average, check_grid, check_output, check_stored
+from fxquant.kernels.arithmetic import average, check_output, check_qparams, check_stored
 from fxquant.kernels.library import define
 from fxquant.kernels.pool.windows import (
     check_pooling,
@@ -145,7 +145,7 @@ def empty_pooled(
 ) -> Tensor:
     """Check the arguments; an empty tensor of the result's shape, dtype and layout."""
     check_stored(OP, "x", x)
-    check_grid(OP, "x_", x_scale, x_zero_point, x.dtype)
+    check_qparams(OP, "x_", x_scale, x_zero_point, x.dtype)
     check_output(OP, scale, zero_point, quant_min, quant_max, x.dtype)
     kernel = pair(OP, "kernel_size", kernel_size)
     height, width = check_pooling(

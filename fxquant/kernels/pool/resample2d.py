@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import check_grid, check_output, check_stored, float32, requantize
+from fxquant.kernels.arithmetic import check_output, check_qparams, check_stored, float32, requantize
 from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.library import define
 from fxquant.kernels.pool.windows import check_image, empty_output
@@ -129,7 +129,7 @@ def empty_result(
 ) -> Tensor:
     """Check the arguments; an empty tensor of the result's shape, dtype and layout."""
     check_stored(OP, "x", x)
-    check_grid(OP, "x_", x_scale, x_zero_point, x.dtype)
+    check_qparams(OP, "x_", x_scale, x_zero_point, x.dtype)
     check_output(OP, scale, zero_point, quant_min, quant_max, x.dtype)
     check_image(OP, x)
     _check_axis("row", row_start, row_weight, x.shape[-2])

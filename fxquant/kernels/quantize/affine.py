@@ -15,7 +15,7 @@ FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class AffineQParams:
     """Scale, zero point and limits, in the dtype of the computation and in a shape that broadcasts."""
 
     scale: Tensor
@@ -47,7 +47,7 @@ def real(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def make_grid(
+def make_affine_qparams(
     op: str,
     argument: str,
     x: Tensor,
@@ -56,12 +56,12 @@ def make_grid(
     axis: int | None,
     quant_min: int,
     quant_max: int,
-) -> Grid:
+) -> AffineQParams:
     """The grid for the values of ``x``; ``scale`` is float32, ``zero_point`` int32 or float32, [C] or []."""
     check_dtype(op, argument, x, FLOATS)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     scale = along(scale, x, axis).to(dtype)
-    return Grid(
+    return AffineQParams(
         scale=scale,
         inverse=1.0 / scale,
         zero_point=along(zero_point, x, axis).to(dtype),

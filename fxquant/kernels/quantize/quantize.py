@@ -9,7 +9,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import define
-from fxquant.kernels.quantize.affine import FLOATS, make_grid
+from fxquant.kernels.quantize.affine import FLOATS, make_affine_qparams
 from fxquant.kernels.quantize.qparams import INTEGERS, as_tensors, scale_values, zero_point_values
 
 OP = "fxquant::quantize"
@@ -71,8 +71,8 @@ def reference(
     """The same in pure torch, on any device."""
     axis = _check(x, scale, zero_point, quant_min, quant_max, dtype, axis, channels_last)
     zero_point = zero_point_values(OP, zero_point)
-    grid = make_grid(OP, "x", x, scale_values(scale), zero_point, axis, quant_min, quant_max)
-    q = grid.saturate(grid.steps(x)).to(torch.int32).to(dtype)
+    qparams = make_affine_qparams(OP, "x", x, scale_values(scale), zero_point, axis, quant_min, quant_max)
+    q = qparams.saturate(qparams.steps(x)).to(torch.int32).to(dtype)
     if channels_last:
         return torch.empty_like(q, memory_format=torch.channels_last).copy_(q)
     return like(x, q)

@@ -1,4 +1,4 @@
-"""The rows themselves: tests/graph/operators/test_table.py and tests/cases/test_operator_fates.py hold them to torch."""
+"""The rows: tests/graph/operators/test_table.py and tests/cases/test_operator_fates.py hold them to torch."""
 
 from __future__ import annotations
 

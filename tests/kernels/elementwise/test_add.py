@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fxquant.kernels.elementwise.add import add, reference
 
-GRIDS = (0.1, 3, 0.07, 5, 0.2, 7)
+QPARAMS = (0.1, 3, 0.07, 5, 0.2, 7)
 """Scale and zero point of a, of b, of the result."""
 TIE = 1e-3
 """In steps: float32 rounds a few times on the way, by less than 1e-4 each. Further from a tie, nothing may differ."""
@@ -45,7 +45,7 @@ def limits(q: Tensor) -> tuple[int, int]:
 
 
 def both_orders(a: Tensor, b: Tensor) -> list[tuple[object, ...]]:
-    za, zb, z = GRIDS[1::2]
+    za, zb, z = QPARAMS[1::2]
     low, high = limits(a)
     return [
         (a, 0.1, za, b, 0.07, zb, 0.2, z, low, high),

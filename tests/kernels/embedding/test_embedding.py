@@ -15,15 +15,17 @@ from fxquant.kernels.embedding.embedding import reference
 ROWS = 11
 
 
-def table(bits: int, columns: int, dtype: torch.dtype, device: str = "cpu", one_grid: bool = False) -> dict[str, Any]:
+def table(
+    bits: int, columns: int, dtype: torch.dtype, device: str = "cpu", one_qparams: bool = False
+) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(columns)
     width = columns if bits == 8 else (columns + 1) // 2
     weight = torch.randint(0, 256, (ROWS, width), dtype=torch.uint8, generator=generator).view(dtype)
-    grids = 1 if one_grid else ROWS
+    qparams = 1 if one_qparams else ROWS
     return {
         "weight": weight.to(device),
-        "scale": (torch.rand(grids, generator=generator) + 0.01).to(device),
-        "zero_point": (200 * torch.rand(grids, generator=generator) - 50).to(device),
+        "scale": (torch.rand(qparams, generator=generator) + 0.01).to(device),
+        "zero_point": (200 * torch.rand(qparams, generator=generator) - 50).to(device),
         "bits": bits,
         "columns": columns,
     }
@@ -36,8 +38,8 @@ def test_native_is_the_reference(
     device: str, dtype: torch.dtype, bits: int, columns: int, assert_same: Callable[..., None]
 ) -> None:
     indices = torch.randint(0, ROWS, (3, 5), generator=torch.Generator().manual_seed(1)).to(device)
-    for one_grid in (False, True):
-        arguments = table(bits, columns, dtype, device, one_grid)
+    for one_qparams in (False, True):
+        arguments = table(bits, columns, dtype, device, one_qparams)
         y = embedding(indices=indices, **arguments)
         assert y.shape == (3, 5, columns)
         assert_same(y, reference(indices=indices, **arguments))

@@ -27,7 +27,7 @@ def values(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Ten
     return x.to(dtype).to(device), grad.to(dtype).to(device)
 
 
-def grids(channels: int, per_channel: bool, device: str) -> tuple[Tensor, Tensor, Tensor]:
+def qparams(channels: int, per_channel: bool, device: str) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(channels)
     factor = torch.randn(channels, generator=generator) * 2
     scale = torch.rand(channels if per_channel else 1, generator=generator) + 0.03
@@ -42,7 +42,7 @@ def test_native_is_the_reference(
     device: str, dtype: torch.dtype, shape: tuple[int, ...], per_channel: bool, assert_same: Callable[..., None]
 ) -> None:
     x, grad = values(shape, dtype, device)
-    arguments = (*grids(shape[0], per_channel, device), -8, 7)
+    arguments = (*qparams(shape[0], per_channel, device), -8, 7)
     assert_same(fake_quantize_folded(x, *arguments), reference(x, *arguments))
     of_input, of_factor = OPS.fake_quantize_folded_backward(grad, x, *arguments)
     expected = backward_reference(grad, x, *arguments)
@@ -60,7 +60,7 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_any_layout(device: str, view: Callable[[Tensor], Tensor], assert_same: Callable[..., None]) -> None:
     x = view(torch.randn(8, 5, 6, device=device))
-    arguments = (*grids(len(x), True, device), -8, 7)
+    arguments = (*qparams(len(x), True, device), -8, 7)
     assert_same(fake_quantize_folded(x, *arguments), reference(x.contiguous(), *arguments))
     gradients = OPS.fake_quantize_folded_backward(x, x, *arguments)
     assert_same(gradients[0], backward_reference(x.contiguous(), x.contiguous(), *arguments)[0])
@@ -95,7 +95,7 @@ def test_gradients_are_those_of_the_three_operators() -> None:
 
 def test_sums_do_not_depend_on_threads_or_instruction_sets(device: str) -> None:
     x = torch.randn(48, 700, generator=torch.Generator().manual_seed(0)).to(device)
-    arguments = (*grids(48, True, device), -8, 7)
+    arguments = (*qparams(48, True, device), -8, 7)
     found = []
     threads = torch.get_num_threads()
     try:
@@ -153,6 +153,8 @@ def test_bad_arguments_are_named(device: str, reads_values: bool, change: dict[s
 def test_the_operators_pass_the_checks_of_the_framework() -> None:
     x = torch.randn(3, 4, requires_grad=True)
     factor = torch.rand(3) + 0.5
-    grid = (torch.full((3,), 0.1), torch.zeros(3, dtype=torch.int32), -8, 7)
-    torch.library.opcheck(OPS.fake_quantize_folded.default, (x, factor.requires_grad_(), *grid))
-    torch.library.opcheck(OPS.fake_quantize_folded_backward.default, (x.detach(), x.detach(), factor.detach(), *grid))
+    qparams = (torch.full((3,), 0.1), torch.zeros(3, dtype=torch.int32), -8, 7)
+    torch.library.opcheck(OPS.fake_quantize_folded.default, (x, factor.requires_grad_(), *qparams))
+    torch.library.opcheck(
+        OPS.fake_quantize_folded_backward.default, (x.detach(), x.detach(), factor.detach(), *qparams)
+    )

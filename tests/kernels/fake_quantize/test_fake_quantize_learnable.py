@@ -36,7 +36,7 @@ def values(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
     return x.to(dtype).to(device), torch.randn(3, 5, 17, 9, generator=generator).to(dtype).to(device)
 
 
-def grids(channels: int, device: str) -> tuple[Tensor, Tensor]:
+def qparams(channels: int, device: str) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(channels)
     return (torch.rand(channels, generator=generator) + 0.03).to(device), torch.randint(
         -8, 8, (channels,), generator=generator
@@ -53,7 +53,7 @@ def test_native_is_the_reference(
     assert_same: Callable[..., None],
 ) -> None:
     x, grad = map(view, values(dtype, device))
-    scale, zero_point = grids(1 if axis is None else x.shape[axis], device)
+    scale, zero_point = qparams(1 if axis is None else x.shape[axis], device)
     arguments = (grad, x, scale, zero_point, axis, -8, 7, 0.5)
     dx, dscale, dzero_point = OPS.fake_quantize_learnable_backward(*arguments)
     expected = backward_reference(*arguments)
@@ -66,7 +66,7 @@ def test_tasks_meet_inside_odd_rows(device: str) -> None:
     """bfloat16 is taken in pairs, of which the first may be of any channel."""
     generator = torch.Generator().manual_seed(0)
     x, grad = ((torch.randn(71, 1027, generator=generator) * 3).bfloat16().to(device) for _ in range(2))
-    arguments = (grad, x, *grids(1027, device), 1, -8, 7, 0.5)
+    arguments = (grad, x, *qparams(1027, device), 1, -8, 7, 0.5)
     for found, expected in zip(
         OPS.fake_quantize_learnable_backward(*arguments), backward_reference(*arguments), strict=True
     ):
@@ -75,7 +75,7 @@ def test_tasks_meet_inside_odd_rows(device: str) -> None:
 
 def test_sums_do_not_depend_on_threads_or_instruction_sets(device: str) -> None:
     x = torch.randn(40, 64, 7, 9, generator=torch.Generator().manual_seed(0)).to(device)
-    scale, zero_point = grids(64, device)
+    scale, zero_point = qparams(64, device)
     found = []
     threads = torch.get_num_threads()
     try:
@@ -93,7 +93,7 @@ def test_values_are_those_without_learning(device: str, assert_same: Callable[..
     scale, zero_point = torch.tensor([0.1], device=device), torch.tensor([2.5], device=device)
     y = fake_quantize_learnable_per_tensor_affine(x, scale, zero_point, -8, 7)
     assert_same(y, fake_quantize_per_tensor_affine(x, 0.1, 2, -8, 7))  # 2.5 is nearest to the even 2
-    scale, zero_point = grids(5, device)
+    scale, zero_point = qparams(5, device)
     y = fake_quantize_learnable_per_channel_affine(x, scale, zero_point + 0.3, 1, -8, 7)
     assert_same(y, fake_quantize_per_channel_affine(x, scale, zero_point.int(), 1, -8, 7))
 
@@ -203,7 +203,7 @@ def test_gradients_are_those_of_the_formulas_in_float64(axis: int | None) -> Non
     """Written down again, without the reference: arXiv:1902.08153, eq. 3, and LSQ+ for the zero point."""
     x = torch.randn(6, 5, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
     grad = torch.randn_like(x)
-    scale, zero_point = grids(1 if axis is None else 5, "cpu")
+    scale, zero_point = qparams(1 if axis is None else 5, "cpu")
     shape = (-1, 1) if axis == 1 else (1,)
     s, z = scale.double().reshape(shape), zero_point.double().reshape(shape)
     q = torch.round(x / s) + z

@@ -1,4 +1,4 @@
-"""``fxquant.kernels.fake_quantize.fused_moving_avg_obs_fake_quant``: torch's results and statistics, and what torch refuses."""
+"""The fused observer and fake-quantize: torch's results and statistics, and what torch refuses."""
 
 from __future__ import annotations
 

@@ -28,21 +28,21 @@ def scores(*shape: int, spread: float = 3.0) -> Tensor:
     return torch.randn(shape, generator=GENERATOR) * spread
 
 
-@pytest.mark.parametrize("grid", [FULL, FINE, SIGNED])
+@pytest.mark.parametrize("qparams", [FULL, FINE, SIGNED])
 @pytest.mark.parametrize("columns", [1, 2, 7, 16, 49, 64, 197, 1000])
 @pytest.mark.parametrize("spread", [0.1, 3.0, 80.0])
-def test_real_rows_equal_the_reference(device, assert_same, grid, columns, spread):
+def test_real_rows_equal_the_reference(device, assert_same, qparams, columns, spread):
     x = scores(3, 5, columns, spread=spread).to(device)
-    assert_same(softmax(x, 1.0, False, *grid), reference(x, 1.0, False, *grid))
+    assert_same(softmax(x, 1.0, False, *qparams), reference(x, 1.0, False, *qparams))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
-@pytest.mark.parametrize("grid", [FULL, FINE, SIGNED])
+@pytest.mark.parametrize("qparams", [FULL, FINE, SIGNED])
 @pytest.mark.parametrize("shape", [(4, 1), (2, 3, 50), (1, 256), (300,)])
 @pytest.mark.parametrize("x_scale", [1e-3, 0.07, 3.0])
-def test_stored_rows_equal_the_reference(device, stored, assert_same, dtype, grid, shape, x_scale):
+def test_stored_rows_equal_the_reference(device, stored, assert_same, dtype, qparams, shape, x_scale):
     x = stored(*shape, dtype=dtype)
-    assert_same(softmax(x, x_scale, False, *grid), reference(x, x_scale, False, *grid))
+    assert_same(softmax(x, x_scale, False, *qparams), reference(x, x_scale, False, *qparams))
 
 
 @pytest.mark.parametrize("safe", [False, True])
@@ -51,9 +51,9 @@ def test_nan_and_infinity(device, assert_same, safe):
     x[0, 3], x[1, 0], x[2, 19], x[3], x[5, :7] = math.nan, math.inf, -math.inf, -math.inf, -math.inf
     x[4, 1], x[6] = -torch.tensor(math.nan), math.nan
     x = x.to(device)
-    grid = (1 / 256, 3, 1, 255, torch.uint8)
-    found = softmax(x, 1.0, safe, *grid)
-    assert_same(found, reference(x, 1.0, safe, *grid))
+    qparams = (1 / 256, 3, 1, 255, torch.uint8)
+    found = softmax(x, 1.0, safe, *qparams)
+    assert_same(found, reference(x, 1.0, safe, *qparams))
     expected = torch._safe_softmax(x, -1) if safe else torch.softmax(x, -1)
     for row in (0, 1, 4, 6):
         assert expected[row].isnan().all()

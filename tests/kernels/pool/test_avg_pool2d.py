@@ -150,6 +150,6 @@ def test_errors(changes: dict[str, object], what: str, got: str, expected: str) 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_opcheck(stored, channels_last: bool) -> None:
     x = stored(2, 5, 8, 8, channels_last=channels_last)
-    grids = (0.1, 3, 0.1, 3, 0, 255)
+    qparams = (0.1, 3, 0.1, 3, 0, 255)
     for geometry in (([3, 3], [2, 2], [1, 1], False, True, None), ([3, 2], [], [0, 1], True, False, 5)):
-        torch.library.opcheck(torch.ops.fxquant.avg_pool2d.default, (x, *geometry, *grids))
+        torch.library.opcheck(torch.ops.fxquant.avg_pool2d.default, (x, *geometry, *qparams))

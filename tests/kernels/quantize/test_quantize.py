@@ -188,8 +188,8 @@ def test_opcheck(axis: int | None, channels_last: bool) -> None:
 )
 def test_every_step_survives_the_way_there_and_back(q: list[int], scale: float, zero_point: int) -> None:
     integers = torch.tensor(q, dtype=torch.uint8)
-    grid = torch.tensor([scale]), torch.tensor([zero_point])
-    assert torch.equal(quantize(dequantize(integers, *grid), *grid, 0, 255, torch.uint8), integers)
+    qparams = torch.tensor([scale]), torch.tensor([zero_point])
+    assert torch.equal(quantize(dequantize(integers, *qparams), *qparams, 0, 255, torch.uint8), integers)
 
 
 def test_numbers_are_taken_for_qparams(device: str) -> None:

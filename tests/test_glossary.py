@@ -1,0 +1,115 @@
+"""Names in the code use the words of docs/glossary.md, and the glossary names only what exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fxquant
+
+PACKAGE = Path(fxquant.__file__).parent
+GLOSSARY = PACKAGE.parent / "docs" / "glossary.md"
+
+REFUSED = {
+    "baking": "materialize parametrizations",
+    "bundle": "group bundle",
+    "derive": "pack",
+    "derived": "packed",
+    "grid": "qparams",
+    "grids": "qparams",
+    "kept": "what it is kept for: saved, quantized, left whole",
+    "lane": "resumable run",
+    "lanes": "resumable runs",
+    "lonely": "isolated",
+    "looking": "forbid compute",
+    "made": "what it is: nodes, paths, factory tensors",
+    "moves": "data movement",
+    "phases": "sub-convolutions",
+    "picks": "maxima",
+    "settle": "fold constants",
+    "settled": "constant, or stable",
+    "settling": "constant folding",
+    "torn": "has external item",
+}
+"""A word that only this project would use -> the field's word."""
+
+PUBLIC = {
+    "choose_grid": "method of fake-quantize modules, which users override",
+    "grids": "argument of adaround",
+    "settled": "column of the calibration report",
+    "settled_after": "field of a row of the calibration report",
+    "grid_sample": "torch's",
+}
+"""Name -> why it stays: users type it, or torch does."""
+
+
+def words_of(name: str) -> list[str]:
+    """Lower case words of a name in snake_case or CamelCase."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def names_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of each class, function, argument, and annotated field."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.lineno, node.target.id
+
+
+def refused(names: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
+    return [(line, name) for line, name in names if name not in PUBLIC and {*words_of(name)} & {*REFUSED}]
+
+
+def test_names_use_the_words_of_the_field():
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where = path.relative_to(PACKAGE).as_posix()
+        found += [f"{where}: the module" for _ in refused(iter([(0, path.stem)]))]
+        found += [f"{where}:{line}: {name}" for line, name in refused(names_in(ast.parse(path.read_text("utf-8"))))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("def settle_sizes(): ...", ["settle_sizes"]),
+        ("class MadeTensors: ...", ["MadeTensors"]),
+        ("def f(x, *, kept): ...", ["kept"]),
+        ("class A:\n    y_grid: int = 0", ["y_grid"]),
+        ("def adaround(grids): ...", []),
+        ("def f(homemade, gridlock): ...", []),
+    ],
+)
+def test_what_is_refused(code, names):
+    assert [name for _, name in refused(names_in(ast.parse(code)))] == names
+
+
+def test_public_exceptions_are_still_needed():
+    names = {name for path in PACKAGE.rglob("*.py") for _, name in names_in(ast.parse(path.read_text("utf-8")))}
+    text = "\n".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    assert [name for name in PUBLIC if name not in names and f".{name}" not in text] == []
+
+
+def entries() -> list[str]:
+    return re.findall(r"^\| (?!word\b|---)([^|]+?) \|", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_entries_are_sorted_within_their_tables():
+    for table in GLOSSARY.read_text(encoding="utf-8").split("\n## ")[1:]:
+        found = [entry.lower() for entry in re.findall(r"^\| (?!word\b|---)([^|]+?) \|", table, re.MULTILINE)]
+        assert found == sorted(found)
+    assert len(entries()) == len(set(entries())) >= 40
+
+
+def test_paths_exist():
+    text = GLOSSARY.read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:fxquant|tests)/[\w/.]+)`", text)
+    assert paths
+    assert [path for path in paths if not (PACKAGE.parent / path).exists()] == []
