@@ -1,0 +1,147 @@
+"""Counts what can be counted of how the package reads. ``--tree PATH`` does it for another checkout."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from tabulate import tabulate
+
+ROOT = Path(__file__).resolve().parents[1]
+FRAGMENT = re.compile(r"^(What|Of|Whether|How|Which|Where|As|That|Those)\b")
+"""A docstring that begins so is no sentence, in most cases."""
+WINDOW = 6
+"""Lines that are equal, after names were replaced, to count as a copy."""
+
+RUN = """
+import sys, threading
+import torch
+from torch import nn
+seen, files = set(), set()
+def note(frame, event, arg):
+    if event == "call" and "/fxquant/" in frame.f_code.co_filename:
+        seen.add(frame.f_code)
+        files.add(frame.f_code.co_filename)
+import fxquant as fxq
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+x = torch.randn(2, 3, 8, 8)
+sys.setprofile(note)
+prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+int8 = fxq.convert(prepared)
+for _ in range(3):
+    int8(x)
+sys.setprofile(None)
+print(len(files), len(seen))
+"""
+
+
+def trees(package: Path) -> dict[Path, ast.Module]:
+    """Each Python file of the package, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(package.rglob("*.py"))}
+
+
+def module_name(package: Path, path: Path) -> str:
+    parts = ("fxquant", *path.relative_to(package).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def importers(package: Path, parsed: dict[Path, ast.Module]) -> dict[str, set[str]]:
+    """Module -> the modules that import it."""
+    names = {module_name(package, path) for path in parsed}
+    found: dict[str, set[str]] = defaultdict(set)
+    for path, tree in parsed.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    found[inner if inner in names else node.module].add(module_name(package, path))
+    return found
+
+
+def docstrings(parsed: dict[Path, ast.Module]) -> Iterator[str]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for tree in parsed.values():
+        for node in ast.walk(tree):
+            text = ast.get_docstring(node) if isinstance(node, kinds) else None
+            if text:
+                yield text
+
+
+def share_of_signatures(package: Path, parsed: dict[Path, ast.Module]) -> float:
+    """Percent of the lines of ``kernels`` that are heads of functions."""
+    heads = lines = 0
+    for path, tree in parsed.items():
+        if path.is_relative_to(package / "kernels"):
+            lines += len(path.read_text(encoding="utf-8").splitlines())
+            heads += sum(
+                node.body[0].lineno - node.lineno for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+            )
+    return 100 * heads / lines
+
+
+def copies(parsed: dict[Path, ast.Module]) -> int:
+    """Pairs of neighbouring windows of lines that are equal once names are replaced, each stretch counted once."""
+    places: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
+    for path in parsed:
+        lines = [re.sub(r"[A-Za-z_]\w*", "n", line.strip()) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line for line in lines if line and not line.startswith(("#", '"""'))]
+        for start in range(len(lines) - WINDOW + 1):
+            window = tuple(lines[start : start + WINDOW])
+            if "n n n n" not in window[0]:  # prose
+                places[window].append((path, start))
+    pairs = {(*first, *second) for found in places.values() for first, second in pairwise(found)}
+    return sum((a, i - 1, b, j - 1) not in pairs for a, i, b, j in pairs)
+
+
+def executed(tree: Path) -> tuple[str, str]:
+    """Files and functions of the package that one conv-bn-relu runs, from prepare to the third int8 call."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], cwd=tree, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True
+    )
+    files, functions = done.stdout.split()[-2:] if done.returncode == 0 else ("?", "?")
+    return files, functions
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tree", type=Path, default=ROOT, help="a checkout (this one)")
+    tree = parser.parse_args().tree.resolve()
+    package = tree / "fxquant"
+    parsed = trees(package)
+    imported_by = importers(package, parsed)
+    small = [
+        path
+        for path in parsed
+        if len(imported_by[module_name(package, path)]) == 1 and len(path.read_text(encoding="utf-8").splitlines()) < 80
+    ]
+    texts = list(docstrings(parsed))
+    functions = Counter(type(node).__name__ for each in parsed.values() for node in ast.walk(each))["FunctionDef"]
+    files, called = executed(tree)
+    rows = (
+        ("Python files run for one conv-bn-relu, prepare to third call", files, 60),
+        ("functions executed", called, 450),
+        ("modules loose in fxquant/", sum(path.parent == package and path.stem[0] != "_" for path in parsed), 5),
+        ("modules with one importer and under 80 lines", len(small), "a third of the start"),
+        ("share of kernels/*.py that is heads of functions, %", f"{share_of_signatures(package, parsed):.1f}", 8),
+        (
+            "docstrings that begin with What, Of, Whether, How, Which, Where, As, That, Those, %",
+            f"{100 * sum(bool(FRAGMENT.match(text)) for text in texts) / len(texts):.1f}",
+            3,
+        ),
+        (f"places with {WINDOW} equal lines, names replaced", copies(parsed), "a third of the start"),
+        ("lines of fxquant/**/*.py", sum(len(path.read_text("utf-8").splitlines()) for path in parsed), "4,000 fewer"),
+        ("files, functions", f"{len(parsed)}, {functions}", "–"),
+    )
+    print(tabulate(rows, headers=("", "now", "at most"), tablefmt="github"))
+
+
+if __name__ == "__main__":
+    main()
