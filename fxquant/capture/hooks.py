@@ -77,8 +77,10 @@ def _watched(hook: Callable[..., Any], path: str, watching: dict[str, None]) -> 
 def carry_over_gradient_hooks(model: nn.Module, copied: nn.Module) -> None:
     """Register the hooks of a model's parameters on those of the same name in a copy, which ``deepcopy`` leaves out.
 
-    That is ``register_hook`` and ``register_post_accumulate_grad_hook``.
+    Those of ``register_hook`` map a gradient, whoever has it. Those of ``register_post_accumulate_grad_hook`` are given
+    a parameter, and most look it up: they stay where they are, with a warning that names them.
     """
+    left: list[str] = []
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -87,10 +89,18 @@ def carry_over_gradient_hooks(model: nn.Module, copied: nn.Module) -> None:
         own: Any = next((there[name] for name in names[id(parameter)] if name in there), None)
         if own is None or own is parameter:
             continue
+        if parameter._post_accumulate_grad_hooks:
+            left.append(names[id(parameter)][0])
+        if not parameter._backward_hooks:
+            continue
         trains = own.requires_grad
         own.requires_grad_(True)  # else torch takes no hook; it may be frozen for a while only
-        for hook in (parameter._backward_hooks or {}).values():
+        for hook in parameter._backward_hooks.values():
             own.register_hook(hook)
-        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
-            own.register_post_accumulate_grad_hook(hook)
         own.requires_grad_(trains)
+    if left:
+        warn(
+            "hooks that run after a gradient was accumulated stay on the parameters of the float model",
+            got=listing(left),
+            hint="register them on the parameters of the model that trains",
+        )

@@ -19,6 +19,7 @@ from fxquant.capture.untraceable import Untraceable, trace_what_can_be
 from fxquant.errors import InputError, TracingError, UnknownNameError
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
+from fxquant.graph.modes import asks_by_identity
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
 from fxquant.graph.shapes import record_values
@@ -111,7 +112,7 @@ def trace(
             return graph, left_whole, tracers[-1]
 
         with weights_by_modules(own) if trains else nullcontext():
-            graph, left_whole, tracer = _traced_with_modes(attempt) if trains else attempt(False)
+            graph, left_whole, tracer = _traced_with_modes(attempt, own) if trains else attempt(False)
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
@@ -123,8 +124,10 @@ def trace(
     return gm
 
 
-def _traced_with_modes(attempt: Callable[[bool], _Traced]) -> _Traced:
+def _traced_with_modes(attempt: Callable[[bool], _Traced], root: nn.Module) -> _Traced:
     """Trace so that ``self.training`` is told from False; as it is where code takes nothing but a bool."""
+    if asks_by_identity(root):
+        return attempt(False)
     try:
         marked = attempt(True)
     except Exception:

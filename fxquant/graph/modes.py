@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dis
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 from torch import nn
@@ -15,16 +16,23 @@ class _EvaluationMode(int):
     """Equal to False, and taken for it by ``if``, ``not``, ``and`` and ``or``.
 
     Attributes:
-        was_converted: Whether code made a bool of it, by ``bool(self.training)``: any False may stand for it then.
+        was_converted: Whether code asked for its truth or compared it: any True or False may follow from it then.
     """
 
     was_converted: bool = False
 
     def __bool__(self) -> bool:
-        frame = sys._getframe(1)
-        if "CALL" in dis.opname[frame.f_code.co_code[frame.f_lasti]]:
-            self.was_converted = True
+        self.was_converted = True
         return False
+
+    def __eq__(self, other: object) -> bool:
+        self.was_converted = True
+        return int(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
 
     def __repr__(self) -> str:
         return "False"
@@ -72,3 +80,17 @@ def without_marks(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tup
 def as_bool(value: Any) -> Any:
     """False in place of ``EVALUATION``; everything else as it is."""
     return False if value is EVALUATION else value
+
+
+def asks_by_identity(root: nn.Module) -> bool:
+    """Whether a class of the model may ask ``self.training is False``, which no mark can answer as False does."""
+    classes = {base for module in root.modules() for base in type(module).__mro__}
+    functions = (item for cls in classes if not cls.__module__.startswith("torch.") for item in vars(cls).values())
+    return any(_compares_with_bool(item.__code__) for item in functions if isinstance(item, FunctionType))
+
+
+def _compares_with_bool(code: CodeType) -> bool:
+    if "training" not in code.co_names:
+        return False
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+    return any(second.opname == "IS_OP" and isinstance(first.argval, bool) for first, second in pairwise(instructions))

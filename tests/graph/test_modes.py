@@ -28,7 +28,7 @@ class Model(nn.Module):
     def __init__(self, body: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         self.first, self.drop, self.last = nn.Linear(4, 64), nn.Dropout(0.3), nn.Linear(64, 64)
-        self.body = body
+        self.body, self.always = body, False
 
     def forward(self, x):
         return self.last(self.body(self, torch.relu(self.first(x))))
@@ -43,6 +43,10 @@ FOLLOW: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "and": lambda m, x: F.dropout(x, 0.5, m.drop.p > 0 and m.training),
     "and, the other way": lambda m, x: F.dropout(x, 0.5, m.training and m.drop.p > 0),
     "made a bool": lambda m, x: F.dropout(x, 0.5, bool(m.training)),
+    "or": lambda m, x: F.dropout(x, 0.5, m.training or m.always),
+    "compared": lambda m, x: F.dropout(x, 0.5, m.training == True),  # noqa: E712
+    "twice not": lambda m, x: F.dropout(x, 0.5, not (not m.training)),  # noqa: SIM208
+    "chosen by it": lambda m, x: F.dropout(x, 0.5, True if m.training else False),  # noqa: SIM210
     "a helper": lambda m, x: helper(x, m.training),
     "a helper that is idle": lambda m, x: noise(x, training=m.training),
     "alpha": lambda m, x: F.alpha_dropout(x, 0.5, m.training),
@@ -135,13 +139,34 @@ def test_the_mark_is_false_and_goes():
     with marked_modes(model):
         assert model.training is EVALUATION
         assert model.drop.training is True
-        assert not model.training
-        assert (repr(model.training), model.training == False) == ("False", True)  # noqa: E712
+        assert repr(model.training) == "False"
         with plain_modes(model.first):
             assert model.first.training is False
         assert model.first.training is EVALUATION
         assert not EVALUATION.was_converted
         assert bool(model.training) is False
         assert EVALUATION.was_converted
+    with marked_modes(model):
+        assert (model.training == False, model.training != False, {model.training: 1}[0]) == (True, False, 1)  # noqa: E712
+        assert EVALUATION.was_converted
     assert model.training is model.first.training is False
     assert [as_bool(value) for value in (EVALUATION, True, 0, None)] == [False, True, 0, None]
+
+
+class Branch(nn.Module):
+    """Another result in evaluation mode, asked for by identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.layer(x)
+        if self.training is False:
+            return y
+        return y, self.head(y)
+
+
+@pytest.mark.filterwarnings("ignore:.*will not be trained")
+def test_a_mode_that_is_asked_by_identity_is_that_of_evaluation():
+    assert isinstance(fxq.prepare_qat(Branch().train(), X).eval()(X), Tensor)
