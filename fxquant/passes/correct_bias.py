@@ -13,7 +13,7 @@ from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantized import FLOAT_BIAS
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.padding_coverage import Sizes, padding_coverage
+from fxquant.passes.padding_coverage import Sizes, padding_coverage, some_read_nothing
 from fxquant.passes.rounding import rounded_weight, weighted_nodes
 
 
@@ -43,7 +43,8 @@ def spatial_sizes(node: Node) -> Sizes | None:
 def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, sizes: Sizes | None = None) -> nn.Module:
     """A copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
 
-    It has a bias even where nothing is known, so that the state of a calibrated model fits a shell.
+    It has a bias even where nothing is known, so that the state of a calibrated model fits a shell. Without a
+    bias, outputs that read nothing but padding are 0, and stay so.
 
     Args:
         layer: Convolution, transposed convolution or linear layer. Not changed.
@@ -59,7 +60,9 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, si
     outputs = new.out_channels if hasattr(new, "out_channels") else new.out_features
     zeros = new.weight.detach().new_zeros(outputs)
     bias = (zeros if old is None else old.detach()).double()
-    if rounded is not None and means is not None:
+    # A norm may follow that makes much of whatever is added to zeros.
+    exact = old is None and sizes is not None and some_read_nothing(layer, sizes)
+    if rounded is not None and means is not None and not exact:
         bias = bias - mean_error(layer, rounded.double() - new.weight.detach().double(), means, sizes)
     new._buffers = {**layer._buffers, FLOAT_BIAS: zeros if old is None else old.detach()}
     new._non_persistent_buffers_set = {*layer._non_persistent_buffers_set, FLOAT_BIAS}

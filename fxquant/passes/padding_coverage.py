@@ -47,6 +47,29 @@ def padding_coverage(layer: Any, sizes: Sizes | None) -> Tensor:
     return shares
 
 
+def some_read_nothing(layer: Any, sizes: Sizes) -> bool:
+    """Whether some outputs are the bias alone: they read nothing but zeros of padding, or lie between all inputs.
+
+    Args:
+        layer: Convolution or transposed convolution of any geometry.
+        sizes: Spatial, of input and output.
+    """
+    transposed = isinstance(layer, TRANSPOSED)
+    geometry = None if transposed else ConvGeometry.of(layer)
+    if geometry is not None and geometry.padding_mode != "zeros":
+        return False
+    before = layer.padding if geometry is None else geometry.before
+    dimensions: Any = zip(layer.kernel_size, layer.dilation, layer.stride, before, *sizes, strict=True)
+    for taps, dilation, stride, padding, inputs, outputs in dimensions:
+        steps, limit = (inputs, outputs) if transposed else (outputs, inputs)
+        places = torch.arange(steps).unsqueeze(1) * stride - padding + torch.arange(taps) * dilation
+        inside = (places >= 0) & (places < limit)
+        reached = len(places[inside].unique()) if transposed else int(inside.any(1).sum())
+        if reached < outputs:
+            return True
+    return False
+
+
 def _inside(first: int, step: int, count: int, limit: int) -> int:
     """How many of ``count`` positions, ``step`` apart from ``first`` on, lie in ``range(limit)``."""
     below, inside = (min(max(-((first - end) // step), 0), count) for end in (0, limit))

@@ -174,3 +174,24 @@ def test_what_is_trained_learns_its_biases():
     trainable(x)
     simulated = fxq.convert(trainable, to="fake_quant")
     assert any(each.bias is None for each in simulated.modules() if hasattr(each, "weight_fake_quant"))
+
+
+class Framed(nn.Module):
+    """A frame of zeros around the image, and a norm that would make much of anything that is added to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 12, 1, padding=1, bias=False), nn.LayerNorm(12)
+
+    def forward(self, x):
+        return self.norm(self.conv(x).permute(0, 2, 3, 1))
+
+
+def test_where_outputs_read_nothing_but_padding_they_stay_exact():
+    torch.manual_seed(0)
+    model, x = Framed().eval(), torch.randn(8, 4, 1, 1) + 2
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
+    with torch.no_grad():
+        expected, got = model(x), int8(x)
+    assert torch.equal(expected[:, 0], got[:, 0])
+    assert float(10 * torch.log10(expected.square().mean() / (expected - got).square().mean())) > 30

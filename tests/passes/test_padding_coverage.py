@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fxquant.passes.padding_coverage import Sizes, padding_coverage
+from fxquant.passes.padding_coverage import Sizes, padding_coverage, some_read_nothing
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -29,6 +29,10 @@ def counted(layer: nn.Module, inputs: tuple[int, ...]) -> tuple[Tensor, Sizes]:
 def check(layer: nn.Module, inputs: tuple[int, ...]) -> None:
     expected, sizes = counted(layer, inputs)
     torch.testing.assert_close(padding_coverage(layer, sizes), expected, rtol=1e-12, atol=0)  # float64: a few products
+    with torch.no_grad():
+        layer.weight.fill_(1)
+        y = layer(torch.ones(1, 1, *inputs))
+    assert some_read_nothing(layer, sizes) == bool((y == 0).any())
 
 
 def along(low: int, high: int, dims: int) -> st.SearchStrategy[tuple[int, ...]]:
