@@ -110,8 +110,12 @@ class Case:
         with quiet():
             with nothing_to_do():
                 prepared = fxq.prepare(self.model, self.example, rounding_outputs() if self.seed % 2 else None)
-            batches = [self.example, values_of(self.inputs, self.seed + 100)]
-            return fxq.calibrate(prepared, batches, progress=False)
+            return fxq.calibrate(prepared, self.calibrated, progress=False)
+
+    @property
+    def calibrated(self) -> list[Values]:
+        """The batches that it is calibrated on."""
+        return [self.example, values_of(self.inputs, self.seed + 100)]
 
     def converted(self, **options: Any) -> GraphModule:
         with quiet():
@@ -155,9 +159,9 @@ class Case:
         chosen = random.Random(self.seed).sample(names, min(count, len(names)))
         return {name: self.variants[name] for name in ("example", *chosen)}
 
-    def qat_of(self, model: nn.Module, qconfig: fxq.QConfigMapping | None = None) -> GraphModule:
+    def qat_of(self, model: nn.Module) -> GraphModule:
         with quiet(), nothing_to_do():
-            return fxq.prepare_qat(model, self.example, qconfig)
+            return fxq.prepare_qat(model, self.example)
 
     def training_model(self) -> nn.Module:
         return copy.deepcopy(self.model).train()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,26 +24,33 @@ KEPT = frozenset(("clamp", "clamp_min", "linalg_vector_norm", "norm", "pow", "sq
 """Operators whose results are not rounded: much of what they give is divided by, and must not become zero."""
 
 
+Range = tuple[float, float]
+
+
 class Rounding(TorchDispatchMode):
     """While it is entered, operators round what they give to 8 bits; gradients pass straight through.
 
-    Each result has a grid of its own, on which zero lies; equal values round alike. What is likely to be divided by is
-    not rounded, nor what only moves or chooses values of one tensor, or zeros in their place.
+    Each result has qparams of its own, with which zero is exact; equal values round alike. What is likely to be divided
+    by is not rounded, nor what only moves or chooses values of one tensor, or zeros in their place.
 
     Args:
-        seed: Of the grids.
+        seed: Of the steps.
+        others: The range of each operator's result in another run, in the order of the calls: a range spans it, too.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, others: Sequence[Range] = ()) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
+        self._others = others
+        self.ranges: list[Range] = []
+        """The smallest and the largest finite value of each result, or zero if that is further."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         values = result[0] if isinstance(result, (tuple, list)) and result else result
-        if isinstance(values, Tensor) and values.is_floating_point() and not _is_view(func):
+        if isinstance(values, Tensor) and values.is_floating_point() and not is_view(func):
             operands = [x for x in pytree.tree_leaves(args) if isinstance(x, Tensor)]
             if not _is_exact(func, values, operands):
                 self._round(values)
@@ -55,9 +62,13 @@ class Rounding(TorchDispatchMode):
 
     def _round(self, values: Tensor) -> Tensor:
         finite = values[values.isfinite()]
-        if not finite.numel():
-            return values
-        return self._to_steps(values, (finite.max().clamp_min(0) - finite.min().clamp_max(0)) / STEPS)
+        low = float(finite.min().clamp_max(0)) if finite.numel() else 0.0
+        high = float(finite.max().clamp_min(0)) if finite.numel() else 0.0
+        place = len(self.ranges)
+        self.ranges.append((low, high))
+        if place < len(self._others):
+            low, high = min(low, self._others[place][0]), max(high, self._others[place][1])
+        return self._to_steps(values, torch.tensor((high - low) / STEPS)) if finite.numel() else values
 
     def round_weight(self, weight: Tensor) -> None:
         """Round a parameter in place, each channel on a symmetric grid."""
@@ -78,21 +89,22 @@ def _is_exact(func: Any, values: Tensor, operands: list[Tensor]) -> bool:
     return name == "add" or bool((torch.isin(values.flatten(), others) | (values.flatten() == 0)).all())
 
 
-def _is_view(func: Any) -> bool:
+def is_view(func: Any) -> bool:
     """Whether an operator gives a tensor in the memory of another one, and changes nothing there."""
     first = func._schema.returns[0].alias_info if func._schema.returns else None
     return (first is not None and not first.is_write) or func is torch.ops.aten._unsafe_view.default
 
 
 @contextmanager
-def rounding(model: nn.Module, seed: int) -> Iterator[Rounding]:
+def rounding(model: nn.Module, seed: int, others: Sequence[Range] = ()) -> Iterator[Rounding]:
     """Round the weights of a model in place, and what operators give inside, also those within an attention.
 
     Args:
         model: Its parameters of two dimensions or more become other values.
-        seed: Of the grids.
+        seed: Of the steps.
+        others: See `Rounding`.
     """
-    mode = Rounding(seed)
+    mode = Rounding(seed, others)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1 and parameter.numel():
@@ -101,8 +113,23 @@ def rounding(model: nn.Module, seed: int) -> Iterator[Rounding]:
         yield mode
 
 
-def rounded(model: nn.Module, values: Values, seed: int) -> Any:
-    """What a model gives that rounds, without gradients; the model stays as it is."""
+def rounded(model: nn.Module, values: Values, seed: int, calibrated: Sequence[Values] = ()) -> Any:
+    """What a model gives that rounds, without gradients; the model stays as it is.
+
+    Args:
+        model: The float model.
+        values: Its arguments.
+        seed: Of the steps.
+        calibrated: Other arguments, whose values the ranges span, too: one that is far out makes all steps coarse.
+    """
+    others: list[Range] = []
+    for each in calibrated:
+        ranges = _run(model, each, seed, ())[1]
+        others = [(min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(others or ranges, ranges, strict=False)]
+    return _run(model, values, seed, others)[0]
+
+
+def _run(model: nn.Module, values: Values, seed: int, others: Sequence[Range]) -> tuple[Any, list[Range]]:
     model = copy.deepcopy(model)
-    with torch.no_grad(), rounding(model, seed) as mode:
-        return model(*map(mode.of, values))
+    with torch.no_grad(), rounding(model, seed, others) as mode:
+        return model(*map(mode.of, values)), mode.ranges

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
 import fxquant as fxq
-from tests.fuzz.half_step import changed_by_more, step_of
+from fxquant.fake_quantize.presets import default_fused_act_fake_quant
+from tests.fuzz.half_step import changed_by_more, ends_with_gradients, step_of
 from tests.fuzz.source import draw, seeded
 
 X = draw(1, 4, 3, 8)
@@ -53,6 +56,32 @@ def test_a_weight_that_is_rounded_to_another_grid_is_found(trained):
         trained(X)
     assert "conv.weight_fake_quant" in found
     assert "fc.weight_fake_quant" not in found
+
+
+def test_the_largest_value_has_a_gradient_where_it_is_half_a_step_out():
+    """Zero lies between two integers; the one that it goes to puts an end half a step out."""
+    x = torch.tensor([-1.0, -0.5, 0.0, 0.7, 1.0]) * 0.0073
+    found = {}
+    for ends in (nullcontext, ends_with_gradients):
+        module = default_fused_act_fake_quant()
+        leaf = x.clone().requires_grad_()
+        with ends(module):
+            y = module(leaf)
+        y.sum().backward()
+        found[ends] = leaf.grad.tolist(), y.tolist()
+    assert sorted(found[nullcontext][0]) == [0, 1, 1, 1, 1]
+    assert found[ends_with_gradients][0] == [1, 1, 1, 1, 1]
+    assert found[nullcontext][1] == found[ends_with_gradients][1]
+
+
+def test_values_that_are_clipped_by_more_keep_their_gradient():
+    module = default_fused_act_fake_quant()
+    module(torch.tensor([-1.0, 1.0]))
+    module.disable_observer()
+    leaf = torch.tensor([0.5, 3.0]).requires_grad_()
+    with ends_with_gradients(module):
+        module(leaf).sum().backward()
+    assert leaf.grad.tolist() == [1, 0]
 
 
 def test_steps():

@@ -105,3 +105,11 @@ def test_a_mask_of_minus_infinity_stays():
     result = rounded(Masked(), (X,), 0)
     assert result.isfinite().all()
     assert (result[:, 0] - X[:, 0]).abs().max() < 0.05
+
+
+def test_a_range_spans_what_was_seen_in_calibration():
+    far = X.clone()
+    far[0, 0, 0] = 1000.0
+    near, coarse = (power(rounded(nn.Tanh(), (X,), 0, seen) - X.tanh()) for seen in ([(X,)], [(X,), (far,)]))
+    assert near == power(rounded(nn.Tanh(), (X,), 0) - X.tanh())
+    assert coarse > 100 * near

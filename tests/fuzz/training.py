@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-import fxquant as fxq
-from fxquant.fake_quantize.presets import default_fused_act_fake_quant, default_fused_per_channel_wt_fake_quant
 from tests.fuzz.case import Case
 from tests.fuzz.compare import floats_of
-from tests.fuzz.half_step import changed_by_more
+from tests.fuzz.half_step import changed_by_more, ends_with_gradients
 from tests.fuzz.inputs import Values
 from tests.fuzz.rounding import rounding
 from tests.fuzz.source import draw
@@ -26,11 +25,6 @@ ROUNDINGS = 64
 other side in some of them, and turns all gradients."""
 ROUNDING_MARGIN = 1.5
 """How many times as far as in the worst of these loss and gradients may be."""
-UNCLIPPED = fxq.get_default_qat_qconfig_mapping().set_global(
-    fxq.QConfig(default_fused_act_fake_quant, default_fused_per_channel_wt_fake_quant.with_args(quant_min=-127))
-)
-"""The default, but the largest weight of a channel lies on the last step. There it lies half a step beyond if it is
-positive, is clipped, and so has no gradient, which is much of all that a channel of few weights has."""
 PACKED = ("in_proj_weight", "in_proj_bias")
 """Parameters of an attention that become three, of its projections."""
 
@@ -101,8 +95,9 @@ def targets_of(case: Case) -> list[Tensor]:
 def first_step(case: Case) -> str:
     """What differs from the first step of float; empty if nothing does.
 
-    Loss and gradients are those of float, or as near to them as those of float whose operators round to 8 bits. That
-    excuses nothing but rounding: a fake-quantize changes no value by more than half a step of its own range.
+    Loss and gradients are those of float, with or without the ends of ranges, or as near to them as those of float
+    whose operators round to 8 bits. That excuses nothing but rounding: a fake-quantize changes no value by more than
+    half a step of its own range.
     """
     targets = targets_of(case)
     try:
@@ -110,9 +105,9 @@ def first_step(case: Case) -> str:
     except RuntimeError:  # with a change in place of what a gradient needs
         case.skipped["training, which float refuses"] += 1
         return ""
-    for qconfig in (None, UNCLIPPED):
-        trained = case.qat_of(case.training_model(), qconfig)
-        with changed_by_more(trained) as far:
+    for ends in (nullcontext, ends_with_gradients):
+        trained = case.qat_of(case.training_model())
+        with changed_by_more(trained) as far, ends(trained):
             ours = step_of(trained, case.example, targets)
         if far:
             return f"{', '.join(sorted(far))} change values by more than half a step"
