@@ -2,8 +2,11 @@
 
 ``fxquant/kernels/csrc`` becomes at most two shared libraries beside ``fxquant/kernels/library.py``, which loads them:
 
-    _native.so        cpu/*.cpp once (argument checks, registration) and cpu/loops/*.cpp once per instruction set
-    _native_cuda.so   cuda/*.cu, where a GPU is present or FXQUANT_CUDA=1 (FXQUANT_CUDA=0: never)
+    _native.so        every cpu/*.cpp once (argument checks, registration) and cpu/loops/*.cpp once per instruction set
+    _native_cuda.so   every cuda/*.cu, where a GPU is present or FXQUANT_CUDA=1 (FXQUANT_CUDA=0: never)
+
+Each family of operators (``conv``, ``pool``) has these folders, and those at the top hold what families share. Sources
+name the headers that they include by their path below ``csrc``.
 
 Objects are kept in ``build/native`` under a name that hashes all they were made from, so that nothing is compiled
 twice; beside each lies what its compiler said (``.log``). FXQUANT_SANITIZE=1 compiles for AddressSanitizer and UBSan.
@@ -44,6 +47,7 @@ except ImportError:  # pip checks the version only where it isolates the build; 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "fxquant" / "kernels" / "csrc"
 OBJECTS = ROOT / "build" / "native"
+OUR_HEADERS = ("-I", str(CSRC))
 
 OLDEST_TORCH = (2, 10)
 """First torch whose stable ABI has all that the kernels use; the libraries run on it and on every later one."""
@@ -69,7 +73,7 @@ X86_FLAGS: dict[str, tuple[str, ...]] = {
     ),
 }
 X86_FLAGS["avx512_vnni"] = (*X86_FLAGS["avx512"], "-mavx512vnni")
-"""One compilation of cpu/loops/*.cpp for each; of ``avx512_vnni`` only where a source asks __AVX512VNNI__."""
+"""One compilation of the loops for each; of ``avx512_vnni`` only where a source asks __AVX512VNNI__."""
 NVCC_FLAGS = (
     *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wextra,-Werror"),
     # what ptxas says of registers and spills goes to the logs, where a test reads it
@@ -134,6 +138,11 @@ def include_flags(torch: Path) -> tuple[str, ...]:
     return ("-isystem", str(torch / "include"), "-isystem", str(torch / "include/torch/csrc/api/include"))
 
 
+def sources(place: str) -> list[Path]:
+    """The sources at a place such as ``cuda/*.cu``, of every family and of what families share."""
+    return sorted(CSRC.rglob(place))
+
+
 def cpu_steps(cxx: str, torch: Path) -> list[Step]:
     """Bindings once, with torch's headers; loops once per instruction set, without them.
 
@@ -141,11 +150,11 @@ def cpu_steps(cxx: str, torch: Path) -> list[Step]:
     shared would be merged by the linker, and the portable set could get the AVX-512 version of it.
     """
     machine = ("-DFXQ_X86=1",) if is_x86() else ()
-    binding = (cxx, *CXX_FLAGS, *machine, TORCH_TARGET, *include_flags(torch))
-    steps = [Step(path, f"cpu-{path.stem}", binding) for path in sorted((CSRC / "cpu").glob("*.cpp"))]
+    binding = (cxx, *CXX_FLAGS, *machine, TORCH_TARGET, *OUR_HEADERS, *include_flags(torch))
+    steps = [Step(path, f"cpu-{path.stem}", binding) for path in sources("cpu/*.cpp")]
     for isa, flags in (X86_FLAGS if is_x86() else {"portable": ()}).items():
-        loops = (cxx, *CXX_FLAGS, *machine, *flags, f"-DFXQ_ISA={isa}")
-        paths = sorted((CSRC / "cpu" / "loops").glob("*.cpp"))
+        loops = (cxx, *CXX_FLAGS, *machine, *flags, f"-DFXQ_ISA={isa}", *OUR_HEADERS)
+        paths = sources("cpu/loops/*.cpp")
         if isa == "avx512_vnni":
             paths = [path for path in paths if any("__AVX512VNNI__" in each.read_text() for each in sources_of(path))]
         steps += [Step(path, f"{isa}-{path.stem}", loops) for path in paths]
@@ -153,14 +162,14 @@ def cpu_steps(cxx: str, torch: Path) -> list[Step]:
 
 
 def cuda_steps(nvcc: str, torch: Path) -> list[Step]:
-    command = (nvcc, *NVCC_FLAGS, TORCH_TARGET, *include_flags(torch), *toolkit_includes(nvcc, torch))
-    return [Step(path, f"cuda-{path.stem}", command) for path in sorted((CSRC / "cuda").glob("*.cu"))]
+    command = (nvcc, *NVCC_FLAGS, TORCH_TARGET, *OUR_HEADERS, *include_flags(torch), *toolkit_includes(nvcc, torch))
+    return [Step(path, f"cuda-{path.stem}", command) for path in sources("cuda/*.cu")]
 
 
 def host_steps(cxx: str, torch: Path) -> list[Step]:
     """The sources of the CUDA library as plain C++, where loops stand in for launches: see cuda/host_device.h."""
-    command = (cxx, "-x", "c++", *CXX_FLAGS, "-O1", TORCH_TARGET, *include_flags(torch))
-    return [Step(path, f"host-{path.stem}", command) for path in sorted((CSRC / "cuda").glob("*.cu"))]
+    command = (cxx, "-x", "c++", *CXX_FLAGS, "-O1", TORCH_TARGET, *OUR_HEADERS, *include_flags(torch))
+    return [Step(path, f"host-{path.stem}", command) for path in sources("cuda/*.cu")]
 
 
 def toolkit_includes(nvcc: str, torch: Path) -> tuple[str, ...]:
@@ -182,7 +191,8 @@ def sources_of(path: Path, seen: set[Path] | None = None) -> set[Path]:
     if path not in seen:
         seen.add(path)
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):
-            sources_of((path.parent / name).resolve(), seen)
+            beside = path.parent / name
+            sources_of((beside if beside.exists() else CSRC / name).resolve(), seen)
     return seen
 
 

@@ -48,10 +48,10 @@ const char fxquant_{device}_sources[] = "{text}";
 """
 
 
-def _files(folder: str, skipped: str = "") -> Iterator[str]:
+def _files(folder: str, skipped: str) -> Iterator[str]:
     for entry in os.scandir(folder):
         if entry.is_dir():
             if entry.name != skipped:
-                yield from _files(entry.path)
+                yield from _files(entry.path, skipped)
         elif entry.name.endswith(_SUFFIXES):
             yield entry.path

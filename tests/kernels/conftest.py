@@ -88,7 +88,7 @@ def builder() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def cuda_on_host(builder: ModuleType) -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """A context in which CPU tensors get the kernels of csrc/cuda, compiled for the host (csrc/cuda/host_device.h)."""
+    """A context in which CPU tensors get the CUDA kernels, compiled for the host (csrc/cuda/host_device.h)."""
     builder.OBJECTS.mkdir(parents=True, exist_ok=True)
     library = builder.OBJECTS / "fxquant_host.so"
     with open(builder.OBJECTS / "host.lock", "w") as lock:

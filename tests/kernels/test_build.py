@@ -65,12 +65,19 @@ def test_oldest_torch_is_the_one_that_pyproject_asks_for() -> None:
 
 
 def test_every_cpu_source_has_a_cuda_source_of_the_same_stem() -> None:
-    cpu = {path.stem for path in (builder.CSRC / "cpu").glob("*.cpp")} - {"isa", "brgemm", "program"}
-    assert cpu == {path.stem for path in (builder.CSRC / "cuda").glob("*.cu")}
+    cpu = {path.parts[-3:] for path in builder.sources("cpu/*.cpp") if path.stem not in ("isa", "brgemm", "program")}
+    cuda = {path.parts[-3:] for path in builder.sources("cuda/*.cu")}
+    assert {(family, name[:-4]) for family, _, name in cpu} == {(family, name[:-3]) for family, _, name in cuda}
+
+
+def test_objects_have_names_of_their_own() -> None:
+    """The folder of a family is not in the name of an object."""
+    steps = [*builder.cpu_steps("c++", TORCH), *builder.cuda_steps(NVCC or "true", TORCH)]
+    assert len({step.stem for step in steps}) == len(steps)
 
 
 def test_maths_sees_no_torch_and_loops_see_only_ours_and_c_headers() -> None:
-    for path in [*(builder.CSRC / "math").glob("*.h"), *(builder.CSRC / "cpu" / "loops").glob("*.cpp")]:
+    for path in [*(builder.CSRC / "math").glob("*.h"), *builder.sources("cpu/loops/*.cpp")]:
         for source in builder.sources_of(path):
             for line in source.read_text().splitlines():
                 if line.startswith("#include <"):

@@ -11,7 +11,8 @@ from fxquant.kernels.sources import DIGITS, fingerprint, fingerprint_in, stamp
 
 @pytest.fixture
 def csrc(tmp_path: Path) -> Path:
-    for name in ("cpu/add.cpp", "cpu/loops/add.h", "cuda/add.cu", "math/affine.h"):
+    shared = ("cpu/add.cpp", "cpu/loops/add.h", "cuda/add.cu", "math/affine.h")
+    for name in (*shared, "conv/cpu/conv.h", "conv/cuda/conv.h"):
         (tmp_path / "csrc" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "csrc" / name).write_text(name)
     return tmp_path / "csrc"
@@ -24,6 +25,9 @@ def csrc(tmp_path: Path) -> Path:
         ("cuda/add.cu", {"cuda"}),
         ("math/affine.h", {"cpu", "cuda"}),
         ("cpu/new.cpp", {"cpu"}),
+        ("conv/cpu/conv.h", {"cpu"}),
+        ("conv/cuda/conv.h", {"cuda"}),
+        ("conv/conv.h", {"cpu", "cuda"}),
         ("math/affine.h.orig", set()),
     ],
 )

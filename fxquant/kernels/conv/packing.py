@@ -34,7 +34,7 @@ FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class PackedOrder:
-    """How a packed weight is divided; csrc/common/conv_shape.h says the same.
+    """How a packed weight is divided; csrc/conv/conv_shape.h says the same.
 
     A window is read in pieces: stretches of bytes that are multiplied by as many weights. A piece is a tap; a row of
     taps, of few input channels; a column of taps, of all planes, of a depthwise convolution. Groups of less than 16

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "../math/requantize.h"
-#include "checks.h"
+#include "common/checks.h"
+#include "math/requantize.h"
 
 namespace fxquant {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "tensor.h"
+#include "common/tensor.h"
 
 namespace fxquant {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "checks.h"
-#include "types.h"
+#include "common/checks.h"
+#include "common/types.h"
 
 namespace fxquant {
 

@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
-#include "checks.h"
-#include "layout.h"
+#include "common/checks.h"
+#include "common/layout.h"
 
 namespace fxquant {
 

@@ -1,4 +1,4 @@
-#include "brgemm.h"
+#include "cpu/brgemm.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 #endif
 
-#include "isa.h"
+#include "cpu/isa.h"
 
 namespace fxquant {
 namespace {

@@ -1,6 +1,6 @@
-#include "copy.h"
+#include "cpu/copy.h"
 
-#include "guarded.h"
+#include "cpu/guarded.h"
 
 namespace fxquant {
 

@@ -1,8 +1,8 @@
 // Copies elements between tensors of equal sizes, whatever their strides.
 #pragma once
-#include "../common/tensor.h"
-#include "launch.h"
-#include "loops/copy.h"
+#include "common/tensor.h"
+#include "cpu/launch.h"
+#include "cpu/loops/copy.h"
 
 namespace fxquant {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "recorder.h"
+#include "cpu/recorder.h"
 
 namespace fxquant {
 

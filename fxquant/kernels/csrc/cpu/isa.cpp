@@ -1,8 +1,8 @@
-#include "isa.h"
+#include "cpu/isa.h"
 
 #include <atomic>
 
-#include "brgemm.h"
+#include "cpu/brgemm.h"
 
 namespace fxquant {
 namespace {

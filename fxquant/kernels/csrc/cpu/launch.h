@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "recorder.h"
+#include "cpu/recorder.h"
 
 namespace fxquant {
 

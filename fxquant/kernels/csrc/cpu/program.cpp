@@ -1,6 +1,6 @@
 // Recordings and programs as fxquant/runtime/program.py sees them, through ctypes. No exception leaves a function: what
 // failed says fxquant_failure().
-#include "program.h"
+#include "cpu/program.h"
 
 #include <cstdio>
 
@@ -8,7 +8,7 @@
 #include <malloc.h>
 #endif
 
-#include "guarded.h"
+#include "cpu/guarded.h"
 
 namespace fxquant {
 namespace {

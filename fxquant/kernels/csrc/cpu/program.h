@@ -19,9 +19,9 @@
 #include <sys/mman.h>
 #endif
 
-#include "allocations.h"
-#include "fuse_tables.h"
-#include "launch.h"
+#include "cpu/allocations.h"
+#include "cpu/fuse_tables.h"
+#include "cpu/launch.h"
 
 namespace fxquant {
 

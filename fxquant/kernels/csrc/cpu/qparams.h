@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "../common/checks.h"
-#include "../common/numbers.h"
-#include "../common/tensor.h"
-#include "loops/channels.h"
+#include "common/checks.h"
+#include "common/numbers.h"
+#include "common/tensor.h"
+#include "cpu/loops/channels.h"
 
 namespace fxquant {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "../common/checks.h"
-#include "allocations.h"
+#include "common/checks.h"
+#include "cpu/allocations.h"
 
 namespace fxquant {
 

@@ -1,4 +1,4 @@
-#include "../common/tensor.h"
+#include "common/tensor.h"
 
 namespace fxquant {
 

@@ -7,7 +7,7 @@
 #pragma once
 #include <type_traits>
 
-#include "launch.h"
+#include "cuda/launch.h"
 
 namespace fxquant {
 

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "packs.h"
+#include "cuda/packs.h"
 
 namespace fxquant {
 

@@ -1,7 +1,7 @@
 // Element types inside kernels: how each is read and written, and the type that its arithmetic is in.
 #pragma once
-#include "../math/half.h"
-#include "host_device.h"
+#include "cuda/host_device.h"
+#include "math/half.h"
 
 namespace fxquant {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "../common/layout.h"
-#include "host_device.h"
+#include "common/layout.h"
+#include "cuda/host_device.h"
 
 namespace fxquant {
 

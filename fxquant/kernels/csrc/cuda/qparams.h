@@ -5,12 +5,12 @@
 
 #include <optional>
 
-#include "../common/checks.h"
-#include "../common/layout.h"
-#include "../common/numbers.h"
-#include "../common/tensor.h"
-#include "../math/affine.h"
-#include "host_device.h"
+#include "common/checks.h"
+#include "common/layout.h"
+#include "common/numbers.h"
+#include "common/tensor.h"
+#include "cuda/host_device.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

@@ -13,7 +13,7 @@
 
 #include <utility>
 
-#include "launch.h"
+#include "cuda/launch.h"
 
 namespace fxquant {
 

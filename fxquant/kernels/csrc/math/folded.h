@@ -1,6 +1,6 @@
 // A weight that is quantized as a batch norm will fold it: times a factor, rounded, and divided by it again.
 #pragma once
-#include "affine.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../common/types.h"
-#include "affine.h"
+#include "common/types.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "half.h"
+#include "math/half.h"
 
 namespace fxquant {
 

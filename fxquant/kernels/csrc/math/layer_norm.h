@@ -1,6 +1,6 @@
 // A row of numbers as whole steps, so that its mean and variance are exact in any order; and what is made of them.
 #pragma once
-#include "half.h"
+#include "math/half.h"
 
 namespace fxquant {
 

@@ -1,6 +1,6 @@
 // Real numbers of a table of integers: grids per row whose zero point may be a real number, two values in a byte.
 #pragma once
-#include "affine.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

@@ -1,6 +1,6 @@
 // A leaky ReLU, in real units. Shared by the CPU and CUDA kernels.
 #pragma once
-#include "affine.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

@@ -1,8 +1,8 @@
 // Moving averages of ranges, and from a range to scale and zero point: fxquant/kernels/fake_quantize/affine_qparams.py and
 // fxquant/kernels/fake_quantize/moving_average_qparams.py operation by operation, in float32.
 #pragma once
-#include "affine.h"
-#include "histogram.h"
+#include "math/affine.h"
+#include "math/histogram.h"
 
 namespace fxquant {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "affine.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

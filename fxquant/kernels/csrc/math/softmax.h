@@ -1,6 +1,6 @@
 // Exponentials as whole steps, so that their sum is exact in any order.
 #pragma once
-#include "half.h"
+#include "math/half.h"
 
 namespace fxquant {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "affine.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

@@ -1,9 +1,9 @@
 // Element types of loops, and 16-bit floats by way of float blocks that stay in the first cache. No torch.
 #pragma once
-#include "../../math/half.h"
-#include "../../common/types.h"
-#include "halves.h"
-#include "vector.h"
+#include "common/types.h"
+#include "cpu/loops/halves.h"
+#include "cpu/loops/vector.h"
+#include "math/half.h"
 
 #define FXQ_RESTRICT __restrict__
 // For a function that is one loop: inlined, its pointers are no longer known to be restricted, and it may not vectorise.

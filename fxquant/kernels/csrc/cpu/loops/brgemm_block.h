@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../brgemm.h"
-#include "brgemm_sizes.h"
-#include "products.h"
-#include "vector.h"
+#include "cpu/brgemm.h"
+#include "cpu/loops/brgemm_sizes.h"
+#include "cpu/loops/products.h"
+#include "cpu/loops/vector.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

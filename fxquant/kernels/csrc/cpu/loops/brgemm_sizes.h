@@ -1,7 +1,7 @@
 // Sizes of blocks that the framework's kernels multiply: a few fixed ones, since each thread keeps code for each of them.
 // No torch: for loops and bindings alike.
 #pragma once
-#include "../../common/conv_shape.h"
+#include "conv/conv_shape.h"
 
 namespace fxquant {
 

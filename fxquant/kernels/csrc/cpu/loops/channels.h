@@ -1,8 +1,8 @@
 // Walks [outer, channels, inner] for loops with one grid per channel. No torch.
 #pragma once
-#include "../../common/layout.h"
-#include "../../math/affine.h"
-#include "blocks.h"
+#include "common/layout.h"
+#include "cpu/loops/blocks.h"
+#include "math/affine.h"
 
 namespace fxquant {
 

@@ -1,9 +1,9 @@
-#include "copy.h"
+#include "cpu/loops/copy.h"
 
 #include <cstring>
 
-#include "blocks.h"
-#include "intrinsics.h"
+#include "cpu/loops/blocks.h"
+#include "cpu/loops/intrinsics.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

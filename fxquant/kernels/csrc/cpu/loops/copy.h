@@ -1,6 +1,6 @@
 #pragma once
-#include "../../common/strided.h"
-#include "../isa.h"
+#include "common/strided.h"
+#include "cpu/isa.h"
 
 namespace fxquant {
 

@@ -3,8 +3,8 @@
 #if defined(__F16C__)
 #include <cstdint>
 
-#include "../../math/half.h"
-#include "intrinsics.h"
+#include "cpu/loops/intrinsics.h"
+#include "math/half.h"
 
 namespace fxquant {
 

@@ -1,6 +1,6 @@
 // Four rows of 16 bytes as 16 columns of four. No torch.
 #pragma once
-#include "products.h"
+#include "cpu/loops/products.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "intrinsics.h"
+#include "cpu/loops/intrinsics.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

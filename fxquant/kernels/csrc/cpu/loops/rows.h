@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 
-#include "vector.h"
+#include "cpu/loops/vector.h"
 
 namespace fxquant {
 

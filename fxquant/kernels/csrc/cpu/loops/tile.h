@@ -1,9 +1,9 @@
 // What all tiles of products share: R rows of sums for V times 16 channels each. Templates that call themselves stand for
 // loops, so that every index is a constant from the start, and the sums never lie in memory. No torch.
 #pragma once
-#include "../../common/conv_shape.h"
-#include "../isa.h"
-#include "products.h"
+#include "conv/conv_shape.h"
+#include "cpu/isa.h"
+#include "cpu/loops/products.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

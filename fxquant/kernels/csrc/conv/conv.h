@@ -1,0 +1,190 @@
+// What the bindings of convolutions and linear layers share: checks, geometry, the tensor for the result.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/grid.h"
+#include "common/memory_format.h"
+#include "conv/conv_shape.h"
+
+namespace fxquant {
+
+struct Conv {
+  ConvShape shape;
+  Tensor x;  // dense, channels innermost; as the next two
+  std::optional<Tensor> residual;
+  Tensor y;
+  Tensor weight;
+  Tensor start;
+  Tensor scale;
+  Tensor bias;
+  int32_t x_zero_point;
+  float residual_scale;
+  int32_t residual_zero_point;
+  OutputGrid grid;
+
+  uint8_t* stored() const { return gives_real() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
+  float* real() const { return gives_real() ? y.mutable_data_ptr<float>() : nullptr; }
+  bool gives_real() const { return y.scalar_type() == ScalarType::Float; }
+};
+
+// All that they are called with, but for the geometry.
+struct ConvCall {
+  const char* op;
+  const Tensor& x;
+  int64_t x_zero_point;
+  const Tensor& weight;
+  const Tensor& start;
+  const Tensor& scale;
+  const Tensor& bias;
+  const std::optional<Tensor>& residual;
+  double residual_scale;
+  int64_t residual_zero_point;
+  double y_scale;
+  int64_t y_zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+  ScalarType dtype;
+};
+
+inline void check_vector(const ConvCall& c, const char* argument, const Tensor& values, ScalarType dtype) {
+  if (values.scalar_type() != dtype) fail_dtype(c.op, argument, values.scalar_type(), name_of(dtype).c_str() + 6);
+  if (values.dim() != 1 || values.numel() != c.scale.numel()) {
+    fail(std::string(c.op) + ": " + argument + " has the wrong shape", shape_of(values),
+         "[" + std::to_string(c.scale.numel()) + "]");
+  }
+  check_same_device(c.op, argument, values, c.x);
+}
+
+// All checks, but those of geometry, which has made `shape` and `sizes`.
+inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector<int64_t>& sizes, bool channels_last) {
+  const std::string op = c.op;
+  if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(c.op, "weight", c.weight.scalar_type(), "int8");
+  const std::vector<int64_t> packed{shape.bundles() * shape.panels() * shape.pieces() * shape.quads(), kPanel, kQuad};
+  if (sizes_of(c.weight) != packed) {
+    fail(op + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
+  }
+  check_same_device(c.op, "weight", c.weight, c.x);
+  check_vector(c, "start", c.start, ScalarType::Int);
+  check_vector(c, "bias", c.bias, ScalarType::Float);
+  check_same_device(c.op, "scale", c.scale, c.x);
+  const OutputGrid grid = check_result(c.op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
+  Conv conv{shape,
+            in_order(c.x, channels_last),
+            std::nullopt,
+            empty_as(c.x, sizes, channels_last, c.dtype),
+            row_major(c.weight),
+            row_major(c.start),
+            row_major(c.scale),
+            row_major(c.bias),
+            static_cast<int32_t>(c.x_zero_point),
+            1.0f,
+            0,
+            grid};
+  if (c.residual.has_value()) {
+    check_stored(c.op, "residual", *c.residual);
+    check_same_device(c.op, "residual", *c.residual, c.x);
+    if (sizes_of(*c.residual) != sizes) {
+      fail(op + ": residual has the wrong shape", shape_of(*c.residual), list_of(sizes) + ", as the result");
+    }
+    conv.residual_scale =
+        check_grid(c.op, "residual_", c.residual_scale, c.residual_zero_point, c.residual->scalar_type());
+    conv.residual_zero_point = static_cast<int32_t>(c.residual_zero_point);
+    conv.residual = in_order(*c.residual, channels_last);
+  }
+  return conv;
+}
+
+inline void check_input(const ConvCall& c) {
+  check_stored(c.op, "x", c.x);
+  const int64_t low = smallest_of(c.x.scalar_type());
+  if (c.x_zero_point < low || c.x_zero_point > low + 255) {
+    fail(std::string(c.op) + ": x_zero_point is out of range", c.x_zero_point,
+         std::to_string(low) + " to " + std::to_string(low + 255));
+  }
+  if (c.scale.scalar_type() != ScalarType::Float) fail_dtype(c.op, "scale", c.scale.scalar_type(), "float32");
+  if (c.scale.dim() != 1) {
+    fail(std::string(c.op) + ": scale has the wrong shape", shape_of(c.scale), "[output channels]");
+  }
+}
+
+inline void check_numbers(const char* op, const char* argument, const std::vector<int64_t>& values, size_t count,
+                          int64_t least) {
+  bool right = values.size() == count;
+  for (const int64_t value : values) right = right && value >= least && value <= kInt32Max;
+  if (!right) {
+    fail(std::string(op) + ": " + argument + " is out of range", list_of(values),
+         std::to_string(count) + " numbers of " + std::to_string(least) + " to " + std::to_string(kInt32Max));
+  }
+}
+
+// Windows along one axis of x.
+inline int64_t check_windows(const char* op, int64_t size, int64_t kernel, int64_t stride, int64_t padding,
+                             int64_t dilation) {
+  const int64_t padded = size + padding;
+  const int64_t reach = dilation * (kernel - 1) + 1;
+  if (padded < reach) {
+    fail(std::string(op) + ": the window does not fit the padded input",
+         std::to_string(reach) + " and " + std::to_string(padded), "a window that is no longer than the input");
+  }
+  return (padded - reach) / stride + 1;
+}
+
+inline void check_kernel_size(const char* op, const std::vector<int64_t>& kernel_size) {
+  int64_t taps = 1;
+  for (const int64_t size : kernel_size) taps = taps > kMaxTaps ? taps : taps * size;  // of numbers below 2^31
+  if (taps > kMaxTaps) {
+    fail(std::string(op) + ": kernel_size is too large", list_of(kernel_size),
+         "at most " + std::to_string(kMaxTaps) + " elements");
+  }
+}
+
+// Of an operator for so many spatial dimensions, 2 or 3: an image is a volume of one plane.
+inline Conv prepare_conv(const ConvCall& c, size_t spatial, std::vector<int64_t> kernel_size,
+                         std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation,
+                         int64_t groups) {
+  check_input(c);
+  if (static_cast<size_t>(c.x.dim()) != spatial + 2) {
+    fail(std::string(c.op) + ": x has the wrong shape", shape_of(c.x), spatial == 2 ? "[N, C, H, W]" : "[N, C, D, H, W]");
+  }
+  check_numbers(c.op, "kernel_size", kernel_size, spatial, 1);
+  check_numbers(c.op, "stride", stride, spatial, 1);
+  check_numbers(c.op, "padding", padding, 2 * spatial, 0);
+  check_numbers(c.op, "dilation", dilation, spatial, 1);
+  check_kernel_size(c.op, kernel_size);
+  if (groups < 1 || c.x.size(1) % groups != 0 || c.scale.numel() % groups != 0) {
+    fail(std::string(c.op) + ": groups is out of range", groups, "a divisor of the channels of x and of the result");
+  }
+  std::vector<int64_t> sizes = sizes_of(c.x);
+  sizes[1] = c.scale.numel();
+  for (size_t i = 0; i < spatial; ++i) {
+    const int64_t sides = padding[2 * i] + padding[2 * i + 1];
+    sizes[2 + i] = check_windows(c.op, c.x.size(2 + i), kernel_size[i], stride[i], sides, dilation[i]);
+  }
+  check_result_sizes(c.op, sizes);
+  std::vector<int64_t> size(c.x.sizes().begin() + 2, c.x.sizes().end()), out(sizes.begin() + 2, sizes.end());
+  if (spatial == 2) {
+    for (std::vector<int64_t>* each : {&kernel_size, &stride, &dilation, &size, &out}) each->insert(each->begin(), 1);
+    padding.insert(padding.begin(), 2, 0);
+  }
+  const ConvShape shape{c.x.size(0),    size[1],        size[2],   c.x.size(1), out[1],     out[2],       sizes[1],
+                        kernel_size[1], kernel_size[2], stride[1], stride[2],   padding[2], padding[4],   dilation[1],
+                        dilation[2],    groups,         size[0],   out[0],      kernel_size[0], stride[0], padding[0],
+                        dilation[0]};
+  return prepare(c, shape, sizes, true);
+}
+
+inline Conv prepare_linear(const ConvCall& c) {
+  check_input(c);
+  if (c.x.dim() == 0) fail(std::string(c.op) + ": x has the wrong shape", "[]", "[..., in_features]");
+  std::vector<int64_t> sizes = sizes_of(c.x);
+  const int64_t depth = sizes.back();
+  sizes.pop_back();
+  int64_t rows = 1;
+  for (const int64_t size : sizes) rows *= size;
+  sizes.push_back(c.scale.numel());
+  return prepare(c, product_shape(rows, depth, c.scale.numel()), sizes, false);
+}
+
+}  // namespace fxquant

@@ -1,0 +1,48 @@
+#pragma once
+#include "conv/cpu/loops/conv2d.h"
+#include "cpu/loops/brgemm_sizes.h"
+
+namespace fxquant {
+
+// How a convolution is divided if the framework's kernels multiply: strips of pixels, for each of which all that a bundle
+// reads is brought together once; of each, blocks of channels.
+struct BrgemmConvArgs : ConvArgs {
+  int64_t strip_rows;  // pixels of the result that a task has at most
+
+  // Strips of about the same size, such that the thread with most of them has least to do.
+  BrgemmConvArgs(const ConvArgs& args, int64_t threads) : ConvArgs(args), strip_rows(0) {
+    constexpr int64_t kNear = 512 << 10;  // bytes that stay in the second cache
+    constexpr int64_t kWeights = 16;      // rows that take as long as to read the weights of a block
+    constexpr int64_t kTries = 16;
+    int64_t most = 4 * kProductRows;
+    while (most > kProductRows && most * depth() > kNear) most /= 2;
+    const int64_t fewest = (shape.rows() + most - 1) / most;
+    int64_t least = 0;
+    for (int64_t count = fewest; count < fewest + kTries; ++count) {
+      const int64_t rows = ((shape.rows() + count - 1) / count + kProductTail - 1) / kProductTail * kProductTail;
+      const int64_t tasks = (shape.rows() + rows - 1) / rows * shape.bundles() * shape.blocks();
+      const int64_t time = (tasks + threads - 1) / threads * (rows + kWeights);
+      if (strip_rows == 0 || time < least) {
+        strip_rows = rows;
+        least = time;
+      }
+    }
+  }
+
+  FXQ_INLINE int64_t strips() const { return (shape.rows() + strip_rows - 1) / strip_rows; }
+  FXQ_INLINE int64_t tasks() const { return strips() * shape.bundles() * shape.blocks(); }
+  FXQ_INLINE int64_t depth() const { return shape.pieces() * shape.quads() * kQuad; }  // products of a sum
+  FXQ_INLINE int64_t grain() const {
+    constexpr int64_t kWork = 1 << 19;  // as conv2d.h says; tiles multiply a few times as fast
+    constexpr int64_t kEpilogue = 48;
+    const int64_t work = shape.rows() * shape.bundles() * shape.panels() * kPanel * (depth() / 4 + kEpilogue) / tasks();
+    return work < kWork ? kWork / (work + 1) : 1;
+  }
+  // Of a strip of ConvArgs, and for what is gathered.
+  FXQ_INLINE int64_t scratch() const { return ConvArgs::scratch() + gathered_bytes(strip_rows, depth()); }
+};
+
+}  // namespace fxquant
+
+// The tasks begin <= i < end. No convolution is depthwise.
+FXQ_DECLARE_VNNI_LOOP(conv_brgemm_loop, (const BrgemmConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

@@ -1,0 +1,162 @@
+// A convolution of each channel by itself: columns of its window are brought together, four bytes for each channel, so
+// that they are multiplied as the channels of other convolutions are. No torch.
+#pragma once
+#include "conv/cpu/loops/conv_tile.h"
+#include "cpu/loops/interleave.h"
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+constexpr int64_t kLineBytes = kPanel * kQuad;
+
+// Some outputs of a row of a plane, or of two, for some panels.
+struct Depthwise {
+  const ConvArgs& a;
+  const Epilogue& epilogue;
+  const int64_t quads = a.shape.quads();
+  const int64_t taps = a.shape.kernel_width;
+  int64_t plane = 0, out_row = 0, out_rows = 1, panel = 0, panels = 1;
+  bool shares = false;  // Whether neighbours share columns.
+  // Columns from one output to the next and from one tap to the next, in the lines of the window below.
+  int64_t output_step = 0, tap_step = 0;
+  const int64_t most_lines = a.most_lines();
+  uint8_t* const lines;  // [columns][quads][panels]
+  const uint8_t** const rows;
+  int64_t* const steps;
+
+  // In so much memory as ConvArgs::scratch says, of a depthwise convolution; another one does not look there.
+  Depthwise(const ConvArgs& args, const Epilogue& end, uint8_t* memory)
+      : a(args),
+        epilogue(end),
+        lines(memory + (-reinterpret_cast<uintptr_t>(memory)) % kLineBytes),
+        rows(reinterpret_cast<const uint8_t**>(lines + most_lines * kLineBytes)),
+        steps(reinterpret_cast<int64_t*>(rows + args.window_rows())) {}
+
+  // How many outputs there is room for: at least one if panels is 1. Neighbours share columns where that is as good.
+  int64_t most(int64_t wanted) {
+    const ConvShape& s = a.shape;
+    const int64_t columns = most_lines / (quads * panels);
+    const int64_t reach = (taps - 1) * s.dilation_width + 1;
+    const int64_t together = columns < reach ? 0 : (columns - reach) / s.stride_width + 1;
+    const int64_t apart = columns / taps;
+    shares = s.stride_width <= taps && (together >= wanted || together >= apart);
+    output_step = shares ? s.stride_width : taps;
+    tap_step = shares ? s.dilation_width : 1;
+    const int64_t room = shares ? together : apart;
+    return room < wanted ? room : wanted;
+  }
+
+  template <int V, bool kSigned>
+  void fill(int64_t first, int64_t count) {
+    const ConvShape& s = a.shape;
+    const int64_t left = first * s.stride_width - s.left;
+    find_rows();
+    if (shares) {
+      const int64_t columns = (count - 1) * output_step + (taps - 1) * tap_step + 1;
+      for (int64_t c = 0; c < columns; ++c) copy_column<V, kSigned>(left + c, c);
+      return;
+    }
+    for (int64_t n = 0; n < count; ++n) {
+      for (int64_t j = 0; j < taps; ++j) {
+        copy_column<V, kSigned>(left + n * s.stride_width + j * s.dilation_width, n * taps + j);
+      }
+    }
+  }
+
+  // Where the rows of the window begin, and how far apart their pixels are; outside of the input that is nothing.
+  void find_rows() {
+    const ConvShape& s = a.shape;
+    const int64_t image = plane / s.out_planes;
+    const int64_t front = plane % s.out_planes * s.stride_planes - s.front;
+    const int64_t top = out_row * s.stride_height - s.top;
+    int64_t i = 0;
+    const auto add = [&](int64_t d, int64_t h) {
+      const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height;
+      rows[i] = (inside ? a.x + ((image * s.planes + d) * s.height + h) * s.width * s.depth : a.outside) + panel * kPanel;
+      steps[i++] = inside ? s.depth : 0;
+    };
+    for (int64_t k = 0; k < s.kernel_planes; ++k) {
+      for (int64_t j = 0; j < s.kernel_height + out_rows - 1; ++j) {
+        add(front + k * s.dilation_planes, top + j * s.dilation_height);
+      }
+    }
+    while (i < quads * kQuad) add(-1, -1);
+  }
+
+  template <int V, bool kSigned>
+  void copy_column(int64_t w, int64_t to_column) {
+    constexpr uint8_t kFlip = kSigned ? 0x80 : 0;
+    const uint8_t* outside = a.outside + panel * kPanel;
+    const bool inside = w >= 0 && w < a.shape.width;
+    const int64_t rest = a.shape.channels - panel * kPanel;
+    uint8_t* to = lines + to_column * quads * V * kLineBytes;
+    for (int64_t i = 0; i < quads * kQuad; i += kQuad, to += V * kLineBytes) {
+      const uint8_t* from[kQuad];
+      FXQ_UNROLL
+      for (int64_t k = 0; k < kQuad; ++k) from[k] = inside ? rows[i + k] + w * steps[i + k] : outside;
+      if (rest >= V * kPanel) {
+        interleave_panels<V>(from, kFlip, to);
+        continue;
+      }
+      uint8_t some[kQuad][V * kPanel] = {};
+      for (int64_t k = 0; k < kQuad; ++k) std::memcpy(some[k], from[k], rest);
+      const uint8_t* const whole[kQuad] = {some[0], some[1], some[2], some[3]};
+      interleave_panels<V>(whole, kFlip, to);
+    }
+  }
+
+  // R outputs from `output` of the window on, which is `row` of the result. Of the second of two rows of a plane the
+  // weights are moved by one byte of their quads.
+  template <int R, int V, bool kSecond>
+  void tile(int64_t output, int64_t row) const {
+    const int64_t left = a.shape.channels - panel * kPanel;
+    const int8_t* w = a.weight + panel * a.shape.panel();
+    Sums starts[V];
+    load_starts<V>(starts, a.start + panel * kPanel, left);
+    Sums sums[R][V];
+    start_rows<R, V>(sums, starts);
+    const int64_t column = quads * V * kLineBytes;
+    for (int64_t j = 0; j < taps; ++j) {
+      const uint8_t* x = lines + (output * output_step + j * tap_step) * column;
+      for (int64_t q = 0; q < quads; ++q, x += V * kLineBytes, w += kLineBytes) {
+        Weights weights[V];
+        load_panels<V, kSecond>(weights, w, a.shape.panel());
+        add_lines<R, V>(sums, x, output_step * column, weights);
+      }
+    }
+    store_rows<R, V>(Epilogue(epilogue), sums, row, panel * kPanel, left);
+  }
+
+  template <int R, int V, bool kSecond>
+  void tiles(int64_t output, int64_t count, int64_t row) const {
+    for (; output + R <= count; output += R) tile<R, V, kSecond>(output, row + output);
+    if constexpr (R > 1) tiles<R / 2, V, kSecond>(output, count, row);
+  }
+
+  // `count` outputs from `first` on, of `wanted` panels.
+  template <int V, bool kSigned>
+  void run(int64_t first, int64_t count, int64_t wanted) {
+    if constexpr (V > 1) {
+      if (wanted < V || quads * taps * V > most_lines) return run<V - 1, kSigned>(first, count, wanted);
+    }
+    panels = V;
+    for (const int64_t end = panel + wanted; panel + V <= end; panel += V, wanted -= V) {
+      for (int64_t done = 0; done < count;) {
+        const int64_t some = most(count - done);
+        fill<V, kSigned>(first + done, some);
+        const int64_t row = (plane * a.shape.out_height + out_row) * a.shape.out_width + first + done;
+        tiles<rows_of_tile(V), V, false>(0, some, row);
+        if (out_rows > 1) tiles<rows_of_tile(V), V, true>(0, some, row + a.shape.out_width);
+        done += some;
+      }
+    }
+    if constexpr (V > 1) {
+      if (wanted > 0) run<V - 1, kSigned>(first, count, wanted);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace FXQ_ISA
+}  // namespace fxquant

@@ -1,0 +1,130 @@
+// Where the input of a convolution lies that some pixels of its result are made of. No torch.
+#pragma once
+#include <cstring>
+
+#include "conv/cpu/loops/conv2d.h"
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+// Successive pixels of the result, in the order of memory: kStripRows at most.
+struct Strip {
+  const ConvArgs& a;
+  const uint8_t** at;  // [pieces][kStripRows]
+  int64_t first = 0;
+  int64_t count = 0;
+
+  // In so much memory as ConvArgs::scratch says, which a depthwise convolution needs for other things.
+  Strip(const ConvArgs& args, uint8_t* memory)
+      : a(args), at(reinterpret_cast<const uint8_t**>(memory)), copied_(memory + args.pointer_bytes()) {}
+
+  // From `row` on, of all that there are before `end`.
+  void find(int64_t row, int64_t end) {
+    const ConvShape& s = a.shape;
+    const int64_t left = end - row;
+    first = row;
+    count = left < kStripRows ? left : kStripRows;
+    if (s.is_product()) {
+      for (int64_t r = 0; r < count; ++r) at[r] = a.x + (row + r) * s.depth;
+      return;
+    }
+    uint8_t* free = copied_;
+    for (int64_t r = 0; r < count;) {  // a part lies in one row of a plane
+      const int64_t line = (row + r) / s.out_width;
+      const int64_t from = (row + r) % s.out_width;
+      const int64_t most = s.out_width - from < count - r ? s.out_width - from : count - r;
+      const int64_t plane = line / s.out_height;
+      const int64_t image = s.out_planes == 1 ? plane : plane / s.out_planes;
+      const Part part{image, (plane - image * s.out_planes) * s.stride_planes - s.front,
+                      line % s.out_height * s.stride_height - s.top, from * s.stride_width - s.left, r, most};
+      if (s.has_few()) {
+        for_each_row(part, [&](int64_t i, const uint8_t* pixels) { free = copy(part, i, pixels, free); });
+      } else {
+        for_each_row(part, [&](int64_t i, const uint8_t* pixels) { point(part, i, pixels); });
+      }
+      r += most;
+    }
+  }
+
+ private:
+  // Pixels of a row of the result, and where the window of the first of them begins: outside of the input, it may be.
+  struct Part {
+    int64_t image, front, top, left;
+    int64_t first;  // its place in the strip
+    int64_t count;
+  };
+
+  // Of few channels: rows of taps, copied so that what a window lacks is there.
+  uint8_t* const copied_;
+
+  // Calls f(i, pixels) for each row of taps with the row of the input that it lies in; null outside of it.
+  template <typename F>
+  FXQ_INLINE void for_each_row(const Part& part, F f) const {
+    const ConvShape& s = a.shape;
+    int64_t i = 0;
+    for (int64_t k = 0; k < s.kernel_planes; ++k) {
+      const int64_t d = part.front + k * s.dilation_planes;
+      const bool inside = d >= 0 && d < s.planes;
+      for (int64_t j = 0; j < s.kernel_height; ++j, ++i) {
+        const int64_t h = part.top + j * s.dilation_height;
+        const bool is_row = inside && h >= 0 && h < s.height;
+        f(i, is_row ? a.x + ((part.image * s.planes + d) * s.height + h) * s.width * s.depth : nullptr);
+      }
+    }
+  }
+
+  FXQ_INLINE void point(const Part& part, int64_t i, const uint8_t* line) {
+    const ConvShape& s = a.shape;
+    const uint8_t** to = at + i * s.kernel_width * kStripRows + part.first;
+    for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripRows) {
+      int64_t w = part.left + j * s.dilation_width;
+      for (int64_t n = 0; n < part.count; ++n, w += s.stride_width) {
+        to[n] = line != nullptr && w >= 0 && w < s.width ? line + w * s.depth : a.outside;
+      }
+    }
+  }
+
+  // Returns where to copy the next row to. Neighbouring windows share what is copied, if they overlap.
+  FXQ_INLINE uint8_t* copy(const Part& part, int64_t i, const uint8_t* line, uint8_t* to) {
+    const ConvShape& s = a.shape;
+    const int64_t run = s.kernel_width * s.depth;
+    const uint8_t** rows = at + i * kStripRows + part.first;
+    if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
+      for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.depth;
+      to = copy_pixels(line, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
+      return to + kQuad;  // as much as is read beyond
+    }
+    for (int64_t n = 0; n < part.count; ++n) {
+      rows[n] = to;
+      to = copy_pixels(line, part.left + n * s.stride_width, s.dilation_width, s.kernel_width, to);
+      to += (run + kQuad - 1) / kQuad * kQuad - run;
+    }
+    return to;
+  }
+
+  uint8_t* copy_pixels(const uint8_t* line, int64_t w, int64_t step, int64_t pixels, uint8_t* to) const {
+    const ConvShape& s = a.shape;
+    const int64_t depth = s.depth;
+    int64_t n = 0;
+    if (step == 1 && line != nullptr) {
+      for (; n < pixels && w + n < 0; ++n, to += depth) std::memcpy(to, a.outside, depth);
+      const int64_t inside = s.width - (w + n) < pixels - n ? s.width - (w + n) : pixels - n;
+      if (inside > 0) {
+        std::memcpy(to, line + (w + n) * depth, inside * depth);
+        n += inside;
+        to += inside * depth;
+      }
+    }
+    for (; n < pixels; ++n, to += depth) {
+      const int64_t column = w + n * step;
+      const bool is_pixel = line != nullptr && column >= 0 && column < s.width;
+      std::memcpy(to, is_pixel ? line + column * depth : a.outside, depth);
+    }
+    return to;
+  }
+};
+
+}  // namespace
+}  // namespace FXQ_ISA
+}  // namespace fxquant

@@ -1,0 +1,94 @@
+// Runs what common/conv.h prepared: one thread per element of the result.
+#pragma once
+#include "conv/conv.h"
+#include "cuda/launch.h"
+
+namespace fxquant {
+
+struct ConvKernel {
+  ConvShape s;
+  // In the order of the packed weight:
+  bool depthwise;
+  int64_t bundle_channels, bundle_depth, bundle_panels, bundle_blocks;
+  int64_t panel;                  // bytes
+  int64_t row_step, column_step;  // of taps, in bytes that one output channel is multiplied by
+  const uint8_t* x;
+  uint8_t x_flip;  // int8 as uint8, 128 higher
+  uint8_t outside;
+  const int8_t* weight;
+  const int32_t* start;
+  const float* scale;
+  const float* bias;
+  const uint8_t* residual;
+  bool residual_signed;
+  float residual_scale;
+  int32_t residual_zero_point;
+  uint8_t* y;  // or null: then the result is
+  float* real_y;
+  OutputGrid grid;
+
+  // In the order of memory: channels, columns, rows, planes, volumes.
+  FXQ_MEMBER void operator()(int64_t i) const {
+    const int64_t c = i % s.channels;
+    const int64_t row = i / s.channels;
+    const int64_t left = row % s.out_width * s.stride_width - s.left;
+    const int64_t plane = row / s.out_width / s.out_height;
+    const int64_t image = plane / s.out_planes;
+    const int64_t front = plane % s.out_planes * s.stride_planes - s.front;
+    const int64_t top = row / s.out_width % s.out_height * s.stride_height - s.top;
+    const int64_t group = c / (s.channels / s.groups), depth = s.depth / s.groups;
+    const int64_t bundle = c / bundle_channels, place = c % bundle_channels;
+    const int64_t of_bundle = place / kPanel;
+    const int64_t block = ((of_bundle + 1) * bundle_blocks - 1) / bundle_panels;
+    const int64_t first_panel = block * bundle_panels / bundle_blocks;
+    const int64_t width = (block + 1) * bundle_panels / bundle_blocks - first_panel;  // panels of the block
+    const int8_t* w = weight + (bundle * bundle_panels + first_panel) * panel +
+                      ((of_bundle - first_panel) * kPanel + place % kPanel) * kQuad;
+    const int64_t first = depthwise ? 0 : group * depth - bundle * bundle_depth;
+    int32_t sum = start[c];
+    for (int64_t row_of_taps = 0; row_of_taps < s.kernel_planes * s.kernel_height; ++row_of_taps) {
+      const int64_t d = front + row_of_taps / s.kernel_height * s.dilation_planes;
+      const int64_t h = top + row_of_taps % s.kernel_height * s.dilation_height;
+      for (int64_t column = 0; column < s.kernel_width; ++column) {
+        const int64_t v = left + column * s.dilation_width;
+        const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height && v >= 0 && v < s.width;
+        const uint8_t* pixel = x + (((image * s.planes + d) * s.height + h) * s.width + v) * s.depth + group * depth;
+        for (int64_t k = 0; k < depth; ++k) {
+          const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
+          const int64_t at = first + row_of_taps * row_step + column * column_step + k;
+          sum += value * w[at / kQuad * width * kPanel * kQuad + at % kQuad];
+        }
+      }
+    }
+    float real = static_cast<float>(sum) * scale[c] + bias[c];
+    if (residual != nullptr) {
+      const int32_t flip = residual_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
+      real += dequantize((residual[i] ^ flip) - flip, residual_scale, residual_zero_point);
+    }
+    if (real_y != nullptr) {
+      real_y[i] = real;
+    } else {
+      y[i] = requantize(real, grid);
+    }
+  }
+};
+
+inline Tensor conv_cuda(const Conv& c) {
+  const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
+  const ConvShape& s = c.shape;
+  const int64_t piece = s.quads() * kQuad;
+  const int64_t row_step = s.depthwise() ? 1 : s.has_few() ? piece : s.kernel_width * piece;
+  const int64_t column_step = s.has_few() ? s.depth : piece;
+  for_each(c.x, c.y.numel(),
+           ConvKernel{s, s.depthwise(), s.bundle_channels(), s.bundle_depth(), s.panels(),
+                      s.depthwise() ? s.panels() : s.blocks(), s.panel(), row_step, column_step, bytes(c.x),
+                      static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
+                      static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
+                      c.start.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),
+                      c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
+                      c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
+                      c.residual_zero_point, c.stored(), c.real(), c.grid});
+  return c.y;
+}
+
+}  // namespace fxquant

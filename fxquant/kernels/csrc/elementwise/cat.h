@@ -1,0 +1,81 @@
+// What the bindings of cat share: checks, the result's shape and layout, the inputs in the result's order.
+#pragma once
+#include <vector>
+
+#include "common/grid.h"
+#include "common/memory_format.h"
+
+namespace fxquant {
+
+struct Cat {
+  Tensor y;
+  int64_t axis;
+  std::vector<Tensor> parts;  // dense, in the memory order of y
+  std::vector<float> scales;
+  std::vector<int32_t> zero_points;
+  std::vector<bool> copied;  // already on the grid of y, and none of its integers is beyond the limits
+  OutputGrid grid;
+  int64_t inner;  // elements inside the axis, in the order of memory
+
+  int64_t length(size_t i) const { return parts[i].size(axis) * inner; }
+};
+
+inline Cat prepare_cat(const char* op, const std::vector<Tensor>& tensors, const std::vector<double>& scales,
+                       const std::vector<int64_t>& zero_points, int64_t dim, double scale, int64_t zero_point,
+                       int64_t quant_min, int64_t quant_max) {
+  if (tensors.empty() || tensors.size() != scales.size() || tensors.size() != zero_points.size()) {
+    fail(std::string(op) + ": tensors, scales and zero_points do not go together",
+         std::to_string(tensors.size()) + ", " + std::to_string(scales.size()) + " and " +
+             std::to_string(zero_points.size()) + " of them",
+         "as many of each, and at least one");
+  }
+  const ScalarType dtype = tensors[0].scalar_type();
+  Cat cat{tensors[0], 0, {}, {}, {}, {}, {}, 1};
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string name = "tensors[" + std::to_string(i) + "]";
+    check_stored(op, name, tensors[i]);
+    check_same_dtype(op, name, tensors[i], tensors[0]);
+    check_same_device(op, name, tensors[i], tensors[0]);
+    const float s = check_grid(op, name + " ", scales[i], zero_points[i], dtype);
+    if (tensors[i].dim() == 1 && tensors[i].size(0) == 0) continue;
+    cat.parts.push_back(tensors[i]);
+    cat.scales.push_back(s);
+    cat.zero_points.push_back(static_cast<int32_t>(zero_points[i]));
+  }
+  cat.grid = check_output(op, scale, zero_point, quant_min, quant_max, dtype);
+  if (cat.parts.empty()) {
+    cat.y = empty_as(tensors[0], {0}, false);
+    return cat;
+  }
+  const Tensor& first = cat.parts[0];
+  cat.axis = check_axis(op, dim, first.dim());
+  std::vector<int64_t> sizes = sizes_of(first);
+  sizes[cat.axis] = 0;
+  bool channels_last = true;
+  for (const Tensor& x : cat.parts) {
+    bool fits = x.dim() == first.dim();
+    for (int64_t d = 0; fits && d < x.dim(); ++d) fits = d == cat.axis || x.size(d) == first.size(d);
+    if (!fits) {
+      fail(std::string(op) + ": the shapes of the tensors do not go together",
+           list_of(first.sizes()) + " and " + list_of(x.sizes()),
+           "equal sizes in every dimension but " + std::to_string(cat.axis));
+    }
+    if (x.size(cat.axis) > std::numeric_limits<int64_t>::max() - sizes[cat.axis]) {
+      fail(std::string(op) + ": the result is too large", "2^63 and more", "a size that memory has room for");
+    }
+    sizes[cat.axis] += x.size(cat.axis);
+    channels_last = channels_last && is_channels_last(x);
+  }
+  check_result_sizes(op, sizes);
+  const bool all = quant_min == smallest_of(dtype) && quant_max == smallest_of(dtype) + 255;
+  for (size_t i = 0; i < cat.parts.size(); ++i) {
+    cat.parts[i] = in_order(cat.parts[i], channels_last);
+    cat.copied.push_back(all && cat.scales[i] == static_cast<float>(scale) && cat.zero_points[i] == zero_point);
+  }
+  cat.y = empty_as(first, sizes, channels_last);
+  const std::vector<int64_t> strides = dense_strides(sizes, channels_last);
+  cat.inner = strides[cat.axis];
+  return cat;
+}
+
+}  // namespace fxquant

@@ -1,0 +1,56 @@
+#include "elementwise/cat.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include "cuda/launch.h"
+
+namespace fxquant {
+namespace {
+
+// One input: element i of it goes to its place in the rows of the result.
+template <typename Q>
+struct CatKernel {
+  const Q* x;
+  uint8_t* y;
+  int64_t length;  // of a row of x
+  int64_t row;     // of a row of y
+  int64_t offset;  // of x in a row of y
+  float scale;
+  int32_t zero_point;
+  bool copied;
+  OutputGrid grid;
+
+  FXQ_MEMBER void operator()(int64_t i) const {
+    const int64_t at = i / length * row + offset + i % length;
+    y[at] = copied ? static_cast<uint8_t>(x[i]) : requantize(dequantize(x[i], scale, zero_point), grid);
+  }
+};
+
+template <typename Q>
+void join(const Cat& cat) {
+  int64_t row = 0;
+  for (size_t i = 0; i < cat.parts.size(); ++i) row += cat.length(i);
+  int64_t offset = 0;
+  for (size_t i = 0; i < cat.parts.size(); ++i) {
+    const Tensor& x = cat.parts[i];
+    for_each(x, x.numel(),
+             CatKernel<Q>{static_cast<const Q*>(x.const_data_ptr()), static_cast<uint8_t*>(cat.y.mutable_data_ptr()),
+                          cat.length(i), row, offset, cat.scales[i], cat.zero_points[i], cat.copied[i], cat.grid});
+    offset += cat.length(i);
+  }
+}
+
+Tensor cat_cuda(const std::vector<Tensor>& tensors, const std::vector<double>& scales,
+                const std::vector<int64_t>& zero_points, int64_t dim, double scale, int64_t zero_point,
+                int64_t quant_min, int64_t quant_max) {
+  const Cat cat =
+      prepare_cat("fxquant::cat", tensors, scales, zero_points, dim, scale, zero_point, quant_min, quant_max);
+  cat.y.scalar_type() == ScalarType::Char ? join<int8_t>(cat) : join<uint8_t>(cat);
+  return cat.y;
+}
+
+}  // namespace
+
+FXQ_CUDA_LIBRARY(m) { m.impl("cat", TORCH_BOX(&cat_cuda)); }
+
+}  // namespace fxquant

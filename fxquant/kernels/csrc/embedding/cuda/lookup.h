@@ -1,0 +1,26 @@
+// One value of a table, as device code reads it.
+#pragma once
+#include "cuda/host_device.h"
+#include "embedding/lookup.h"
+#include "math/half.h"
+#include "math/lookup.h"
+
+namespace fxquant {
+
+// Indices are not looked at on the host, which would wait for the GPU: one that is out of range gives NaN.
+struct DeviceTable {
+  LookupTable table;
+  int64_t rows;
+
+  FXQ_MEMBER float at(int64_t row, int64_t column) const {
+    if (row < 0 || row >= rows) return float_of_bits(0x7fffffff);
+    const int32_t byte = table.bytes[row * table.row_bytes + (table.halves ? column / 2 : column)];
+    const int32_t q = table.halves      ? nibble((byte >> (column % 2 * 4)) & 15, table.is_signed)
+                      : table.is_signed ? static_cast<int8_t>(byte)
+                                        : byte;
+    const int64_t grid = table.one_grid ? 0 : row;
+    return dequantize_real(q, table.scale[grid], table.zero_point[grid]);
+  }
+};
+
+}  // namespace fxquant

@@ -1,0 +1,221 @@
+#include "fake_quantize/cpu/loops/fake_quantize.h"
+
+#include "cpu/loops/rows.h"
+#include "fake_quantize/cpu/loops/pairs.h"
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+// G: Grids, or OneGrid for a stretch of one channel.
+template <typename Real, typename G>
+FXQ_ONE_LOOP void run(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, int64_t count, const G g) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Affine<Real> a = g.at(i);
+    y[i] = from_grid(saturate(to_grid(x[i], a), a), a);
+  }
+}
+
+template <typename Real, typename G>
+FXQ_ONE_LOOP void run_mask(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, bool* FXQ_RESTRICT mask, int64_t count,
+                           const G g) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Affine<Real> a = g.at(i);
+    const Real step = to_grid(x[i], a);
+    mask[i] = inside(step, a);
+    y[i] = from_grid(saturate(step, a), a);
+  }
+}
+
+// Some columns of rows that are `line` elements long: their grids stay in registers.
+FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t rows, int64_t line,
+                              const Grids<float> g) {
+  for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
+    FXQ_INDEPENDENT
+    for (int64_t i = 0; i < kColumns; ++i) {
+      const Affine<float> a = g.at(i);
+      y[i] = from_grid(saturate(to_grid(x[i], a), a), a);
+    }
+  }
+}
+
+FXQ_ONE_LOOP void run_columns_mask(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, bool* FXQ_RESTRICT mask,
+                                   int64_t rows, int64_t line, const Grids<float> g) {
+  for (int64_t r = 0; r < rows; ++r, x += line, y += line, mask += line) {
+    FXQ_INDEPENDENT
+    for (int64_t i = 0; i < kColumns; ++i) {
+      const Affine<float> a = g.at(i);
+      const float step = to_grid(x[i], a);
+      mask[i] = inside(step, a);
+      y[i] = from_grid(saturate(step, a), a);
+    }
+  }
+}
+
+// Both elements of a pair, each to its grid and back.
+inline Pair rounded(Pair value, const Affine<float>& a, const Affine<float>& b) {
+  return {from_grid(saturate(to_grid(value.first, a), a), a), from_grid(saturate(to_grid(value.second, b), b), b)};
+}
+
+// first and second: the grids of the first and of the second element of each pair.
+template <typename G>
+struct Pairs {
+  const BFloat16* x;
+  BFloat16* y;
+  G first;
+  G second;
+
+  void operator()(int64_t p) const {
+    store_pair(rounded(pair_of(word_at(x + 2 * p)), first.at(p), second.at(p)), y + 2 * p);
+  }
+};
+
+template <typename G>
+struct MaskedPairs {
+  const BFloat16* x;
+  BFloat16* y;
+  bool* mask;
+  G first;
+  G second;
+
+  void operator()(int64_t p) const {
+    const Pair value = pair_of(word_at(x + 2 * p));
+    const Affine<float> a = first.at(p);
+    const Affine<float> b = second.at(p);
+    const float lower = to_grid(value.first, a);
+    const float upper = to_grid(value.second, b);
+    const uint16_t both = static_cast<uint16_t>((inside(lower, a) ? 1u : 0u) | (inside(upper, b) ? 0x100u : 0u));
+    memcpy(mask + 2 * p, &both, sizeof both);
+    store_pair({from_grid(saturate(lower, a), a), from_grid(saturate(upper, b), b)}, y + 2 * p);
+  }
+};
+
+FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t rows, int64_t line,
+                                   const Grids<float> first, const Grids<float> second) {
+  for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
+    FXQ_INDEPENDENT
+    for (int64_t p = 0; p < kColumns / 2; ++p) {
+      store_pair(rounded(pair_of(word_at(x + 2 * p)), first.at(p), second.at(p)), y + 2 * p);
+    }
+  }
+}
+
+template <typename G>
+FXQ_ONE_LOOP void run_pairs(const BFloat16* x, BFloat16* y, int64_t pairs, const G first, const G second) {
+  for_each_in_row(pairs, Pairs<G>{x, y, first, second});
+}
+
+template <typename G>
+FXQ_ONE_LOOP void run_pairs_mask(const BFloat16* x, BFloat16* y, bool* mask, int64_t pairs, const G first,
+                                 const G second) {
+  for_each_in_row(pairs, MaskedPairs<G>{x, y, mask, first, second});
+}
+
+template <typename Real, typename G>
+void elements(const Real* x, Real* y, bool* mask, int64_t count, const G& g) {
+  mask ? run_mask(x, y, mask, count, g) : run(x, y, count, g);
+}
+
+template <typename G>
+void elements(const Half* x, Half* y, bool* mask, int64_t count, const G& g) {
+  float real[kBlock];
+  float result[kBlock];
+  for_each_block(count, [&](int64_t i, int64_t n) {
+    widen(x + i, real, n);
+    elements(real, result, mask ? mask + i : nullptr, n, g.from(i));
+    narrow(result, y + i, n);
+  });
+}
+
+template <typename G>
+void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const G& first, const G& second,
+              const Affine<float>& of_last) {
+  mask ? run_pairs_mask(x, y, mask, count / 2, first, second) : run_pairs(x, y, count / 2, first, second);
+  if (count % 2 != 0) {
+    const int64_t last = count - 1;
+    float real = to_float(x[last]);
+    elements(&real, &real, mask ? mask + last : nullptr, 1, OneGrid<float>{of_last});
+    from_float(real, y[last]);
+  }
+}
+
+void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const OneGrid<float>& g) {
+  elements(x, y, mask, count, g, g, g.grid);
+}
+
+void row(const FakeQuantizeArgs& args, const Grids<float>& grids, const float* x, float* y, bool* mask, int64_t count,
+         int64_t c) {
+  const int64_t line = args.channels;
+  if (c % line != 0 || line % kColumns != 0 || count % line != 0) return elements(x, y, mask, count, grids.from(c));
+  for (int64_t i = 0; i < line; i += kColumns) {
+    mask ? run_columns_mask(x + i, y + i, mask + i, count / line, line, grids.from(i))
+         : run_columns(x + i, y + i, count / line, line, grids.from(i));
+  }
+}
+
+template <typename T, typename Real>
+void row(const FakeQuantizeArgs&, const Grids<Real>& grids, const T* x, T* y, bool* mask, int64_t count, int64_t c) {
+  elements(x, y, mask, count, grids.from(c));
+}
+
+void row(const FakeQuantizeArgs& args, const Grids<float>&, const BFloat16* x, BFloat16* y, bool* mask, int64_t count,
+         int64_t c) {
+  const PairedGrids<float>& g = args.paired;
+  if (mask == nullptr && c % args.channels == 0 && args.channels % kColumns == 0 && count % args.channels == 0) {
+    for (int64_t i = 0; i < args.channels; i += kColumns) {
+      run_pair_columns(x + i, y + i, count / args.channels, args.channels, g.even.from(i / 2), g.odd.from(i / 2));
+    }
+    return;
+  }
+  elements(x, y, mask, count, g.every_second_from(c), g.every_second_from(c + 1), g.at(c + count - 1));
+}
+
+template <typename T, typename Real>
+void walk(const FakeQuantizeArgs& args, const Grids<Real>& grids, int64_t begin, int64_t end) {
+  const T* x = static_cast<const T*>(args.x);
+  T* y = static_cast<T*>(args.y);
+  bool* mask = args.mask;
+  for_each_channel(
+      args.layout, begin, end,
+      [&](int64_t i, int64_t n, int64_t c) {
+        elements(x + i, y + i, mask ? mask + i : nullptr, n, OneGrid<Real>{grids.at(c)});
+      },
+      [&](int64_t i, int64_t n, int64_t c) { row(args, grids, x + i, y + i, mask ? mask + i : nullptr, n, c); });
+}
+
+// Bits: a select of the incoming gradient, so that a clipped element gets 0 whatever comes in. Mask bytes are 0 or 1.
+// A bitwise and in a free function: a conditional load, or pointers that may alias, would not vectorise (6 times slower).
+template <typename Bits>
+void select(const Bits* FXQ_RESTRICT grad, const uint8_t* FXQ_RESTRICT mask, Bits* FXQ_RESTRICT result,
+            int64_t count) {
+  for (int64_t i = 0; i < count; ++i) result[i] = grad[i] & static_cast<Bits>(-static_cast<Bits>(mask[i]));
+}
+
+template <typename Bits>
+void walk_backward(const FakeQuantizeBackwardArgs& args, int64_t begin, int64_t end) {
+  select(static_cast<const Bits*>(args.grad) + begin, reinterpret_cast<const uint8_t*>(args.mask) + begin,
+         static_cast<Bits*>(args.result) + begin, end - begin);
+}
+
+}  // namespace
+
+void fake_quantize_loop(const FakeQuantizeArgs& args, int64_t begin, int64_t end) {
+  switch (args.type) {
+    case Float::kFloat: return walk<float>(args, args.grids, begin, end);
+    case Float::kDouble: return walk<double>(args, args.double_grids, begin, end);
+    case Float::kHalf: return walk<Half>(args, args.grids, begin, end);
+    case Float::kBFloat16: return walk<BFloat16>(args, args.grids, begin, end);
+  }
+}
+
+void fake_quantize_backward_loop(const FakeQuantizeBackwardArgs& args, int64_t begin, int64_t end) {
+  switch (args.type) {
+    case Float::kFloat: return walk_backward<uint32_t>(args, begin, end);
+    case Float::kDouble: return walk_backward<uint64_t>(args, begin, end);
+    case Float::kHalf:
+    case Float::kBFloat16: return walk_backward<uint16_t>(args, begin, end);
+  }
+}
+
+}  // namespace FXQ_ISA
+}  // namespace fxquant

@@ -1,0 +1,157 @@
+#include "fake_quantize/cpu/loops/histogram.h"
+
+#include <cstring>
+
+#include "cpu/loops/blocks.h"
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+constexpr int64_t kPart = 2048;  // elements that are measured, then counted, while they are in the first cache
+// Elements in the ways, so that none overflows whatever comes: a part adds at most count / kWays + kWays to one.
+constexpr int64_t kMostWaiting = 65535 * kWays;
+
+struct Extremes {
+  int32_t low;
+  int32_t high;
+};
+
+Extremes extremes(const float* FXQ_RESTRICT x, int64_t count) {
+  int32_t low = INT32_MAX;
+  int32_t high = INT32_MIN;
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t key = key_of(x[i]);
+    low = key < low ? key : low;
+    high = key > high ? key : high;
+  }
+  return {low, high};
+}
+
+// Where the first counter of each bin is.
+void places(const float* FXQ_RESTRICT x, int32_t* FXQ_RESTRICT place, int64_t count, float inverse, int32_t first) {
+  for (int64_t i = 0; i < count; ++i) place[i] = (bin_of(x[i], inverse) - first) * static_cast<int32_t>(kWays);
+}
+
+// Meanwhile the memory bus is idle, so it fetches what comes next.
+void count_up(const int32_t* FXQ_RESTRICT place, uint16_t* FXQ_RESTRICT ways, int64_t count, const char* next,
+              int64_t bytes) {
+  int64_t i = 0;
+  for (; i + kWays <= count; i += kWays) {
+    __builtin_prefetch(next + i * bytes);
+    for (int64_t way = 0; way < kWays; ++way) ++ways[place[i + way] + way];
+  }
+  for (; i < count; ++i) ++ways[place[i]];
+}
+
+// Copies what is finite to the front; returns how much that is.
+int64_t finite_part(const float* x, float* kept, int64_t count) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    kept[n] = x[i];
+    n += is_finite(x[i]);
+  }
+  return n;
+}
+
+// Adds the ways to the counts and empties them.
+void gather(BinCounts& c) {
+  for (int64_t b = 0; b < c.bins; ++b) {
+    uint32_t sum = 0;
+    for (int64_t way = 0; way < kWays; ++way) sum += c.ways[b * kWays + way];
+    c.counts[b] += sum;
+  }
+  std::memset(c.ways, 0, c.bins * kWays * sizeof *c.ways);
+  c.waiting = 0;
+}
+
+void move(BinCounts& c, const BinWindow& to) {
+  gather(c);
+  std::memset(c.spare, 0, c.bins * sizeof *c.spare);
+  for (int64_t b = 0; b < c.bins; ++b) {
+    if (c.counts[b] != 0) c.spare[moved(b, c.window, to)] += c.counts[b];
+  }
+  std::memcpy(c.counts, c.spare, c.bins * sizeof *c.counts);
+  c.window = to;
+}
+
+bool holds(const BinCounts& c, float low, float high) {
+  const float inverse = inverse_width(c.window.exponent);
+  // Compared as floats, which are exact here as long as they are small, and never overflow an integer.
+  const float limit = static_cast<float>(1 << 30);
+  if (!(high * inverse < limit && -low * inverse < limit)) return false;
+  return bin_of(low, inverse) >= c.window.first && bin_of(high, inverse) < c.window.first + c.bins;
+}
+
+// A window for all that was seen. What it has to spare lies at both ends, so that it seldom has to move again.
+void widen(BinCounts& c) {
+  BinWindow window = window_of(c.low, c.high, c.bins);
+  if (c.low < 0) {
+    const float inverse = inverse_width(window.exponent);
+    const int32_t last = c.high > 0 ? bin_of(c.high, inverse) : 0;
+    window.first -= static_cast<int32_t>((c.bins - (last - window.first + 1)) / 2);
+  }
+  move(c, window);
+}
+
+void count_part(BinCounts& c, const float* x, int64_t count, const void* next, int64_t bytes) {
+  float kept[kPart];
+  int32_t place[kPart];
+  Extremes found = extremes(x, count);
+  if (!is_finite(of_key(found.low)) || !is_finite(of_key(found.high))) {
+    const int64_t finite = finite_part(x, kept, count);
+    c.nonfinite += count - finite;
+    if (finite == 0) return;
+    x = kept;
+    count = finite;
+    found = extremes(x, count);
+  }
+  const float low = of_key(found.low) + 0.0f;  // -0.0 becomes 0.0
+  const float high = of_key(found.high) + 0.0f;
+  if (low < c.low) c.low = low;
+  if (high > c.high) c.high = high;
+  if (!holds(c, low, high)) widen(c);
+  const int64_t load = count + kWays * kWays;
+  if (c.waiting + load > kMostWaiting) gather(c);
+  c.waiting += load;
+  places(x, place, count, inverse_width(c.window.exponent), c.window.first);
+  count_up(place, c.ways, count, static_cast<const char*>(next), bytes);
+}
+
+const float* as_floats(const float* x, float*, int64_t) { return x; }
+
+const float* as_floats(const double* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = static_cast<float>(x[i]);
+  return y;
+}
+
+template <Float type>
+const float* as_floats(const Short<type>* x, float* y, int64_t count) {
+  widen(x, y, count);
+  return y;
+}
+
+template <typename T>
+void walk(BinCounts& c, int64_t begin, int64_t end) {
+  float real[kPart];
+  const T* x = static_cast<const T*>(c.x);
+  for (int64_t i = begin; i < end; i += kPart) {
+    const int64_t count = end - i < kPart ? end - i : kPart;
+    count_part(c, as_floats(x + i, real, count), count, x + i + kPart, sizeof(T));
+  }
+}
+
+}  // namespace
+
+void histogram_loop(BinCounts& counts, int64_t begin, int64_t end) {
+  switch (counts.type) {
+    case Float::kFloat: walk<float>(counts, begin, end); break;
+    case Float::kDouble: walk<double>(counts, begin, end); break;
+    case Float::kHalf: walk<Half>(counts, begin, end); break;
+    case Float::kBFloat16: walk<BFloat16>(counts, begin, end); break;
+  }
+  move(counts, window_of(counts.low, counts.high, counts.bins));
+}
+
+}  // namespace FXQ_ISA
+}  // namespace fxquant

@@ -1,0 +1,86 @@
+#include <torch/csrc/stable/library.h>
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "fake_quantize/cpu/loops/moving_average_qparams.h"
+#include "fake_quantize/moving_average.h"
+
+namespace fxquant {
+namespace {
+
+// Keys of the extremes of each channel, found by several threads in parts of their own.
+struct Extremes {
+  std::vector<int32_t> low;
+  std::vector<int32_t> high;
+  int64_t nonfinite = 0;
+
+  Extremes(const ExtremesArgs& args, bool finite_only) {
+    const int64_t channels = args.layout.channels;
+    const int64_t numel = args.layout.numel();
+    constexpr int64_t kMostParts = 64;
+    const int64_t parts = std::max<int64_t>(1, std::min({kMostParts, numel / kGrain, numel / (4 * channels)}));
+    std::vector<int32_t> lows(parts * channels, kNoLow);
+    std::vector<int32_t> highs(parts * channels, kNoHigh);
+    std::vector<int64_t> counts(parts, 0);
+    const auto loop = FXQ_LOOP(extremes_loop);
+    torch::stable::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+      for (int64_t part = first; part < last; ++part) {
+        ChannelExtremes found{lows.data() + part * channels, highs.data() + part * channels, 0};
+        loop(args, found, finite_only, numel * part / parts, numel * (part + 1) / parts);
+        counts[part] = found.nonfinite;
+      }
+    });
+    low.assign(lows.begin(), lows.begin() + channels);
+    high.assign(highs.begin(), highs.begin() + channels);
+    for (int64_t part = 0; part < parts; ++part) {
+      nonfinite += counts[part];
+      for (int64_t c = 0; c < channels; ++c) {
+        low[c] = std::min(low[c], lows[part * channels + c]);
+        high[c] = std::max(high[c], highs[part * channels + c]);
+      }
+    }
+  }
+
+  bool finite() const {
+    const int32_t lowest = key_of(float_of_bits((kInfinity - 1) | 0x80000000u));
+    const int32_t highest = key_of(float_of_bits(kInfinity - 1));
+    return std::all_of(low.begin(), low.end(), [&](int32_t key) { return key >= lowest; }) &&
+           std::all_of(high.begin(), high.end(), [&](int32_t key) { return key <= highest; });
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cpu(
+    const Tensor& x_, const Tensor& running_min, const Tensor& running_max, std::optional<int64_t> axis,
+    double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle) {
+  const MovingAverage call(x_, running_min, running_max, axis, averaging, eps, quant_min, quant_max, middle);
+  const Tensor x = dense(x_);
+  const ExtremesArgs args{call.type, x.const_data_ptr(), layout_of(x, call.axis)};
+  Extremes found(args, false);
+  if (!found.finite()) found = Extremes(args, true);
+  const float* before_low = call.running_min.const_data_ptr<float>();
+  const float* before_high = call.running_max.const_data_ptr<float>();
+  const MovingAverage::Results results = call.results();
+  *results.nonfinite.mutable_data_ptr<int64_t>() = found.nonfinite;
+  for (int64_t c = 0; c < call.channels; ++c) {
+    const bool seen = found.low[c] <= found.high[c];
+    const Range batch{seen ? of_key(found.low[c]) : float_of_bits(kInfinity),
+                      seen ? of_key(found.high[c]) : float_of_bits(kInfinity | 0x80000000u)};
+    const Range now = blend({before_low[c], before_high[c]}, batch, call.choice.averaging);
+    const ChosenGrid grid = choose_grid(now, call.choice);
+    results.low.mutable_data_ptr<float>()[c] = now.low;
+    results.high.mutable_data_ptr<float>()[c] = now.high;
+    results.scale.mutable_data_ptr<float>()[c] = grid.scale;
+    results.zero_point.mutable_data_ptr<int32_t>()[c] = grid.zero_point;
+  }
+  return {results.low, results.high, results.scale, results.zero_point, results.nonfinite};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) {
+  m.impl("moving_average_qparams", TORCH_BOX(&moving_average_qparams_cpu));
+}
+
+}  // namespace fxquant

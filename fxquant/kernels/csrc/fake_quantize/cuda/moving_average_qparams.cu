@@ -1,0 +1,64 @@
+#include <torch/csrc/stable/library.h>
+
+#include <tuple>
+
+#include "fake_quantize/cuda/extremes.h"
+#include "fake_quantize/moving_average.h"
+
+namespace fxquant {
+namespace {
+
+struct Finish {
+  const float* before_low;
+  const float* before_high;
+  GridChoice choice;
+  float* low;
+  float* high;
+  float* scale;
+  int32_t* zero_point;
+  int64_t* nonfinite;  // of all channels
+
+  FXQ_MEMBER void operator()(int64_t c, const Extremes& extremes) const {
+    const Range now = blend({before_low[c], before_high[c]}, extremes.range(), choice.averaging);
+    const ChosenGrid grid = choose_grid(now, choice);
+    low[c] = now.low;
+    high[c] = now.high;
+    scale[c] = grid.scale;
+    zero_point[c] = grid.zero_point;
+    if (extremes.nonfinite > 0) add_to(nonfinite, extremes.nonfinite);
+  }
+};
+
+struct Call {
+  const Tensor& x;
+  Layout layout;
+  Finish finish;
+
+  template <typename T>
+  void go() const {
+    reduce_channels(x, MeasureExtremes<T>{static_cast<const T*>(x.const_data_ptr())}, layout, finish);
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cuda(
+    const Tensor& x_, const Tensor& running_min, const Tensor& running_max, std::optional<int64_t> axis,
+    double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle) {
+  const MovingAverage call(x_, running_min, running_max, axis, averaging, eps, quant_min, quant_max, middle);
+  const Tensor x = dense(x_);
+  MovingAverage::Results results = call.results();
+  torch::stable::zero_(results.nonfinite);
+  const Finish finish{call.running_min.const_data_ptr<float>(),     call.running_max.const_data_ptr<float>(),
+                      call.choice,                                  results.low.mutable_data_ptr<float>(),
+                      results.high.mutable_data_ptr<float>(),       results.scale.mutable_data_ptr<float>(),
+                      results.zero_point.mutable_data_ptr<int32_t>(), results.nonfinite.mutable_data_ptr<int64_t>()};
+  with_float(call.type, Call{x, layout_of(x, call.axis), finish});
+  return {results.low, results.high, results.scale, results.zero_point, results.nonfinite};
+}
+
+}  // namespace
+
+FXQ_CUDA_LIBRARY(m) {
+  m.impl("moving_average_qparams", TORCH_BOX(&moving_average_qparams_cuda));
+}
+
+}  // namespace fxquant

@@ -1,0 +1,236 @@
+#include "matmul/cpu/loops/matmul.h"
+
+#include "cpu/loops/blocks.h"
+#include "cpu/loops/interleave.h"
+#include "cpu/loops/tile.h"
+#include "matmul/cpu/loops/matmul_epilogue.h"
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+constexpr int64_t kQuads = kPanel * kQuad;  // bytes of four rows of a panel
+
+void copy_line(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, uint8_t* FXQ_RESTRICT to) {
+  if (step == 1) {
+    for (int64_t k = 0; k < count; ++k) to[k] = from[k] ^ flip;
+  } else {
+    for (int64_t k = 0; k < count; ++k) to[k] = from[k * step] ^ flip;
+  }
+}
+
+#if defined(__AVX2__)
+// Four columns of 16 bytes, as four rows of quads, `row` bytes apart.
+void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uint8_t* to) {
+  const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
+  __m128i columns[4];
+  for (int c = 0; c < 4; ++c) {
+    columns[c] = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + c * line)), flips);
+  }
+  const __m128i low01 = _mm_unpacklo_epi32(columns[0], columns[1]);
+  const __m128i low23 = _mm_unpacklo_epi32(columns[2], columns[3]);
+  const __m128i high01 = _mm_unpackhi_epi32(columns[0], columns[1]);
+  const __m128i high23 = _mm_unpackhi_epi32(columns[2], columns[3]);
+  const auto store = [to, row](int q, __m128i quads) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + q * row), quads);
+  };
+  store(0, _mm_unpacklo_epi64(low01, low23));
+  store(1, _mm_unpackhi_epi64(low01, low23));
+  store(2, _mm_unpacklo_epi64(high01, high23));
+  store(3, _mm_unpackhi_epi64(high01, high23));
+}
+#else
+void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uint8_t* to) {
+  for (int64_t q = 0; q < 4; ++q) {
+    for (int64_t c = 0; c < 4; ++c) copy_line(from + c * line + q * kQuad, 1, kQuad, flip, to + q * row + c * kQuad);
+  }
+}
+#endif
+
+// Quads one by one: of rows from first to last, as many as there are, and of the columns from left to right.
+void copy_quads(const PackArgs& a, const uint8_t* from, int64_t first, int64_t last, int64_t left, int64_t right,
+                int64_t row, uint8_t* to) {
+  for (int64_t c = left; c < right; ++c) {
+    for (int64_t q = first; q < last; ++q) {
+      const int64_t rest = a.depth - q * kQuad;
+      const uint8_t* quad = from + c * a.line + q * kQuad * a.step;
+      copy_line(quad, a.step, rest < kQuad ? rest : kQuad, a.flip, to + q * row + c * kQuad);
+    }
+  }
+}
+
+// The bytes of 16 columns, or fewer, in rows of quads that are `row` bytes apart; what is missing is 0.
+void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, int64_t row, uint8_t* to) {
+  int64_t done = 0;  // quads
+  if (a.line == 1 && count == kPanel) {
+    for (; (done + 1) * kQuad <= a.depth; ++done) {
+      const uint8_t* first = from + done * kQuad * a.step;
+      const uint8_t* const rows[kQuad] = {first, first + a.step, first + 2 * a.step, first + 3 * a.step};
+      interleave(rows, a.flip, to + done * row);
+    }
+  }
+  const int64_t quads = a.quads();
+  if (count < kPanel || a.depth < a.padded) {
+    for (int64_t q = done; q < quads; ++q) std::memset(to + q * row, 0, kQuads);
+  }
+  for (; a.step == 1 && (done + 4) * kQuad <= a.depth; done += 4) {
+    int64_t columns = 0;
+    for (; columns + 4 <= count; columns += 4) {
+      transpose(from + columns * a.line + done * kQuad, a.line, a.flip, row, to + done * row + columns * kQuad);
+    }
+    copy_quads(a, from, done, done + 4, columns, count, row, to);
+  }
+  copy_quads(a, from, done, (a.depth + kQuad - 1) / kQuad, 0, count, row, to);
+}
+
+void sum_columns(const PackArgs& a, const uint8_t* panel, int64_t row, int32_t* columns) {
+  const uint8_t ones[kQuad] = {1, 1, 1, 1};
+  const Pixel one = load_pixel<false>(ones);
+  Sums sums;
+  for (int64_t q = 0; q < a.quads(); ++q) {
+    add_products(sums, one, load_weights(reinterpret_cast<const int8_t*>(panel) + q * row));
+  }
+  int32_t each[kPanel];
+  store_total(sums, each);
+  // Modulo 2^32: only the sum of all parts is known to fit.
+  for (int64_t c = 0; c < kPanel; ++c) {
+    columns[c] = static_cast<int32_t>(static_cast<uint32_t>(a.start) +
+                                      static_cast<uint32_t>(each[c]) * static_cast<uint32_t>(a.factor));
+  }
+}
+
+// Where a tile takes its operands from, and where it goes.
+struct Place {
+  const uint8_t* const* rows;  // and kBlockRows after each: less than four bytes of it, and zeros
+  const int32_t* row_sums;
+  const int8_t* panel;
+  const int32_t* columns;
+  int64_t at;    // of its first element in y
+  int64_t left;  // columns of y from there on
+};
+
+template <int V, int v = 0>
+FXQ_INLINE void store_row(const Epilogue& epilogue, const Sums* sums, int32_t row, int64_t at, int64_t left) {
+  epilogue.store(sums[v], row, at + v * kPanel, left - v * kPanel);
+  if constexpr (v + 1 < V) store_row<V, v + 1>(epilogue, sums, row, at, left);
+}
+
+template <int R, int V, int r = 0>
+FXQ_INLINE void store_rows(const Epilogue& epilogue, const Sums (*sums)[V], const Place& place) {
+  store_row<V>(epilogue, sums[r], place.row_sums[r], place.at + r * epilogue.a.columns, place.left);
+  if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, sums, place);
+}
+
+// R rows and V times 16 columns.
+template <int R, int V>
+void tile(const MatmulArgs& a, const Place& place) {
+  const int64_t panel = a.quads() * kQuads;
+  Sums starts[V];
+  load_starts<V>(starts, place.columns, V * kPanel);
+  Sums sums[R][V];
+  start_rows<R, V>(sums, starts);
+  const int8_t* w = place.panel;
+  const int64_t whole = a.depth / kQuad;
+  for (int part = 0; part < 2; ++part) {  // rows, then what is left of them
+    const uint8_t* x[R];
+    FXQ_UNROLL
+    for (int r = 0; r < R; ++r) x[r] = place.rows[part * kBlockRows + r];
+    const int64_t quads = part == 0 ? whole : a.quads() - whole;
+    Weights weights[V];
+    for (int64_t k = 0; k < quads; ++k, w += kQuads) {
+      load_panels<V>(weights, w, panel);
+      add_pixels<R, V, false>(sums, x, k * kQuad, weights);
+    }
+  }
+  store_rows<R, V>(Epilogue(a), sums, place);
+}
+
+using Tile = void (*)(const MatmulArgs&, const Place&);
+
+template <int R, int V>
+Tile find_rows(int64_t rows) {
+  if constexpr (R > 1) {
+    if (rows < R) return find_rows<R - 1, V>(rows);
+  }
+  return tile<R, V>;
+}
+
+// The tile of V vectors or fewer, and of as many rows as their sums fit into registers, or fewer.
+template <int V>
+Tile find_tile(int64_t rows, int64_t vectors) {
+  if constexpr (V > 1) {
+    if (vectors < V) return find_tile<V - 1>(rows, vectors);
+  }
+  return find_rows<rows_of_tile(V), V>(rows);
+}
+
+}  // namespace
+
+void pack_rows_loop(const PackArgs& args, int64_t begin, int64_t end) {
+  const int64_t padded = args.padded;
+  for (int64_t i = begin; i < end; ++i) {
+    const uint8_t* from = args.from + place_of(args.matrices, i / args.lines) + i % args.lines * args.line;
+    uint8_t* to = args.to + i * padded;
+    copy_line(from, args.step, args.depth, args.flip, to);
+    for (int64_t k = args.depth; k < padded; ++k) to[k] = 0;
+  }
+}
+
+void pack_panels_loop(const PackArgs& args, int64_t begin, int64_t end) {
+  const int64_t panels = args.panels();
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t matrix = i / panels, panel = i % panels;
+    const int64_t block = ((panel + 1) * args.blocks() - 1) / panels;
+    const int64_t first = args.first_panel(block), width = args.first_panel(block + 1) - first;
+    const uint8_t* from = args.from + place_of(args.matrices, matrix) + panel * kPanel * args.line;
+    uint8_t* to = args.to + (matrix * panels + first) * kPanel * args.padded + (panel - first) * kQuads;
+    const int64_t left = args.lines - panel * kPanel;
+    pack_panel(args, from, left < kPanel ? left : kPanel, width * kQuads, to);
+    sum_columns(args, to, width * kQuads, args.columns + i * kPanel);
+  }
+}
+
+void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
+  const int64_t panels = a.panels();
+  const int64_t panel = a.quads() * kQuads;
+  const int64_t row_blocks = a.row_blocks();
+  const int64_t column_blocks = a.column_blocks();
+  const int64_t block_rows = a.block_rows();
+  const int64_t whole = a.depth / kQuad * kQuad;
+  const uint8_t* rows[2 * kBlockRows];
+  uint8_t rests[kBlockRows][kQuad] = {};
+  int32_t row_sums[kBlockRows];
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t block = i / column_blocks;
+    const int64_t batch = block / row_blocks;
+    const int64_t first = block % row_blocks * block_rows;
+    const int64_t count = a.rows - first < block_rows ? a.rows - first : block_rows;
+    const uint8_t* row = a.a + place_of(a.a_matrices, batch) + first * a.line;
+    for (int64_t r = 0; r < count; ++r, row += a.line) {
+      rows[r] = row;
+      rows[kBlockRows + r] = rests[r];
+      for (int64_t k = whole; k < a.depth; ++k) rests[r][k - whole] = row[k];
+      const uint32_t sum = a.row_factor == 0 ? 0 : sum_of(row, a.depth);
+      row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
+    }
+    const int64_t before = place_of(a.b_matrices, batch) * panels;
+    const int64_t begin_panel = i % column_blocks * kTaskPanels;
+    const int64_t end_panel = begin_panel + kTaskPanels < panels ? begin_panel + kTaskPanels : panels;
+    for (int64_t p = begin_panel; p < end_panel; p += kVectors) {
+      const int64_t vectors = end_panel - p;
+      const int64_t step = rows_of_tile(vectors < kVectors ? vectors : kVectors);
+      for (int64_t r = 0; r < count; r += step) {
+        const Place place{rows + r,
+                          row_sums + r,
+                          a.b + (before + p) * panel,
+                          a.column_sums + (before + p) * kPanel,
+                          (batch * a.rows + first + r) * a.columns + p * kPanel,
+                          a.columns - p * kPanel};
+        find_tile<kVectors>(count - r, vectors)(a, place);
+      }
+    }
+  }
+}
+
+}  // namespace FXQ_ISA
+}  // namespace fxquant

@@ -1,0 +1,82 @@
+#pragma once
+#include "conv/conv_shape.h"
+#include "cpu/isa.h"
+#include "math/requantize.h"
+#include "matmul/batches.h"
+
+namespace fxquant {
+
+constexpr int64_t kBlockRows = 60;   // of a task at most
+constexpr int64_t kTaskPanels = 16;  // of a task at most
+
+// Matrices of bytes, to be put in the order in which they are multiplied.
+struct PackArgs {
+  const uint8_t* from;
+  uint8_t flip;      // 0x80 between int8 and uint8, else 0
+  Batches matrices;  // each once
+  int64_t line;      // stride of the rows of a, of the columns of b
+  int64_t step;      // stride of K
+  int64_t lines;     // of a matrix
+  int64_t depth;     // K
+  int64_t padded;    // K, with as many bytes of 0 as are multiplied too
+  int64_t together;  // of b alone: panels of a block at most
+  int64_t start;     // of b alone: what is multiplied with the sum of a column's bytes, and what is added then
+  int64_t factor;
+  uint8_t* to;       // a: [matrices][lines][padded], b: [matrices][blocks][padded / 4][panels of the block][16][4]
+  int32_t* columns;  // b: [matrices][panels][16]
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(from);
+    visit.tensor(to);
+    visit.tensor(columns);
+  }
+
+  FXQ_INLINE int64_t quads() const { return padded / kQuad; }
+  FXQ_INLINE int64_t panels() const { return (lines + kPanel - 1) / kPanel; }
+  FXQ_INLINE int64_t blocks() const { return (panels() + together - 1) / together; }
+  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
+};
+
+struct MatmulArgs {
+  int64_t rows, depth, columns;
+  const uint8_t* a;  // unsigned bytes, K innermost
+  int64_t line;      // stride of its rows
+  Batches a_matrices;
+  const int8_t* b;            // packed
+  const int32_t* column_sums;  // what to add to the sums of each column of b
+  Batches b_matrices;         // which packed matrix
+  int32_t row_factor;         // what the sum of a row of a is multiplied with, to be added to the row's sums
+  float scale;
+  OutputGrid grid;
+  uint8_t* y;      // [batch, rows, columns], one of both
+  float* y_float;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(a);
+    visit.tensor(b);
+    visit.tensor(column_sums);
+    visit.tensor(y);
+    visit.tensor(y_float);
+  }
+
+  int64_t quads() const { return (depth + kQuad - 1) / kQuad; }
+  int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
+  // Rows of a task: blocks of about the same size.
+  int64_t block_rows() const {
+    const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+    return blocks == 0 ? 1 : (rows + blocks - 1) / blocks;
+  }
+  int64_t row_blocks() const { return (rows + block_rows() - 1) / block_rows(); }
+  int64_t column_blocks() const { return (panels() + kTaskPanels - 1) / kTaskPanels; }
+};
+
+}  // namespace fxquant
+
+// The rows begin <= i < end of all matrices of a.
+FXQ_DECLARE_LOOP(pack_rows_loop, (const PackArgs& args, int64_t begin, int64_t end))
+// The panels begin <= i < end of all matrices of b.
+FXQ_DECLARE_VNNI_LOOP(pack_panels_loop, (const PackArgs& args, int64_t begin, int64_t end))
+// The blocks begin <= i < end of all matrices of the result: column_blocks() for each of row_blocks().
+FXQ_DECLARE_VNNI_LOOP(matmul_loop, (const MatmulArgs& args, int64_t begin, int64_t end))

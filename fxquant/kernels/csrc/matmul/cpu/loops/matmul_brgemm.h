@@ -1,0 +1,21 @@
+#pragma once
+#include "cpu/loops/brgemm_sizes.h"
+#include "matmul/cpu/loops/matmul.h"
+
+namespace fxquant {
+
+// A product that the framework's kernels multiply. Rows of a are copied where they lie as these cannot read them.
+struct BrgemmMatmulArgs : MatmulArgs {
+  int64_t padded;  // of b: K up to a multiple of 64, so that there are few sizes whatever K is
+  int64_t step;    // stride of K in a
+  uint8_t flip;    // of a
+
+  FXQ_INLINE int64_t blocks() const { return (panels() + kBlockPanels - 1) / kBlockPanels; }
+  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
+  FXQ_INLINE int64_t strips() const { return (rows + kProductRows - 1) / kProductRows; }
+};
+
+}  // namespace fxquant
+
+// The tasks begin <= i < end: for each matrix of the result strips(), for each of these blocks().
+FXQ_DECLARE_VNNI_LOOP(matmul_brgemm_loop, (const BrgemmMatmulArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

@@ -1,0 +1,127 @@
+#include "matmul/matmul.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include "cpu/brgemm.h"
+#include "cpu/launch.h"
+#include "matmul/cpu/loops/matmul.h"
+#include "matmul/cpu/loops/matmul_brgemm.h"
+
+namespace fxquant {
+namespace {
+
+// Matrices of a batch, each once, and which of them stands where.
+struct Distinct {
+  Batches each;
+  Batches which;
+  int64_t count = 1;
+
+  explicit Distinct(const Batches& all) : each(all), which(all) {
+    for (int d = all.dims - 1; d >= 0; --d) {
+      const bool repeated = all.stride[d] == 0;
+      each.size[d] = repeated ? 1 : all.size[d];
+      which.stride[d] = repeated ? 0 : count;
+      count *= each.size[d];
+    }
+  }
+};
+
+Tensor bytes_for(const Tensor& like, int64_t size) { return empty_as(like, {size}, false, ScalarType::Byte); }
+
+Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const Tensor& b, double b_scale,
+                  int64_t b_zero_point, double y_scale, int64_t y_zero_point, int64_t quant_min, int64_t quant_max,
+                  ScalarType dtype) {
+  const Matmul m = prepare_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, quant_min,
+                                  quant_max, dtype);
+  if (m.y.numel() == 0) return m.y;
+  // a is multiplied as uint8, b as int8: a highest bit that is flipped moves the zero point by 128.
+  const int32_t a_zero = m.a.zero_point + (m.a.is_signed ? 128 : 0);
+  const int32_t b_zero = m.b.zero_point - (m.b.is_signed ? 0 : 128);
+  const bool by_framework = prefers_brgemm(m.rows, m.columns, m.depth);
+  const int64_t multiple = by_framework ? kProductMultiple : kQuad;
+  const int64_t padded = (m.depth + multiple - 1) / multiple * multiple;
+  constexpr int64_t kWork = 1 << 19;  // products of a task: a few microseconds
+  constexpr int64_t kPack = 16;       // products that take as long as to move a byte
+
+  const Distinct of_b(m.b.matrices);
+  const int64_t panels = (m.columns + kPanel - 1) / kPanel;
+  const Tensor packed = bytes_for(a, of_b.count * panels * kPanel * padded);
+  const Tensor column_sums = empty_as(a, {of_b.count * panels * kPanel}, false, ScalarType::Int);
+  const PackArgs pack_b{m.b.data,
+                        static_cast<uint8_t>(m.b.is_signed ? 0 : 0x80),
+                        of_b.each,
+                        m.b.line,
+                        m.b.step,
+                        m.columns,
+                        m.depth,
+                        padded,
+                        by_framework ? kBlockPanels : 1,
+                        m.depth * a_zero * b_zero,
+                        -a_zero,
+                        static_cast<uint8_t*>(packed.mutable_data_ptr()),
+                        column_sums.mutable_data_ptr<int32_t>()};
+  launch(pack_b, of_b.count * panels, std::max<int64_t>(kWork / (kPanel * padded * kPack + 1), 1),
+         [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(pack_panels_loop)(p, begin, end); });
+
+  MatmulArgs args{m.rows,
+                  m.depth,
+                  m.columns,
+                  m.a.data,
+                  m.a.line,
+                  m.a.matrices,
+                  static_cast<const int8_t*>(packed.const_data_ptr()),
+                  column_sums.const_data_ptr<int32_t>(),
+                  of_b.which,
+                  -b_zero,
+                  m.scale,
+                  m.grid,
+                  m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
+                  m.is_float ? m.y.mutable_data_ptr<float>() : nullptr};
+  constexpr int64_t kEpilogue = 16;  // products that take as long as to requantize a sum
+  if (by_framework) {
+    const BrgemmMatmulArgs whole{args, padded, m.a.step, static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0)};
+    constexpr int64_t kFaster = 4;  // than our own products, at least
+    const int64_t work = std::min(kProductRows, m.rows) * kProductColumns * (padded / kFaster + kEpilogue);
+    launch(whole, m.batch * whole.strips() * whole.blocks(), std::max<int64_t>(kWork / work, 1),
+           [](const BrgemmMatmulArgs& x, int64_t begin, int64_t end, void* scratch) {
+             FXQ_VNNI_LOOP(matmul_brgemm_loop)(x, begin, end, static_cast<uint8_t*>(scratch));
+           },
+           gathered_bytes(kProductRows, padded));
+    return m.y;
+  }
+  std::optional<Tensor> rows;
+  if (m.a.is_signed || m.a.step != 1) {
+    const Distinct of_a(m.a.matrices);
+    rows = bytes_for(a, of_a.count * m.rows * padded);
+    const PackArgs pack_a{m.a.data,
+                          static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0),
+                          of_a.each,
+                          m.a.line,
+                          m.a.step,
+                          m.rows,
+                          m.depth,
+                          padded,
+                          1,
+                          0,
+                          0,
+                          static_cast<uint8_t*>(rows->mutable_data_ptr()),
+                          nullptr};
+    launch(pack_a, of_a.count * m.rows, std::max<int64_t>(kWork / (padded * kPack + 1), 1),
+           [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_LOOP(pack_rows_loop)(p, begin, end); });
+    args.a = pack_a.to;
+    args.line = padded;
+    args.a_matrices = of_a.which;
+    for (int d = 0; d < args.a_matrices.dims; ++d) args.a_matrices.stride[d] *= m.rows * padded;
+  }
+
+  const int64_t work = std::min(kBlockRows, m.rows) * std::min(kTaskPanels, panels) * kPanel * (padded + kEpilogue);
+  launch(args, m.batch * args.row_blocks() * args.column_blocks(), std::max<int64_t>(kWork / work, 1),
+         [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(matmul_loop)(x, begin, end); });
+  return m.y;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("matmul", TORCH_BOX(&matmul_cpu)); }
+
+}  // namespace fxquant

@@ -1,0 +1,59 @@
+#include "matmul/matmul.h"
+
+#include <torch/csrc/stable/library.h>
+
+#include "cuda/launch.h"
+
+namespace fxquant {
+namespace {
+
+FXQ_HOST_DEVICE int32_t step_of(const Factor& factor, int64_t at) {
+  const int32_t flip = factor.is_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
+  return (factor.data[at] ^ flip) - flip - factor.zero_point;
+}
+
+// One thread for each element of the result.
+struct MatmulKernel {
+  Factor a;
+  Factor b;
+  int64_t rows;
+  int64_t depth;
+  int64_t columns;
+  float scale;
+  OutputGrid grid;
+  uint8_t* y;  // one of both
+  float* y_float;
+
+  FXQ_MEMBER void operator()(int64_t i) const {
+    const int64_t row = i / columns;
+    const int64_t batch = row / rows;
+    const int64_t at = place_of(a.matrices, batch) + row % rows * a.line;
+    const int64_t bt = place_of(b.matrices, batch) + i % columns * b.line;
+    int32_t sum = 0;
+    for (int64_t k = 0; k < depth; ++k) sum += step_of(a, at + k * a.step) * step_of(b, bt + k * b.step);
+    const float real = static_cast<float>(sum) * scale;
+    if (y_float != nullptr) {
+      y_float[i] = real;
+    } else {
+      y[i] = requantize(real, grid);
+    }
+  }
+};
+
+Tensor matmul_cuda(const Tensor& a, double a_scale, int64_t a_zero_point, const Tensor& b, double b_scale,
+                   int64_t b_zero_point, double y_scale, int64_t y_zero_point, int64_t quant_min, int64_t quant_max,
+                   ScalarType dtype) {
+  const Matmul m = prepare_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, quant_min,
+                                  quant_max, dtype);
+  for_each(m.y, m.y.numel(),
+           MatmulKernel{m.a, m.b, m.rows, m.depth, m.columns, m.scale, m.grid,
+                        m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
+                        m.is_float ? m.y.mutable_data_ptr<float>() : nullptr});
+  return m.y;
+}
+
+}  // namespace
+
+FXQ_CUDA_LIBRARY(m) { m.impl("matmul", TORCH_BOX(&matmul_cuda)); }
+
+}  // namespace fxquant

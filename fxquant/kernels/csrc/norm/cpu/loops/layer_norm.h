@@ -1,0 +1,30 @@
+#pragma once
+#include "cpu/isa.h"
+#include "math/requantize.h"
+#include "norm/row_type.h"
+
+namespace fxquant {
+
+struct LayerNormArgs {
+  const void* x;  // [rows, columns]
+  const float* weight;
+  const float* bias;
+  uint8_t* y;
+  RowType type;
+  int64_t columns;
+  double eps;  // of stored integers, in squared steps
+  OutputGrid grid;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.tensor(weight);
+    visit.tensor(bias);
+    visit.tensor(y);
+  }
+};
+
+}  // namespace fxquant
+
+// steps: memory for a row of int32.
+FXQ_DECLARE_LOOP(layer_norm_loop, (const LayerNormArgs& args, int64_t begin, int64_t end, int32_t* steps))

@@ -1,0 +1,27 @@
+#pragma once
+#include "cpu/isa.h"
+#include "math/requantize.h"
+#include "norm/row_type.h"
+
+namespace fxquant {
+
+struct SoftmaxArgs {
+  const void* x;  // [rows, columns]
+  uint8_t* y;
+  RowType type;
+  int64_t columns;
+  float x_scale;
+  bool safe;
+  OutputGrid grid;
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.tensor(y);
+  }
+};
+
+}  // namespace fxquant
+
+// steps: memory for a row of int32.
+FXQ_DECLARE_LOOP(softmax_loop, (const SoftmaxArgs& args, int64_t begin, int64_t end, int32_t* steps))

@@ -1,0 +1,83 @@
+#include <torch/csrc/stable/library.h>
+
+#include "cuda/launch.h"
+#include "math/histogram.h"
+#include "math/softmax.h"
+#include "norm/normalize.h"
+
+namespace fxquant {
+namespace {
+
+// A thread for each row. The exponentials are made twice: once for their sum.
+struct RealRow {
+  const float* x;
+  uint8_t* y;
+  int64_t columns;
+  bool safe;
+  OutputGrid grid;
+
+  FXQ_MEMBER void operator()(int64_t row) const {
+    const float* in = x + row * columns;
+    KeyRange keys{INT32_MAX, INT32_MIN};
+    for (int64_t i = 0; i < columns; ++i) {
+      const int32_t key = key_of(in[i]);
+      keys.smallest = key < keys.smallest ? key : keys.smallest;
+      keys.largest = key > keys.largest ? key : keys.largest;
+    }
+    const float largest = of_key(keys.largest);
+    int64_t sum = 0;
+    for (int64_t i = 0; i < columns; ++i) sum += exp_steps(in[i] - largest);
+    const float factor = softmax_factor(sum, keys, safe);
+    for (int64_t i = 0; i < columns; ++i) {
+      y[row * columns + i] = requantize(static_cast<float>(exp_steps(in[i] - largest)) * factor, grid);
+    }
+  }
+};
+
+template <typename Q>
+struct StoredRow {
+  const Q* x;
+  uint8_t* y;
+  int64_t columns;
+  float x_scale;
+  OutputGrid grid;
+
+  FXQ_MEMBER void operator()(int64_t row) const {
+    const Q* in = x + row * columns;
+    int32_t largest = in[0];
+    for (int64_t i = 1; i < columns; ++i) largest = in[i] > largest ? in[i] : largest;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < columns; ++i) sum += steps(in[i] - largest);
+    const float factor = softmax_factor(sum, {0, 0}, false);
+    for (int64_t i = 0; i < columns; ++i) {
+      y[row * columns + i] = requantize(static_cast<float>(steps(in[i] - largest)) * factor, grid);
+    }
+  }
+
+  FXQ_MEMBER int32_t steps(int32_t difference) const { return exp_steps(static_cast<float>(difference) * x_scale); }
+};
+
+Tensor softmax_cuda(const Tensor& x, double x_scale, bool safe, double scale, int64_t zero_point, int64_t quant_min,
+                    int64_t quant_max, ScalarType dtype) {
+  const Rows r = prepare_rows("fxquant::softmax", x, x_scale, scale, zero_point, quant_min, quant_max, dtype);
+  auto* y = static_cast<uint8_t*>(r.y.mutable_data_ptr());
+  const void* from = r.x.const_data_ptr();
+  switch (r.type) {
+    case RowType::kFloat:
+      for_each(r.x, r.count, RealRow{static_cast<const float*>(from), y, r.columns, safe, r.grid});
+      break;
+    case RowType::kUint8:
+      for_each(r.x, r.count, StoredRow<uint8_t>{static_cast<const uint8_t*>(from), y, r.columns, r.x_scale, r.grid});
+      break;
+    case RowType::kInt8:
+      for_each(r.x, r.count, StoredRow<int8_t>{static_cast<const int8_t*>(from), y, r.columns, r.x_scale, r.grid});
+      break;
+  }
+  return r.y;
+}
+
+}  // namespace
+
+FXQ_CUDA_LIBRARY(m) { m.impl("softmax", TORCH_BOX(&softmax_cuda)); }
+
+}  // namespace fxquant

@@ -1,0 +1,37 @@
+// What the bindings of layer_norm share beyond rows: weight and bias, and the most columns.
+#pragma once
+#include "math/layer_norm.h"
+#include "norm/normalize.h"
+
+namespace fxquant {
+
+struct LayerNorm {
+  Rows rows;
+  Tensor weight;
+  Tensor bias;
+  double eps;  // of stored integers, in squared steps
+};
+
+inline Tensor checked_coefficients(const char* op, const char* argument, const Tensor& values, const Tensor& x) {
+  if (values.scalar_type() != ScalarType::Float) fail_dtype(op, argument, values.scalar_type(), "float32");
+  check_same_device(op, argument, values, x);
+  check_count(op, argument, values, x.size(x.dim() - 1));
+  return row_major(values);
+}
+
+inline LayerNorm prepare_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                                    double x_scale, double scale, int64_t zero_point, int64_t quant_min,
+                                    int64_t quant_max, ScalarType dtype) {
+  constexpr const char* op = "fxquant::layer_norm";
+  const Rows rows = prepare_rows(op, x, x_scale, scale, zero_point, quant_min, quant_max, dtype);
+  if (!(eps >= 0 && eps <= 1e300)) fail(std::string(op) + ": eps is out of range", eps, "0 or a small positive number");
+  if (rows.columns > kMostColumns) {
+    fail(std::string(op) + ": a row is too long for an exact sum of squares", rows.columns,
+         "at most " + std::to_string(kMostColumns) + " columns");
+  }
+  const double step = static_cast<double>(rows.x_scale);
+  return {rows, checked_coefficients(op, "weight", weight, rows.x), checked_coefficients(op, "bias", bias, rows.x),
+          rows.type == RowType::kFloat ? eps : eps / (step * step)};
+}
+
+}  // namespace fxquant

@@ -1,0 +1,137 @@
+// What the bindings of avg_pool2d, adaptive_avg_pool2d and mean share: all three are sums over windows of images.
+#pragma once
+#include <vector>
+
+#include "pool/pool.h"
+
+namespace fxquant {
+
+struct Average {
+  Images images;
+  bool count_padding;  // whether a divisor counts the padding
+  int64_t divisor;     // 0: the number of elements
+  float x_scale;
+  int32_t x_zero_point;
+  OutputGrid grid;
+
+  // Of the largest window.
+  int64_t elements() const { return longest(images.rows) * longest(images.columns); }
+
+ private:
+  static int64_t longest(const PoolAxis& axis) { return axis.kernel == 0 ? axis.size : std::min(axis.kernel, axis.size); }
+};
+
+struct AverageGrids {
+  float x_scale;
+  int32_t x_zero_point;
+  OutputGrid grid;
+};
+
+inline AverageGrids check_average(const char* op, const Tensor& x, double x_scale, int64_t x_zero_point, double scale,
+                                  int64_t zero_point, int64_t quant_min, int64_t quant_max) {
+  check_stored(op, "x", x);
+  const float rounded = check_grid(op, "x_", x_scale, x_zero_point, x.scalar_type());
+  return {rounded, static_cast<int32_t>(x_zero_point),
+          check_output(op, scale, zero_point, quant_min, quant_max, x.scalar_type())};
+}
+
+inline Average prepare_avg_pool2d(const Tensor& x, const std::vector<int64_t>& kernel_size,
+                                  const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                                  bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor_override,
+                                  double x_scale, int64_t x_zero_point, double scale, int64_t zero_point,
+                                  int64_t quant_min, int64_t quant_max) {
+  constexpr const char* op = "fxquant::avg_pool2d";
+  const AverageGrids g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
+  if (divisor_override == 0) {
+    fail(std::string(op) + ": divisor_override is out of range", 0, "None or a number other than 0");
+  }
+  check_image(op, x);
+  const Images images = prepare_pool(op, x, kernel_size, stride, padding, {1, 1}, ceil_mode);
+  return {images, count_include_pad, divisor_override.value_or(0), g.x_scale, g.x_zero_point, g.grid};
+}
+
+inline Average prepare_adaptive_avg_pool2d(const Tensor& x, const std::vector<int64_t>& output_size, double x_scale,
+                                           int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
+                                           int64_t quant_max) {
+  constexpr const char* op = "fxquant::adaptive_avg_pool2d";
+  const AverageGrids g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
+  check_image(op, x);
+  const std::vector<int64_t> outputs = pair(op, "output_size", output_size, 0);
+  const PoolAxis rows{x.size(x.dim() - 2), outputs[0], 0, 0, 0, 0};
+  const PoolAxis columns{x.size(x.dim() - 1), outputs[1], 0, 0, 0, 0};
+  return {images_of(op, x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.grid};
+}
+
+// Dimensions that are reduced, as flags.
+inline std::vector<bool> reduced_flags(const char* op, const Tensor& x, const std::vector<int64_t>& dim) {
+  std::vector<bool> reduced(x.dim(), dim.empty());
+  for (const int64_t d : dim) {
+    if (x.dim() == 0) break;
+    const int64_t axis = check_axis(op, d, x.dim());
+    if (reduced[axis]) {
+      fail(std::string(op) + ": dim names a dimension twice", list_of(dim), "each at most once");
+    }
+    reduced[axis] = true;
+  }
+  return reduced;
+}
+
+// A mean is one window: of images [kept, reduced, kept] where the memory of x has that order, else of a copy that
+// has the order [kept, reduced].
+inline Average prepare_mean(const Tensor& x, const std::vector<int64_t>& dim, bool keepdim, double x_scale,
+                            int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
+                            int64_t quant_max) {
+  constexpr const char* op = "fxquant::mean";
+  const AverageGrids g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
+  const std::vector<bool> reduced = reduced_flags(op, x, dim);
+  const bool channels_last = keepdim && is_channels_last(x);
+  std::vector<int64_t> sizes;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (!reduced[d] || keepdim) sizes.push_back(reduced[d] ? 1 : x.size(d));
+  }
+  const Tensor y = empty_as(x, sizes, channels_last);
+
+  std::vector<int64_t> kept_order;  // of the result's memory
+  std::vector<int64_t> logical(x.dim());
+  for (int64_t d = 0; d < x.dim(); ++d) logical[d] = d;
+  if (channels_last) logical = {0, 2, 3, 1};
+  for (const int64_t d : logical) {
+    if (!reduced[d] && x.size(d) != 1) kept_order.push_back(d);
+  }
+  int64_t outer = 1;
+  int64_t count = 1;
+  int64_t inner = 1;
+  bool fits = is_dense(x);
+  bool reducing = false;
+  size_t kept = 0;
+  for (const int64_t d : memory_order(x)) {
+    if (reduced[d]) {
+      fits = fits && inner == 1;
+      reducing = true;
+      count *= x.size(d);
+    } else {
+      fits = fits && kept_order[kept] == d;
+      ++kept;
+      (reducing ? inner : outer) *= x.size(d);
+    }
+  }
+  Tensor values = x;
+  if (!fits && x.numel() != 0) {
+    std::vector<int64_t> order = kept_order;
+    for (int64_t d = 0; d < x.dim(); ++d) {
+      if (!reduced[d] && x.size(d) == 1) order.push_back(d);
+    }
+    for (int64_t d = 0; d < x.dim(); ++d) {
+      if (reduced[d]) order.push_back(d);
+    }
+    values = row_major(torch::stable::permute(x, order));
+    outer *= inner;
+    inner = 1;
+  }
+  const PoolAxis one{1, 1, 0, 0, 0, 0};
+  const PoolAxis all{count, 1, 0, 0, 0, 0};
+  const Images images = inner == 1 ? Images{values, y, outer, 1, one, all} : Images{values, y, outer, inner, all, one};
+  return {images, false, 0, g.x_scale, g.x_zero_point, g.grid};
+}
+
+}  // namespace fxquant

@@ -1,0 +1,61 @@
+// What the bindings of resample2d share: checks, the images, the weights of both axes.
+#pragma once
+#include <vector>
+
+#include "pool/pool.h"
+
+namespace fxquant {
+
+// Which elements of an axis an output reads, and with which weights. Dense tensors.
+struct ResampleAxis {
+  Tensor start;   // int64 [outputs]
+  Tensor weight;  // float32 [outputs, taps]
+  int64_t taps;
+};
+
+struct Resample {
+  Images images;
+  ResampleAxis rows;
+  ResampleAxis columns;
+  float x_scale;
+  int32_t x_zero_point;
+  OutputGrid grid;
+};
+
+inline ResampleAxis check_resample_axis(const char* op, const std::string& name, const Tensor& start,
+                                        const Tensor& weight, const Tensor& x, int64_t size) {
+  if (start.scalar_type() != ScalarType::Long) {
+    fail_dtype(op, (name + "_start").c_str(), start.scalar_type(), "int64");
+  }
+  if (weight.scalar_type() != ScalarType::Float) {
+    fail_dtype(op, (name + "_weight").c_str(), weight.scalar_type(), "float32");
+  }
+  if (start.dim() != 1 || weight.dim() != 2 || start.size(0) != weight.size(0) || weight.size(1) < 1 ||
+      weight.size(1) > size) {
+    fail(std::string(op) + ": " + name + "_start and " + name + "_weight do not fit",
+         list_of(start.sizes()) + " and " + list_of(weight.sizes()),
+         "[n] and [n, k], with k from 1 to " + std::to_string(size));
+  }
+  check_same_device(op, name + "_start", start, x);
+  check_same_device(op, name + "_weight", weight, x);
+  return {row_major(start), row_major(weight), weight.size(1)};
+}
+
+inline Resample prepare_resample2d(const Tensor& x, const Tensor& row_start, const Tensor& row_weight,
+                                   const Tensor& column_start, const Tensor& column_weight, double x_scale,
+                                   int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
+                                   int64_t quant_max) {
+  constexpr const char* op = "fxquant::resample2d";
+  check_stored(op, "x", x);
+  const float step = check_grid(op, "x_", x_scale, x_zero_point, x.scalar_type());
+  const OutputGrid grid = check_output(op, scale, zero_point, quant_min, quant_max, x.scalar_type());
+  check_image(op, x);
+  const int64_t height = x.size(x.dim() - 2);
+  const int64_t width = x.size(x.dim() - 1);
+  const ResampleAxis rows = check_resample_axis(op, "row", row_start, row_weight, x, height);
+  const ResampleAxis columns = check_resample_axis(op, "column", column_start, column_weight, x, width);
+  const Images images = images_of(op, x, {height, row_start.size(0), 0, 0, 0, 0}, {width, column_start.size(0), 0, 0, 0, 0});
+  return {images, rows, columns, step, static_cast<int32_t>(x_zero_point), grid};
+}
+
+}  // namespace fxquant
