@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "common/grid.h"
 #include "common/memory_format.h"
+#include "common/quantized_checks.h"
 #include "conv/conv_shape.h"
 
 namespace fxquant {
@@ -16,17 +16,17 @@ struct Conv {
   std::optional<Tensor> residual;
   Tensor y;
   Tensor weight;
-  Tensor start;
+  Tensor zero_point_correction;
   Tensor scale;
   Tensor bias;
   int32_t x_zero_point;
   float residual_scale;
   int32_t residual_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
-  uint8_t* stored() const { return gives_real() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
-  float* real() const { return gives_real() ? y.mutable_data_ptr<float>() : nullptr; }
-  bool gives_real() const { return y.scalar_type() == ScalarType::Float; }
+  uint8_t* y_bytes() const { return is_float_output() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
+  float* y_float() const { return is_float_output() ? y.mutable_data_ptr<float>() : nullptr; }
+  bool is_float_output() const { return y.scalar_type() == ScalarType::Float; }
 };
 
 // All that they are called with, but for the geometry.
@@ -61,7 +61,8 @@ inline void check_vector(const ConvCall& c, const char* argument, const Tensor& 
 inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector<int64_t>& sizes, bool channels_last) {
   const std::string op = c.op;
   if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(c.op, "weight", c.weight.scalar_type(), "int8");
-  const std::vector<int64_t> packed{shape.bundles() * shape.panels() * shape.pieces() * shape.quads(), kPanel, kQuad};
+  const std::vector<int64_t> packed{shape.group_bundles() * shape.panels() * shape.k_blocks() * shape.k_groups(),
+                                    kPanel, kKGroup};
   if (sizes_of(c.weight) != packed) {
     fail(op + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
   }
@@ -69,7 +70,8 @@ inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector
   check_vector(c, "start", c.start, ScalarType::Int);
   check_vector(c, "bias", c.bias, ScalarType::Float);
   check_same_device(c.op, "scale", c.scale, c.x);
-  const OutputGrid grid = check_result(c.op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
+  const OutputQParams y_qparams =
+      check_output_or_float(c.op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
   Conv conv{shape,
             in_order(c.x, channels_last),
             std::nullopt,
@@ -81,15 +83,15 @@ inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector
             static_cast<int32_t>(c.x_zero_point),
             1.0f,
             0,
-            grid};
+            y_qparams};
   if (c.residual.has_value()) {
-    check_stored(c.op, "residual", *c.residual);
+    check_quantized(c.op, "residual", *c.residual);
     check_same_device(c.op, "residual", *c.residual, c.x);
     if (sizes_of(*c.residual) != sizes) {
       fail(op + ": residual has the wrong shape", shape_of(*c.residual), list_of(sizes) + ", as the result");
     }
     conv.residual_scale =
-        check_grid(c.op, "residual_", c.residual_scale, c.residual_zero_point, c.residual->scalar_type());
+        check_qparams(c.op, "residual_", c.residual_scale, c.residual_zero_point, c.residual->scalar_type());
     conv.residual_zero_point = static_cast<int32_t>(c.residual_zero_point);
     conv.residual = in_order(*c.residual, channels_last);
   }
@@ -97,7 +99,7 @@ inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector
 }
 
 inline void check_input(const ConvCall& c) {
-  check_stored(c.op, "x", c.x);
+  check_quantized(c.op, "x", c.x);
   const int64_t low = smallest_of(c.x.scalar_type());
   if (c.x_zero_point < low || c.x_zero_point > low + 255) {
     fail(std::string(c.op) + ": x_zero_point is out of range", c.x_zero_point,
@@ -184,7 +186,7 @@ inline Conv prepare_linear(const ConvCall& c) {
   int64_t rows = 1;
   for (const int64_t size : sizes) rows *= size;
   sizes.push_back(c.scale.numel());
-  return prepare(c, product_shape(rows, depth, c.scale.numel()), sizes, false);
+  return prepare(c, linear_shape(rows, depth, c.scale.numel()), sizes, false);
 }
 
 }  // namespace fxquant

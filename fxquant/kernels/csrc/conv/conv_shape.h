@@ -10,10 +10,10 @@
 namespace fxquant {
 
 constexpr int64_t kPanel = 16;     // output channels of a register
-constexpr int64_t kBlockPanels = 4;  // that lie together in a packed weight, at most
-constexpr int64_t kQuad = 4;       // bytes of the input that are multiplied together
+constexpr int64_t kNBlockPanels = 4;  // that lie together in a packed weight, at most
+constexpr int64_t kKGroup = 4;       // bytes of the input that are multiplied together
 constexpr int64_t kMaxTaps = 1 << 16;  // elements of a kernel's window
-constexpr int64_t kFewDepth = 16;  // input channels below which a row of taps is read as if it were one pixel
+constexpr int64_t kFewChannels = 16;  // input channels below which a row of taps is read as if it were one pixel
 
 struct ConvShape {
   int64_t batch, height, width, depth;
@@ -34,16 +34,16 @@ struct ConvShape {
   FXQ_INLINE bool empty() const { return rows() == 0 || channels == 0; }
   // Whether each channel of the result is made of the same channel of the input.
   FXQ_INLINE bool depthwise() const { return groups > 1 && groups == depth && groups == channels; }
-  FXQ_INLINE bool has_few() const { return taps() > 1 && depth < kFewDepth && groups == 1; }
+  FXQ_INLINE bool has_few_channels() const { return taps() > 1 && depth < kFewChannels && groups == 1; }
   // Whether pixel i of the result is made of pixel i of the input alone.
-  FXQ_INLINE bool is_product() const {
+  FXQ_INLINE bool is_pointwise() const {
     return taps() == 1 && stride_planes == 1 && stride_height == 1 && stride_width == 1 && out_planes == planes &&
            out_height == height && out_width == width && front == 0 && top == 0 && left == 0;
   }
 
   // Of the packed weight: [bundles][blocks][pieces][quads][panels of the block][kPanel][kQuad], as kernels/conv/packing.py
   // says; a block is one panel of a depthwise convolution.
-  FXQ_INLINE int64_t bundled() const {  // groups of a bundle
+  FXQ_INLINE int64_t groups_per_bundle() const {  // groups of a bundle
     if (groups == 1 || channels == 0) return 1;
     const int64_t most = kPanel * groups / channels;
     for (int64_t count = most < groups ? most : groups; count > 1; --count) {
@@ -51,22 +51,24 @@ struct ConvShape {
     }
     return 1;
   }
-  FXQ_INLINE int64_t bundles() const { return depthwise() ? 1 : groups / bundled(); }
-  FXQ_INLINE int64_t bundle_channels() const { return channels / bundles(); }
-  FXQ_INLINE int64_t bundle_depth() const { return depth / bundles(); }
-  FXQ_INLINE int64_t panels() const { return (bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
-  FXQ_INLINE int64_t blocks() const { return (panels() + kBlockPanels - 1) / kBlockPanels; }  // of a bundle
-  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
-  FXQ_INLINE int64_t pieces() const { return depthwise() ? kernel_width : has_few() ? kernel_rows() : taps(); }
-  FXQ_INLINE int64_t piece() const {  // bytes
-    return depthwise() ? kernel_rows() : has_few() ? kernel_width * depth : bundle_depth();
+  FXQ_INLINE int64_t group_bundles() const { return depthwise() ? 1 : groups / groups_per_bundle(); }
+  FXQ_INLINE int64_t group_bundle_channels() const { return channels / group_bundles(); }
+  FXQ_INLINE int64_t group_bundle_depth() const { return depth / group_bundles(); }
+  FXQ_INLINE int64_t panels() const { return (group_bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
+  FXQ_INLINE int64_t n_blocks() const { return (panels() + kNBlockPanels - 1) / kNBlockPanels; }  // of a bundle
+  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }
+  FXQ_INLINE int64_t k_blocks() const {
+    return depthwise() ? kernel_width : has_few_channels() ? kernel_rows() : taps();
   }
-  FXQ_INLINE int64_t quads() const { return (piece() + kQuad - 1) / kQuad; }
-  FXQ_INLINE int64_t panel() const { return pieces() * quads() * kPanel * kQuad; }  // bytes
+  FXQ_INLINE int64_t k_block_bytes() const {  // bytes
+    return depthwise() ? kernel_rows() : has_few_channels() ? kernel_width * depth : group_bundle_depth();
+  }
+  FXQ_INLINE int64_t k_groups() const { return (k_block_bytes() + kKGroup - 1) / kKGroup; }
+  FXQ_INLINE int64_t panel_bytes() const { return k_blocks() * k_groups() * kPanel * kKGroup; }  // bytes
 };
 
 // Of a linear layer.
-FXQ_INLINE ConvShape product_shape(int64_t rows, int64_t depth, int64_t channels) {
+FXQ_INLINE ConvShape linear_shape(int64_t rows, int64_t depth, int64_t channels) {
   return {1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, 1};
 }
 

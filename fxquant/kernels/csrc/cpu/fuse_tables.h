@@ -10,21 +10,21 @@ namespace fxquant {
 
 // Lets steps look their bytes up themselves where the next step does nothing else, and nobody else reads them: what was
 // written is still in the first cache then.
-inline void fuse_tables(std::vector<Step>& steps, std::vector<Slot>& slots) {
+inline void fuse_tables(std::vector<Step>& steps, std::vector<PointerSlot>& slots) {
   const auto slot_at = [&](int64_t at) {
-    return std::find_if(slots.begin(), slots.end(), [at](const Slot& slot) { return slot.at == at; });
+    return std::find_if(slots.begin(), slots.end(), [at](const PointerSlot& slot) { return slot.at == at; });
   };
   std::vector<Step> left;
   for (const Step& step : steps) {
-    const Lookup& table = step.lookup;
-    const Lookup& before = left.empty() ? step.lookup : left.back().lookup;
+    const FusibleLookup& table = step.lookup;
+    const FusibleLookup& before = left.empty() ? step.lookup : left.back().lookup;
     const auto bytes = before.bytes < 0 || before.x >= 0 ? slots.end() : slot_at(before.bytes);
     if (table.x < 0 || left.empty() || bytes == slots.end() || table.count != before.count) {
       left.push_back(step);
       continue;
     }
     const auto read = slot_at(table.x);
-    const auto touches = [&](const Slot& slot) { return slot.region == bytes->region; };
+    const auto touches = [&](const PointerSlot& slot) { return slot.region == bytes->region; };
     if (bytes->region->role != Role::kTemporary || read->region != bytes->region || read->offset != bytes->offset ||
         std::count_if(slots.begin(), slots.end(), touches) != 2 || slot_at(before.table) != slots.end()) {
       left.push_back(step);
@@ -32,12 +32,12 @@ inline void fuse_tables(std::vector<Step>& steps, std::vector<Slot>& slots) {
     }
     const auto entries = slot_at(table.table);
     const auto written = slot_at(table.bytes);
-    const Slot looked_up{before.table, entries->region, entries->offset};
+    const PointerSlot looked_up{before.table, entries->region, entries->offset};
     bytes->region = written->region;
     bytes->offset = written->offset;
     slots.insert(bytes + 1, looked_up);
     slots.erase(std::remove_if(slots.begin(), slots.end(),
-                               [&](const Slot& slot) {
+                               [&](const PointerSlot& slot) {
                                  return slot.at == table.x || slot.at == table.table || slot.at == table.bytes;
                                }),
                 slots.end());

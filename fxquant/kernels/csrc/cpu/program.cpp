@@ -24,7 +24,7 @@ Recorder* recorder() { return active; }
 
 Tensor allocated(Tensor x) {
   count_allocation();
-  if (active != nullptr) active->keep(x);
+  if (active != nullptr) active->keep_alive(x);
   return x;
 }
 

@@ -25,18 +25,18 @@
 
 namespace fxquant {
 
-constexpr int64_t kLine = 64;  // bytes of a cache line
+constexpr int64_t kCacheLine = 64;  // bytes of a cache line
 
-inline int64_t aligned(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+inline int64_t aligned(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
-struct Free {
+struct FreeMemory {
   void operator()(uint8_t* memory) const { std::free(memory); }
 };
-using Memory = std::unique_ptr<uint8_t[], Free>;
+using Memory = std::unique_ptr<uint8_t[], FreeMemory>;
 
 inline Memory allocate(int64_t bytes) {
   constexpr int64_t kHuge = 2 << 20;
-  const int64_t alignment = bytes >= kHuge ? kHuge : kLine;
+  const int64_t alignment = bytes >= kHuge ? kHuge : kCacheLine;
   count_allocation();
   const int64_t whole = (std::max<int64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   Memory memory(static_cast<uint8_t*>(std::aligned_alloc(alignment, whole)));
@@ -56,7 +56,7 @@ struct Buffer {
 };
 
 // Large ones first, each as low as those permit that are needed at the same time. Returns the size of the arena.
-inline int64_t plan(std::vector<Buffer>& buffers) {
+inline int64_t plan_arena(std::vector<Buffer>& buffers) {
   std::vector<Buffer*> order;
   for (Buffer& buffer : buffers) order.push_back(&buffer);
   std::stable_sort(order.begin(), order.end(), [](const Buffer* a, const Buffer* b) { return a->bytes > b->bytes; });
@@ -79,12 +79,12 @@ inline int64_t plan(std::vector<Buffer>& buffers) {
 }
 
 // The share of a step that one thread takes at a time, and how many there are.
-struct Shares {
+struct Chunks {
   int64_t count;
   int64_t tasks;
 };
 
-inline Shares shares_of(const Step& step, int64_t threads) {
+inline Chunks chunks_of(const Step& step, int64_t threads) {
   const int64_t wanted = std::min((step.tasks + step.grain - 1) / step.grain, threads);
   const int64_t tasks = (step.tasks + wanted - 1) / wanted;
   return {(step.tasks + tasks - 1) / tasks, tasks};
@@ -96,34 +96,34 @@ class Progress {
   explicit Progress(int64_t steps) : done_(steps) {}
 
   void start(int64_t most) {
-    if (most > most_) {
-      most_ = most;
+    if (most > chunks_per_step_) {
+      chunks_per_step_ = most;
       taken_ = std::vector<std::atomic<bool>>(done_.size() * most);
     } else {
       for (std::atomic<bool>& taken : taken_) taken.store(false, std::memory_order_relaxed);
     }
-    for (Count& count : done_) count.shares.store(0, std::memory_order_relaxed);
+    for (Count& count : done_) count.chunks.store(0, std::memory_order_relaxed);
   }
 
   // Whether the caller is the one to run a share.
-  bool take(int64_t step, int64_t share) {
-    std::atomic<bool>& taken = taken_[step * most_ + share];
+  bool claim(int64_t step, int64_t chunk) {
+    std::atomic<bool>& taken = taken_[step * chunks_per_step_ + chunk];
     return !taken.load(std::memory_order_relaxed) && !taken.exchange(true, std::memory_order_relaxed);
   }
-  void finish(int64_t step) { done_[step].shares.fetch_add(1, std::memory_order_release); }
-  int64_t finished(int64_t step) const { return done_[step].shares.load(std::memory_order_acquire); }
+  void finish(int64_t step) { done_[step].chunks.fetch_add(1, std::memory_order_release); }
+  int64_t finished(int64_t step) const { return done_[step].chunks.load(std::memory_order_acquire); }
 
  private:
-  struct alignas(kLine) Count {
-    std::atomic<int64_t> shares{0};
+  struct alignas(kCacheLine) Count {
+    std::atomic<int64_t> chunks{0};
   };
   std::vector<Count> done_;
   std::vector<std::atomic<bool>> taken_;
-  int64_t most_ = 0;  // shares of a step
+  int64_t chunks_per_step_ = 0;  // shares of a step
 };
 
 // A pointer that is another in each run.
-struct Border {
+struct PointerPatch {
   int64_t at;
   int64_t index;
   int64_t offset;
@@ -131,7 +131,7 @@ struct Border {
 
 // What a run writes to. Only one thread has it at a time.
 struct Workspace {
-  Memory image;
+  Memory arguments;
   Memory arena;
   Memory scratch;
   int64_t scratch_bytes = 0;
@@ -140,54 +140,54 @@ struct Workspace {
 
 class Program {
  public:
-  explicit Program(const Recorder& recorder) : steps_(recorder.steps), image_(recorder.image.bytes) {
+  explicit Program(const Recorder& recorder) : steps_(recorder.steps), arguments_(recorder.arguments.bytes) {
     count_allocation();
-    std::vector<Slot> slots = recorder.image.slots;
+    std::vector<PointerSlot> slots = recorder.arguments.slots;
     fuse_tables(steps_, slots);
     std::vector<Buffer> buffers;
     std::map<const Region*, size_t> buffer_of;
-    struct Inside {
+    struct ArenaSlot {
       int64_t at;
       size_t buffer;
       int64_t offset;
     };
-    std::vector<Inside> inside;
+    std::vector<ArenaSlot> arena_slots;
     int64_t step = 0;
-    for (const Slot& slot : slots) {
+    for (const PointerSlot& slot : slots) {
       // slots come in the order of their steps, as places in the image do
       while (step + 1 < static_cast<int64_t>(steps_.size()) && steps_[step + 1].args <= slot.at) ++step;
       if (slot.region == nullptr) {
-        inner_.push_back({slot.at, 0, slot.offset});
+        internal_.push_back({slot.at, 0, slot.offset});
         continue;
       }
       const Region& region = *slot.region;
       switch (region.role) {
         case Role::kInput: inputs_.push_back({slot.at, region.index, slot.offset}); break;
         case Role::kOutput: outputs_.push_back({slot.at, region.index, slot.offset}); break;
-        case Role::kConstant: write(image_.data(), slot.at, region.begin + slot.offset); break;
+        case Role::kConstant: write(arguments_.data(), slot.at, region.begin + slot.offset); break;
         case Role::kTemporary: {
           const auto [found, added] = buffer_of.emplace(&region, buffers.size());
-          if (added) buffers.push_back({aligned(region.bytes + kLine), step, step, 0});
+          if (added) buffers.push_back({aligned(region.bytes + kCacheLine), step, step, 0});
           buffers[found->second].last = step;
-          inside.push_back({slot.at, found->second, slot.offset});
+          arena_slots.push_back({slot.at, found->second, slot.offset});
         }
       }
     }
-    arena_bytes_ = plan(buffers);
-    for (const Inside& slot : inside) arena_.push_back({slot.at, 0, buffers[slot.buffer].place + slot.offset});
+    arena_bytes_ = plan_arena(buffers);
+    for (const ArenaSlot& slot : arena_slots) arena_.push_back({slot.at, 0, buffers[slot.buffer].place + slot.offset});
     for (const Step& each : steps_) scratch_bytes_ = std::max(scratch_bytes_, aligned(each.scratch));
   }
 
   // With a pattern, that is what the memory between the loops is filled with first: what is read before it is written
   // shows.
   void run(uint8_t* const* inputs, uint8_t* const* outputs, std::optional<uint8_t> pattern) {
-    std::unique_ptr<Workspace> workspace = take();
-    uint8_t* image = workspace->image.get();
-    for (const Border& slot : inputs_) write(image, slot.at, inputs[slot.index] + slot.offset);
-    for (const Border& slot : outputs_) write(image, slot.at, outputs[slot.index] + slot.offset);
+    std::unique_ptr<Workspace> workspace = acquire_workspace();
+    uint8_t* arguments = workspace->arguments.get();
+    for (const PointerPatch& slot : inputs_) write(arguments, slot.at, inputs[slot.index] + slot.offset);
+    for (const PointerPatch& slot : outputs_) write(arguments, slot.at, outputs[slot.index] + slot.offset);
     int64_t most = 1;  // shares of a step
     const int64_t threads = torch::stable::get_num_threads();
-    for (const Step& step : steps_) most = std::max(most, shares_of(step, threads).count);
+    for (const Step& step : steps_) most = std::max(most, chunks_of(step, threads).count);
     if (workspace->scratch_bytes < most * scratch_bytes_) {
       workspace->scratch_bytes = most * scratch_bytes_;
       workspace->scratch.reset();
@@ -199,53 +199,53 @@ class Program {
     }
     if (most == 1) {
       for (const Step& step : steps_) {
-        step.call(step.loop, image + step.args, 0, step.tasks, workspace->scratch.get());
+        step.call(step.loop, arguments + step.args, 0, step.tasks, workspace->scratch.get());
       }
     } else {
       workspace->progress->start(most);
       Workspace& shared = *workspace;
       torch::stable::parallel_for(0, most, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) take_part(shared, most, i);
+        for (int64_t i = begin; i < end; ++i) run_steps(shared, most, i);
       });
     }
-    give_back(std::move(workspace));
+    release_workspace(std::move(workspace));
   }
 
   int64_t arena_bytes() const { return arena_bytes_; }
   int64_t steps() const { return static_cast<int64_t>(steps_.size()); }
 
  private:
-  static void write(uint8_t* image, int64_t at, const uint8_t* pointer) {
-    std::memcpy(image + at, &pointer, sizeof(pointer));
+  static void write(uint8_t* arguments, int64_t at, const uint8_t* pointer) {
+    std::memcpy(arguments + at, &pointer, sizeof(pointer));
   }
 
   // Every thread goes through all steps. It takes the share of its number, whose values are in its cache if they are of
   // the same images as those of the step before; then what others left. One that comes late finds nothing; one that
   // comes never is not missed: the others wait for shares that somebody works on, and for nothing else.
-  void take_part(Workspace& workspace, int64_t threads, int64_t thread) const {
+  void run_steps(Workspace& workspace, int64_t threads, int64_t thread) const {
     constexpr int kSpins = 2000;
     uint8_t* scratch = workspace.scratch.get() + thread * scratch_bytes_;
     Progress& progress = *workspace.progress;
     for (int64_t i = 0; i < steps(); ++i) {
       const Step& step = steps_[i];
-      const Shares shares = shares_of(step, threads);
-      const auto run_what_is_left = [&](int64_t first) {
-        for (int64_t k = 0; k < shares.count; ++k) {
-          const int64_t share = (first + k) % shares.count;
-          if (!progress.take(i, share)) continue;
-          const int64_t begin = share * shares.tasks;
-          const int64_t end = std::min(begin + shares.tasks, step.tasks);
-          step.call(step.loop, workspace.image.get() + step.args, begin, end, scratch);
+      const Chunks chunks = chunks_of(step, threads);
+      const auto run_unclaimed = [&](int64_t first) {
+        for (int64_t k = 0; k < chunks.count; ++k) {
+          const int64_t chunk = (first + k) % chunks.count;
+          if (!progress.claim(i, chunk)) continue;
+          const int64_t begin = chunk * chunks.tasks;
+          const int64_t end = std::min(begin + chunks.tasks, step.tasks);
+          step.call(step.loop, workspace.arguments.get() + step.args, begin, end, scratch);
           progress.finish(i);
         }
       };
-      if (thread < shares.count) run_what_is_left(thread);
-      for (int spins = 0; progress.finished(i) < shares.count; ++spins) {
+      if (thread < chunks.count) run_unclaimed(thread);
+      for (int spins = 0; progress.finished(i) < chunks.count; ++spins) {
 #if defined(FXQ_X86)
         __builtin_ia32_pause();
 #endif
         if (spins < kSpins) continue;
-        run_what_is_left(0);  // whose number this is has not come, and may never
+        run_unclaimed(0);  // whose number this is has not come, and may never
 #if defined(__linux__)
         sched_yield();
 #endif
@@ -253,7 +253,7 @@ class Program {
     }
   }
 
-  std::unique_ptr<Workspace> take() {
+  std::unique_ptr<Workspace> acquire_workspace() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (!idle_.empty()) {
@@ -263,26 +263,26 @@ class Program {
       }
     }
     auto workspace = std::make_unique<Workspace>();
-    workspace->image = allocate(static_cast<int64_t>(image_.size()));
+    workspace->arguments = allocate(static_cast<int64_t>(arguments_.size()));
     workspace->arena = allocate(arena_bytes_);
     workspace->progress = std::make_unique<Progress>(steps());
-    uint8_t* image = workspace->image.get();
-    std::memcpy(image, image_.data(), image_.size());
-    for (const Border& slot : inner_) write(image, slot.at, image + slot.offset);
-    for (const Border& slot : arena_) write(image, slot.at, workspace->arena.get() + slot.offset);
+    uint8_t* arguments = workspace->arguments.get();
+    std::memcpy(arguments, arguments_.data(), arguments_.size());
+    for (const PointerPatch& slot : internal_) write(arguments, slot.at, arguments + slot.offset);
+    for (const PointerPatch& slot : arena_) write(arguments, slot.at, workspace->arena.get() + slot.offset);
     return workspace;
   }
 
   // Of the workspaces of many threads that ran at once, a few stay.
-  void give_back(std::unique_ptr<Workspace> workspace) {
+  void release_workspace(std::unique_ptr<Workspace> workspace) {
     constexpr size_t kIdle = 2;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (idle_.size() < kIdle) idle_.push_back(std::move(workspace));
   }
 
   std::vector<Step> steps_;
-  std::vector<uint8_t> image_;
-  std::vector<Border> inputs_, outputs_, inner_, arena_;
+  std::vector<uint8_t> arguments_;
+  std::vector<PointerPatch> inputs_, outputs_, internal_, arena_;
   int64_t arena_bytes_ = 0;
   int64_t scratch_bytes_ = 0;
   std::mutex mutex_;

@@ -113,18 +113,18 @@ struct QParams {
   }
 };
 
-// The arrays behind Grids<Real>.
+// The arrays behind ChannelQParams<Real>.
 template <typename Real>
-struct GridArrays {
+struct QParamsArrays {
   std::vector<Real> scale;
   std::vector<Real> inverse;
   std::vector<Real> zero_point;
   Real low = 0;
   Real high = 0;
 
-  GridArrays() = default;
+  QParamsArrays() = default;
 
-  GridArrays(const QParams& qparams, int64_t quant_min, int64_t quant_max)
+  QParamsArrays(const QParams& qparams, int64_t quant_min, int64_t quant_max)
       : scale(qparams.scale.begin(), qparams.scale.end()),
         zero_point(qparams.zero_point.begin(), qparams.zero_point.end()),
         low(within<Real>(quant_min, 1)),
@@ -133,33 +133,33 @@ struct GridArrays {
     for (size_t c = 0; c < scale.size(); ++c) inverse[c] = Real{1} / scale[c];
   }
 
-  Grids<Real> view() const { return {scale.data(), inverse.data(), zero_point.data(), low, high}; }
+  ChannelQParams<Real> view() const { return {scale.data(), inverse.data(), zero_point.data(), low, high}; }
 };
 
-// The arrays behind PairedGrids<float>, which only bfloat16 with channels side by side needs.
-struct PairedArrays {
-  GridArrays<float> even;
-  GridArrays<float> odd;
+// The arrays behind PairedQParams<float>, which only bfloat16 with channels side by side needs.
+struct PairedQParamsArrays {
+  QParamsArrays<float> even;
+  QParamsArrays<float> odd;
 
-  PairedArrays(Float type, const Layout& layout, const QParams& qparams, int64_t quant_min, int64_t quant_max) {
+  PairedQParamsArrays(Float type, const Layout& layout, const QParams& qparams, int64_t quant_min, int64_t quant_max) {
     if (type != Float::kBFloat16 || layout.inner != 1 || layout.channels == 1) return;
-    even = GridArrays<float>(qparams.every_second(0), quant_min, quant_max);
-    odd = GridArrays<float>(qparams.every_second(1), quant_min, quant_max);
+    even = QParamsArrays<float>(qparams.every_second(0), quant_min, quant_max);
+    odd = QParamsArrays<float>(qparams.every_second(1), quant_min, quant_max);
   }
 
-  PairedGrids<float> view() const { return {even.view(), odd.view()}; }
+  PairedQParams<float> view() const { return {even.view(), odd.view()}; }
 };
 
 // The grids in both precisions; only the one that x needs is filled.
-struct AnyGrids {
-  GridArrays<float> floats;
-  GridArrays<double> doubles;
+struct QParamsOfEitherType {
+  QParamsArrays<float> floats;
+  QParamsArrays<double> doubles;
 
-  AnyGrids(Float type, const QParams& qparams, int64_t quant_min, int64_t quant_max) {
+  QParamsOfEitherType(Float type, const QParams& qparams, int64_t quant_min, int64_t quant_max) {
     if (type == Float::kDouble) {
-      doubles = GridArrays<double>(qparams, quant_min, quant_max);
+      doubles = QParamsArrays<double>(qparams, quant_min, quant_max);
     } else {
-      floats = GridArrays<float>(qparams, quant_min, quant_max);
+      floats = QParamsArrays<float>(qparams, quant_min, quant_max);
     }
   }
 };

@@ -59,13 +59,13 @@ class Regions {
   }
 
  private:
-  [[noreturn]] static void fail_shared() { throw std::runtime_error("tensors share memory"); }
+  [[noreturn]] static void fail_shared() { throw std::runtime_error("tensors chunk memory"); }
 
   std::map<const uint8_t*, Region> regions_;
 };
 
 // A pointer inside the image.
-struct Slot {
+struct PointerSlot {
   int64_t at;            // its own place in the image
   const Region* region;  // into which it points; null: into the image
   int64_t offset;        // there
@@ -73,7 +73,7 @@ struct Slot {
 
 // Places in the image of the pointers of a step whose bytes may be looked up in a table at once (then `bytes` is where it
 // writes them to), or which does nothing but look bytes up (then `x` is where it reads them). -1: it is no such step.
-struct Lookup {
+struct FusibleLookup {
   int64_t x = -1;
   int64_t table = -1;
   int64_t bytes = -1;
@@ -87,15 +87,15 @@ struct Step {
   int64_t tasks;
   int64_t grain;
   int64_t scratch;
-  Lookup lookup;
+  FusibleLookup lookup;
 };
 
 // The arguments of all steps and the arrays that they point to, one behind the other.
-struct Image {
+struct ArgumentBlock {
   static constexpr int64_t kAlignment = 64;
 
   std::vector<uint8_t> bytes;
-  std::vector<Slot> slots;
+  std::vector<PointerSlot> slots;
 
   template <typename T>
   int64_t append(const T* from, int64_t count) {
@@ -112,8 +112,8 @@ struct Image {
 // What the `pointers` of an argument struct is called with; it names each pointer of the struct once, as one of these.
 class Pointers {
  public:
-  Pointers(Image& image, const Regions& regions, const void* base, int64_t place)
-      : image_(image), regions_(regions), base_(static_cast<const uint8_t*>(base)), place_(place) {}
+  Pointers(ArgumentBlock& arguments, const Regions& regions, const void* base, int64_t place)
+      : arguments_(arguments), regions_(regions), base_(static_cast<const uint8_t*>(base)), place_(place) {}
 
   // To memory of a tensor.
   template <typename T>
@@ -121,20 +121,20 @@ class Pointers {
     if (field == nullptr) return;
     const Region* region = regions_.around(field);
     const auto* memory = static_cast<const uint8_t*>(static_cast<const void*>(field));
-    image_.slots.push_back({place_of(&field), region, memory - region->begin});
+    arguments_.slots.push_back({place_of(&field), region, memory - region->begin});
   }
   // To an array of the binding, which is gone after the call; it holds no pointers.
   template <typename T>
   void array(const T* const& field, int64_t count) {
-    if (field != nullptr) image_.slots.push_back({place_of(&field), nullptr, image_.append(field, count)});
+    if (field != nullptr) arguments_.slots.push_back({place_of(&field), nullptr, arguments_.append(field, count)});
   }
   // To an array of structs with pointers to tensors.
   template <typename T>
   void structs(const T* const& field, int64_t count) {
-    const int64_t place = image_.append(field, count);
-    image_.slots.push_back({place_of(&field), nullptr, place});
+    const int64_t place = arguments_.append(field, count);
+    arguments_.slots.push_back({place_of(&field), nullptr, place});
     for (int64_t i = 0; i < count; ++i) {
-      Pointers inner(image_, regions_, field + i, place + i * static_cast<int64_t>(sizeof(T)));
+      Pointers inner(arguments_, regions_, field + i, place + i * static_cast<int64_t>(sizeof(T)));
       field[i].pointers(inner);
     }
   }
@@ -142,7 +142,7 @@ class Pointers {
  private:
   int64_t place_of(const void* field) const { return place_ + (static_cast<const uint8_t*>(field) - base_); }
 
-  Image& image_;
+  ArgumentBlock& arguments_;
   const Regions& regions_;
   const uint8_t* base_;
   int64_t place_;
@@ -153,13 +153,15 @@ struct AnyVisitor {
   void operator()(const T&...) const {}
 };
 template <typename Args, typename = void>
-struct LooksUp : std::false_type {};
+struct AcceptsLookup : std::false_type {};
 template <typename Args>
-struct LooksUp<Args, std::void_t<decltype(std::declval<const Args&>().looks_up(AnyVisitor()))>> : std::true_type {};
+struct AcceptsLookup<Args, std::void_t<decltype(std::declval<const Args&>().accepts_lookup(AnyVisitor()))>>
+    : std::true_type {};
 template <typename Args, typename = void>
-struct IsLookedUp : std::false_type {};
+struct IsLookupStep : std::false_type {};
 template <typename Args>
-struct IsLookedUp<Args, std::void_t<decltype(std::declval<const Args&>().is_looked_up(AnyVisitor()))>> : std::true_type {};
+struct IsLookupStep<Args, std::void_t<decltype(std::declval<const Args&>().lookup_step(AnyVisitor()))>>
+    : std::true_type {};
 
 class Recorder {
  public:
@@ -167,19 +169,19 @@ class Recorder {
   template <typename Args>
   void add(const Args& args, int64_t tasks, int64_t grain, void (*loop)(const Args&, int64_t, int64_t, void*),
            int64_t scratch) {
-    const int64_t place = image.append(&args, 1);
-    Pointers pointers(image, regions, &args, place);
+    const int64_t place = arguments.append(&args, 1);
+    Pointers pointers(arguments, regions, &args, place);
     args.pointers(pointers);
-    Lookup lookup;
+    FusibleLookup lookup;
     const auto place_of = [&](const void* field) {
       return place + (static_cast<const uint8_t*>(field) - reinterpret_cast<const uint8_t*>(&args));
     };
-    if constexpr (LooksUp<Args>::value) {
-      args.looks_up([&](const auto& bytes, const auto& table, int64_t count) {
+    if constexpr (AcceptsLookup<Args>::value) {
+      args.accepts_lookup([&](const auto& bytes, const auto& table, int64_t count) {
         lookup = {-1, place_of(&table), place_of(&bytes), count};
       });
-    } else if constexpr (IsLookedUp<Args>::value) {
-      args.is_looked_up([&](const auto& x, const auto& table, const auto& bytes) {
+    } else if constexpr (IsLookupStep<Args>::value) {
+      args.lookup_step([&](const auto& x, const auto& table, const auto& bytes) {
         lookup = {place_of(&x), place_of(&table), place_of(&bytes), tasks};
       });
     }
@@ -187,9 +189,9 @@ class Recorder {
   }
 
   // Nothing else is to be allocated where x, a dense tensor, lies until the recording ends.
-  void keep(const torch::stable::Tensor& x) {
+  void keep_alive(const torch::stable::Tensor& x) {
     count_allocation();
-    kept_.push_back(x);
+    keep_alive_.push_back(x);
     const int64_t bytes = x.numel() * x.element_size();
     regions.add({static_cast<const uint8_t*>(x.const_data_ptr()), bytes, Role::kTemporary, 0});
   }
@@ -198,13 +200,13 @@ class Recorder {
   void forget(int64_t count) {
     if (count >= static_cast<int64_t>(steps.size())) return;
     const int64_t place = steps[count].args;
-    while (!image.slots.empty() && image.slots.back().at >= place) image.slots.pop_back();
-    image.bytes.resize(place);
+    while (!arguments.slots.empty() && arguments.slots.back().at >= place) arguments.slots.pop_back();
+    arguments.bytes.resize(place);
     steps.resize(count);
   }
 
   Regions regions;
-  Image image;
+  ArgumentBlock arguments;
   std::vector<Step> steps;
 
  private:
@@ -214,7 +216,7 @@ class Recorder {
                                                                            scratch);
   }
 
-  std::vector<torch::stable::Tensor> kept_;
+  std::vector<torch::stable::Tensor> keep_alive_;
 };
 
 // That of this thread; null where nothing is recorded.

@@ -59,13 +59,13 @@ struct QParams {
 
 // The grid of each element of a tensor, for kernels that compute in Real.
 template <typename Real>
-struct DeviceGrids {
+struct DeviceAffine {
   DeviceQParams qparams;
   Layout layout;
   Real low;
   Real high;
 
-  DeviceGrids(const QParams& qparams_, const Layout& layout_, int64_t quant_min, int64_t quant_max)
+  DeviceAffine(const QParams& qparams_, const Layout& layout_, int64_t quant_min, int64_t quant_max)
       : qparams(qparams_.device),
         layout(layout_),
         low(within<Real>(quant_min, 1)),
@@ -78,9 +78,9 @@ struct DeviceGrids {
 };
 
 // Follows neighbouring elements from the i-th on: of which channel each is. Divides once for all of them.
-class ChannelWalk {
+class ChannelIterator {
  public:
-  FXQ_MEMBER ChannelWalk(const Layout& layout, int64_t i)
+  FXQ_MEMBER ChannelIterator(const Layout& layout, int64_t i)
       : layout_(layout),
         channel_(layout.channels == 1 ? 0 : (i / layout.inner) % layout.channels),
         left_(layout.channels == 1 ? layout.inner : layout.inner - i % layout.inner) {}

@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
-#include "common/grid.h"
 #include "common/memory_format.h"
+#include "common/quantized_checks.h"
 
 namespace fxquant {
 
@@ -14,7 +14,7 @@ struct Cat {
   std::vector<float> scales;
   std::vector<int32_t> zero_points;
   std::vector<bool> copied;  // already on the grid of y, and none of its integers is beyond the limits
-  OutputGrid grid;
+  OutputQParams y_qparams;
   int64_t inner;  // elements inside the axis, in the order of memory
 
   int64_t length(size_t i) const { return parts[i].size(axis) * inner; }
@@ -33,16 +33,16 @@ inline Cat prepare_cat(const char* op, const std::vector<Tensor>& tensors, const
   Cat cat{tensors[0], 0, {}, {}, {}, {}, {}, 1};
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string name = "tensors[" + std::to_string(i) + "]";
-    check_stored(op, name, tensors[i]);
+    check_quantized(op, name, tensors[i]);
     check_same_dtype(op, name, tensors[i], tensors[0]);
     check_same_device(op, name, tensors[i], tensors[0]);
-    const float s = check_grid(op, name + " ", scales[i], zero_points[i], dtype);
+    const float s = check_qparams(op, name + " ", scales[i], zero_points[i], dtype);
     if (tensors[i].dim() == 1 && tensors[i].size(0) == 0) continue;
     cat.parts.push_back(tensors[i]);
     cat.scales.push_back(s);
     cat.zero_points.push_back(static_cast<int32_t>(zero_points[i]));
   }
-  cat.grid = check_output(op, scale, zero_point, quant_min, quant_max, dtype);
+  cat.y_qparams = check_output_qparams(op, scale, zero_point, quant_min, quant_max, dtype);
   if (cat.parts.empty()) {
     cat.y = empty_as(tensors[0], {0}, false);
     return cat;

@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
-#include "common/grid.h"
 #include "common/memory_format.h"
+#include "common/quantized_checks.h"
 #include "common/strided.h"
 
 namespace fxquant {
@@ -14,7 +14,7 @@ struct Elementwise {
     float b_scale;
     int32_t a_zero_point;
     int32_t b_zero_point;
-    OutputGrid grid;
+    OutputQParams y_qparams;
   };
 
   Tensor y;
@@ -86,14 +86,14 @@ inline Elementwise prepare_elementwise(const char* op, const Tensor& a, double a
                                        const Tensor& b, double b_scale, int64_t b_zero_point, double scale,
                                        int64_t zero_point, int64_t quant_min, int64_t quant_max) {
   const ScalarType dtype = a.scalar_type();
-  check_stored(op, "a", a);
+  check_quantized(op, "a", a);
   check_same_dtype(op, "b", b, a);
   check_same_device(op, "b", b, a);
-  const float sa = check_grid(op, "a_", a_scale, a_zero_point, dtype);
-  const float sb = check_grid(op, "b_", b_scale, b_zero_point, dtype);
-  const OutputGrid grid = check_output(op, scale, zero_point, quant_min, quant_max, dtype);
+  const float sa = check_qparams(op, "a_", a_scale, a_zero_point, dtype);
+  const float sb = check_qparams(op, "b_", b_scale, b_zero_point, dtype);
+  const OutputQParams y_qparams = check_output_qparams(op, scale, zero_point, quant_min, quant_max, dtype);
   const Elementwise::Numbers numbers{sa, sb, static_cast<int32_t>(a_zero_point), static_cast<int32_t>(b_zero_point),
-                                     grid};
+                                     y_qparams};
   if (same_strides(a, b) && is_dense(a)) {
     StridedPair flat;
     flat.dims = 1;

@@ -8,11 +8,11 @@ struct LookupTable {
   const uint8_t* bytes;  // [rows, row_bytes]: a value each, or two of 4 bits, that of the even column in the lower half
   int64_t row_bytes;
   int64_t columns;
-  bool halves;
+  bool nibbles;
   bool is_signed;
   const float* scale;       // [rows], or one for all
   const float* zero_point;  // likewise
-  bool one_grid;
+  bool per_tensor;
 };
 
 enum class BagMode : int32_t { kSum, kMean, kMax };

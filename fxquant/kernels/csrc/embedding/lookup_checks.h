@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "common/grid.h"
 #include "common/memory_format.h"
+#include "common/quantized_checks.h"
 #include "embedding/lookup.h"
 
 namespace fxquant {
@@ -56,7 +56,7 @@ struct CheckedTable {
 
  private:
   static Tensor checked_weight(const char* op, const Tensor& weight, int64_t bits, int64_t columns) {
-    check_stored(op, "weight", weight);
+    check_quantized(op, "weight", weight);
     if (bits != 4 && bits != 8) fail(std::string(op) + ": bits is out of range", bits, "4 or 8");
     const int64_t bytes = bits == 4 ? columns / 2 + columns % 2 : columns;
     if (weight.dim() != 2 || columns < 0 || weight.size(1) != bytes) {

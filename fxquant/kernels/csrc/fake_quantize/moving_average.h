@@ -29,7 +29,7 @@ struct MovingAverage {
   int64_t channels;
   Tensor running_min;
   Tensor running_max;
-  GridChoice choice;
+  QParamsOptions choice;
 
   MovingAverage(const Tensor& x, const Tensor& running_min_, const Tensor& running_max_, std::optional<int64_t> axis_,
                 double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle)

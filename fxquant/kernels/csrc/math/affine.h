@@ -44,35 +44,35 @@ FXQ_HOST_DEVICE double round_even(double x) { return ::nearbyint(x); }
 
 // The nearest step, not clamped: may be any number, inf or NaN.
 template <typename Real>
-FXQ_HOST_DEVICE Real to_grid(Real x, const Affine<Real>& a) {
+FXQ_HOST_DEVICE Real round_to_quantized(Real x, const Affine<Real>& a) {
   return round_even(x * a.inverse) + a.zero_point;
 }
 
 template <typename Real>
-FXQ_HOST_DEVICE Real saturate(Real step, const Affine<Real>& a) {
-  const Real at_least_low = step > a.low ? step : a.low;
+FXQ_HOST_DEVICE Real saturate(Real q, const Affine<Real>& a) {
+  const Real at_least_low = q > a.low ? q : a.low;
   return at_least_low < a.high ? at_least_low : a.high;
 }
 
 // Whether fake quantization lets the gradient through: the step is on the grid before clamping. False for NaN.
 template <typename Real>
-FXQ_HOST_DEVICE bool inside(Real step, const Affine<Real>& a) {
-  return (step >= a.low) & (step <= a.high);
+FXQ_HOST_DEVICE bool inside(Real q, const Affine<Real>& a) {
+  return (q >= a.low) & (q <= a.high);
 }
 
 // Real number of a clamped step. The difference is exact where |step| and |zero_point| are below 2^24.
 template <typename Real>
-FXQ_HOST_DEVICE Real from_grid(Real step, const Affine<Real>& a) {
-  return (step - a.zero_point) * a.scale;
+FXQ_HOST_DEVICE Real dequantize(Real q, const Affine<Real>& a) {
+  return (q - a.zero_point) * a.scale;
 }
 
-// Derivative of a fake-quantized x by its scale, where step = to_grid(x): the rounding error in steps, or, clipped, the
-// distance of the limit from the zero point.
+// Derivative of a fake-quantized x by its scale, where step = round_to_quantized(x): the rounding error in steps, or,
+// clipped, the distance of the limit from the zero point.
 template <typename Real>
-FXQ_HOST_DEVICE Real slope_of_scale(Real x, Real step, const Affine<Real>& a) {
-  const Real clipped = saturate(step, a);
-  const Real error = (from_grid(clipped, a) - x) * a.inverse;
-  return inside(step, a) ? error : clipped - a.zero_point;
+FXQ_HOST_DEVICE Real slope_of_scale(Real x, Real q, const Affine<Real>& a) {
+  const Real clipped = saturate(q, a);
+  const Real error = (dequantize(clipped, a) - x) * a.inverse;
+  return inside(q, a) ? error : clipped - a.zero_point;
 }
 
 // Real number of an integer whose distance from the zero point fits an int32.

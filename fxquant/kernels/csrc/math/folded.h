@@ -14,9 +14,9 @@ struct Folded {
 
 template <typename Real>
 FXQ_HOST_DEVICE Folded<Real> folded(Real x, Real factor, const Affine<Real>& a) {
-  const Real step = to_grid(x * factor, a);
-  const bool passes = inside(step, a);
-  const Real value = from_grid(saturate(step, a), a) / factor;
+  const Real q = round_to_quantized(x * factor, a);
+  const bool passes = inside(q, a);
+  const Real value = dequantize(saturate(q, a), a) / factor;
   return {value, passes, ((passes ? x : Real{0}) - value) / factor};
 }
 

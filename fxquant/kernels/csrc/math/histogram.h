@@ -87,7 +87,7 @@ FXQ_HOST_DEVICE BinWindow window_of(float low, float high, int64_t bins) {
 // Where the bin at a position of one window lies in another one, which reaches as far and has no narrower bins. The
 // shift of a negative index rounds down, which is how mirrored bins pair up. A state that contradicts itself may have
 // narrower bins all the same, and then the result says nothing.
-FXQ_HOST_DEVICE int64_t moved(int64_t position, const BinWindow& from, const BinWindow& to) {
+FXQ_HOST_DEVICE int64_t rebinned_index(int64_t position, const BinWindow& from, const BinWindow& to) {
   const int32_t difference = to.exponent - from.exponent;
   const int32_t at_least_0 = difference > 0 ? difference : 0;
   return ((from.first + position) >> (at_least_0 < 40 ? at_least_0 : 40)) - to.first;

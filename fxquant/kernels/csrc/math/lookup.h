@@ -6,7 +6,7 @@ namespace fxquant {
 
 // Both factors are exact in double where the zero point is a whole number, so this is then the float32 product of the
 // exact difference; otherwise the difference is no float32, and would be rounded before the product.
-FXQ_HOST_DEVICE float dequantize_real(int32_t q, float scale, float zero_point) {
+FXQ_HOST_DEVICE float dequantize_float_zero_point(int32_t q, float scale, float zero_point) {
   return static_cast<float>((static_cast<double>(q) - static_cast<double>(zero_point)) * static_cast<double>(scale));
 }
 

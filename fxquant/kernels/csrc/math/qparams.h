@@ -11,7 +11,7 @@ struct Range {
   float high;
 };
 
-struct GridChoice {
+struct QParamsOptions {
   float eps;
   float averaging;  // weight of the newest batch
   int32_t quant_min;
@@ -20,7 +20,7 @@ struct GridChoice {
   bool symmetric;
 };
 
-struct ChosenGrid {
+struct ChosenQParams {
   float scale;
   int32_t zero_point;
 };
@@ -32,7 +32,7 @@ FXQ_HOST_DEVICE Range blend(const Range& before, const Range& batch, float avera
 }
 
 // A range that holds nothing gives the smallest scale.
-FXQ_HOST_DEVICE ChosenGrid choose_grid(const Range& range, const GridChoice& choice) {
+FXQ_HOST_DEVICE ChosenQParams choose_qparams(const Range& range, const QParamsOptions& choice) {
   const float low = range.low < 0 ? range.low : 0.0f;
   const float high = range.high > 0 ? range.high : 0.0f;
   const float steps = static_cast<float>(static_cast<int64_t>(choice.quant_max) - choice.quant_min);

@@ -8,7 +8,7 @@
 namespace fxquant {
 
 // A per-tensor output grid. low and high are quant_min and quant_max in steps from the zero point.
-struct OutputGrid {
+struct OutputQParams {
   float inv_scale;  // 1 / scale, in float32
   float low;
   float high;
@@ -32,7 +32,7 @@ FXQ_HOST_DEVICE uint32_t float_bits(float x) {
 // clamp(round(real / scale) + zero_point, quant_min, quant_max) as the bits of a uint8 or int8; NaN gives quant_min.
 // Clamping first is the same, since rounding never falls and leaves the integers low and high alone; then the integer
 // stands in the low bits of the shifted sum, two's complement, and only its last eight bits are wanted.
-FXQ_HOST_DEVICE uint8_t requantize(float real, const OutputGrid& y) {
+FXQ_HOST_DEVICE uint8_t requantize(float real, const OutputQParams& y) {
   float steps = real * y.inv_scale;
   steps = steps > y.low ? steps : y.low;
   steps = steps < y.high ? steps : y.high;

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "common/grid.h"
 #include "common/memory_format.h"
+#include "common/quantized_checks.h"
 #include "matmul/batches.h"
 
 namespace fxquant {
@@ -25,7 +25,7 @@ struct Matmul {
   int64_t batch, rows, depth, columns;
   Factor a, b;
   float scale;  // of both factors
-  OutputGrid grid;
+  OutputQParams y_qparams;
   bool is_float;  // the result is no integer
   Tensor y;
 };
@@ -53,17 +53,17 @@ inline Matmul prepare_matmul(const Tensor& a, double a_scale, int64_t a_zero_poi
                              int64_t quant_max, ScalarType dtype) {
   const char* op = "fxquant::matmul";
   const std::string name = op;
-  check_stored(op, "a", a);
-  check_stored(op, "b", b);
+  check_quantized(op, "a", a);
+  check_quantized(op, "b", b);
   check_same_device(op, "b", b, a);
-  const float sa = check_grid(op, "a_", a_scale, a_zero_point, a.scalar_type());
-  const float sb = check_grid(op, "b_", b_scale, b_zero_point, b.scalar_type());
+  const float sa = check_qparams(op, "a_", a_scale, a_zero_point, a.scalar_type());
+  const float sb = check_qparams(op, "b_", b_scale, b_zero_point, b.scalar_type());
   const bool is_float = dtype == ScalarType::Float;
   if (!is_float && dtype != ScalarType::Byte && dtype != ScalarType::Char) {
     fail_dtype(op, "dtype", dtype, "uint8, int8 or float32");
   }
-  const OutputGrid grid =
-      is_float ? OutputGrid{} : check_output(op, y_scale, y_zero_point, quant_min, quant_max, dtype);
+  const OutputQParams y_qparams =
+      is_float ? OutputQParams{} : check_output_qparams(op, y_scale, y_zero_point, quant_min, quant_max, dtype);
   const std::string both = shape_of(a) + " and " + shape_of(b);
   if (a.dim() == 0 || b.dim() == 0) {
     fail(name + ": a and b cannot be multiplied", both, "at least one dimension each");
@@ -106,7 +106,7 @@ inline Matmul prepare_matmul(const Tensor& a, double a_scale, int64_t a_zero_poi
   check_result_sizes(op, sizes);
   int64_t batch = 1;
   for (int d = 0; d < left.matrices.dims; ++d) batch *= left.matrices.size[d];
-  return {batch, rows, depth, columns, left, right, sa * sb, grid, is_float, empty_as(a, sizes, false, dtype)};
+  return {batch, rows, depth, columns, left, right, sa * sb, y_qparams, is_float, empty_as(a, sizes, false, dtype)};
 }
 
 }  // namespace fxquant

@@ -1,7 +1,7 @@
 // What the bindings of softmax and layer_norm share: rows of real numbers, or of stored integers, to stored integers.
 #pragma once
-#include "common/grid.h"
 #include "common/memory_format.h"
+#include "common/quantized_checks.h"
 #include "norm/row_type.h"
 
 namespace fxquant {
@@ -13,7 +13,7 @@ struct Rows {
   int64_t count;
   int64_t columns;
   float x_scale;  // of stored integers
-  OutputGrid grid;
+  OutputQParams y_qparams;
 };
 
 // Rows per task, large enough to hide the cost of starting one: an element costs several times a copy.
@@ -32,14 +32,14 @@ inline Rows prepare_rows(const char* op, const Tensor& x_, double x_scale, doubl
   const RowType type = from == ScalarType::Float  ? RowType::kFloat
                        : from == ScalarType::Byte ? RowType::kUint8
                                                   : RowType::kInt8;
-  const float step = type == RowType::kFloat ? 1.0f : check_grid(op, "x_", x_scale, 0, from);
-  const OutputGrid grid = check_output(op, scale, zero_point, quant_min, quant_max, dtype);
+  const float step = type == RowType::kFloat ? 1.0f : check_qparams(op, "x_", x_scale, 0, from);
+  const OutputQParams y_qparams = check_output_qparams(op, scale, zero_point, quant_min, quant_max, dtype);
   const Tensor x = row_major(x_);
   const int64_t columns = x.size(x.dim() - 1);
   const int64_t count = columns == 0 ? 0 : x.numel() / columns;
   const Tensor y = empty_as(x, sizes_of(x), false, dtype);
   prefer_huge_pages(y);
-  return {x, y, type, count, columns, step, grid};
+  return {x, y, type, count, columns, step, y_qparams};
 }
 
 }  // namespace fxquant

@@ -12,7 +12,7 @@ struct Average {
   int64_t divisor;     // 0: the number of elements
   float x_scale;
   int32_t x_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   // Of the largest window.
   int64_t elements() const { return longest(images.rows) * longest(images.columns); }
@@ -21,18 +21,18 @@ struct Average {
   static int64_t longest(const PoolAxis& axis) { return axis.kernel == 0 ? axis.size : std::min(axis.kernel, axis.size); }
 };
 
-struct AverageGrids {
+struct AverageQParams {
   float x_scale;
   int32_t x_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 };
 
-inline AverageGrids check_average(const char* op, const Tensor& x, double x_scale, int64_t x_zero_point, double scale,
+inline AverageQParams check_average(const char* op, const Tensor& x, double x_scale, int64_t x_zero_point, double scale,
                                   int64_t zero_point, int64_t quant_min, int64_t quant_max) {
-  check_stored(op, "x", x);
-  const float rounded = check_grid(op, "x_", x_scale, x_zero_point, x.scalar_type());
+  check_quantized(op, "x", x);
+  const float rounded = check_qparams(op, "x_", x_scale, x_zero_point, x.scalar_type());
   return {rounded, static_cast<int32_t>(x_zero_point),
-          check_output(op, scale, zero_point, quant_min, quant_max, x.scalar_type())};
+          check_output_qparams(op, scale, zero_point, quant_min, quant_max, x.scalar_type())};
 }
 
 inline Average prepare_avg_pool2d(const Tensor& x, const std::vector<int64_t>& kernel_size,
@@ -41,25 +41,25 @@ inline Average prepare_avg_pool2d(const Tensor& x, const std::vector<int64_t>& k
                                   double x_scale, int64_t x_zero_point, double scale, int64_t zero_point,
                                   int64_t quant_min, int64_t quant_max) {
   constexpr const char* op = "fxquant::avg_pool2d";
-  const AverageGrids g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
+  const AverageQParams g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
   if (divisor_override == 0) {
     fail(std::string(op) + ": divisor_override is out of range", 0, "None or a number other than 0");
   }
   check_image(op, x);
   const Images images = prepare_pool(op, x, kernel_size, stride, padding, {1, 1}, ceil_mode);
-  return {images, count_include_pad, divisor_override.value_or(0), g.x_scale, g.x_zero_point, g.grid};
+  return {images, count_include_pad, divisor_override.value_or(0), g.x_scale, g.x_zero_point, g.y_qparams};
 }
 
 inline Average prepare_adaptive_avg_pool2d(const Tensor& x, const std::vector<int64_t>& output_size, double x_scale,
                                            int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
                                            int64_t quant_max) {
   constexpr const char* op = "fxquant::adaptive_avg_pool2d";
-  const AverageGrids g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
+  const AverageQParams g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
   check_image(op, x);
   const std::vector<int64_t> outputs = pair(op, "output_size", output_size, 0);
   const PoolAxis rows{x.size(x.dim() - 2), outputs[0], 0, 0, 0, 0};
   const PoolAxis columns{x.size(x.dim() - 1), outputs[1], 0, 0, 0, 0};
-  return {images_of(op, x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.grid};
+  return {images_of(op, x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.y_qparams};
 }
 
 // Dimensions that are reduced, as flags.
@@ -82,7 +82,7 @@ inline Average prepare_mean(const Tensor& x, const std::vector<int64_t>& dim, bo
                             int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
                             int64_t quant_max) {
   constexpr const char* op = "fxquant::mean";
-  const AverageGrids g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
+  const AverageQParams g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
   const std::vector<bool> reduced = reduced_flags(op, x, dim);
   const bool channels_last = keepdim && is_channels_last(x);
   std::vector<int64_t> sizes;
@@ -91,33 +91,33 @@ inline Average prepare_mean(const Tensor& x, const std::vector<int64_t>& dim, bo
   }
   const Tensor y = empty_as(x, sizes, channels_last);
 
-  std::vector<int64_t> kept_order;  // of the result's memory
+  std::vector<int64_t> order_of_y;  // of the result's memory
   std::vector<int64_t> logical(x.dim());
   for (int64_t d = 0; d < x.dim(); ++d) logical[d] = d;
   if (channels_last) logical = {0, 2, 3, 1};
   for (const int64_t d : logical) {
-    if (!reduced[d] && x.size(d) != 1) kept_order.push_back(d);
+    if (!reduced[d] && x.size(d) != 1) order_of_y.push_back(d);
   }
   int64_t outer = 1;
   int64_t count = 1;
   int64_t inner = 1;
   bool fits = is_dense(x);
   bool reducing = false;
-  size_t kept = 0;
+  size_t next_of_y = 0;
   for (const int64_t d : memory_order(x)) {
     if (reduced[d]) {
       fits = fits && inner == 1;
       reducing = true;
       count *= x.size(d);
     } else {
-      fits = fits && kept_order[kept] == d;
-      ++kept;
+      fits = fits && order_of_y[next_of_y] == d;
+      ++next_of_y;
       (reducing ? inner : outer) *= x.size(d);
     }
   }
   Tensor values = x;
   if (!fits && x.numel() != 0) {
-    std::vector<int64_t> order = kept_order;
+    std::vector<int64_t> order = order_of_y;
     for (int64_t d = 0; d < x.dim(); ++d) {
       if (!reduced[d] && x.size(d) == 1) order.push_back(d);
     }
@@ -131,7 +131,7 @@ inline Average prepare_mean(const Tensor& x, const std::vector<int64_t>& dim, bo
   const PoolAxis one{1, 1, 0, 0, 0, 0};
   const PoolAxis all{count, 1, 0, 0, 0, 0};
   const Images images = inner == 1 ? Images{values, y, outer, 1, one, all} : Images{values, y, outer, inner, all, one};
-  return {images, false, 0, g.x_scale, g.x_zero_point, g.grid};
+  return {images, false, 0, g.x_scale, g.x_zero_point, g.y_qparams};
 }
 
 }  // namespace fxquant

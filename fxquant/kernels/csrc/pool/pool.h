@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
-#include "common/grid.h"
 #include "common/memory_format.h"
+#include "common/quantized_checks.h"
 #include "math/window.h"
 
 namespace fxquant {
@@ -92,7 +92,7 @@ inline Images prepare_max_pool2d(const Tensor& x, const std::vector<int64_t>& ke
                                  const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
                                  const std::vector<int64_t>& dilation, bool ceil_mode) {
   constexpr const char* op = "fxquant::max_pool2d";
-  check_stored(op, "x", x);
+  check_quantized(op, "x", x);
   check_image(op, x);
   return prepare_pool(op, x, kernel_size, stride, padding, dilation, ceil_mode);
 }

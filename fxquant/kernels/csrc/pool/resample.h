@@ -19,7 +19,7 @@ struct Resample {
   ResampleAxis columns;
   float x_scale;
   int32_t x_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 };
 
 inline ResampleAxis check_resample_axis(const char* op, const std::string& name, const Tensor& start,
@@ -46,16 +46,16 @@ inline Resample prepare_resample2d(const Tensor& x, const Tensor& row_start, con
                                    int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
                                    int64_t quant_max) {
   constexpr const char* op = "fxquant::resample2d";
-  check_stored(op, "x", x);
-  const float step = check_grid(op, "x_", x_scale, x_zero_point, x.scalar_type());
-  const OutputGrid grid = check_output(op, scale, zero_point, quant_min, quant_max, x.scalar_type());
+  check_quantized(op, "x", x);
+  const float step = check_qparams(op, "x_", x_scale, x_zero_point, x.scalar_type());
+  const OutputQParams y_qparams = check_output_qparams(op, scale, zero_point, quant_min, quant_max, x.scalar_type());
   check_image(op, x);
   const int64_t height = x.size(x.dim() - 2);
   const int64_t width = x.size(x.dim() - 1);
   const ResampleAxis rows = check_resample_axis(op, "row", row_start, row_weight, x, height);
   const ResampleAxis columns = check_resample_axis(op, "column", column_start, column_weight, x, width);
   const Images images = images_of(op, x, {height, row_start.size(0), 0, 0, 0, 0}, {width, column_start.size(0), 0, 0, 0, 0});
-  return {images, rows, columns, step, static_cast<int32_t>(x_zero_point), grid};
+  return {images, rows, columns, step, static_cast<int32_t>(x_zero_point), y_qparams};
 }
 
 }  // namespace fxquant

@@ -13,24 +13,24 @@ namespace fxquant {
 inline Tensor conv_cpu(const Conv& c) {
   if (c.shape.empty()) return c.y;
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
-  const std::vector<uint8_t> outside(c.shape.depth, static_cast<uint8_t>(c.x_zero_point));
+  const std::vector<uint8_t> padding_values(c.shape.depth, static_cast<uint8_t>(c.x_zero_point));
   const ConvArgs args{c.shape,
                       bytes(c.x),
                       c.x.scalar_type() == ScalarType::Char,
-                      outside.data(),
+                      padding_values.data(),
                       static_cast<const int8_t*>(c.weight.const_data_ptr()),
-                      c.start.const_data_ptr<int32_t>(),
+                      c.zero_point_correction.const_data_ptr<int32_t>(),
                       c.scale.const_data_ptr<float>(),
                       c.bias.const_data_ptr<float>(),
                       c.residual.has_value() ? bytes(*c.residual) : nullptr,
                       c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char,
                       c.residual_scale,
                       c.residual_zero_point,
-                      c.stored(),
-                      c.real(),
-                      c.grid};
+                      c.y_bytes(),
+                      c.y_float(),
+                      c.y_qparams};
   const ConvShape& s = c.shape;
-  if (!s.depthwise() && prefers_brgemm(s.rows(), s.bundle_channels(), s.pieces() * s.piece())) {
+  if (!s.depthwise() && prefers_brgemm(s.rows(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
     const BrgemmConvArgs whole(args, torch::stable::get_num_threads());
     launch(whole, whole.tasks(), whole.grain(),
            [](const BrgemmConvArgs& a, int64_t begin, int64_t end, void* scratch) {

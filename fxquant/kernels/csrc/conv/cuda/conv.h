@@ -9,14 +9,14 @@ struct ConvKernel {
   ConvShape s;
   // In the order of the packed weight:
   bool depthwise;
-  int64_t bundle_channels, bundle_depth, bundle_panels, bundle_blocks;
+  int64_t group_bundle_channels, group_bundle_depth, group_bundle_panels, group_bundle_n_blocks;
   int64_t panel;                  // bytes
   int64_t row_step, column_step;  // of taps, in bytes that one output channel is multiplied by
   const uint8_t* x;
   uint8_t x_flip;  // int8 as uint8, 128 higher
-  uint8_t outside;
+  uint8_t padding_value;
   const int8_t* weight;
-  const int32_t* start;
+  const int32_t* zero_point_correction;
   const float* scale;
   const float* bias;
   const uint8_t* residual;
@@ -24,8 +24,8 @@ struct ConvKernel {
   float residual_scale;
   int32_t residual_zero_point;
   uint8_t* y;  // or null: then the result is
-  float* real_y;
-  OutputGrid grid;
+  float* y_float;
+  OutputQParams y_qparams;
 
   // In the order of memory: channels, columns, rows, planes, volumes.
   FXQ_MEMBER void operator()(int64_t i) const {
@@ -37,15 +37,16 @@ struct ConvKernel {
     const int64_t front = plane % s.out_planes * s.stride_planes - s.front;
     const int64_t top = row / s.out_width % s.out_height * s.stride_height - s.top;
     const int64_t group = c / (s.channels / s.groups), depth = s.depth / s.groups;
-    const int64_t bundle = c / bundle_channels, place = c % bundle_channels;
+    const int64_t bundle = c / group_bundle_channels, place = c % group_bundle_channels;
     const int64_t of_bundle = place / kPanel;
-    const int64_t block = ((of_bundle + 1) * bundle_blocks - 1) / bundle_panels;
-    const int64_t first_panel = block * bundle_panels / bundle_blocks;
-    const int64_t width = (block + 1) * bundle_panels / bundle_blocks - first_panel;  // panels of the block
-    const int8_t* w = weight + (bundle * bundle_panels + first_panel) * panel +
-                      ((of_bundle - first_panel) * kPanel + place % kPanel) * kQuad;
-    const int64_t first = depthwise ? 0 : group * depth - bundle * bundle_depth;
-    int32_t sum = start[c];
+    const int64_t block = ((of_bundle + 1) * group_bundle_n_blocks - 1) / group_bundle_panels;
+    const int64_t first_panel = block * group_bundle_panels / group_bundle_n_blocks;
+    const int64_t width =
+        (block + 1) * group_bundle_panels / group_bundle_n_blocks - first_panel;  // panels of the block
+    const int8_t* w = weight + (bundle * group_bundle_panels + first_panel) * panel +
+                      ((of_bundle - first_panel) * kPanel + place % kPanel) * kKGroup;
+    const int64_t first = depthwise ? 0 : group * depth - bundle * group_bundle_depth;
+    int32_t sum = zero_point_correction[c];
     for (int64_t row_of_taps = 0; row_of_taps < s.kernel_planes * s.kernel_height; ++row_of_taps) {
       const int64_t d = front + row_of_taps / s.kernel_height * s.dilation_planes;
       const int64_t h = top + row_of_taps % s.kernel_height * s.dilation_height;
@@ -54,9 +55,9 @@ struct ConvKernel {
         const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height && v >= 0 && v < s.width;
         const uint8_t* pixel = x + (((image * s.planes + d) * s.height + h) * s.width + v) * s.depth + group * depth;
         for (int64_t k = 0; k < depth; ++k) {
-          const int32_t value = (inside ? pixel[k] : outside) ^ x_flip;
+          const int32_t value = (inside ? pixel[k] : padding_value) ^ x_flip;
           const int64_t at = first + row_of_taps * row_step + column * column_step + k;
-          sum += value * w[at / kQuad * width * kPanel * kQuad + at % kQuad];
+          sum += value * w[at / kKGroup * width * kPanel * kKGroup + at % kKGroup];
         }
       }
     }
@@ -65,10 +66,10 @@ struct ConvKernel {
       const int32_t flip = residual_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
       real += dequantize((residual[i] ^ flip) - flip, residual_scale, residual_zero_point);
     }
-    if (real_y != nullptr) {
-      real_y[i] = real;
+    if (y_float != nullptr) {
+      y_float[i] = real;
     } else {
-      y[i] = requantize(real, grid);
+      y[i] = requantize(real, y_qparams);
     }
   }
 };
@@ -76,18 +77,18 @@ struct ConvKernel {
 inline Tensor conv_cuda(const Conv& c) {
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
   const ConvShape& s = c.shape;
-  const int64_t piece = s.quads() * kQuad;
-  const int64_t row_step = s.depthwise() ? 1 : s.has_few() ? piece : s.kernel_width * piece;
-  const int64_t column_step = s.has_few() ? s.depth : piece;
+  const int64_t k_block_bytes = s.k_groups() * kKGroup;
+  const int64_t row_step = s.depthwise() ? 1 : s.has_few_channels() ? k_block_bytes : s.kernel_width * k_block_bytes;
+  const int64_t column_step = s.has_few_channels() ? s.depth : k_block_bytes;
   for_each(c.x, c.y.numel(),
-           ConvKernel{s, s.depthwise(), s.bundle_channels(), s.bundle_depth(), s.panels(),
-                      s.depthwise() ? s.panels() : s.blocks(), s.panel(), row_step, column_step, bytes(c.x),
+           ConvKernel{s, s.depthwise(), s.group_bundle_channels(), s.group_bundle_depth(), s.panels(),
+                      s.depthwise() ? s.panels() : s.n_blocks(), s.panel_bytes(), row_step, column_step, bytes(c.x),
                       static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
                       static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
-                      c.start.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),
+                      c.zero_point_correction.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),
                       c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
                       c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
-                      c.residual_zero_point, c.stored(), c.real(), c.grid});
+                      c.residual_zero_point, c.y_bytes(), c.y_float(), c.y_qparams});
   return c.y;
 }
 

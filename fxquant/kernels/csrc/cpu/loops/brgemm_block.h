@@ -13,31 +13,31 @@ namespace FXQ_ISA {
 namespace {
 
 // Unsigned bytes, [rows][depth]. The rows are read up to the next multiple of kProductTail.
-struct Operand {
+struct Lhs {
   const uint8_t* at;
   int64_t line;   // from a row to the next
   int64_t chunk;  // from kProductDepth bytes of a row to the next ones
 };
 
 // Rows that do not lie as they are wanted, to be copied: [chunks][rows][line].
-struct Gathered {
+struct LhsBuffer {
   uint8_t* to;
   int64_t rows;
   int64_t line;
 
-  Gathered(uint8_t* memory, int64_t room, int64_t depth)
-      : to(memory + (-reinterpret_cast<uintptr_t>(memory)) % kCacheLine), rows(room), line(gathered_line(depth)) {}
+  LhsBuffer(uint8_t* memory, int64_t room, int64_t depth)
+      : to(memory + (-reinterpret_cast<uintptr_t>(memory)) % kCacheLine), rows(room), line(lhs_line_bytes(depth)) {}
 
-  Operand operand(int64_t row) const { return {to + row * line, line, rows * line}; }
+  Lhs operand(int64_t row) const { return {to + row * line, line, rows * line}; }
 
   // From each of `count` places `bytes` bytes, with some bits of each flipped, to where those from k on of rows lie.
   void copy(const uint8_t* const* from, int64_t shift, int64_t count, int64_t row, int64_t k, int64_t bytes,
             uint8_t flip) const {
     for (int64_t done = 0; done < bytes;) {
-      const int64_t inside = (k + done) % kProductDepth;
+      const int64_t inside = (k + done) % kBrgemmDepth;
       int64_t part = bytes - done < kCopied ? bytes - done : kCopied;
-      if (part > kProductDepth - inside) part = kProductDepth - inside;
-      uint8_t* at = to + (k + done) / kProductDepth * rows * line + row * line + inside;
+      if (part > kBrgemmDepth - inside) part = kBrgemmDepth - inside;
+      uint8_t* at = to + (k + done) / kBrgemmDepth * rows * line + row * line + inside;
       copy_column(from, shift + done, count, at, part, flip);
       done += part;
     }
@@ -47,7 +47,7 @@ struct Gathered {
   void copy_row(const uint8_t* from, int64_t step, int64_t row, int64_t bytes, uint8_t flip) const {
     if (step == 1) return copy(&from, 0, 1, row, 0, bytes, flip);
     for (int64_t k = 0; k < bytes; ++k) {
-      to[k / kProductDepth * rows * line + row * line + k % kProductDepth] = from[k * step] ^ flip;
+      to[k / kBrgemmDepth * rows * line + row * line + k % kBrgemmDepth] = from[k * step] ^ flip;
     }
   }
 
@@ -73,32 +73,32 @@ struct Gathered {
 };
 
 // What brgemm() does, by our own means.
-inline void multiply_plainly(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t line,
+inline void multiply_without_brgemm(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t line,
                              const int8_t* b, bool adds, int32_t* c) {
   const int32_t zeros[kPanel] = {};
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t panel = 0; panel < columns; panel += kPanel) {
       int32_t* to = c + r * columns + panel;
-      Sums sums = started(adds ? to : zeros, kPanel);
-      for (int64_t k = 0; k < depth; k += kQuad) {
-        add_products(sums, load_pixel<false>(a + r * line + k), load_weights(b + k * columns + panel * kQuad));
+      Accumulators acc = init_accumulators(adds ? to : zeros, kPanel);
+      for (int64_t k = 0; k < depth; k += kKGroup) {
+        add_products(acc, load_pixel<false>(a + r * line + k), load_weights(b + k * columns + panel * kKGroup));
       }
-      store_total(sums, to);
+      store_accumulators(acc, to);
     }
   }
 }
 
 // c = a b; `rows` is at most kProductRows, `columns` at most kProductColumns, and c has room for as many rows as are read.
-inline void multiply_block(int64_t rows, int64_t columns, int64_t depth, const Operand& a, const int8_t* b, int32_t* c) {
-  const int64_t step = rows > kProductRows - kProductTail ? kProductRows : kProductTail;
-  for (int64_t k = 0; k < depth; k += kProductDepth) {
-    const int64_t part = depth - k < kProductDepth ? depth - k : kProductDepth;
-    const uint8_t* from = a.at + k / kProductDepth * a.chunk;
+inline void multiply_block(int64_t rows, int64_t columns, int64_t depth, const Lhs& a, const int8_t* b, int32_t* c) {
+  const int64_t step = rows > kBrgemmRows - kBrgemmRowMultiple ? kBrgemmRows : kBrgemmRowMultiple;
+  for (int64_t k = 0; k < depth; k += kBrgemmDepth) {
+    const int64_t part = depth - k < kBrgemmDepth ? depth - k : kBrgemmDepth;
+    const uint8_t* from = a.at + k / kBrgemmDepth * a.chunk;
     for (int64_t r = 0; r < rows; r += step) {
       const uint8_t* x = from + r * a.line;
       int32_t* to = c + r * columns;
       if (!brgemm(step, columns, part, x, a.line, b + k * columns, k > 0, to)) {
-        multiply_plainly(step, columns, part, x, a.line, b + k * columns, k > 0, to);
+        multiply_without_brgemm(step, columns, part, x, a.line, b + k * columns, k > 0, to);
       }
     }
   }

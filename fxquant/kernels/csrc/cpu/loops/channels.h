@@ -37,7 +37,7 @@ constexpr int64_t kColumns = 64;
 
 // The grids of all channels, as arrays: [channels] each.
 template <typename Real>
-struct Grids {
+struct ChannelQParams {
   const Real* scale;
   const Real* inverse;
   const Real* zero_point;
@@ -45,7 +45,7 @@ struct Grids {
   Real high;
 
   Affine<Real> at(int64_t c) const { return {scale[c], inverse[c], zero_point[c], low, high}; }
-  Grids from(int64_t c) const { return {scale + c, inverse + c, zero_point + c, low, high}; }
+  ChannelQParams from(int64_t c) const { return {scale + c, inverse + c, zero_point + c, low, high}; }
 
   template <typename Visitor>
   void pointers(Visitor& visit, int64_t count) const {
@@ -55,24 +55,25 @@ struct Grids {
   }
 };
 
-// Grids of channels side by side that are taken two at a time: even channels and odd ones apart, [channels / 2] each.
+// ChannelQParams of channels side by side that are taken two at a time: even channels and odd ones apart, [channels /
+// 2] each.
 template <typename Real>
-struct PairedGrids {
-  Grids<Real> even;
-  Grids<Real> odd;
+struct PairedQParams {
+  ChannelQParams<Real> even;
+  ChannelQParams<Real> odd;
 
   Affine<Real> at(int64_t c) const { return (c % 2 ? odd : even).at(c / 2); }
-  Grids<Real> every_second_from(int64_t c) const { return (c % 2 ? odd : even).from(c / 2); }
+  ChannelQParams<Real> every_second_from(int64_t c) const { return (c % 2 ? odd : even).from(c / 2); }
 };
 
-// One grid for all, in the place of Grids.
+// One grid for all, in the place of ChannelQParams.
 template <typename Real>
-struct OneGrid {
-  Affine<Real> grid;
+struct TensorQParams {
+  Affine<Real> affine;
 
   // field by field: a copy of the whole does not vectorise
-  Affine<Real> at(int64_t) const { return {grid.scale, grid.inverse, grid.zero_point, grid.low, grid.high}; }
-  OneGrid from(int64_t) const { return *this; }
+  Affine<Real> at(int64_t) const { return {affine.scale, affine.inverse, affine.zero_point, affine.low, affine.high}; }
+  TensorQParams from(int64_t) const { return *this; }
 };
 
 }  // namespace fxquant

@@ -22,7 +22,7 @@ void run(const T* FXQ_RESTRICT from, int64_t from_stride, T* FXQ_RESTRICT to, in
 }
 
 template <typename T>
-void walk(const CopyArgs& args, int64_t begin, int64_t end) {
+void copy_range(const CopyArgs& args, int64_t begin, int64_t end) {
   const StridedPair& s = args.shape;
   const int inner = s.dims - 1;
   int64_t index[kMaxDims];
@@ -89,7 +89,7 @@ void transpose_tile(const uint8_t* FXQ_RESTRICT from, int64_t from_stride, uint8
 #endif
 
 template <typename T>
-void walk_tiles(const CopyArgs& args, int64_t begin, int64_t end) {
+void transpose_tiles(const CopyArgs& args, int64_t begin, int64_t end) {
   const StridedPair& s = args.shape;
   const int last = s.dims - 1;
   const int64_t tiles = args.row_tiles(), columns = s.size[last];
@@ -118,19 +118,19 @@ void walk_tiles(const CopyArgs& args, int64_t begin, int64_t end) {
 
 void transpose_loop(const CopyArgs& args, int64_t begin, int64_t end) {
   switch (args.element) {
-    case 1: return walk_tiles<uint8_t>(args, begin, end);
-    case 2: return walk_tiles<uint16_t>(args, begin, end);
-    case 4: return walk_tiles<uint32_t>(args, begin, end);
-    default: return walk_tiles<uint64_t>(args, begin, end);
+    case 1: return transpose_tiles<uint8_t>(args, begin, end);
+    case 2: return transpose_tiles<uint16_t>(args, begin, end);
+    case 4: return transpose_tiles<uint32_t>(args, begin, end);
+    default: return transpose_tiles<uint64_t>(args, begin, end);
   }
 }
 
 void copy_loop(const CopyArgs& args, int64_t begin, int64_t end) {
   switch (args.element) {
-    case 1: return walk<uint8_t>(args, begin, end);
-    case 2: return walk<uint16_t>(args, begin, end);
-    case 4: return walk<uint32_t>(args, begin, end);
-    default: return walk<uint64_t>(args, begin, end);
+    case 1: return copy_range<uint8_t>(args, begin, end);
+    case 2: return copy_range<uint16_t>(args, begin, end);
+    case 4: return copy_range<uint32_t>(args, begin, end);
+    default: return copy_range<uint64_t>(args, begin, end);
   }
 }
 

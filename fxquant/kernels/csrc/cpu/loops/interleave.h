@@ -18,11 +18,11 @@ inline void interleave(const uint8_t* const* from, uint8_t flip, uint8_t* to) {
   const __m128i low23 = _mm_unpacklo_epi8(rows[2], rows[3]);
   const __m128i high01 = _mm_unpackhi_epi8(rows[0], rows[1]);
   const __m128i high23 = _mm_unpackhi_epi8(rows[2], rows[3]);
-  __m128i* quads = reinterpret_cast<__m128i*>(to);
-  _mm_storeu_si128(quads, _mm_unpacklo_epi16(low01, low23));
-  _mm_storeu_si128(quads + 1, _mm_unpackhi_epi16(low01, low23));
-  _mm_storeu_si128(quads + 2, _mm_unpacklo_epi16(high01, high23));
-  _mm_storeu_si128(quads + 3, _mm_unpackhi_epi16(high01, high23));
+  __m128i* k_groups = reinterpret_cast<__m128i*>(to);
+  _mm_storeu_si128(k_groups, _mm_unpacklo_epi16(low01, low23));
+  _mm_storeu_si128(k_groups + 1, _mm_unpackhi_epi16(low01, low23));
+  _mm_storeu_si128(k_groups + 2, _mm_unpacklo_epi16(high01, high23));
+  _mm_storeu_si128(k_groups + 3, _mm_unpackhi_epi16(high01, high23));
 #else
   for (int c = 0; c < 16; ++c) {
     for (int k = 0; k < 4; ++k) to[4 * c + k] = from[k][c] ^ flip;

@@ -33,14 +33,16 @@ constexpr uint32_t kSigns = 0x80808080;  // int8 as uint8, 128 higher: the sign 
 constexpr int kRows = 6;
 constexpr int kVectors = 4;
 
-struct Sums {
-  __m512i sums = _mm512_setzero_si512();
+struct Accumulators {
+  __m512i acc = _mm512_setzero_si512();
 };
 using Pixel = __m512i;
 using Line = __m512i;
 using Weights = __m512i;
 
-inline Sums started(const int32_t* at, int64_t count) { return {_mm512_maskz_loadu_epi32(mask_of(count), at)}; }
+inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
+  return {_mm512_maskz_loadu_epi32(mask_of(count), at)};
+}
 inline Line load_line(const uint8_t* x) { return _mm512_loadu_si512(x); }
 
 template <bool kSigned>
@@ -49,15 +51,17 @@ inline Pixel load_pixel(const uint8_t* x) {
   return kSigned ? _mm512_xor_si512(bytes, _mm512_set1_epi32(static_cast<int32_t>(kSigns))) : bytes;
 }
 inline Weights load_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
-inline Weights load_moved_weights(const int8_t* w) { return _mm512_slli_epi32(_mm512_loadu_si512(w), 8); }
-inline void add_products(Sums& to, const Pixel& x, const Weights& w) { to.sums = _mm512_dpbusd_epi32(to.sums, x, w); }
-inline __m512i total(const Sums& of) { return of.sums; }
+inline Weights load_shifted_weights(const int8_t* w) { return _mm512_slli_epi32(_mm512_loadu_si512(w), 8); }
+inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
+  to.acc = _mm512_dpbusd_epi32(to.acc, x, w);
+}
+inline __m512i horizontal_sum(const Accumulators& of) { return of.acc; }
 
 #elif defined(__AVX512BW__)
 constexpr int kRows = 6;
 constexpr int kVectors = 2;
 
-struct Sums {  // of channels 0 to 7 and 8 to 15, two each
+struct Accumulators {  // of channels 0 to 7 and 8 to 15, two each
   __m512i low = _mm512_setzero_si512();
   __m512i high = _mm512_setzero_si512();
 };
@@ -71,7 +75,7 @@ struct Weights {
   __m512i high;
 };
 
-inline Sums started(const int32_t* at, int64_t count) {
+inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
   const __m512i all = _mm512_maskz_loadu_epi32(mask_of(count), at);
   return {_mm512_maskz_expand_epi32(0x5555, all),
           _mm512_maskz_expand_epi32(0x5555, _mm512_shuffle_i64x2(all, all, 0x0e))};
@@ -90,20 +94,20 @@ inline Weights load_weights(const int8_t* w) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w))),
           _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32)))};
 }
-inline Weights load_moved_weights(const int8_t* w) {
+inline Weights load_shifted_weights(const int8_t* w) {
   const __m256i* halves = reinterpret_cast<const __m256i*>(w);
   return {_mm512_cvtepi8_epi16(_mm256_slli_epi32(_mm256_loadu_si256(halves), 8)),
           _mm512_cvtepi8_epi16(_mm256_slli_epi32(_mm256_loadu_si256(halves + 1), 8))};
 }
-inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
+inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
   to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x, w.low));
   to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x, w.high));
 }
-inline void add_products(Sums& to, const Line& x, const Weights& w) {
+inline void add_products(Accumulators& to, const Line& x, const Weights& w) {
   to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x.low, w.low));
   to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x.high, w.high));
 }
-inline __m512i total(const Sums& of) {
+inline __m512i horizontal_sum(const Accumulators& of) {
   const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
   const __m512i odd = _mm512_set_epi32(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
   return _mm512_add_epi32(_mm512_permutex2var_epi32(of.low, even, of.high),
@@ -114,7 +118,7 @@ inline __m512i total(const Sums& of) {
 constexpr int kRows = 2;
 constexpr int kVectors = 1;
 
-struct Sums {  // of four channels each, two for each channel
+struct Accumulators {  // of four channels each, two for each channel
   __m256i of[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
 };
 using Pixel = __m256i;
@@ -125,14 +129,14 @@ struct Weights {
   __m256i of[4];
 };
 
-inline Sums started(const int32_t* at, int64_t count) {
+inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
   int32_t all[16] = {};
   std::memcpy(all, at, (count < 16 ? count : 16) * sizeof(int32_t));
-  Sums sums;
+  Accumulators acc;
   for (int i = 0; i < 4; ++i) {
-    sums.of[i] = _mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(all) + i));
+    acc.of[i] = _mm256_cvtepu32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(all) + i));
   }
-  return sums;
+  return acc;
 }
 inline Line load_line(const uint8_t* x) {
   const __m128i* four = reinterpret_cast<const __m128i*>(x);
@@ -150,7 +154,7 @@ inline Weights load_weights(const int8_t* w) {
   return {{_mm256_cvtepi8_epi16(_mm_loadu_si128(four)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 1)),
            _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 2)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 3))}};
 }
-inline Weights load_moved_weights(const int8_t* w) {
+inline Weights load_shifted_weights(const int8_t* w) {
   Weights weights;
   for (int i = 0; i < 4; ++i) {
     const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w) + i);
@@ -158,16 +162,16 @@ inline Weights load_moved_weights(const int8_t* w) {
   }
   return weights;
 }
-inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
+inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
   for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x, w.of[i]));
 }
-inline void add_products(Sums& to, const Line& x, const Weights& w) {
+inline void add_products(Accumulators& to, const Line& x, const Weights& w) {
   for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x.of[i], w.of[i]));
 }
-inline void total(const Sums& of, int32_t* sums) {
+inline void horizontal_sum(const Accumulators& of, int32_t* acc) {
   for (int i = 0; i < 4; i += 2) {
     const __m256i mixed = _mm256_hadd_epi32(of.of[i], of.of[i + 1]);  // channels 0 1 4 5 2 3 6 7
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + i * 4), _mm256_permute4x64_epi64(mixed, 0xd8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(acc + i * 4), _mm256_permute4x64_epi64(mixed, 0xd8));
   }
 }
 
@@ -175,7 +179,7 @@ inline void total(const Sums& of, int32_t* sums) {
 constexpr int kRows = 1;
 constexpr int kVectors = 1;
 
-struct Sums {
+struct Accumulators {
   int32_t of[16] = {};
 };
 struct Pixel {
@@ -186,13 +190,13 @@ struct Weights {
   int8_t of[64];
 };
 
-inline Sums started(const int32_t* at, int64_t count) {
-  Sums sums;
-  std::memcpy(sums.of, at, (count < 16 ? count : 16) * sizeof(int32_t));
-  return sums;
+inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
+  Accumulators acc;
+  std::memcpy(acc.of, at, (count < 16 ? count : 16) * sizeof(int32_t));
+  return acc;
 }
 inline Line load_line(const uint8_t* x) { return x; }
-inline void add_products(Sums& to, const Line& x, const Weights& w) {
+inline void add_products(Accumulators& to, const Line& x, const Weights& w) {
   for (int c = 0; c < 16; ++c) {
     const int8_t* four = w.of + 4 * c;
     to.of[c] += x[4 * c] * four[0] + x[4 * c + 1] * four[1] + x[4 * c + 2] * four[2] + x[4 * c + 3] * four[3];
@@ -210,30 +214,30 @@ inline Weights load_weights(const int8_t* w) {
   std::memcpy(weights.of, w, sizeof(weights.of));
   return weights;
 }
-inline Weights load_moved_weights(const int8_t* w) {
+inline Weights load_shifted_weights(const int8_t* w) {
   Weights weights;
   for (int i = 0; i < 64; ++i) weights.of[i] = static_cast<int8_t>(i % 4 == 0 ? 0 : w[i - 1]);
   return weights;
 }
-inline void add_products(Sums& to, const Pixel& x, const Weights& w) {
+inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
   for (int c = 0; c < 16; ++c) {
     const int8_t* four = w.of + 4 * c;
     to.of[c] += x.of[0] * four[0] + x.of[1] * four[1] + x.of[2] * four[2] + x.of[3] * four[3];
   }
 }
-inline void total(const Sums& of, int32_t* sums) { std::memcpy(sums, of.of, sizeof(of.of)); }
+inline void horizontal_sum(const Accumulators& of, int32_t* acc) { std::memcpy(acc, of.of, sizeof(of.of)); }
 #endif
 
-inline void store_total(const Sums& sums, int32_t* to) {
+inline void store_accumulators(const Accumulators& acc, int32_t* to) {
 #if defined(__AVX512BW__)
-  _mm512_storeu_si512(to, total(sums));
+  _mm512_storeu_si512(to, horizontal_sum(acc));
 #else
-  total(sums, to);
+  horizontal_sum(acc, to);
 #endif
 }
 
 // a[c] + b[c] modulo 2^32: only the sum of all parts is known to fit.
-inline Sums added(const int32_t* a, const int32_t* b) {
+inline Accumulators accumulators_of_sum(const int32_t* a, const int32_t* b) {
 #if defined(__AVX512VNNI__)
   return {_mm512_add_epi32(_mm512_loadu_si512(a), _mm512_loadu_si512(b))};
 #else
@@ -241,17 +245,17 @@ inline Sums added(const int32_t* a, const int32_t* b) {
   for (int c = 0; c < 16; ++c) {
     both[c] = static_cast<int32_t>(static_cast<uint32_t>(a[c]) + static_cast<uint32_t>(b[c]));
   }
-  return started(both, 16);
+  return init_accumulators(both, 16);
 #endif
 }
 
 // The first `count` of four bytes, at least one, and zeros. Without a loop, which a compiler takes for a call of memcpy:
 // around a call no sums stay in registers.
 template <bool kSigned>
-inline Pixel load_some(const uint8_t* x, int64_t count) {
-  const uint8_t quad[4] = {x[0], count > 1 ? x[1] : uint8_t{0}, count > 2 ? x[2] : uint8_t{0},
+inline Pixel load_pixel_tail(const uint8_t* x, int64_t count) {
+  const uint8_t k_group[4] = {x[0], count > 1 ? x[1] : uint8_t{0}, count > 2 ? x[2] : uint8_t{0},
                            count > 3 ? x[3] : uint8_t{0}};
-  return load_pixel<kSigned>(quad);
+  return load_pixel<kSigned>(k_group);
 }
 
 }  // namespace

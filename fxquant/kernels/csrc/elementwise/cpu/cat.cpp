@@ -22,7 +22,8 @@ Tensor cat_cpu(const std::vector<Tensor>& tensors, const std::vector<double>& sc
     row += length;
   }
   const int64_t count = static_cast<int64_t>(parts.size());
-  const CatArgs args{parts.data(), count, row, cat.y.mutable_data_ptr(), cat.y.scalar_type() == ScalarType::Char, cat.grid};
+  const CatArgs args{parts.data(), count, row, cat.y.mutable_data_ptr(), cat.y.scalar_type() == ScalarType::Char,
+                     cat.y_qparams};
   launch(args, cat.y.numel(), kGrain,
          [](const CatArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(cat_loop)(a, begin, end); });
   return cat.y;

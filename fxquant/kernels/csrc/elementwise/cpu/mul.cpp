@@ -20,7 +20,7 @@ Tensor mul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const Tens
                              e.numbers.b_scale,
                              e.numbers.a_zero_point,
                              e.numbers.b_zero_point,
-                             e.numbers.grid};
+                             e.numbers.y_qparams};
   launch(args, e.y.numel(), kGrain,
          [](const ElementwiseArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(mul_loop)(a, begin, end); });
   return e.y;

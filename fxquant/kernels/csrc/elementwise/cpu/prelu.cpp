@@ -19,7 +19,7 @@ Tensor prelu_cpu(const Tensor& x, double x_scale, int64_t x_zero_point, const Te
                              e.numbers.b_scale,
                              e.numbers.a_zero_point,
                              e.numbers.b_zero_point,
-                             e.numbers.grid};
+                             e.numbers.y_qparams};
   launch(args, e.y.numel(), kGrain,
          [](const ElementwiseArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(prelu_loop)(a, begin, end); });
   return e.y;

@@ -18,11 +18,11 @@ struct CatKernel {
   float scale;
   int32_t zero_point;
   bool copied;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t at = i / length * row + offset + i % length;
-    y[at] = copied ? static_cast<uint8_t>(x[i]) : requantize(dequantize(x[i], scale, zero_point), grid);
+    y[at] = copied ? static_cast<uint8_t>(x[i]) : requantize(dequantize(x[i], scale, zero_point), y_qparams);
   }
 };
 
@@ -35,7 +35,7 @@ void join(const Cat& cat) {
     const Tensor& x = cat.parts[i];
     for_each(x, x.numel(),
              CatKernel<Q>{static_cast<const Q*>(x.const_data_ptr()), static_cast<uint8_t*>(cat.y.mutable_data_ptr()),
-                          cat.length(i), row, offset, cat.scales[i], cat.zero_points[i], cat.copied[i], cat.grid});
+                          cat.length(i), row, offset, cat.scales[i], cat.zero_points[i], cat.copied[i], cat.y_qparams});
     offset += cat.length(i);
   }
 }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char* kOp = "fxquant::embedding";
 
-struct PickRow {
+struct LookUpRow {
   DeviceTable table;
   const int64_t* indices;
   float* y;
@@ -28,7 +28,7 @@ Tensor embedding_cuda(const Tensor& weight, const Tensor& scale, const Tensor& z
   sizes.push_back(columns);
   const Tensor y = torch::stable::new_empty(checked.scale, sizes);
   for_each(y, y.numel(),
-           PickRow{{checked.table, checked.rows()}, indices.const_data_ptr<int64_t>(), y.mutable_data_ptr<float>()});
+           LookUpRow{{checked.table, checked.rows()}, indices.const_data_ptr<int64_t>(), y.mutable_data_ptr<float>()});
   return y;
 }
 

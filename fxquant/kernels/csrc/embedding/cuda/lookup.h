@@ -14,12 +14,12 @@ struct DeviceTable {
 
   FXQ_MEMBER float at(int64_t row, int64_t column) const {
     if (row < 0 || row >= rows) return float_of_bits(0x7fffffff);
-    const int32_t byte = table.bytes[row * table.row_bytes + (table.halves ? column / 2 : column)];
-    const int32_t q = table.halves      ? nibble((byte >> (column % 2 * 4)) & 15, table.is_signed)
+    const int32_t byte = table.bytes[row * table.row_bytes + (table.nibbles ? column / 2 : column)];
+    const int32_t q = table.nibbles      ? nibble((byte >> (column % 2 * 4)) & 15, table.is_signed)
                       : table.is_signed ? static_cast<int8_t>(byte)
                                         : byte;
-    const int64_t grid = table.one_grid ? 0 : row;
-    return dequantize_real(q, table.scale[grid], table.zero_point[grid]);
+    const int64_t qparams_row = table.per_tensor ? 0 : row;
+    return dequantize_float_zero_point(q, table.scale[qparams_row], table.zero_point[qparams_row]);
   }
 };
 

@@ -31,17 +31,17 @@ Result run(const char* op, const Tensor& x_, QParams qparams, std::optional<int6
   Layout layout = layout_of(x, axis);
   const int64_t channels = layout.channels;
   qparams.lengthen_rows(layout);
-  const AnyGrids grids(type, qparams, quant_min, quant_max);
-  const PairedArrays paired(type, layout, qparams, quant_min, quant_max);
+  const QParamsOfEitherType arrays(type, qparams, quant_min, quant_max);
+  const PairedQParamsArrays paired_arrays(type, layout, qparams, quant_min, quant_max);
   const FakeQuantizeArgs args{type,
                               x.const_data_ptr(),
                               result.y.mutable_data_ptr(),
                               with_mask ? result.mask.mutable_data_ptr<bool>() : nullptr,
                               layout,
                               channels,
-                              grids.floats.view(),
-                              grids.doubles.view(),
-                              paired.view()};
+                              arrays.floats.view(),
+                              arrays.doubles.view(),
+                              paired_arrays.view()};
   const auto loop = FXQ_LOOP(fake_quantize_loop);
   torch::stable::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) { loop(args, begin, end); });
   return result;

@@ -48,7 +48,7 @@ struct Call {
     const Tensor result = empty_like_dense(x, x.scalar_type());
     if (x.numel() == 0) return result;
     const Tensor grad = grad_ ? row_major(*grad_) : Tensor();
-    const AnyGrids grids(type, qparams, quant_min, quant_max);
+    const QParamsOfEitherType arrays(type, qparams, quant_min, quant_max);
     const FoldedArgs args{type,
                           x.const_data_ptr(),
                           grad_ ? grad.const_data_ptr() : nullptr,
@@ -56,8 +56,8 @@ struct Call {
                           sums ? sums->data() : nullptr,
                           factors.data(),
                           x.numel() / channels,
-                          grids.floats.view(),
-                          grids.doubles.view()};
+                          arrays.floats.view(),
+                          arrays.doubles.view()};
     const auto loop = FXQ_LOOP(fake_quantize_folded_loop);
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(args.inner, 1));
     torch::stable::parallel_for(0, channels, grain, [&](int64_t first, int64_t last) { loop(args, first, last); });

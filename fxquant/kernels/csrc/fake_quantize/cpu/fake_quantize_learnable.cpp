@@ -58,17 +58,17 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& grad_, const Tenso
   const Tensor dx = empty_like_dense(x, x.scalar_type());
   Layout layout = layout_of(x, axis);
   qparams.lengthen_rows(layout);
-  const AnyGrids grids(type, qparams, quant_min, quant_max);
-  const PairedArrays paired(type, layout, qparams, quant_min, quant_max);
+  const QParamsOfEitherType arrays(type, qparams, quant_min, quant_max);
+  const PairedQParamsArrays paired_arrays(type, layout, qparams, quant_min, quant_max);
   const LearnableBackwardArgs args{type,
                                    grad.const_data_ptr(),
                                    x.const_data_ptr(),
                                    dx.mutable_data_ptr(),
                                    layout,
                                    channels,
-                                   grids.floats.view(),
-                                   grids.doubles.view(),
-                                   paired.view()};
+                                   arrays.floats.view(),
+                                   arrays.doubles.view(),
+                                   paired_arrays.view()};
   const int64_t row = period_of(channels, static_cast<int64_t>(qparams.scale.size()));
   const int64_t numel = x.numel();
   const int64_t parts = parts_of(numel, row);

@@ -36,7 +36,7 @@ struct Row {
   void accumulate(const Count* added, const BinWindow& from, const BinWindow& to) {
     for (int64_t b = 0; b < bins; ++b) {
       // Clamped, since counts and range of a state that was loaded may not belong together.
-      if (added[b] != 0) counts[std::clamp<int64_t>(moved(b, from, to), 0, bins - 1)] += added[b];
+      if (added[b] != 0) counts[std::clamp<int64_t>(rebinned_index(b, from, to), 0, bins - 1)] += added[b];
     }
   }
 };
@@ -53,11 +53,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> histogram_cpu(const Tensor& x, const 
   const int64_t length = h.length();
   const auto loop = FXQ_LOOP(histogram_loop);
   std::mutex adding;
-  const auto count = [&](std::vector<uint16_t>& ways, std::vector<uint32_t>& space, int64_t row, int64_t begin,
+  const auto count = [&](std::vector<uint16_t>& replicas, std::vector<uint32_t>& space, int64_t row, int64_t begin,
                          int64_t end) {
     std::fill_n(space.begin(), h.bins, 0);
     constexpr float kInf = std::numeric_limits<float>::infinity();
-    BinCounts task{h.x.const_data_ptr(), h.type, h.bins, ways.data(), space.data(), space.data() + h.bins, 0,
+    BinCounts task{h.x.const_data_ptr(), h.type, h.bins, replicas.data(), space.data(), space.data() + h.bins, 0,
                    window_of(kInf, -kInf, h.bins), kInf, -kInf, 0};
     loop(task, begin, end);
     const std::lock_guard<std::mutex> lock(adding);
@@ -68,12 +68,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> histogram_cpu(const Tensor& x, const 
   };
   constexpr int64_t kElements = 4 * kGrain;  // a task begins and ends with work on all bins
   torch::stable::parallel_for(0, h.rows * length, kElements, [&](int64_t begin, int64_t end) {
-    std::vector<uint16_t> ways(kWays * h.bins);
+    std::vector<uint16_t> replicas(kReplicas * h.bins);
     std::vector<uint32_t> space(2 * h.bins);
     while (begin < end) {
       const int64_t row = begin / length;
       const int64_t stop = std::min({end, (row + 1) * length, begin + kMostCounted});
-      count(ways, space, row, begin, stop);
+      count(replicas, space, row, begin, stop);
       begin = stop;
     }
   });

@@ -68,11 +68,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cpu(
     const Range batch{seen ? of_key(found.low[c]) : float_of_bits(kInfinity),
                       seen ? of_key(found.high[c]) : float_of_bits(kInfinity | 0x80000000u)};
     const Range now = blend({before_low[c], before_high[c]}, batch, call.choice.averaging);
-    const ChosenGrid grid = choose_grid(now, call.choice);
+    const ChosenQParams chosen = choose_qparams(now, call.choice);
     results.low.mutable_data_ptr<float>()[c] = now.low;
     results.high.mutable_data_ptr<float>()[c] = now.high;
-    results.scale.mutable_data_ptr<float>()[c] = grid.scale;
-    results.zero_point.mutable_data_ptr<int32_t>()[c] = grid.zero_point;
+    results.scale.mutable_data_ptr<float>()[c] = chosen.scale;
+    results.zero_point.mutable_data_ptr<int32_t>()[c] = chosen.zero_point;
   }
   return {results.low, results.high, results.scale, results.zero_point, results.nonfinite};
 }

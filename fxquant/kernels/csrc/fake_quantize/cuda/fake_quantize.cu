@@ -19,7 +19,7 @@ struct FakeQuantize {
   const T* x;
   T* y;
   bool* mask;  // may be null
-  DeviceGrids<Real> grids;
+  DeviceAffine<Real> affine;
 
   static constexpr int kPack = kPackBytes / sizeof(T);
   bool aligned() const { return starts_pack<kPack>(x) && starts_pack<kPack>(y) && starts_pack<kPack>(mask); }
@@ -29,13 +29,13 @@ struct FakeQuantize {
     const Pack<T, N> in = load_pack<N>(x + i);
     Pack<T, N> out;
     Pack<bool, N> passes;
-    ChannelWalk walk(grids.layout, i);
-    Affine<Real> a = grids.of_channel(walk.channel());
+    ChannelIterator position(affine.layout, i);
+    Affine<Real> a = affine.of_channel(position.channel());
     for (int j = 0; j < N; ++j) {
-      if (j > 0 && walk.next()) a = grids.of_channel(walk.channel());
-      const Real step = to_grid(Number<T>::load(in.at[j]), a);
-      passes.at[j] = inside(step, a);
-      Number<T>::store(from_grid(saturate(step, a), a), out.at[j]);
+      if (j > 0 && position.next()) a = affine.of_channel(position.channel());
+      const Real q = round_to_quantized(Number<T>::load(in.at[j]), a);
+      passes.at[j] = inside(q, a);
+      Number<T>::store(dequantize(saturate(q, a), a), out.at[j]);
     }
     store_pack(out, y + i);
     if (mask) store_pack(passes, mask + i);
@@ -80,9 +80,9 @@ struct Call {
 
   template <typename T>
   void go() const {
-    const DeviceGrids<typename Number<T>::Real> grids(qparams, layout, quant_min, quant_max);
+    const DeviceAffine<typename Number<T>::Real> affine(qparams, layout, quant_min, quant_max);
     const T* source = static_cast<const T*>(x.const_data_ptr());
-    for_each_pack(x, x.numel(), FakeQuantize<T>{source, static_cast<T*>(result.y.mutable_data_ptr()), mask, grids});
+    for_each_pack(x, x.numel(), FakeQuantize<T>{source, static_cast<T*>(result.y.mutable_data_ptr()), mask, affine});
   }
 };
 

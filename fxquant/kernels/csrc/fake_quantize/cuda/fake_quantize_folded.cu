@@ -17,7 +17,7 @@ constexpr const char* kBackwardOp = "fxquant::fake_quantize_folded_backward";
 template <typename Real>
 struct FoldedChannel {
   Real factor;
-  Affine<Real> grid;
+  Affine<Real> affine;
 };
 
 template <typename T>
@@ -25,12 +25,12 @@ struct Channels {
   using Real = typename Number<T>::Real;
   const Real* factor;
   DeviceQParams qparams;
-  bool one_grid;
+  bool per_tensor;
   Real low;
   Real high;
 
   FXQ_MEMBER FoldedChannel<Real> at(int64_t c) const {
-    const int64_t g = one_grid ? 0 : c;
+    const int64_t g = per_tensor ? 0 : c;
     const Real scale = static_cast<Real>(qparams.scale_at(g));
     return {factor[c], {scale, Real{1} / scale, static_cast<Real>(qparams.zero_point_at(g)), low, high}};
   }
@@ -51,11 +51,11 @@ struct Forward {
   FXQ_MEMBER void run(int64_t i) const {
     const Pack<T, N> in = load_pack<N>(x + i);
     Pack<T, N> out;
-    ChannelWalk walk(layout, i);
-    FoldedChannel<Real> channel = channels.at(walk.channel());
+    ChannelIterator position(layout, i);
+    FoldedChannel<Real> channel = channels.at(position.channel());
     for (int j = 0; j < N; ++j) {
-      if (j > 0 && walk.next()) channel = channels.at(walk.channel());
-      Number<T>::store(folded(Number<T>::load(in.at[j]), channel.factor, channel.grid).value, out.at[j]);
+      if (j > 0 && position.next()) channel = channels.at(position.channel());
+      Number<T>::store(folded(Number<T>::load(in.at[j]), channel.factor, channel.affine).value, out.at[j]);
     }
     store_pack(out, y + i);
   }
@@ -84,7 +84,7 @@ struct Backward {
     const Pack<T, N> incoming = load_pack<N>(grad + i);
     Pack<T, N> out;
     for (int j = 0; j < N; ++j) {
-      const Folded<Real> each = folded(Number<T>::load(values.at[j]), channel.factor, channel.grid);
+      const Folded<Real> each = folded(Number<T>::load(values.at[j]), channel.factor, channel.affine);
       const Real slope = Number<T>::load(incoming.at[j]);
       Number<T>::store(each.passes ? slope : Real{0}, out.at[j]);
       of_factor += static_cast<double>(slope * each.slope);
@@ -107,7 +107,7 @@ struct Call {
   const Tensor& factor;
   const Tensor* of_factor;
   const QParams& qparams;
-  bool one_grid;
+  bool per_tensor;
   int64_t quant_min;
   int64_t quant_max;
 
@@ -116,7 +116,7 @@ struct Call {
     using Real = typename Number<T>::Real;
     const T* source = static_cast<const T*>(x.const_data_ptr());
     T* target = static_cast<T*>(result.mutable_data_ptr());
-    const Channels<T> channels{factor.const_data_ptr<Real>(), qparams.device, one_grid, within<Real>(quant_min, 1),
+    const Channels<T> channels{factor.const_data_ptr<Real>(), qparams.device, per_tensor, within<Real>(quant_min, 1),
                                within<Real>(quant_max, -1)};
     const Layout layout{1, x.size(0), x.numel() / x.size(0)};
     if (!grad) return for_each_pack(x, x.numel(), Forward<T>{source, target, channels, layout});
@@ -132,8 +132,8 @@ std::tuple<Tensor, Tensor> run(const char* op, const Tensor* grad_, const Tensor
   check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
   if (input.dim() == 0) fail(std::string(op) + ": input has no channels", "[]", "at least one dimension");
   check_count(op, "factor", factor_, input.size(0));
-  const bool one_grid = scale.numel() == 1;
-  const QParams qparams(op, input, scale, zero_point, one_grid ? 1 : input.size(0));
+  const bool per_tensor = scale.numel() == 1;
+  const QParams qparams(op, input, scale, zero_point, per_tensor ? 1 : input.size(0));
   const ScalarType real = type == Float::kDouble ? ScalarType::Double : ScalarType::Float;
   const Tensor factor = torch::stable::contiguous(torch::stable::to(factor_, real));
   const Tensor x = torch::stable::contiguous(input);
@@ -141,7 +141,7 @@ std::tuple<Tensor, Tensor> run(const char* op, const Tensor* grad_, const Tensor
   const Tensor grad = grad_ ? torch::stable::contiguous(*grad_) : Tensor();
   const Tensor of_factor = torch::stable::new_zeros(factor, factor.sizes(), real);
   if (x.numel() > 0) {
-    with_float(type, Call{x, grad_ ? &grad : nullptr, result, factor, &of_factor, qparams, one_grid, quant_min,
+    with_float(type, Call{x, grad_ ? &grad : nullptr, result, factor, &of_factor, qparams, per_tensor, quant_min,
                           quant_max});
   }
   return {result, torch::stable::to(of_factor, factor_.scalar_type())};

@@ -22,7 +22,7 @@ struct Backward {
   const T* grad;
   const T* x;
   T* dx;
-  DeviceGrids<Real> grids;
+  DeviceAffine<Real> affine;
 
   static constexpr int kPack = kPackBytes / sizeof(T);
   bool aligned() const { return starts_pack<kPack>(grad) && starts_pack<kPack>(x) && starts_pack<kPack>(dx); }
@@ -32,7 +32,7 @@ struct Backward {
     return {a.of_scale + b.of_scale, a.clipped + b.clipped};
   }
 
-  FXQ_MEMBER Affine<Real> channel(int64_t c) const { return grids.of_channel(c); }
+  FXQ_MEMBER Affine<Real> channel(int64_t c) const { return affine.of_channel(c); }
 
   // Stores the gradients of N elements, and adds what they give to those of their grid.
   template <int N>
@@ -43,10 +43,10 @@ struct Backward {
     for (int j = 0; j < N; ++j) {
       const Real value = Number<T>::load(values.at[j]);
       const Real slope = Number<T>::load(incoming.at[j]);
-      const Real step = to_grid(value, a);
-      const bool passes = inside(step, a);
+      const Real q = round_to_quantized(value, a);
+      const bool passes = inside(q, a);
       Number<T>::store(passes ? slope : Real{0}, out.at[j]);
-      gradients.of_scale += static_cast<double>(slope * slope_of_scale(value, step, a));
+      gradients.of_scale += static_cast<double>(slope * slope_of_scale(value, q, a));
       gradients.clipped += passes ? 0.0 : static_cast<double>(slope);
     }
     store_pack(out, dx + i);
@@ -79,7 +79,7 @@ struct Call {
   void go() const {
     const Backward<T> backward{static_cast<const T*>(grad.const_data_ptr()), static_cast<const T*>(x.const_data_ptr()),
                                static_cast<T*>(dx.mutable_data_ptr()),
-                               DeviceGrids<typename Number<T>::Real>(qparams, layout, quant_min, quant_max)};
+                               DeviceAffine<typename Number<T>::Real>(qparams, layout, quant_min, quant_max)};
     reduce_channels(x, backward, layout, finish);
   }
 };

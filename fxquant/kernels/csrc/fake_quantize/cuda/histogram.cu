@@ -64,7 +64,7 @@ struct CountValues {
 
   FXQ_MEMBER void carry(const Row& row, int64_t r, int64_t b) const {
     const int64_t old = old_counts[r * bins + b];
-    const int64_t to = moved(b, row.before, row.window);
+    const int64_t to = rebinned_index(b, row.before, row.window);
     // Clamped, since counts and range of a state that was loaded may not belong together.
     if (old != 0) add_to(counts + r * bins + (to < 0 ? 0 : to < bins ? to : bins - 1), old);
   }

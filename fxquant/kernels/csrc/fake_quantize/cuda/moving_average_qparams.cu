@@ -11,7 +11,7 @@ namespace {
 struct Finish {
   const float* before_low;
   const float* before_high;
-  GridChoice choice;
+  QParamsOptions choice;
   float* low;
   float* high;
   float* scale;
@@ -20,11 +20,11 @@ struct Finish {
 
   FXQ_MEMBER void operator()(int64_t c, const Extremes& extremes) const {
     const Range now = blend({before_low[c], before_high[c]}, extremes.range(), choice.averaging);
-    const ChosenGrid grid = choose_grid(now, choice);
+    const ChosenQParams chosen = choose_qparams(now, choice);
     low[c] = now.low;
     high[c] = now.high;
-    scale[c] = grid.scale;
-    zero_point[c] = grid.zero_point;
+    scale[c] = chosen.scale;
+    zero_point[c] = chosen.zero_point;
     if (extremes.nonfinite > 0) add_to(nonfinite, extremes.nonfinite);
   }
 };

@@ -11,12 +11,12 @@ namespace fxquant {
 namespace {
 
 // Matrices of a batch, each once, and which of them stands where.
-struct Distinct {
+struct DistinctMatrices {
   Batches each;
   Batches which;
   int64_t count = 1;
 
-  explicit Distinct(const Batches& all) : each(all), which(all) {
+  explicit DistinctMatrices(const Batches& all) : each(all), which(all) {
     for (int d = all.dims - 1; d >= 0; --d) {
       const bool repeated = all.stride[d] == 0;
       each.size[d] = repeated ? 1 : all.size[d];
@@ -38,12 +38,12 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   const int32_t a_zero = m.a.zero_point + (m.a.is_signed ? 128 : 0);
   const int32_t b_zero = m.b.zero_point - (m.b.is_signed ? 0 : 128);
   const bool by_framework = prefers_brgemm(m.rows, m.columns, m.depth);
-  const int64_t multiple = by_framework ? kProductMultiple : kQuad;
+  const int64_t multiple = by_framework ? kBrgemmDepthMultiple : kKGroup;
   const int64_t padded = (m.depth + multiple - 1) / multiple * multiple;
   constexpr int64_t kWork = 1 << 19;  // products of a task: a few microseconds
   constexpr int64_t kPack = 16;       // products that take as long as to move a byte
 
-  const Distinct of_b(m.b.matrices);
+  const DistinctMatrices of_b(m.b.matrices);
   const int64_t panels = (m.columns + kPanel - 1) / kPanel;
   const Tensor packed = bytes_for(a, of_b.count * panels * kPanel * padded);
   const Tensor column_sums = empty_as(a, {of_b.count * panels * kPanel}, false, ScalarType::Int);
@@ -55,7 +55,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                         m.columns,
                         m.depth,
                         padded,
-                        by_framework ? kBlockPanels : 1,
+                        by_framework ? kNBlockPanels : 1,
                         m.depth * a_zero * b_zero,
                         -a_zero,
                         static_cast<uint8_t*>(packed.mutable_data_ptr()),
@@ -74,24 +74,24 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                   of_b.which,
                   -b_zero,
                   m.scale,
-                  m.grid,
+                  m.y_qparams,
                   m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
                   m.is_float ? m.y.mutable_data_ptr<float>() : nullptr};
   constexpr int64_t kEpilogue = 16;  // products that take as long as to requantize a sum
   if (by_framework) {
     const BrgemmMatmulArgs whole{args, padded, m.a.step, static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0)};
     constexpr int64_t kFaster = 4;  // than our own products, at least
-    const int64_t work = std::min(kProductRows, m.rows) * kProductColumns * (padded / kFaster + kEpilogue);
-    launch(whole, m.batch * whole.strips() * whole.blocks(), std::max<int64_t>(kWork / work, 1),
+    const int64_t work = std::min(kBrgemmRows, m.rows) * kBrgemmColumns * (padded / kFaster + kEpilogue);
+    launch(whole, m.batch * whole.strips() * whole.n_blocks(), std::max<int64_t>(kWork / work, 1),
            [](const BrgemmMatmulArgs& x, int64_t begin, int64_t end, void* scratch) {
              FXQ_VNNI_LOOP(matmul_brgemm_loop)(x, begin, end, static_cast<uint8_t*>(scratch));
            },
-           gathered_bytes(kProductRows, padded));
+           lhs_buffer_bytes(kBrgemmRows, padded));
     return m.y;
   }
   std::optional<Tensor> rows;
   if (m.a.is_signed || m.a.step != 1) {
-    const Distinct of_a(m.a.matrices);
+    const DistinctMatrices of_a(m.a.matrices);
     rows = bytes_for(a, of_a.count * m.rows * padded);
     const PackArgs pack_a{m.a.data,
                           static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0),

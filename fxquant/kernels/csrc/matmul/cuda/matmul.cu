@@ -20,7 +20,7 @@ struct MatmulKernel {
   int64_t depth;
   int64_t columns;
   float scale;
-  OutputGrid grid;
+  OutputQParams y_qparams;
   uint8_t* y;  // one of both
   float* y_float;
 
@@ -35,7 +35,7 @@ struct MatmulKernel {
     if (y_float != nullptr) {
       y_float[i] = real;
     } else {
-      y[i] = requantize(real, grid);
+      y[i] = requantize(real, y_qparams);
     }
   }
 };
@@ -46,7 +46,7 @@ Tensor matmul_cuda(const Tensor& a, double a_scale, int64_t a_zero_point, const 
   const Matmul m = prepare_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, quant_min,
                                   quant_max, dtype);
   for_each(m.y, m.y.numel(),
-           MatmulKernel{m.a, m.b, m.rows, m.depth, m.columns, m.scale, m.grid,
+           MatmulKernel{m.a, m.b, m.rows, m.depth, m.columns, m.scale, m.y_qparams,
                         m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
                         m.is_float ? m.y.mutable_data_ptr<float>() : nullptr});
   return m.y;

@@ -20,7 +20,7 @@ Tensor layer_norm_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias,
                            r.type,
                            r.columns,
                            n.eps,
-                           r.grid};
+                           r.y_qparams};
   launch(
       args, r.count, grain_of_rows(r.columns),
       [](const LayerNormArgs& a, int64_t begin, int64_t end, void* scratch) {

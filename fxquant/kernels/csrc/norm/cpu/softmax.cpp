@@ -11,7 +11,7 @@ Tensor softmax_cpu(const Tensor& x, double x_scale, bool safe, double scale, int
                    int64_t quant_max, ScalarType dtype) {
   const Rows r = prepare_rows("fxquant::softmax", x, x_scale, scale, zero_point, quant_min, quant_max, dtype);
   const SoftmaxArgs args{r.x.const_data_ptr(), static_cast<uint8_t*>(r.y.mutable_data_ptr()), r.type, r.columns,
-                         r.x_scale, safe, r.grid};
+                         r.x_scale, safe, r.y_qparams};
   launch(
       args, r.count, grain_of_rows(r.columns),
       [](const SoftmaxArgs& a, int64_t begin, int64_t end, void* scratch) {

@@ -16,7 +16,7 @@ struct NormalizeRow {
   uint8_t* y;
   int64_t columns;
   double eps;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   FXQ_MEMBER void operator()(int64_t row) const {
     const T* in = x + row * columns;
@@ -43,7 +43,7 @@ struct NormalizeRow {
                              : Moments{0, 0.0f, float_of_bits(0x7fc00000u)};
     for (int64_t i = 0; i < columns; ++i) {
       const int32_t step = finite ? to_steps(static_cast<float>(in[i]), factor) : 0;
-      y[row * columns + i] = requantize(normalized(step, m, weight[i], bias[i]), grid);
+      y[row * columns + i] = requantize(normalized(step, m, weight[i], bias[i]), y_qparams);
     }
   }
 };
@@ -59,7 +59,7 @@ Tensor layer_norm_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias
              NormalizeRow<T>{static_cast<const T*>(r.x.const_data_ptr()),
                              static_cast<const float*>(n.weight.const_data_ptr()),
                              static_cast<const float*>(n.bias.const_data_ptr()),
-                             static_cast<uint8_t*>(r.y.mutable_data_ptr()), r.columns, n.eps, r.grid});
+                             static_cast<uint8_t*>(r.y.mutable_data_ptr()), r.columns, n.eps, r.y_qparams});
   };
   switch (r.type) {
     case RowType::kFloat: run(float{}); break;

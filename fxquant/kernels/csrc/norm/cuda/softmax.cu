@@ -9,12 +9,12 @@ namespace fxquant {
 namespace {
 
 // A thread for each row. The exponentials are made twice: once for their sum.
-struct RealRow {
+struct FloatRow {
   const float* x;
   uint8_t* y;
   int64_t columns;
   bool safe;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   FXQ_MEMBER void operator()(int64_t row) const {
     const float* in = x + row * columns;
@@ -29,18 +29,18 @@ struct RealRow {
     for (int64_t i = 0; i < columns; ++i) sum += exp_steps(in[i] - largest);
     const float factor = softmax_factor(sum, keys, safe);
     for (int64_t i = 0; i < columns; ++i) {
-      y[row * columns + i] = requantize(static_cast<float>(exp_steps(in[i] - largest)) * factor, grid);
+      y[row * columns + i] = requantize(static_cast<float>(exp_steps(in[i] - largest)) * factor, y_qparams);
     }
   }
 };
 
 template <typename Q>
-struct StoredRow {
+struct QuantizedRow {
   const Q* x;
   uint8_t* y;
   int64_t columns;
   float x_scale;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   FXQ_MEMBER void operator()(int64_t row) const {
     const Q* in = x + row * columns;
@@ -50,7 +50,7 @@ struct StoredRow {
     for (int64_t i = 0; i < columns; ++i) sum += steps(in[i] - largest);
     const float factor = softmax_factor(sum, {0, 0}, false);
     for (int64_t i = 0; i < columns; ++i) {
-      y[row * columns + i] = requantize(static_cast<float>(steps(in[i] - largest)) * factor, grid);
+      y[row * columns + i] = requantize(static_cast<float>(steps(in[i] - largest)) * factor, y_qparams);
     }
   }
 
@@ -64,13 +64,15 @@ Tensor softmax_cuda(const Tensor& x, double x_scale, bool safe, double scale, in
   const void* from = r.x.const_data_ptr();
   switch (r.type) {
     case RowType::kFloat:
-      for_each(r.x, r.count, RealRow{static_cast<const float*>(from), y, r.columns, safe, r.grid});
+      for_each(r.x, r.count, FloatRow{static_cast<const float*>(from), y, r.columns, safe, r.y_qparams});
       break;
     case RowType::kUint8:
-      for_each(r.x, r.count, StoredRow<uint8_t>{static_cast<const uint8_t*>(from), y, r.columns, r.x_scale, r.grid});
+      for_each(r.x, r.count,
+               QuantizedRow<uint8_t>{static_cast<const uint8_t*>(from), y, r.columns, r.x_scale, r.y_qparams});
       break;
     case RowType::kInt8:
-      for_each(r.x, r.count, StoredRow<int8_t>{static_cast<const int8_t*>(from), y, r.columns, r.x_scale, r.grid});
+      for_each(r.x, r.count,
+               QuantizedRow<int8_t>{static_cast<const int8_t*>(from), y, r.columns, r.x_scale, r.y_qparams});
       break;
   }
   return r.y;

@@ -24,7 +24,7 @@ inline Tensor average_cpu(const Average& average) {
                          average.divisor,
                          average.x_scale,
                          average.x_zero_point,
-                         average.grid};
+                         average.y_qparams};
   const int64_t blocks = (im.channels + kChannelBlock - 1) / kChannelBlock;
   const int64_t tasks = im.y.numel() / std::max<int64_t>(im.channels, 1) * blocks;
   if (tasks == 0) return im.y;

@@ -42,7 +42,7 @@ Tensor resample2d_cpu(const Tensor& x, const Tensor& row_start, const Tensor& ro
                           r.columns.taps,
                           r.x_scale,
                           r.x_zero_point,
-                          r.grid};
+                          r.y_qparams};
   if (im.y.numel() == 0) return im.y;
   const int64_t work = im.channels * (im.columns.size * r.rows.taps + im.columns.outputs * r.columns.taps);
   launch(

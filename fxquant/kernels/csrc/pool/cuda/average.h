@@ -17,7 +17,7 @@ struct AverageKernel {
   int64_t divisor;
   float x_scale;
   int32_t x_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   FXQ_MEMBER void operator()(int64_t i) const {
     const int64_t pixel = i / channels;
@@ -33,7 +33,7 @@ struct AverageKernel {
     }
     const int64_t elements = count_padding ? h.extent * w.extent : h.count * w.count;
     const float factor = x_scale / static_cast<float>(divisor != 0 ? divisor : elements);
-    y[i] = requantize(static_cast<float>(sum) * factor, grid);
+    y[i] = requantize(static_cast<float>(sum) * factor, y_qparams);
   }
 };
 
@@ -44,7 +44,7 @@ inline Tensor average_cuda(const Average& a) {
     for_each(im.x, im.y.numel(),
              AverageKernel<Q>{static_cast<const Q*>(im.x.const_data_ptr()),
                               static_cast<uint8_t*>(im.y.mutable_data_ptr()), im.channels, im.rows, im.columns,
-                              a.count_padding, a.divisor, a.x_scale, a.x_zero_point, a.grid});
+                              a.count_padding, a.divisor, a.x_scale, a.x_zero_point, a.y_qparams});
   };
   im.x.scalar_type() == ScalarType::Char ? run(int8_t{}) : run(uint8_t{});
   return im.y;

@@ -23,7 +23,7 @@ struct ResampleKernel {
   int64_t column_taps;
   float x_scale;
   int32_t x_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   static FXQ_MEMBER int64_t inside(int64_t start, int64_t most) { return start < 0 ? 0 : start > most ? most : start; }
 
@@ -47,7 +47,7 @@ struct ResampleKernel {
     const float* weight = column_weight + ow * column_taps;
     float sum = weight[0] * down(corner, down_weight);
     for (int64_t k = 1; k < column_taps; ++k) sum = sum + weight[k] * down(corner + k * channels, down_weight);
-    y[i] = requantize(sum * x_scale, grid);
+    y[i] = requantize(sum * x_scale, y_qparams);
   }
 };
 
@@ -66,7 +66,7 @@ Tensor resample2d_cuda(const Tensor& x, const Tensor& row_start, const Tensor& r
                                static_cast<const float*>(r.rows.weight.const_data_ptr()), r.rows.taps,
                                static_cast<const int64_t*>(r.columns.start.const_data_ptr()),
                                static_cast<const float*>(r.columns.weight.const_data_ptr()), r.columns.taps,
-                               r.x_scale, r.x_zero_point, r.grid});
+                               r.x_scale, r.x_zero_point, r.y_qparams});
   };
   im.x.scalar_type() == ScalarType::Char ? run(int8_t{}) : run(uint8_t{});
   return im.y;

@@ -38,9 +38,9 @@ Tensor quantize_cpu(const Tensor& x_, const Tensor& scale, const Tensor& zero_po
   const Tensor x = channels_last && !as_image ? in_order(x_, true) : dense(x_);
   QuantizeArgs args{from, to, x.const_data_ptr(), nullptr, layout_of(x, axis), {}, {}};
   if (!as_image) qparams.lengthen_rows(args.layout);
-  const AnyGrids grids(from, qparams, quant_min, quant_max);
-  args.grids = grids.floats.view();
-  args.double_grids = grids.doubles.view();
+  const QParamsOfEitherType arrays(from, qparams, quant_min, quant_max);
+  args.qparams = arrays.floats.view();
+  args.double_qparams = arrays.doubles.view();
   if (as_image) return quantize_image(x, args, axis.has_value(), dtype);
 
   const Tensor q = empty_like_dense(x, dtype);

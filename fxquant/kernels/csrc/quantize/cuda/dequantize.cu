@@ -23,10 +23,11 @@ struct Dequantize {
   FXQ_MEMBER void run(int64_t i) const {
     const Pack<Q, N> in = load_pack<N>(q + i);
     Pack<float, N> out;
-    ChannelWalk walk(layout, i);
+    ChannelIterator position(layout, i);
     for (int j = 0; j < N; ++j) {
-      if (j > 0) walk.next();
-      out.at[j] = dequantize_wide(in.at[j], qparams.scale_at(walk.channel()), qparams.zero_point_at(walk.channel()));
+      if (j > 0) position.next();
+      out.at[j] =
+          dequantize_wide(in.at[j], qparams.scale_at(position.channel()), qparams.zero_point_at(position.channel()));
     }
     store_pack(out, y + i);
   }

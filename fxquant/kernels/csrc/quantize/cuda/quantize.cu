@@ -15,7 +15,7 @@ struct Quantize {
   using Real = typename Number<T>::Real;
   const T* x;
   Q* q;
-  DeviceGrids<Real> grids;
+  DeviceAffine<Real> affine;
 
   static constexpr int kPack = kPackBytes / sizeof(T);
   bool aligned() const { return starts_pack<kPack>(x) && starts_pack<kPack>(q); }
@@ -24,11 +24,11 @@ struct Quantize {
   FXQ_MEMBER void run(int64_t i) const {
     const Pack<T, N> in = load_pack<N>(x + i);
     Pack<Q, N> out;
-    ChannelWalk walk(grids.layout, i);
-    Affine<Real> a = grids.of_channel(walk.channel());
+    ChannelIterator position(affine.layout, i);
+    Affine<Real> a = affine.of_channel(position.channel());
     for (int j = 0; j < N; ++j) {
-      if (j > 0 && walk.next()) a = grids.of_channel(walk.channel());
-      out.at[j] = static_cast<Q>(static_cast<int32_t>(saturate(to_grid(Number<T>::load(in.at[j]), a), a)));
+      if (j > 0 && position.next()) a = affine.of_channel(position.channel());
+      out.at[j] = static_cast<Q>(static_cast<int32_t>(saturate(round_to_quantized(Number<T>::load(in.at[j]), a), a)));
     }
     store_pack(out, q + i);
   }
@@ -49,9 +49,9 @@ struct ToInteger {
 
   template <typename Q>
   void go() const {
-    const DeviceGrids<typename Number<T>::Real> grids(a.qparams, a.layout, a.quant_min, a.quant_max);
+    const DeviceAffine<typename Number<T>::Real> affine(a.qparams, a.layout, a.quant_min, a.quant_max);
     const T* source = static_cast<const T*>(a.x.const_data_ptr());
-    for_each_pack(a.x, a.x.numel(), Quantize<T, Q>{source, static_cast<Q*>(a.q.mutable_data_ptr()), grids});
+    for_each_pack(a.x, a.x.numel(), Quantize<T, Q>{source, static_cast<Q*>(a.q.mutable_data_ptr()), affine});
   }
 };
 

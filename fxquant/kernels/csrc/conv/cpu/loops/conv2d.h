@@ -12,9 +12,9 @@ struct ConvArgs {
   ConvShape shape;   // not empty
   const uint8_t* x;  // [batch, planes, height, width, depth]
   bool x_signed;
-  const uint8_t* outside;  // [depth], what padding is: the zero point of x, as x stores it
+  const uint8_t* padding_values;  // [depth], what padding is: the zero point of x, as x stores it
   const int8_t* weight;    // packed
-  const int32_t* start;    // [channels], as the next two
+  const int32_t* zero_point_correction;    // [channels], as the next two
   const float* scale;
   const float* bias;
   const uint8_t* residual;  // as y, or null
@@ -22,54 +22,56 @@ struct ConvArgs {
   float residual_scale;
   int32_t residual_zero_point;
   uint8_t* y;   // [rows, channels], or null: then the result is
-  float* real;  // as y, not rounded
-  OutputGrid grid;
+  float* y_float;  // as y, not rounded
+  OutputQParams y_qparams;
   const uint8_t* table = nullptr;  // [256], or null: what stands in y for each byte of the result
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {
     visit.tensor(x);
-    visit.array(outside, shape.depth);
+    visit.array(padding_values, shape.depth);
     visit.tensor(weight);
-    visit.tensor(start);
+    visit.tensor(zero_point_correction);
     visit.tensor(scale);
     visit.tensor(bias);
     visit.tensor(residual);
     visit.tensor(y);
-    visit.tensor(real);
+    visit.tensor(y_float);
   }
   // A program may have the result looked up at once: see recorder.h.
   template <typename Visitor>
-  void looks_up(Visitor visit) const {
+  void accepts_lookup(Visitor visit) const {
     visit(y, table, shape.rows() * shape.channels);
   }
 
-  FXQ_INLINE int64_t tasks() const { return strips() * blocks(); }
+  FXQ_INLINE int64_t tasks() const { return strips() * n_blocks(); }
   // So many successive tasks take a few microseconds.
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // products
     constexpr int64_t kEpilogue = 48;   // products that take as long as to requantize a sum
-    const int64_t sums = shape.rows() * shape.bundles() * shape.panels() * kPanel;
-    const int64_t products = shape.pieces() * shape.quads() * kQuad * (shape.depthwise() ? 2 : 1);
-    const int64_t work = sums * (products + kEpilogue) / tasks();
+    const int64_t outputs = shape.rows() * shape.group_bundles() * shape.panels() * kPanel;
+    const int64_t products = shape.k_blocks() * shape.k_groups() * kKGroup * (shape.depthwise() ? 2 : 1);
+    const int64_t work = outputs * (products + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
 
   // A strip of a depthwise convolution lies in one row of a plane, or in two that are made of four rows of x.
   FXQ_INLINE int64_t strip_lines() const {
-    const bool is_flat = shape.kernel_planes == 1 && shape.kernel_height < kQuad;
+    const bool is_flat = shape.kernel_planes == 1 && shape.kernel_height < kKGroup;
     return is_flat && shape.stride_height == 1 && shape.dilation_height == 1 ? 2 : 1;
   }
-  FXQ_INLINE int64_t plane_strips() const { return (shape.out_height + strip_lines() - 1) / strip_lines() * segments(); }
-  FXQ_INLINE int64_t segments() const { return (shape.out_width + kStripRows - 1) / kStripRows; }
+  FXQ_INLINE int64_t plane_strips() const {
+    return (shape.out_height + strip_lines() - 1) / strip_lines() * row_strips();
+  }
+  FXQ_INLINE int64_t row_strips() const { return (shape.out_width + kStripRows - 1) / kStripRows; }
   FXQ_INLINE int64_t strips() const {
     return shape.depthwise() ? shape.all_planes() * plane_strips() : (shape.rows() + kStripRows - 1) / kStripRows;
   }
-  FXQ_INLINE int64_t blocks() const { return shape.bundles() * shape.blocks(); }
+  FXQ_INLINE int64_t n_blocks() const { return shape.group_bundles() * shape.n_blocks(); }
   // The order of tasks: so many successive strips of a block, then those of the next block, then the next strips.
-  FXQ_INLINE int64_t column() const {
+  FXQ_INLINE int64_t strips_per_round() const {
     constexpr int64_t kNear = 256 << 10;  // bytes that stay in the second cache
-    const int64_t weight = shape.bundles() * shape.panels() * shape.panel();
+    const int64_t weight = shape.group_bundles() * shape.panels() * shape.panel_bytes();
     // Few rows share all weights: let each thread keep to its channels. Many rows: to its rows.
     if (weight > shape.rows() * (shape.depth + shape.channels)) return strips();
     return weight <= kNear ? 1 : 4;
@@ -78,21 +80,22 @@ struct ConvArgs {
   // Bytes of memory that a thread needs: for where a strip's pixels lie, and for what is brought together of them.
   FXQ_INLINE int64_t scratch() const { return shape.depthwise() ? window_bytes() : pointer_bytes() + copied_bytes(); }
   FXQ_INLINE int64_t pointer_bytes() const {  // [pieces][kStripRows]
-    return shape.pieces() * kStripRows * static_cast<int64_t>(sizeof(const uint8_t*));
+    return shape.k_blocks() * kStripRows * static_cast<int64_t>(sizeof(const uint8_t*));
   }
   FXQ_INLINE int64_t copied_bytes() const {  // of few channels: rows of taps, and as much as is read beyond each
-    return shape.has_few() ? kStripRows * shape.kernel_rows() * (shape.kernel_width * shape.depth + kQuad) : 0;
+    return shape.has_few_channels() ? kStripRows * shape.kernel_rows() * (shape.kernel_width * shape.depth + kKGroup)
+                                    : 0;
   }
   // Of a depthwise convolution: lines of columns from the begin of one on, and of each row of the window its place and step.
   FXQ_INLINE int64_t most_lines() const {
     constexpr int64_t kMost = 512;  // 32 KB
-    const int64_t least = shape.quads() * shape.kernel_width;
+    const int64_t least = shape.k_groups() * shape.kernel_width;
     return least > kMost ? least : kMost;
   }
-  FXQ_INLINE int64_t window_rows() const { return (shape.quads() + 1) * kQuad; }
+  FXQ_INLINE int64_t window_rows() const { return (shape.k_groups() + 1) * kKGroup; }
   FXQ_INLINE int64_t window_bytes() const {
     const int64_t of_row = static_cast<int64_t>(sizeof(const uint8_t*) + sizeof(int64_t));
-    return (most_lines() + 1) * kPanel * kQuad + window_rows() * of_row;
+    return (most_lines() + 1) * kPanel * kKGroup + window_rows() * of_row;
   }
 };
 

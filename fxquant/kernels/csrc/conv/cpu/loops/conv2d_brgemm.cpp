@@ -1,104 +1,104 @@
 #include "conv/cpu/loops/conv2d_brgemm.h"
 
 #include "conv/cpu/loops/conv_epilogue.h"
-#include "conv/cpu/loops/conv_lookups.h"
-#include "conv/cpu/loops/conv_pieces.h"
+#include "conv/cpu/loops/deferred_lookup.h"
+#include "conv/cpu/loops/tap_pointers.h"
 #include "cpu/loops/brgemm_block.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-struct Walk {
+struct ConvTask {
   const BrgemmConvArgs& a;
   const int64_t depth;
   const Epilogue epilogue;
-  Gathered gathered;
+  LhsBuffer lhs_buffer;
   Strip strip;
-  Lookups lookups;
-  alignas(64) int32_t sums[kProductRows * kProductColumns];
-  alignas(64) int32_t start[kProductColumns];
+  DeferredLookup lookup;
+  alignas(64) int32_t acc[kBrgemmRows * kBrgemmColumns];
+  alignas(64) int32_t correction[kBrgemmColumns];
 
-  Walk(const BrgemmConvArgs& args, uint8_t* scratch)
+  ConvTask(const BrgemmConvArgs& args, uint8_t* scratch)
       : a(args),
         depth(args.depth()),
         epilogue(args),
-        gathered(scratch + args.ConvArgs::scratch(), args.strip_rows, depth),
+        lhs_buffer(scratch + args.ConvArgs::scratch(), args.strip_rows, depth),
         strip(args, scratch),
-        lookups{args} {}
+        lookup{args} {}
 
   // What `count` pixels from `row` on read of a bundle, where it lies if that is how it is wanted.
-  Operand find(int64_t row, int64_t count, int64_t bundle) {
+  Lhs pack_lhs(int64_t row, int64_t count, int64_t bundle) {
     const ConvShape& s = a.shape;
-    const bool as_it_is = s.is_product() && s.groups == 1 && !a.x_signed && s.depth % kQuad == 0;
-    if (as_it_is && count % kProductTail == 0) return {a.x + row * s.depth, s.depth, kProductDepth};
-    const int64_t shift = bundle * s.bundle_depth();
-    const int64_t piece = s.piece(), pieces = s.pieces(), step = s.quads() * kQuad;
+    const bool as_it_is = s.is_pointwise() && s.groups == 1 && !a.x_signed && s.depth % kKGroup == 0;
+    if (as_it_is && count % kBrgemmRowMultiple == 0) return {a.x + row * s.depth, s.depth, kBrgemmDepth};
+    const int64_t shift = bundle * s.group_bundle_depth();
+    const int64_t k_block_bytes = s.k_block_bytes(), k_blocks = s.k_blocks(), step = s.k_groups() * kKGroup;
     const uint8_t flip = a.x_signed ? 0x80 : 0;
     for (int64_t done = 0; done < count; done += strip.count) {
       strip.find(row + done, row + count);
-      const uint8_t* const* at = strip.at;
-      for (int64_t i = 0; i < pieces; ++i, at += kStripRows) {
-        gathered.copy(at, shift, strip.count, done, i * step, piece, flip);
+      const uint8_t* const* at = strip.pointers;
+      for (int64_t i = 0; i < k_blocks; ++i, at += kStripRows) {
+        lhs_buffer.copy(at, shift, strip.count, done, i * step, k_block_bytes, flip);
       }
     }
-    return gathered.operand(0);
+    return lhs_buffer.operand(0);
   }
 
   // V panels, from the sums on.
   template <int V>
-  void finish(int64_t row, int64_t count, int64_t channel, int64_t left) const {
+  void store(int64_t row, int64_t count, int64_t channel, int64_t left) const {
     const Epilogue end(epilogue);
     for (int64_t r = 0; r < count; ++r) {
-      Sums each[V];
+      Accumulators each[V];
       FXQ_UNROLL
-      for (int v = 0; v < V; ++v) each[v] = added(sums + (r * V + v) * kPanel, start + v * kPanel);
+      for (int v = 0; v < V; ++v) each[v] = accumulators_of_sum(acc + (r * V + v) * kPanel, correction + v * kPanel);
       end.store<V>(each, row + r, channel, left);
     }
   }
 
-  void block(const Operand& x, int64_t row, int64_t count, int64_t bundle, int64_t number) {
+  void block(const Lhs& x, int64_t row, int64_t count, int64_t bundle, int64_t number) {
     const ConvShape& s = a.shape;
     const int64_t first = s.first_panel(number), width = s.first_panel(number + 1) - first;
-    const int64_t channel = bundle * s.bundle_channels() + first * kPanel;
-    const int64_t left = s.bundle_channels() - first * kPanel;  // from there on
-    const int8_t* weight = a.weight + (bundle * s.panels() + first) * s.panel();
-    for (int64_t c = 0; c < width * kPanel; ++c) start[c] = c < left ? a.start[channel + c] : 0;
-    for (int64_t r = 0; r < count; r += kProductRows) {
-      const int64_t some = count - r < kProductRows ? count - r : kProductRows;
-      multiply_block(some, width * kPanel, depth, {x.at + r * x.line, x.line, x.chunk}, weight, sums);
+    const int64_t channel = bundle * s.group_bundle_channels() + first * kPanel;
+    const int64_t left = s.group_bundle_channels() - first * kPanel;  // from there on
+    const int8_t* weight = a.weight + (bundle * s.panels() + first) * s.panel_bytes();
+    for (int64_t c = 0; c < width * kPanel; ++c) correction[c] = c < left ? a.zero_point_correction[channel + c] : 0;
+    for (int64_t r = 0; r < count; r += kBrgemmRows) {
+      const int64_t some = count - r < kBrgemmRows ? count - r : kBrgemmRows;
+      multiply_block(some, width * kPanel, depth, {x.at + r * x.line, x.line, x.chunk}, weight, acc);
       switch (width) {
-        case 1: finish<1>(row + r, some, channel, left); break;
-        case 2: finish<2>(row + r, some, channel, left); break;
-        case 3: finish<3>(row + r, some, channel, left); break;
-        default: finish<4>(row + r, some, channel, left);
+        case 1: store<1>(row + r, some, channel, left); break;
+        case 2: store<2>(row + r, some, channel, left); break;
+        case 3: store<3>(row + r, some, channel, left); break;
+        default: store<4>(row + r, some, channel, left);
       }
       const int64_t channels = left < width * kPanel ? left : width * kPanel;
-      if (a.table != nullptr) lookups.next({a, 1, 0, row + r, some, channel, channels});
+      if (a.table != nullptr) lookup.next({a, 1, 0, row + r, some, channel, channels});
     }
   }
 
   void run(int64_t begin, int64_t end) {
-    const int64_t bundles = a.shape.bundles(), blocks = a.shape.blocks();
-    Operand x{};
+    const int64_t group_bundles = a.shape.group_bundles(), blocks = a.shape.n_blocks();
+    Lhs x{};
     int64_t found = -1;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t bundle = i / blocks % bundles;
-      const int64_t row = i / (blocks * bundles) * a.strip_rows;
+      const int64_t bundle = i / blocks % group_bundles;
+      const int64_t row = i / (blocks * group_bundles) * a.strip_rows;
       const int64_t rest = a.shape.rows() - row;
       const int64_t count = rest < a.strip_rows ? rest : a.strip_rows;
-      if (i / blocks != found) x = find(row, count, bundle);
+      if (i / blocks != found) x = pack_lhs(row, count, bundle);
       found = i / blocks;
       block(x, row, count, bundle, i % blocks);
     }
-    lookups.finish();
+    lookup.finish();
   }
 };
 
 }  // namespace
 
 void conv_brgemm_loop(const BrgemmConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
-  Walk(args, scratch).run(begin, end);
+  ConvTask(args, scratch).run(begin, end);
   brgemm_release();
 }
 

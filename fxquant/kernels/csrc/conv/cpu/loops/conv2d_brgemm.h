@@ -14,13 +14,14 @@ struct BrgemmConvArgs : ConvArgs {
     constexpr int64_t kNear = 512 << 10;  // bytes that stay in the second cache
     constexpr int64_t kWeights = 16;      // rows that take as long as to read the weights of a block
     constexpr int64_t kTries = 16;
-    int64_t most = 4 * kProductRows;
-    while (most > kProductRows && most * depth() > kNear) most /= 2;
+    int64_t most = 4 * kBrgemmRows;
+    while (most > kBrgemmRows && most * depth() > kNear) most /= 2;
     const int64_t fewest = (shape.rows() + most - 1) / most;
     int64_t least = 0;
     for (int64_t count = fewest; count < fewest + kTries; ++count) {
-      const int64_t rows = ((shape.rows() + count - 1) / count + kProductTail - 1) / kProductTail * kProductTail;
-      const int64_t tasks = (shape.rows() + rows - 1) / rows * shape.bundles() * shape.blocks();
+      const int64_t rows =
+          ((shape.rows() + count - 1) / count + kBrgemmRowMultiple - 1) / kBrgemmRowMultiple * kBrgemmRowMultiple;
+      const int64_t tasks = (shape.rows() + rows - 1) / rows * shape.group_bundles() * shape.n_blocks();
       const int64_t time = (tasks + threads - 1) / threads * (rows + kWeights);
       if (strip_rows == 0 || time < least) {
         strip_rows = rows;
@@ -30,16 +31,17 @@ struct BrgemmConvArgs : ConvArgs {
   }
 
   FXQ_INLINE int64_t strips() const { return (shape.rows() + strip_rows - 1) / strip_rows; }
-  FXQ_INLINE int64_t tasks() const { return strips() * shape.bundles() * shape.blocks(); }
-  FXQ_INLINE int64_t depth() const { return shape.pieces() * shape.quads() * kQuad; }  // products of a sum
+  FXQ_INLINE int64_t tasks() const { return strips() * shape.group_bundles() * shape.n_blocks(); }
+  FXQ_INLINE int64_t depth() const { return shape.k_blocks() * shape.k_groups() * kKGroup; }  // products of a sum
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // as conv2d.h says; tiles multiply a few times as fast
     constexpr int64_t kEpilogue = 48;
-    const int64_t work = shape.rows() * shape.bundles() * shape.panels() * kPanel * (depth() / 4 + kEpilogue) / tasks();
+    const int64_t work =
+        shape.rows() * shape.group_bundles() * shape.panels() * kPanel * (depth() / 4 + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
   // Of a strip of ConvArgs, and for what is gathered.
-  FXQ_INLINE int64_t scratch() const { return ConvArgs::scratch() + gathered_bytes(strip_rows, depth()); }
+  FXQ_INLINE int64_t scratch() const { return ConvArgs::scratch() + lhs_buffer_bytes(strip_rows, depth()); }
 };
 
 }  // namespace fxquant

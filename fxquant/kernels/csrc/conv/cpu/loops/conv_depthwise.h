@@ -8,13 +8,13 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-constexpr int64_t kLineBytes = kPanel * kQuad;
+constexpr int64_t kPanelGroupBytes = kPanel * kKGroup;
 
 // Some outputs of a row of a plane, or of two, for some panels.
 struct Depthwise {
   const ConvArgs& a;
   const Epilogue& epilogue;
-  const int64_t quads = a.shape.quads();
+  const int64_t k_groups = a.shape.k_groups();
   const int64_t taps = a.shape.kernel_width;
   int64_t plane = 0, out_row = 0, out_rows = 1, panel = 0, panels = 1;
   bool shares = false;  // Whether neighbours share columns.
@@ -29,14 +29,14 @@ struct Depthwise {
   Depthwise(const ConvArgs& args, const Epilogue& end, uint8_t* memory)
       : a(args),
         epilogue(end),
-        lines(memory + (-reinterpret_cast<uintptr_t>(memory)) % kLineBytes),
-        rows(reinterpret_cast<const uint8_t**>(lines + most_lines * kLineBytes)),
+        lines(memory + (-reinterpret_cast<uintptr_t>(memory)) % kPanelGroupBytes),
+        rows(reinterpret_cast<const uint8_t**>(lines + most_lines * kPanelGroupBytes)),
         steps(reinterpret_cast<int64_t*>(rows + args.window_rows())) {}
 
   // How many outputs there is room for: at least one if panels is 1. Neighbours share columns where that is as good.
   int64_t most(int64_t wanted) {
     const ConvShape& s = a.shape;
-    const int64_t columns = most_lines / (quads * panels);
+    const int64_t columns = most_lines / (k_groups * panels);
     const int64_t reach = (taps - 1) * s.dilation_width + 1;
     const int64_t together = columns < reach ? 0 : (columns - reach) / s.stride_width + 1;
     const int64_t apart = columns / taps;
@@ -73,7 +73,8 @@ struct Depthwise {
     int64_t i = 0;
     const auto add = [&](int64_t d, int64_t h) {
       const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height;
-      rows[i] = (inside ? a.x + ((image * s.planes + d) * s.height + h) * s.width * s.depth : a.outside) + panel * kPanel;
+      rows[i] = (inside ? a.x + ((image * s.planes + d) * s.height + h) * s.width * s.depth : a.padding_values) +
+                panel * kPanel;
       steps[i++] = inside ? s.depth : 0;
     };
     for (int64_t k = 0; k < s.kernel_planes; ++k) {
@@ -81,27 +82,27 @@ struct Depthwise {
         add(front + k * s.dilation_planes, top + j * s.dilation_height);
       }
     }
-    while (i < quads * kQuad) add(-1, -1);
+    while (i < k_groups * kKGroup) add(-1, -1);
   }
 
   template <int V, bool kSigned>
   void copy_column(int64_t w, int64_t to_column) {
     constexpr uint8_t kFlip = kSigned ? 0x80 : 0;
-    const uint8_t* outside = a.outside + panel * kPanel;
+    const uint8_t* padding_values = a.padding_values + panel * kPanel;
     const bool inside = w >= 0 && w < a.shape.width;
     const int64_t rest = a.shape.channels - panel * kPanel;
-    uint8_t* to = lines + to_column * quads * V * kLineBytes;
-    for (int64_t i = 0; i < quads * kQuad; i += kQuad, to += V * kLineBytes) {
-      const uint8_t* from[kQuad];
+    uint8_t* to = lines + to_column * k_groups * V * kPanelGroupBytes;
+    for (int64_t i = 0; i < k_groups * kKGroup; i += kKGroup, to += V * kPanelGroupBytes) {
+      const uint8_t* from[kKGroup];
       FXQ_UNROLL
-      for (int64_t k = 0; k < kQuad; ++k) from[k] = inside ? rows[i + k] + w * steps[i + k] : outside;
+      for (int64_t k = 0; k < kKGroup; ++k) from[k] = inside ? rows[i + k] + w * steps[i + k] : padding_values;
       if (rest >= V * kPanel) {
         interleave_panels<V>(from, kFlip, to);
         continue;
       }
-      uint8_t some[kQuad][V * kPanel] = {};
-      for (int64_t k = 0; k < kQuad; ++k) std::memcpy(some[k], from[k], rest);
-      const uint8_t* const whole[kQuad] = {some[0], some[1], some[2], some[3]};
+      uint8_t some[kKGroup][V * kPanel] = {};
+      for (int64_t k = 0; k < kKGroup; ++k) std::memcpy(some[k], from[k], rest);
+      const uint8_t* const whole[kKGroup] = {some[0], some[1], some[2], some[3]};
       interleave_panels<V>(whole, kFlip, to);
     }
   }
@@ -111,21 +112,21 @@ struct Depthwise {
   template <int R, int V, bool kSecond>
   void tile(int64_t output, int64_t row) const {
     const int64_t left = a.shape.channels - panel * kPanel;
-    const int8_t* w = a.weight + panel * a.shape.panel();
-    Sums starts[V];
-    load_starts<V>(starts, a.start + panel * kPanel, left);
-    Sums sums[R][V];
-    start_rows<R, V>(sums, starts);
-    const int64_t column = quads * V * kLineBytes;
+    const int8_t* w = a.weight + panel * a.shape.panel_bytes();
+    Accumulators initial[V];
+    load_initial<V>(initial, a.zero_point_correction + panel * kPanel, left);
+    Accumulators acc[R][V];
+    init_rows<R, V>(acc, initial);
+    const int64_t column = k_groups * V * kPanelGroupBytes;
     for (int64_t j = 0; j < taps; ++j) {
       const uint8_t* x = lines + (output * output_step + j * tap_step) * column;
-      for (int64_t q = 0; q < quads; ++q, x += V * kLineBytes, w += kLineBytes) {
+      for (int64_t q = 0; q < k_groups; ++q, x += V * kPanelGroupBytes, w += kPanelGroupBytes) {
         Weights weights[V];
-        load_panels<V, kSecond>(weights, w, a.shape.panel());
-        add_lines<R, V>(sums, x, output_step * column, weights);
+        load_panels<V, kSecond>(weights, w, a.shape.panel_bytes());
+        add_lines<R, V>(acc, x, output_step * column, weights);
       }
     }
-    store_rows<R, V>(Epilogue(epilogue), sums, row, panel * kPanel, left);
+    store_rows<R, V>(Epilogue(epilogue), acc, row, panel * kPanel, left);
   }
 
   template <int R, int V, bool kSecond>
@@ -138,7 +139,7 @@ struct Depthwise {
   template <int V, bool kSigned>
   void run(int64_t first, int64_t count, int64_t wanted) {
     if constexpr (V > 1) {
-      if (wanted < V || quads * taps * V > most_lines) return run<V - 1, kSigned>(first, count, wanted);
+      if (wanted < V || k_groups * taps * V > most_lines) return run<V - 1, kSigned>(first, count, wanted);
     }
     panels = V;
     for (const int64_t end = panel + wanted; panel + V <= end; panel += V, wanted -= V) {

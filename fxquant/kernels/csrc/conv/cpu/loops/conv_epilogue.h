@@ -17,21 +17,22 @@ class Epilogue {
         bias_(a.bias),
         residual_(a.residual),
         y_(a.y),
-        real_(a.real),
-        moved_(a.grid.low + static_cast<float>(a.grid.zero_point) < 0 ? 128 : 0),
-        flip_(_mm512_set1_epi8(static_cast<char>(moved_))),
-        zero_point_(_mm512_set1_epi16(static_cast<int16_t>(a.grid.zero_point + moved_))),
-        low_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(a.grid.low) + a.grid.zero_point + moved_))),
-        inv_scale_(_mm512_set1_ps(a.grid.inv_scale)),
-        high_(_mm512_set1_ps(a.grid.high)),
+        y_float_(a.y_float),
+        byte_offset_(a.y_qparams.low + static_cast<float>(a.y_qparams.zero_point) < 0 ? 128 : 0),
+        flip_(_mm512_set1_epi8(static_cast<char>(byte_offset_))),
+        zero_point_(_mm512_set1_epi16(static_cast<int16_t>(a.y_qparams.zero_point + byte_offset_))),
+        low_(_mm512_set1_epi8(
+            static_cast<char>(static_cast<int32_t>(a.y_qparams.low) + a.y_qparams.zero_point + byte_offset_))),
+        inv_scale_(_mm512_set1_ps(a.y_qparams.inv_scale)),
+        high_(_mm512_set1_ps(a.y_qparams.high)),
         residual_flip_(_mm512_set1_epi32(a.residual_signed ? 0x80 : 0)),
         residual_zero_point_(_mm512_set1_epi32(a.residual_zero_point + (a.residual_signed ? 0x80 : 0))),
         residual_scale_(_mm512_set1_ps(a.residual_scale)) {}
 
   // V times 16 channels of a row, of which `left` are there. Inlined, so that sums need not lie in memory.
   template <int V>
-  FXQ_INLINE void store(const Sums* sums, int64_t row, int64_t channel, int64_t left) const {
-    left >= V * kPanel ? store_as<V, true>(sums, row, channel, left) : store_as<V, false>(sums, row, channel, left);
+  FXQ_INLINE void store(const Accumulators* acc, int64_t row, int64_t channel, int64_t left) const {
+    left >= V * kPanel ? store_as<V, true>(acc, row, channel, left) : store_as<V, false>(acc, row, channel, left);
   }
 
  private:
@@ -40,9 +41,9 @@ class Epilogue {
   const float* const bias_;
   const uint8_t* const residual_;
   uint8_t* const y_;
-  float* const real_;
+  float* const y_float_;
   // As unsigned bytes: what is stored as int8 is moved by 128, and flipped at the end.
-  const int32_t moved_;
+  const int32_t byte_offset_;
   const __m512i flip_;
   const __m512i zero_point_;
   const __m512i low_;
@@ -58,21 +59,21 @@ class Epilogue {
   }
 
   template <int V, bool kWhole, int v = 0>
-  FXQ_INLINE void scale(const Sums* sums, int64_t channel, const __mmask16* masks, __m512* real) const {
-    const __m512 sum = _mm512_cvtepi32_ps(total(sums[v]));
+  FXQ_INLINE void scale(const Accumulators* acc, int64_t channel, const __mmask16* masks, __m512* real) const {
+    const __m512 sum = _mm512_cvtepi32_ps(horizontal_sum(acc[v]));
     const __m512 scaled = _mm512_mul_ps(sum, floats<kWhole>(scale_ + channel + v * kPanel, masks[v]));
     real[v] = _mm512_add_ps(scaled, floats<kWhole>(bias_ + channel + v * kPanel, masks[v]));
-    if constexpr (v + 1 < V) scale<V, kWhole, v + 1>(sums, channel, masks, real);
+    if constexpr (v + 1 < V) scale<V, kWhole, v + 1>(acc, channel, masks, real);
   }
 
   template <int V, bool kWhole>
-  FXQ_INLINE void store_as(const Sums* sums, int64_t row, int64_t channel, int64_t left) const {
+  FXQ_INLINE void store_as(const Accumulators* acc, int64_t row, int64_t channel, int64_t left) const {
     const int64_t at = row * channels_ + channel;
     __mmask16 masks[V];
     FXQ_UNROLL
     for (int v = 0; v < V; ++v) masks[v] = kWhole ? 0xffff : mask_of(left - v * kPanel);
     __m512 real[V];
-    scale<V, kWhole>(sums, channel, masks, real);
+    scale<V, kWhole>(acc, channel, masks, real);
     if (residual_ != nullptr) {
       FXQ_UNROLL
       for (int v = 0; v < V; ++v) {
@@ -84,9 +85,9 @@ class Epilogue {
         real[v] = _mm512_add_ps(real[v], _mm512_mul_ps(steps, residual_scale_));
       }
     }
-    if (real_ != nullptr) {
+    if (y_float_ != nullptr) {
       FXQ_UNROLL
-      for (int v = 0; v < V; ++v) _mm512_mask_storeu_ps(real_ + at + v * kPanel, masks[v], real[v]);
+      for (int v = 0; v < V; ++v) _mm512_mask_storeu_ps(y_float_ + at + v * kPanel, masks[v], real[v]);
     } else {
       store_bytes<V, kWhole>(requantized<V>(real), y_ + at, left);
     }
@@ -131,24 +132,24 @@ struct Epilogue {
   explicit Epilogue(const ConvArgs& args) : a(args) {}
 
   template <int V>
-  void store(const Sums* of, int64_t row, int64_t channel, int64_t left) const {
+  void store(const Accumulators* of, int64_t row, int64_t channel, int64_t left) const {
     for (int v = 0; v < V; ++v, channel += kPanel, left -= kPanel) {
-      int32_t sums[kPanel];
-      total(of[v], sums);
+      int32_t acc[kPanel];
+      horizontal_sum(of[v], acc);
       if (left >= kPanel) {
-        finish(sums, row, channel, kPanel);
+        finish(acc, row, channel, kPanel);
       } else {
-        finish(sums, row, channel, left);
+        finish(acc, row, channel, left);
       }
     }
   }
 
  private:
-  void finish(const int32_t* sums, int64_t row, int64_t channel, int64_t count) const {
+  void finish(const int32_t* acc, int64_t row, int64_t channel, int64_t count) const {
     const int64_t at = row * a.shape.channels + channel;
     float real[kPanel];
     for (int64_t c = 0; c < count; ++c) {
-      real[c] = static_cast<float>(sums[c]) * a.scale[channel + c] + a.bias[channel + c];
+      real[c] = static_cast<float>(acc[c]) * a.scale[channel + c] + a.bias[channel + c];
     }
     if (a.residual != nullptr) {
       const int32_t flip = a.residual_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
@@ -156,12 +157,12 @@ struct Epilogue {
         real[c] += dequantize((a.residual[at + c] ^ flip) - flip, a.residual_scale, a.residual_zero_point);
       }
     }
-    if (a.real != nullptr) {
-      for (int64_t c = 0; c < count; ++c) a.real[at + c] = real[c];
+    if (a.y_float != nullptr) {
+      for (int64_t c = 0; c < count; ++c) a.y_float[at + c] = real[c];
       return;
     }
     FXQ_INDEPENDENT
-    for (int64_t c = 0; c < count; ++c) a.y[at + c] = requantize(real[c], a.grid);
+    for (int64_t c = 0; c < count; ++c) a.y[at + c] = requantize(real[c], a.y_qparams);
   }
 };
 #endif

@@ -8,9 +8,10 @@ namespace FXQ_ISA {
 namespace {
 
 template <int R, int V, int r = 0>
-FXQ_INLINE void store_rows(const Epilogue& epilogue, const Sums (*sums)[V], int64_t row, int64_t channel, int64_t left) {
-  epilogue.store<V>(sums[r], row + r, channel, left);
-  if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, sums, row, channel, left);
+FXQ_INLINE void store_rows(const Epilogue& epilogue, const Accumulators (*acc)[V], int64_t row, int64_t channel,
+                           int64_t left) {
+  epilogue.store<V>(acc[r], row + r, channel, left);
+  if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, acc, row, channel, left);
 }
 
 }  // namespace

@@ -13,13 +13,13 @@ struct RequantizeRow {
   uint8_t* y;
   float scale;
   int32_t zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
-  void operator()(int64_t i) const { y[i] = requantize(dequantize(x[i], scale, zero_point), grid); }
+  void operator()(int64_t i) const { y[i] = requantize(dequantize(x[i], scale, zero_point), y_qparams); }
 };
 
 template <typename Q>
-void walk(const CatArgs& a, int64_t begin, int64_t end) {
+void cat_range(const CatArgs& a, int64_t begin, int64_t end) {
   uint8_t* y = static_cast<uint8_t*>(a.y);
   int64_t outer = begin / a.row;
   int64_t inner = begin % a.row;
@@ -32,7 +32,7 @@ void walk(const CatArgs& a, int64_t begin, int64_t end) {
     if (part->copied) {
       std::memcpy(y + begin, x, count);
     } else {
-      for_each_in_row(count, RequantizeRow<Q>{x, y + begin, part->scale, part->zero_point, a.grid});
+      for_each_in_row(count, RequantizeRow<Q>{x, y + begin, part->scale, part->zero_point, a.y_qparams});
     }
     begin += count;
     inner += count;
@@ -48,7 +48,7 @@ void walk(const CatArgs& a, int64_t begin, int64_t end) {
 }  // namespace
 
 void cat_loop(const CatArgs& args, int64_t begin, int64_t end) {
-  args.is_signed ? walk<int8_t>(args, begin, end) : walk<uint8_t>(args, begin, end);
+  args.is_signed ? cat_range<int8_t>(args, begin, end) : cat_range<uint8_t>(args, begin, end);
 }
 
 }  // namespace FXQ_ISA

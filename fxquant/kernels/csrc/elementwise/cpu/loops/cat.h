@@ -25,7 +25,7 @@ struct CatArgs {
   int64_t row;  // length of a row of the result
   void* y;
   bool is_signed;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

@@ -62,28 +62,28 @@ struct Row {
   B bt;
   uint8_t* y;
   Op op;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
-  void operator()(int64_t i) const { y[i] = requantize(op(a[at(i)], b[bt(i)]), grid); }
+  void operator()(int64_t i) const { y[i] = requantize(op(a[at(i)], b[bt(i)]), y_qparams); }
 };
 
 template <typename Q, typename R, typename Op, typename A, typename B>
-void row(const Q* a, A at, const R* b, B bt, uint8_t* y, int64_t count, const Op& op, const OutputGrid& grid) {
-  for_each_in_row(count, Row<Q, R, Op, A, B>{a, at, b, bt, y, op, grid});
+void row(const Q* a, A at, const R* b, B bt, uint8_t* y, int64_t count, const Op& op, const OutputQParams& y_qparams) {
+  for_each_in_row(count, Row<Q, R, Op, A, B>{a, at, b, bt, y, op, y_qparams});
 }
 
 template <typename Q, typename R, typename Op>
 void any_row(const Q* a, int64_t a_stride, const R* b, int64_t b_stride, uint8_t* y, int64_t count, const Op& op,
-             const OutputGrid& grid) {
-  if (a_stride == 1 && b_stride == 1) return row(a, Dense{}, b, Dense{}, y, count, op, grid);
-  if (a_stride == 1 && b_stride == 0) return row(a, Dense{}, b, Repeated{}, y, count, op, grid);
-  if (a_stride == 0 && b_stride == 1) return row(a, Repeated{}, b, Dense{}, y, count, op, grid);
-  return row(a, Strided{a_stride}, b, Strided{b_stride}, y, count, op, grid);
+             const OutputQParams& y_qparams) {
+  if (a_stride == 1 && b_stride == 1) return row(a, Dense{}, b, Dense{}, y, count, op, y_qparams);
+  if (a_stride == 1 && b_stride == 0) return row(a, Dense{}, b, Repeated{}, y, count, op, y_qparams);
+  if (a_stride == 0 && b_stride == 1) return row(a, Repeated{}, b, Dense{}, y, count, op, y_qparams);
+  return row(a, Strided{a_stride}, b, Strided{b_stride}, y, count, op, y_qparams);
 }
 
 // The second input is of bytes too, or of floats.
 template <typename Q, typename R, typename Op>
-void walk(const ElementwiseArgs& x, int64_t begin, int64_t end) {
+void elementwise_range(const ElementwiseArgs& x, int64_t begin, int64_t end) {
   const StridedPair& s = *x.shape;
   const Op op(x);
   const int inner = s.dims - 1;
@@ -100,7 +100,7 @@ void walk(const ElementwiseArgs& x, int64_t begin, int64_t end) {
     const int64_t left = s.size[inner] - index[inner];
     const int64_t count = left < end - begin ? left : end - begin;
     any_row(static_cast<const Q*>(x.a) + a, s.a_stride[inner], static_cast<const R*>(x.b) + b, s.b_stride[inner],
-            static_cast<uint8_t*>(x.y) + begin, count, op, x.grid);
+            static_cast<uint8_t*>(x.y) + begin, count, op, x.y_qparams);
     begin += count;
     a += (count - s.size[inner]) * s.a_stride[inner];  // back to the start of the row
     b += (count - s.size[inner]) * s.b_stride[inner];
@@ -119,15 +119,18 @@ void walk(const ElementwiseArgs& x, int64_t begin, int64_t end) {
 }  // namespace
 
 void add_loop(const ElementwiseArgs& args, int64_t begin, int64_t end) {
-  args.is_signed ? walk<int8_t, int8_t, Add>(args, begin, end) : walk<uint8_t, uint8_t, Add>(args, begin, end);
+  args.is_signed ? elementwise_range<int8_t, int8_t, Add>(args, begin, end)
+                 : elementwise_range<uint8_t, uint8_t, Add>(args, begin, end);
 }
 
 void mul_loop(const ElementwiseArgs& args, int64_t begin, int64_t end) {
-  args.is_signed ? walk<int8_t, int8_t, Mul>(args, begin, end) : walk<uint8_t, uint8_t, Mul>(args, begin, end);
+  args.is_signed ? elementwise_range<int8_t, int8_t, Mul>(args, begin, end)
+                 : elementwise_range<uint8_t, uint8_t, Mul>(args, begin, end);
 }
 
 void prelu_loop(const ElementwiseArgs& args, int64_t begin, int64_t end) {
-  args.is_signed ? walk<int8_t, float, PRelu>(args, begin, end) : walk<uint8_t, float, PRelu>(args, begin, end);
+  args.is_signed ? elementwise_range<int8_t, float, PRelu>(args, begin, end)
+                 : elementwise_range<uint8_t, float, PRelu>(args, begin, end);
 }
 
 }  // namespace FXQ_ISA

@@ -15,7 +15,7 @@ struct ElementwiseArgs {
   float b_scale;
   int32_t a_zero_point;
   int32_t b_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

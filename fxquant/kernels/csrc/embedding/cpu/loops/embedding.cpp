@@ -7,7 +7,7 @@ namespace FXQ_ISA {
 
 void embedding_loop(const EmbeddingArgs& args, int64_t begin, int64_t end) {
   const int64_t columns = args.table.columns;
-  for (int64_t i = begin; i < end; ++i) row_to_real(args.table, args.indices[i], 0, columns, args.y + i * columns);
+  for (int64_t i = begin; i < end; ++i) dequantize_row(args.table, args.indices[i], 0, columns, args.y + i * columns);
 }
 
 }  // namespace FXQ_ISA

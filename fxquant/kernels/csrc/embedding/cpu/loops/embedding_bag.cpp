@@ -31,9 +31,9 @@ void reduce(const EmbeddingBagArgs& args, int64_t bag, int64_t first, int64_t co
   for (int64_t k = bags.offsets[bag]; k < bags.offsets[bag + 1]; ++k) {
     if (bags.indices[k] == bags.padding_idx) continue;
     if (bags.mode == BagMode::kMax && used == 0) {
-      row_to_real(args.table, bags.indices[k], first, count, y);
+      dequantize_row(args.table, bags.indices[k], first, count, y);
     } else {
-      row_to_real(args.table, bags.indices[k], first, count, row);
+      dequantize_row(args.table, bags.indices[k], first, count, row);
       if (bags.mode == BagMode::kMax) {
         keep_larger(row, y, count);
       } else if (bags.weights) {

@@ -7,12 +7,12 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// G: Grids, or OneGrid for a stretch of one channel.
+// G: ChannelQParams, or TensorQParams for a stretch of one channel.
 template <typename Real, typename G>
 FXQ_ONE_LOOP void run(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, int64_t count, const G g) {
   for (int64_t i = 0; i < count; ++i) {
     const Affine<Real> a = g.at(i);
-    y[i] = from_grid(saturate(to_grid(x[i], a), a), a);
+    y[i] = dequantize(saturate(round_to_quantized(x[i], a), a), a);
   }
 }
 
@@ -21,40 +21,41 @@ FXQ_ONE_LOOP void run_mask(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, boo
                            const G g) {
   for (int64_t i = 0; i < count; ++i) {
     const Affine<Real> a = g.at(i);
-    const Real step = to_grid(x[i], a);
-    mask[i] = inside(step, a);
-    y[i] = from_grid(saturate(step, a), a);
+    const Real q = round_to_quantized(x[i], a);
+    mask[i] = inside(q, a);
+    y[i] = dequantize(saturate(q, a), a);
   }
 }
 
 // Some columns of rows that are `line` elements long: their grids stay in registers.
 FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t rows, int64_t line,
-                              const Grids<float> g) {
+                              const ChannelQParams<float> g) {
   for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
     FXQ_INDEPENDENT
     for (int64_t i = 0; i < kColumns; ++i) {
       const Affine<float> a = g.at(i);
-      y[i] = from_grid(saturate(to_grid(x[i], a), a), a);
+      y[i] = dequantize(saturate(round_to_quantized(x[i], a), a), a);
     }
   }
 }
 
 FXQ_ONE_LOOP void run_columns_mask(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, bool* FXQ_RESTRICT mask,
-                                   int64_t rows, int64_t line, const Grids<float> g) {
+                                   int64_t rows, int64_t line, const ChannelQParams<float> g) {
   for (int64_t r = 0; r < rows; ++r, x += line, y += line, mask += line) {
     FXQ_INDEPENDENT
     for (int64_t i = 0; i < kColumns; ++i) {
       const Affine<float> a = g.at(i);
-      const float step = to_grid(x[i], a);
-      mask[i] = inside(step, a);
-      y[i] = from_grid(saturate(step, a), a);
+      const float q = round_to_quantized(x[i], a);
+      mask[i] = inside(q, a);
+      y[i] = dequantize(saturate(q, a), a);
     }
   }
 }
 
 // Both elements of a pair, each to its grid and back.
 inline Pair rounded(Pair value, const Affine<float>& a, const Affine<float>& b) {
-  return {from_grid(saturate(to_grid(value.first, a), a), a), from_grid(saturate(to_grid(value.second, b), b), b)};
+  return {dequantize(saturate(round_to_quantized(value.first, a), a), a),
+          dequantize(saturate(round_to_quantized(value.second, b), b), b)};
 }
 
 // first and second: the grids of the first and of the second element of each pair.
@@ -82,16 +83,16 @@ struct MaskedPairs {
     const Pair value = pair_of(word_at(x + 2 * p));
     const Affine<float> a = first.at(p);
     const Affine<float> b = second.at(p);
-    const float lower = to_grid(value.first, a);
-    const float upper = to_grid(value.second, b);
+    const float lower = round_to_quantized(value.first, a);
+    const float upper = round_to_quantized(value.second, b);
     const uint16_t both = static_cast<uint16_t>((inside(lower, a) ? 1u : 0u) | (inside(upper, b) ? 0x100u : 0u));
     memcpy(mask + 2 * p, &both, sizeof both);
-    store_pair({from_grid(saturate(lower, a), a), from_grid(saturate(upper, b), b)}, y + 2 * p);
+    store_pair({dequantize(saturate(lower, a), a), dequantize(saturate(upper, b), b)}, y + 2 * p);
   }
 };
 
 FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t rows, int64_t line,
-                                   const Grids<float> first, const Grids<float> second) {
+                                   const ChannelQParams<float> first, const ChannelQParams<float> second) {
   for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
     FXQ_INDEPENDENT
     for (int64_t p = 0; p < kColumns / 2; ++p) {
@@ -134,33 +135,34 @@ void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const G
   if (count % 2 != 0) {
     const int64_t last = count - 1;
     float real = to_float(x[last]);
-    elements(&real, &real, mask ? mask + last : nullptr, 1, OneGrid<float>{of_last});
+    elements(&real, &real, mask ? mask + last : nullptr, 1, TensorQParams<float>{of_last});
     from_float(real, y[last]);
   }
 }
 
-void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const OneGrid<float>& g) {
-  elements(x, y, mask, count, g, g, g.grid);
+void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const TensorQParams<float>& g) {
+  elements(x, y, mask, count, g, g, g.affine);
 }
 
-void row(const FakeQuantizeArgs& args, const Grids<float>& grids, const float* x, float* y, bool* mask, int64_t count,
-         int64_t c) {
+void row(const FakeQuantizeArgs& args, const ChannelQParams<float>& qparams, const float* x, float* y, bool* mask,
+         int64_t count, int64_t c) {
   const int64_t line = args.channels;
-  if (c % line != 0 || line % kColumns != 0 || count % line != 0) return elements(x, y, mask, count, grids.from(c));
+  if (c % line != 0 || line % kColumns != 0 || count % line != 0) return elements(x, y, mask, count, qparams.from(c));
   for (int64_t i = 0; i < line; i += kColumns) {
-    mask ? run_columns_mask(x + i, y + i, mask + i, count / line, line, grids.from(i))
-         : run_columns(x + i, y + i, count / line, line, grids.from(i));
+    mask ? run_columns_mask(x + i, y + i, mask + i, count / line, line, qparams.from(i))
+         : run_columns(x + i, y + i, count / line, line, qparams.from(i));
   }
 }
 
 template <typename T, typename Real>
-void row(const FakeQuantizeArgs&, const Grids<Real>& grids, const T* x, T* y, bool* mask, int64_t count, int64_t c) {
-  elements(x, y, mask, count, grids.from(c));
+void row(const FakeQuantizeArgs&, const ChannelQParams<Real>& qparams, const T* x, T* y, bool* mask, int64_t count,
+         int64_t c) {
+  elements(x, y, mask, count, qparams.from(c));
 }
 
-void row(const FakeQuantizeArgs& args, const Grids<float>&, const BFloat16* x, BFloat16* y, bool* mask, int64_t count,
-         int64_t c) {
-  const PairedGrids<float>& g = args.paired;
+void row(const FakeQuantizeArgs& args, const ChannelQParams<float>&, const BFloat16* x, BFloat16* y, bool* mask,
+         int64_t count, int64_t c) {
+  const PairedQParams<float>& g = args.paired;
   if (mask == nullptr && c % args.channels == 0 && args.channels % kColumns == 0 && count % args.channels == 0) {
     for (int64_t i = 0; i < args.channels; i += kColumns) {
       run_pair_columns(x + i, y + i, count / args.channels, args.channels, g.even.from(i / 2), g.odd.from(i / 2));
@@ -171,16 +173,17 @@ void row(const FakeQuantizeArgs& args, const Grids<float>&, const BFloat16* x, B
 }
 
 template <typename T, typename Real>
-void walk(const FakeQuantizeArgs& args, const Grids<Real>& grids, int64_t begin, int64_t end) {
+void fake_quantize_range(const FakeQuantizeArgs& args, const ChannelQParams<Real>& qparams, int64_t begin,
+                         int64_t end) {
   const T* x = static_cast<const T*>(args.x);
   T* y = static_cast<T*>(args.y);
   bool* mask = args.mask;
   for_each_channel(
       args.layout, begin, end,
       [&](int64_t i, int64_t n, int64_t c) {
-        elements(x + i, y + i, mask ? mask + i : nullptr, n, OneGrid<Real>{grids.at(c)});
+        elements(x + i, y + i, mask ? mask + i : nullptr, n, TensorQParams<Real>{qparams.at(c)});
       },
-      [&](int64_t i, int64_t n, int64_t c) { row(args, grids, x + i, y + i, mask ? mask + i : nullptr, n, c); });
+      [&](int64_t i, int64_t n, int64_t c) { row(args, qparams, x + i, y + i, mask ? mask + i : nullptr, n, c); });
 }
 
 // Bits: a select of the incoming gradient, so that a clipped element gets 0 whatever comes in. Mask bytes are 0 or 1.
@@ -192,7 +195,7 @@ void select(const Bits* FXQ_RESTRICT grad, const uint8_t* FXQ_RESTRICT mask, Bit
 }
 
 template <typename Bits>
-void walk_backward(const FakeQuantizeBackwardArgs& args, int64_t begin, int64_t end) {
+void backward_range(const FakeQuantizeBackwardArgs& args, int64_t begin, int64_t end) {
   select(static_cast<const Bits*>(args.grad) + begin, reinterpret_cast<const uint8_t*>(args.mask) + begin,
          static_cast<Bits*>(args.result) + begin, end - begin);
 }
@@ -201,19 +204,19 @@ void walk_backward(const FakeQuantizeBackwardArgs& args, int64_t begin, int64_t 
 
 void fake_quantize_loop(const FakeQuantizeArgs& args, int64_t begin, int64_t end) {
   switch (args.type) {
-    case Float::kFloat: return walk<float>(args, args.grids, begin, end);
-    case Float::kDouble: return walk<double>(args, args.double_grids, begin, end);
-    case Float::kHalf: return walk<Half>(args, args.grids, begin, end);
-    case Float::kBFloat16: return walk<BFloat16>(args, args.grids, begin, end);
+    case Float::kFloat: return fake_quantize_range<float>(args, args.qparams, begin, end);
+    case Float::kDouble: return fake_quantize_range<double>(args, args.double_qparams, begin, end);
+    case Float::kHalf: return fake_quantize_range<Half>(args, args.qparams, begin, end);
+    case Float::kBFloat16: return fake_quantize_range<BFloat16>(args, args.qparams, begin, end);
   }
 }
 
 void fake_quantize_backward_loop(const FakeQuantizeBackwardArgs& args, int64_t begin, int64_t end) {
   switch (args.type) {
-    case Float::kFloat: return walk_backward<uint32_t>(args, begin, end);
-    case Float::kDouble: return walk_backward<uint64_t>(args, begin, end);
+    case Float::kFloat: return backward_range<uint32_t>(args, begin, end);
+    case Float::kDouble: return backward_range<uint64_t>(args, begin, end);
     case Float::kHalf:
-    case Float::kBFloat16: return walk_backward<uint16_t>(args, begin, end);
+    case Float::kBFloat16: return backward_range<uint16_t>(args, begin, end);
   }
 }
 

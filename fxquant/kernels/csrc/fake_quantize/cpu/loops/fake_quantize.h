@@ -12,9 +12,9 @@ struct FakeQuantizeArgs {
   bool* mask;  // true where the gradient passes; null: not wanted
   Layout layout;
   int64_t channels;            // of which a row of the layout may have several rounds
-  Grids<float> grids;          // for every type but double
-  Grids<double> double_grids;  // for double
-  PairedGrids<float> paired;   // the same as grids, for bfloat16 with channels side by side
+  ChannelQParams<float> qparams;          // for every type but double
+  ChannelQParams<double> double_qparams;  // for double
+  PairedQParams<float> paired;   // the same as grids, for bfloat16 with channels side by side
 };
 
 struct FakeQuantizeBackwardArgs {

@@ -48,7 +48,7 @@ double channel_backward(const Real* x, const Real* grad, Real* dx, int64_t count
     gradients(x + i, grad + i, dx + i, slopes, n, factor, a);
     add_to_lanes(slopes, fill_last_round(slopes, n), kSumLanes, lanes);
   });
-  return total(lanes);
+  return horizontal_sum(lanes);
 }
 
 template <Float type>
@@ -66,11 +66,11 @@ double channel_backward(const Short<type>* x, const Short<type>* grad, Short<typ
     narrow(result, dx + i, n);
     add_to_lanes(slopes, fill_last_round(slopes, n), kSumLanes, lanes);
   });
-  return total(lanes);
+  return horizontal_sum(lanes);
 }
 
 template <typename T, typename Real>
-void walk(const FoldedArgs& args, const Grids<Real>& grids, int64_t first, int64_t last) {
+void folded_channels(const FoldedArgs& args, const ChannelQParams<Real>& qparams, int64_t first, int64_t last) {
   const T* x = static_cast<const T*>(args.x);
   const T* grad = static_cast<const T*>(args.grad);
   T* result = static_cast<T*>(args.result);
@@ -78,9 +78,9 @@ void walk(const FoldedArgs& args, const Grids<Real>& grids, int64_t first, int64
     const int64_t i = c * args.inner;
     const Real factor = static_cast<Real>(args.factor[c]);
     if (grad) {
-      args.sums[c] = channel_backward(x + i, grad + i, result + i, args.inner, factor, grids.at(c));
+      args.sums[c] = channel_backward(x + i, grad + i, result + i, args.inner, factor, qparams.at(c));
     } else {
-      channel(x + i, result + i, args.inner, factor, grids.at(c));
+      channel(x + i, result + i, args.inner, factor, qparams.at(c));
     }
   }
 }
@@ -89,10 +89,10 @@ void walk(const FoldedArgs& args, const Grids<Real>& grids, int64_t first, int64
 
 void fake_quantize_folded_loop(const FoldedArgs& args, int64_t first, int64_t last) {
   switch (args.type) {
-    case Float::kFloat: return walk<float>(args, args.grids, first, last);
-    case Float::kDouble: return walk<double>(args, args.double_grids, first, last);
-    case Float::kHalf: return walk<Half>(args, args.grids, first, last);
-    case Float::kBFloat16: return walk<BFloat16>(args, args.grids, first, last);
+    case Float::kFloat: return folded_channels<float>(args, args.qparams, first, last);
+    case Float::kDouble: return folded_channels<double>(args, args.double_qparams, first, last);
+    case Float::kHalf: return folded_channels<Half>(args, args.qparams, first, last);
+    case Float::kBFloat16: return folded_channels<BFloat16>(args, args.qparams, first, last);
   }
 }
 

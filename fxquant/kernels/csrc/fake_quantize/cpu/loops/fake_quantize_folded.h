@@ -14,8 +14,8 @@ struct FoldedArgs {
   double* sums;      // of grad times the slope of the factor: [channels]; null with grad
   const double* factor;
   int64_t inner;
-  Grids<float> grids;          // for every type but double
-  Grids<double> double_grids;  // for double
+  ChannelQParams<float> qparams;          // for every type but double
+  ChannelQParams<double> double_qparams;  // for double
 };
 
 }  // namespace fxquant

@@ -8,16 +8,16 @@ namespace FXQ_ISA {
 namespace {
 
 // Everything per element of one block; then it is summed, which does not vectorise in one loop with this.
-// G: Grids, or OneGrid for a stretch of one channel.
+// G: ChannelQParams, or TensorQParams for a stretch of one channel.
 template <typename Real, typename G>
 FXQ_ONE_LOOP void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT dx,
                            Real* FXQ_RESTRICT scale, Real* FXQ_RESTRICT clipped, int64_t count, const G g) {
   FXQ_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) {
     const Affine<Real> a = g.at(i);
-    const Real step = to_grid(x[i], a);
-    const bool passes = inside(step, a);
-    scale[i] = grad[i] * slope_of_scale(x[i], step, a);
+    const Real q = round_to_quantized(x[i], a);
+    const bool passes = inside(q, a);
+    scale[i] = grad[i] * slope_of_scale(x[i], q, a);
     dx[i] = passes ? grad[i] : Real{0};
     clipped[i] = passes ? Real{0} : grad[i];
   }
@@ -26,14 +26,14 @@ FXQ_ONE_LOOP void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRI
 // The same of some columns of rows that are `line` elements long: their grids stay in registers.
 FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT grad, const float* FXQ_RESTRICT x, float* FXQ_RESTRICT dx,
                               float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped, int64_t rows, int64_t line,
-                              const Grids<float> g) {
+                              const ChannelQParams<float> g) {
   for (int64_t end = rows * line; end > 0; end -= line) {
     FXQ_INDEPENDENT
     for (int64_t i = 0; i < kColumns; ++i) {
       const Affine<float> a = g.at(i);
-      const float step = to_grid(x[i], a);
-      const bool passes = inside(step, a);
-      scale[i] = grad[i] * slope_of_scale(x[i], step, a);
+      const float q = round_to_quantized(x[i], a);
+      const bool passes = inside(q, a);
+      scale[i] = grad[i] * slope_of_scale(x[i], q, a);
       dx[i] = passes ? grad[i] : 0.0f;
       clipped[i] = passes ? 0.0f : grad[i];
     }
@@ -76,8 +76,8 @@ struct PairGradients {
 
 inline PairGradients gradients_of(uint32_t grad, Pair value, const Affine<float>& a, const Affine<float>& b) {
   const Pair incoming = pair_of(grad);
-  const float lower = to_grid(value.first, a);
-  const float upper = to_grid(value.second, b);
+  const float lower = round_to_quantized(value.first, a);
+  const float upper = round_to_quantized(value.second, b);
   const bool lower_passes = inside(lower, a);
   const bool upper_passes = inside(upper, b);
   return {{incoming.first * slope_of_scale(value.first, lower, a),
@@ -117,7 +117,8 @@ FXQ_ONE_LOOP void run_pairs(const BFloat16* grad, const BFloat16* x, BFloat16* d
 // The same of some columns of rows that are `line` elements long: their grids stay in registers.
 FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_RESTRICT x,
                                    BFloat16* FXQ_RESTRICT dx, float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped,
-                                   int64_t rows, int64_t line, const Grids<float> first, const Grids<float> second) {
+                                   int64_t rows, int64_t line, const ChannelQParams<float> first,
+                                   const ChannelQParams<float> second) {
   for (int64_t end = rows * line; end > 0; end -= line) {
     FXQ_INDEPENDENT
     for (int64_t p = 0; p < kColumns / 2; ++p) {
@@ -143,32 +144,32 @@ void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scal
     const float real_grad = to_float(grad[last]);
     const float real_x = to_float(x[last]);
     float result;
-    elements(&real_grad, &real_x, &result, scale + place, clipped + place, 1, OneGrid<float>{of_last});
+    elements(&real_grad, &real_x, &result, scale + place, clipped + place, 1, TensorQParams<float>{of_last});
     from_float(result, dx[last]);
   }
 }
 
 // Of channels side by side, from c on.
-void row(const LearnableBackwardArgs& args, const Grids<float>& grids, const float* grad, const float* x, float* dx,
-         float* scale, float* clipped, int64_t count, int64_t c) {
+void row(const LearnableBackwardArgs& args, const ChannelQParams<float>& qparams, const float* grad, const float* x,
+         float* dx, float* scale, float* clipped, int64_t count, int64_t c) {
   const int64_t line = args.channels;
   if (c % line != 0 || line % kColumns != 0 || count % line != 0) {
-    return elements(grad, x, dx, scale, clipped, count, grids.from(c));
+    return elements(grad, x, dx, scale, clipped, count, qparams.from(c));
   }
   for (int64_t i = 0; i < line; i += kColumns) {
-    run_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / line, line, grids.from(i));
+    run_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / line, line, qparams.from(i));
   }
 }
 
 template <typename T, typename Real>
-void row(const LearnableBackwardArgs&, const Grids<Real>& grids, const T* grad, const T* x, T* dx, Real* scale,
-         Real* clipped, int64_t count, int64_t c) {
-  elements(grad, x, dx, scale, clipped, count, grids.from(c));
+void row(const LearnableBackwardArgs&, const ChannelQParams<Real>& qparams, const T* grad, const T* x, T* dx,
+         Real* scale, Real* clipped, int64_t count, int64_t c) {
+  elements(grad, x, dx, scale, clipped, count, qparams.from(c));
 }
 
-void row(const LearnableBackwardArgs& args, const Grids<float>&, const BFloat16* grad, const BFloat16* x, BFloat16* dx,
-         float* scale, float* clipped, int64_t count, int64_t c) {
-  const PairedGrids<float>& g = args.paired;
+void row(const LearnableBackwardArgs& args, const ChannelQParams<float>&, const BFloat16* grad, const BFloat16* x,
+         BFloat16* dx, float* scale, float* clipped, int64_t count, int64_t c) {
+  const PairedQParams<float>& g = args.paired;
   const int64_t line = args.channels;
   if (c % line == 0 && line % kColumns == 0 && count % line == 0) {
     for (int64_t i = 0; i < line; i += kColumns) {
@@ -220,12 +221,12 @@ struct BlockSums {
 
   template <typename T>
   void add(const T* grad, const T* x, T* dx, int64_t count, const Affine<Real>& a) {
-    elements(grad, x, dx, of.scale, of.clipped, count, OneGrid<Real>{a});
+    elements(grad, x, dx, of.scale, of.clipped, count, TensorQParams<Real>{a});
     add_from(0, count);
   }
 
   void add(const BFloat16* grad, const BFloat16* x, BFloat16* dx, int64_t count, const Affine<float>& a) {
-    const OneGrid<float> g{a};
+    const TensorQParams<float> g{a};
     elements<Apart>(grad, x, dx, of.scale, of.clipped, count, g, g, a);
     add_from(0, count - count / 2);
     add_from(kApart, count / 2);
@@ -239,8 +240,8 @@ struct BlockSums {
   }
 
   void store(const LearnableSums& sums, int64_t channel) const {
-    sums.scale[channel] += total(scale_lanes);
-    sums.clipped[channel] += total(clipped_lanes);
+    sums.scale[channel] += horizontal_sum(scale_lanes);
+    sums.clipped[channel] += horizontal_sum(clipped_lanes);
   }
 };
 
@@ -253,25 +254,25 @@ void stretch(const T* grad, const T* x, T* dx, int64_t count, const Affine<Real>
 }
 
 template <typename T, typename Real>
-void channels(const LearnableBackwardArgs& args, const Grids<Real>& grids, const T* grad, const T* x, T* dx,
+void channels(const LearnableBackwardArgs& args, const ChannelQParams<Real>& qparams, const T* grad, const T* x, T* dx,
               int64_t count, const LearnableSums& sums, int64_t channel) {
   Summands<Real> of;
   for_each_block(count, [&](int64_t i, int64_t n) {
-    row(args, grids, grad + i, x + i, dx + i, of.scale, of.clipped, n, channel + i);
+    row(args, qparams, grad + i, x + i, dx + i, of.scale, of.clipped, n, channel + i);
     add_channels(of, n, (channel + i) % sums.period, sums);
   });
 }
 
 template <typename T, typename Real>
-void walk(const LearnableBackwardArgs& args, const Grids<Real>& grids, const LearnableSums& sums, int64_t begin,
-          int64_t end) {
+void backward_range(const LearnableBackwardArgs& args, const ChannelQParams<Real>& qparams, const LearnableSums& sums,
+                    int64_t begin, int64_t end) {
   const T* grad = static_cast<const T*>(args.grad);
   const T* x = static_cast<const T*>(args.x);
   T* dx = static_cast<T*>(args.dx);
   for_each_channel(
       args.layout, begin, end,
-      [&](int64_t i, int64_t n, int64_t c) { stretch(grad + i, x + i, dx + i, n, grids.at(c), sums, c); },
-      [&](int64_t i, int64_t n, int64_t c) { channels(args, grids, grad + i, x + i, dx + i, n, sums, c); });
+      [&](int64_t i, int64_t n, int64_t c) { stretch(grad + i, x + i, dx + i, n, qparams.at(c), sums, c); },
+      [&](int64_t i, int64_t n, int64_t c) { channels(args, qparams, grad + i, x + i, dx + i, n, sums, c); });
 }
 
 }  // namespace
@@ -279,10 +280,10 @@ void walk(const LearnableBackwardArgs& args, const Grids<Real>& grids, const Lea
 void fake_quantize_learnable_loop(const LearnableBackwardArgs& args, const LearnableSums& sums, int64_t begin,
                                   int64_t end) {
   switch (args.type) {
-    case Float::kFloat: return walk<float>(args, args.grids, sums, begin, end);
-    case Float::kDouble: return walk<double>(args, args.double_grids, sums, begin, end);
-    case Float::kHalf: return walk<Half>(args, args.grids, sums, begin, end);
-    case Float::kBFloat16: return walk<BFloat16>(args, args.grids, sums, begin, end);
+    case Float::kFloat: return backward_range<float>(args, args.qparams, sums, begin, end);
+    case Float::kDouble: return backward_range<double>(args, args.double_qparams, sums, begin, end);
+    case Float::kHalf: return backward_range<Half>(args, args.qparams, sums, begin, end);
+    case Float::kBFloat16: return backward_range<BFloat16>(args, args.qparams, sums, begin, end);
   }
 }
 

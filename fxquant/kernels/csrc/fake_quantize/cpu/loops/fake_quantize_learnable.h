@@ -13,9 +13,9 @@ struct LearnableBackwardArgs {
   void* dx;
   Layout layout;
   int64_t channels;            // of which a row of the layout may have several rounds
-  Grids<float> grids;          // for every type but double
-  Grids<double> double_grids;  // for double
-  PairedGrids<float> paired;   // the same as grids, for bfloat16 with channels side by side
+  ChannelQParams<float> qparams;          // for every type but double
+  ChannelQParams<double> double_qparams;  // for double
+  PairedQParams<float> paired;   // the same as grids, for bfloat16 with channels side by side
 };
 
 // What a stretch of the tensor adds to the gradients of its grids, in float64: [period] each. Channels side by side may

@@ -9,8 +9,9 @@ namespace FXQ_ISA {
 namespace {
 
 constexpr int64_t kPart = 2048;  // elements that are measured, then counted, while they are in the first cache
-// Elements in the ways, so that none overflows whatever comes: a part adds at most count / kWays + kWays to one.
-constexpr int64_t kMostWaiting = 65535 * kWays;
+// Elements in the replicas, so that none overflows whatever comes: a part adds at most count / kReplicas + kReplicas to
+// one.
+constexpr int64_t kMostPending = 65535 * kReplicas;
 
 struct Extremes {
   int32_t low;
@@ -30,52 +31,52 @@ Extremes extremes(const float* FXQ_RESTRICT x, int64_t count) {
 
 // Where the first counter of each bin is.
 void places(const float* FXQ_RESTRICT x, int32_t* FXQ_RESTRICT place, int64_t count, float inverse, int32_t first) {
-  for (int64_t i = 0; i < count; ++i) place[i] = (bin_of(x[i], inverse) - first) * static_cast<int32_t>(kWays);
+  for (int64_t i = 0; i < count; ++i) place[i] = (bin_of(x[i], inverse) - first) * static_cast<int32_t>(kReplicas);
 }
 
 // Meanwhile the memory bus is idle, so it fetches what comes next.
-void count_up(const int32_t* FXQ_RESTRICT place, uint16_t* FXQ_RESTRICT ways, int64_t count, const char* next,
+void count_up(const int32_t* FXQ_RESTRICT place, uint16_t* FXQ_RESTRICT replicas, int64_t count, const char* next,
               int64_t bytes) {
   int64_t i = 0;
-  for (; i + kWays <= count; i += kWays) {
+  for (; i + kReplicas <= count; i += kReplicas) {
     __builtin_prefetch(next + i * bytes);
-    for (int64_t way = 0; way < kWays; ++way) ++ways[place[i + way] + way];
+    for (int64_t replica = 0; replica < kReplicas; ++replica) ++replicas[place[i + replica] + replica];
   }
-  for (; i < count; ++i) ++ways[place[i]];
+  for (; i < count; ++i) ++replicas[place[i]];
 }
 
 // Copies what is finite to the front; returns how much that is.
-int64_t finite_part(const float* x, float* kept, int64_t count) {
+int64_t copy_finite(const float* x, float* finite_values, int64_t count) {
   int64_t n = 0;
   for (int64_t i = 0; i < count; ++i) {
-    kept[n] = x[i];
+    finite_values[n] = x[i];
     n += is_finite(x[i]);
   }
   return n;
 }
 
-// Adds the ways to the counts and empties them.
-void gather(BinCounts& c) {
+// Adds the replicas to the counts and empties them.
+void flush_replicas(BinCounts& c) {
   for (int64_t b = 0; b < c.bins; ++b) {
     uint32_t sum = 0;
-    for (int64_t way = 0; way < kWays; ++way) sum += c.ways[b * kWays + way];
+    for (int64_t replica = 0; replica < kReplicas; ++replica) sum += c.replicas[b * kReplicas + replica];
     c.counts[b] += sum;
   }
-  std::memset(c.ways, 0, c.bins * kWays * sizeof *c.ways);
-  c.waiting = 0;
+  std::memset(c.replicas, 0, c.bins * kReplicas * sizeof *c.replicas);
+  c.pending = 0;
 }
 
-void move(BinCounts& c, const BinWindow& to) {
-  gather(c);
-  std::memset(c.spare, 0, c.bins * sizeof *c.spare);
+void rebin(BinCounts& c, const BinWindow& to) {
+  flush_replicas(c);
+  std::memset(c.scratch, 0, c.bins * sizeof *c.scratch);
   for (int64_t b = 0; b < c.bins; ++b) {
-    if (c.counts[b] != 0) c.spare[moved(b, c.window, to)] += c.counts[b];
+    if (c.counts[b] != 0) c.scratch[rebinned_index(b, c.window, to)] += c.counts[b];
   }
-  std::memcpy(c.counts, c.spare, c.bins * sizeof *c.counts);
+  std::memcpy(c.counts, c.scratch, c.bins * sizeof *c.counts);
   c.window = to;
 }
 
-bool holds(const BinCounts& c, float low, float high) {
+bool window_holds(const BinCounts& c, float low, float high) {
   const float inverse = inverse_width(c.window.exponent);
   // Compared as floats, which are exact here as long as they are small, and never overflow an integer.
   const float limit = static_cast<float>(1 << 30);
@@ -83,7 +84,7 @@ bool holds(const BinCounts& c, float low, float high) {
   return bin_of(low, inverse) >= c.window.first && bin_of(high, inverse) < c.window.first + c.bins;
 }
 
-// A window for all that was seen. What it has to spare lies at both ends, so that it seldom has to move again.
+// A window for all that was seen. What it has to scratch lies at both ends, so that it seldom has to move again.
 void widen(BinCounts& c) {
   BinWindow window = window_of(c.low, c.high, c.bins);
   if (c.low < 0) {
@@ -91,18 +92,18 @@ void widen(BinCounts& c) {
     const int32_t last = c.high > 0 ? bin_of(c.high, inverse) : 0;
     window.first -= static_cast<int32_t>((c.bins - (last - window.first + 1)) / 2);
   }
-  move(c, window);
+  rebin(c, window);
 }
 
 void count_part(BinCounts& c, const float* x, int64_t count, const void* next, int64_t bytes) {
-  float kept[kPart];
+  float finite_values[kPart];
   int32_t place[kPart];
   Extremes found = extremes(x, count);
   if (!is_finite(of_key(found.low)) || !is_finite(of_key(found.high))) {
-    const int64_t finite = finite_part(x, kept, count);
+    const int64_t finite = copy_finite(x, finite_values, count);
     c.nonfinite += count - finite;
     if (finite == 0) return;
-    x = kept;
+    x = finite_values;
     count = finite;
     found = extremes(x, count);
   }
@@ -110,12 +111,12 @@ void count_part(BinCounts& c, const float* x, int64_t count, const void* next, i
   const float high = of_key(found.high) + 0.0f;
   if (low < c.low) c.low = low;
   if (high > c.high) c.high = high;
-  if (!holds(c, low, high)) widen(c);
-  const int64_t load = count + kWays * kWays;
-  if (c.waiting + load > kMostWaiting) gather(c);
-  c.waiting += load;
+  if (!window_holds(c, low, high)) widen(c);
+  const int64_t load = count + kReplicas * kReplicas;
+  if (c.pending + load > kMostPending) flush_replicas(c);
+  c.pending += load;
   places(x, place, count, inverse_width(c.window.exponent), c.window.first);
-  count_up(place, c.ways, count, static_cast<const char*>(next), bytes);
+  count_up(place, c.replicas, count, static_cast<const char*>(next), bytes);
 }
 
 const float* as_floats(const float* x, float*, int64_t) { return x; }
@@ -132,7 +133,7 @@ const float* as_floats(const Short<type>* x, float* y, int64_t count) {
 }
 
 template <typename T>
-void walk(BinCounts& c, int64_t begin, int64_t end) {
+void count_range(BinCounts& c, int64_t begin, int64_t end) {
   float real[kPart];
   const T* x = static_cast<const T*>(c.x);
   for (int64_t i = begin; i < end; i += kPart) {
@@ -145,12 +146,12 @@ void walk(BinCounts& c, int64_t begin, int64_t end) {
 
 void histogram_loop(BinCounts& counts, int64_t begin, int64_t end) {
   switch (counts.type) {
-    case Float::kFloat: walk<float>(counts, begin, end); break;
-    case Float::kDouble: walk<double>(counts, begin, end); break;
-    case Float::kHalf: walk<Half>(counts, begin, end); break;
-    case Float::kBFloat16: walk<BFloat16>(counts, begin, end); break;
+    case Float::kFloat: count_range<float>(counts, begin, end); break;
+    case Float::kDouble: count_range<double>(counts, begin, end); break;
+    case Float::kHalf: count_range<Half>(counts, begin, end); break;
+    case Float::kBFloat16: count_range<BFloat16>(counts, begin, end); break;
   }
-  move(counts, window_of(counts.low, counts.high, counts.bins));
+  rebin(counts, window_of(counts.low, counts.high, counts.bins));
 }
 
 }  // namespace FXQ_ISA

@@ -5,17 +5,17 @@
 
 namespace fxquant {
 
-constexpr int64_t kWays = 8;  // equal values in a row would wait for each other's counter, so that takes turns
+constexpr int64_t kReplicas = 8;  // equal values in a row would wait for each other's counter, so that takes turns
 
 // Counts of one task in one row, before they are added to those of others.
 struct BinCounts {
   const void* x;
   Float type;
   int64_t bins;
-  uint16_t* ways;    // [bins][kWays], all 0 at first and at the end
-  uint32_t* counts;  // [bins], all 0 at first: what the ways held before they were emptied
-  uint32_t* spare;   // [bins], any
-  int64_t waiting;   // how much may be in the ways, 0 at first
+  uint16_t* replicas;    // [bins][kReplicas], all 0 at first and at the end
+  uint32_t* counts;  // [bins], all 0 at first: what the replicas held before they were emptied
+  uint32_t* scratch;   // [bins], any
+  int64_t pending;   // how much may be in the replicas, 0 at first
   BinWindow window;
   float low;          // inf and -inf before the first finite value
   float high;

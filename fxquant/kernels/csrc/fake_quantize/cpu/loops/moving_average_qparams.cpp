@@ -105,7 +105,7 @@ void take(const double* x, int64_t count, bool side_by_side, int64_t channel, bo
 }
 
 template <typename T>
-void walk(const ExtremesArgs& args, ChannelExtremes& e, bool finite_only, int64_t begin, int64_t end) {
+void extremes_range(const ExtremesArgs& args, ChannelExtremes& e, bool finite_only, int64_t begin, int64_t end) {
   const T* x = static_cast<const T*>(args.x);
   for_each_channel(
       args.layout, begin, end, [&](int64_t i, int64_t n, int64_t c) { take(x + i, n, false, c, finite_only, e); },
@@ -116,10 +116,10 @@ void walk(const ExtremesArgs& args, ChannelExtremes& e, bool finite_only, int64_
 
 void extremes_loop(const ExtremesArgs& args, ChannelExtremes& extremes, bool finite_only, int64_t begin, int64_t end) {
   switch (args.type) {
-    case Float::kFloat: return walk<float>(args, extremes, finite_only, begin, end);
-    case Float::kDouble: return walk<double>(args, extremes, finite_only, begin, end);
-    case Float::kHalf: return walk<Half>(args, extremes, finite_only, begin, end);
-    case Float::kBFloat16: return walk<BFloat16>(args, extremes, finite_only, begin, end);
+    case Float::kFloat: return extremes_range<float>(args, extremes, finite_only, begin, end);
+    case Float::kDouble: return extremes_range<double>(args, extremes, finite_only, begin, end);
+    case Float::kHalf: return extremes_range<Half>(args, extremes, finite_only, begin, end);
+    case Float::kBFloat16: return extremes_range<BFloat16>(args, extremes, finite_only, begin, end);
   }
 }
 

@@ -38,7 +38,7 @@ FXQ_ONE_LOOP static void add_both_to_lanes(const Real* FXQ_RESTRICT a, const Rea
 }
 
 // Halves onto each other: one after the other they would wait for 15 additions, which is felt where stretches are short.
-static inline double total(const double* lanes) {
+static inline double horizontal_sum(const double* lanes) {
   double sums[kSumLanes];
   for (int64_t lane = 0; lane < kSumLanes; ++lane) sums[lane] = lanes[lane];
   for (int64_t half = kSumLanes / 2; half > 0; half /= 2) {

@@ -9,7 +9,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-constexpr int64_t kQuads = kPanel * kQuad;  // bytes of four rows of a panel
+constexpr int64_t kPanelGroupBytes = kPanel * kKGroup;  // bytes of four rows of a panel
 
 void copy_line(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, uint8_t* FXQ_RESTRICT to) {
   if (step == 1) {
@@ -31,8 +31,8 @@ void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uin
   const __m128i low23 = _mm_unpacklo_epi32(columns[2], columns[3]);
   const __m128i high01 = _mm_unpackhi_epi32(columns[0], columns[1]);
   const __m128i high23 = _mm_unpackhi_epi32(columns[2], columns[3]);
-  const auto store = [to, row](int q, __m128i quads) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + q * row), quads);
+  const auto store = [to, row](int q, __m128i k_groups) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + q * row), k_groups);
   };
   store(0, _mm_unpacklo_epi64(low01, low23));
   store(1, _mm_unpackhi_epi64(low01, low23));
@@ -42,19 +42,20 @@ void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uin
 #else
 void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uint8_t* to) {
   for (int64_t q = 0; q < 4; ++q) {
-    for (int64_t c = 0; c < 4; ++c) copy_line(from + c * line + q * kQuad, 1, kQuad, flip, to + q * row + c * kQuad);
+    for (int64_t c = 0; c < 4; ++c)
+      copy_line(from + c * line + q * kKGroup, 1, kKGroup, flip, to + q * row + c * kKGroup);
   }
 }
 #endif
 
 // Quads one by one: of rows from first to last, as many as there are, and of the columns from left to right.
-void copy_quads(const PackArgs& a, const uint8_t* from, int64_t first, int64_t last, int64_t left, int64_t right,
+void copy_k_groups(const PackArgs& a, const uint8_t* from, int64_t first, int64_t last, int64_t left, int64_t right,
                 int64_t row, uint8_t* to) {
   for (int64_t c = left; c < right; ++c) {
     for (int64_t q = first; q < last; ++q) {
-      const int64_t rest = a.depth - q * kQuad;
-      const uint8_t* quad = from + c * a.line + q * kQuad * a.step;
-      copy_line(quad, a.step, rest < kQuad ? rest : kQuad, a.flip, to + q * row + c * kQuad);
+      const int64_t rest = a.depth - q * kKGroup;
+      const uint8_t* k_group = from + c * a.line + q * kKGroup * a.step;
+      copy_line(k_group, a.step, rest < kKGroup ? rest : kKGroup, a.flip, to + q * row + c * kKGroup);
     }
   }
 }
@@ -63,35 +64,35 @@ void copy_quads(const PackArgs& a, const uint8_t* from, int64_t first, int64_t l
 void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, int64_t row, uint8_t* to) {
   int64_t done = 0;  // quads
   if (a.line == 1 && count == kPanel) {
-    for (; (done + 1) * kQuad <= a.depth; ++done) {
-      const uint8_t* first = from + done * kQuad * a.step;
-      const uint8_t* const rows[kQuad] = {first, first + a.step, first + 2 * a.step, first + 3 * a.step};
+    for (; (done + 1) * kKGroup <= a.depth; ++done) {
+      const uint8_t* first = from + done * kKGroup * a.step;
+      const uint8_t* const rows[kKGroup] = {first, first + a.step, first + 2 * a.step, first + 3 * a.step};
       interleave(rows, a.flip, to + done * row);
     }
   }
-  const int64_t quads = a.quads();
+  const int64_t k_groups = a.k_groups();
   if (count < kPanel || a.depth < a.padded) {
-    for (int64_t q = done; q < quads; ++q) std::memset(to + q * row, 0, kQuads);
+    for (int64_t q = done; q < k_groups; ++q) std::memset(to + q * row, 0, kPanelGroupBytes);
   }
-  for (; a.step == 1 && (done + 4) * kQuad <= a.depth; done += 4) {
+  for (; a.step == 1 && (done + 4) * kKGroup <= a.depth; done += 4) {
     int64_t columns = 0;
     for (; columns + 4 <= count; columns += 4) {
-      transpose(from + columns * a.line + done * kQuad, a.line, a.flip, row, to + done * row + columns * kQuad);
+      transpose(from + columns * a.line + done * kKGroup, a.line, a.flip, row, to + done * row + columns * kKGroup);
     }
-    copy_quads(a, from, done, done + 4, columns, count, row, to);
+    copy_k_groups(a, from, done, done + 4, columns, count, row, to);
   }
-  copy_quads(a, from, done, (a.depth + kQuad - 1) / kQuad, 0, count, row, to);
+  copy_k_groups(a, from, done, (a.depth + kKGroup - 1) / kKGroup, 0, count, row, to);
 }
 
 void sum_columns(const PackArgs& a, const uint8_t* panel, int64_t row, int32_t* columns) {
-  const uint8_t ones[kQuad] = {1, 1, 1, 1};
+  const uint8_t ones[kKGroup] = {1, 1, 1, 1};
   const Pixel one = load_pixel<false>(ones);
-  Sums sums;
-  for (int64_t q = 0; q < a.quads(); ++q) {
-    add_products(sums, one, load_weights(reinterpret_cast<const int8_t*>(panel) + q * row));
+  Accumulators acc;
+  for (int64_t q = 0; q < a.k_groups(); ++q) {
+    add_products(acc, one, load_weights(reinterpret_cast<const int8_t*>(panel) + q * row));
   }
   int32_t each[kPanel];
-  store_total(sums, each);
+  store_accumulators(acc, each);
   // Modulo 2^32: only the sum of all parts is known to fit.
   for (int64_t c = 0; c < kPanel; ++c) {
     columns[c] = static_cast<int32_t>(static_cast<uint32_t>(a.start) +
@@ -100,7 +101,7 @@ void sum_columns(const PackArgs& a, const uint8_t* panel, int64_t row, int32_t* 
 }
 
 // Where a tile takes its operands from, and where it goes.
-struct Place {
+struct TileOperands {
   const uint8_t* const* rows;  // and kBlockRows after each: less than four bytes of it, and zeros
   const int32_t* row_sums;
   const int8_t* panel;
@@ -110,42 +111,42 @@ struct Place {
 };
 
 template <int V, int v = 0>
-FXQ_INLINE void store_row(const Epilogue& epilogue, const Sums* sums, int32_t row, int64_t at, int64_t left) {
-  epilogue.store(sums[v], row, at + v * kPanel, left - v * kPanel);
-  if constexpr (v + 1 < V) store_row<V, v + 1>(epilogue, sums, row, at, left);
+FXQ_INLINE void store_row(const Epilogue& epilogue, const Accumulators* acc, int32_t row, int64_t at, int64_t left) {
+  epilogue.store(acc[v], row, at + v * kPanel, left - v * kPanel);
+  if constexpr (v + 1 < V) store_row<V, v + 1>(epilogue, acc, row, at, left);
 }
 
 template <int R, int V, int r = 0>
-FXQ_INLINE void store_rows(const Epilogue& epilogue, const Sums (*sums)[V], const Place& place) {
-  store_row<V>(epilogue, sums[r], place.row_sums[r], place.at + r * epilogue.a.columns, place.left);
-  if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, sums, place);
+FXQ_INLINE void store_rows(const Epilogue& epilogue, const Accumulators (*acc)[V], const TileOperands& operands) {
+  store_row<V>(epilogue, acc[r], operands.row_sums[r], operands.at + r * epilogue.a.columns, operands.left);
+  if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, acc, operands);
 }
 
 // R rows and V times 16 columns.
 template <int R, int V>
-void tile(const MatmulArgs& a, const Place& place) {
-  const int64_t panel = a.quads() * kQuads;
-  Sums starts[V];
-  load_starts<V>(starts, place.columns, V * kPanel);
-  Sums sums[R][V];
-  start_rows<R, V>(sums, starts);
-  const int8_t* w = place.panel;
-  const int64_t whole = a.depth / kQuad;
+void tile(const MatmulArgs& a, const TileOperands& operands) {
+  const int64_t panel = a.k_groups() * kPanelGroupBytes;
+  Accumulators initial[V];
+  load_initial<V>(initial, operands.columns, V * kPanel);
+  Accumulators acc[R][V];
+  init_rows<R, V>(acc, initial);
+  const int8_t* w = operands.panel;
+  const int64_t whole = a.depth / kKGroup;
   for (int part = 0; part < 2; ++part) {  // rows, then what is left of them
     const uint8_t* x[R];
     FXQ_UNROLL
-    for (int r = 0; r < R; ++r) x[r] = place.rows[part * kBlockRows + r];
-    const int64_t quads = part == 0 ? whole : a.quads() - whole;
+    for (int r = 0; r < R; ++r) x[r] = operands.rows[part * kBlockRows + r];
+    const int64_t k_groups = part == 0 ? whole : a.k_groups() - whole;
     Weights weights[V];
-    for (int64_t k = 0; k < quads; ++k, w += kQuads) {
+    for (int64_t k = 0; k < k_groups; ++k, w += kPanelGroupBytes) {
       load_panels<V>(weights, w, panel);
-      add_pixels<R, V, false>(sums, x, k * kQuad, weights);
+      add_pixels<R, V, false>(acc, x, k * kKGroup, weights);
     }
   }
-  store_rows<R, V>(Epilogue(a), sums, place);
+  store_rows<R, V>(Epilogue(a), acc, operands);
 }
 
-using Tile = void (*)(const MatmulArgs&, const Place&);
+using Tile = void (*)(const MatmulArgs&, const TileOperands&);
 
 template <int R, int V>
 Tile find_rows(int64_t rows) {
@@ -180,25 +181,25 @@ void pack_panels_loop(const PackArgs& args, int64_t begin, int64_t end) {
   const int64_t panels = args.panels();
   for (int64_t i = begin; i < end; ++i) {
     const int64_t matrix = i / panels, panel = i % panels;
-    const int64_t block = ((panel + 1) * args.blocks() - 1) / panels;
+    const int64_t block = ((panel + 1) * args.n_blocks() - 1) / panels;
     const int64_t first = args.first_panel(block), width = args.first_panel(block + 1) - first;
     const uint8_t* from = args.from + place_of(args.matrices, matrix) + panel * kPanel * args.line;
-    uint8_t* to = args.to + (matrix * panels + first) * kPanel * args.padded + (panel - first) * kQuads;
+    uint8_t* to = args.to + (matrix * panels + first) * kPanel * args.padded + (panel - first) * kPanelGroupBytes;
     const int64_t left = args.lines - panel * kPanel;
-    pack_panel(args, from, left < kPanel ? left : kPanel, width * kQuads, to);
-    sum_columns(args, to, width * kQuads, args.columns + i * kPanel);
+    pack_panel(args, from, left < kPanel ? left : kPanel, width * kPanelGroupBytes, to);
+    sum_columns(args, to, width * kPanelGroupBytes, args.columns + i * kPanel);
   }
 }
 
 void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
   const int64_t panels = a.panels();
-  const int64_t panel = a.quads() * kQuads;
+  const int64_t panel = a.k_groups() * kPanelGroupBytes;
   const int64_t row_blocks = a.row_blocks();
   const int64_t column_blocks = a.column_blocks();
   const int64_t block_rows = a.block_rows();
-  const int64_t whole = a.depth / kQuad * kQuad;
+  const int64_t whole = a.depth / kKGroup * kKGroup;
   const uint8_t* rows[2 * kBlockRows];
-  uint8_t rests[kBlockRows][kQuad] = {};
+  uint8_t tails[kBlockRows][kKGroup] = {};
   int32_t row_sums[kBlockRows];
   for (int64_t i = begin; i < end; ++i) {
     const int64_t block = i / column_blocks;
@@ -208,8 +209,8 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
     const uint8_t* row = a.a + place_of(a.a_matrices, batch) + first * a.line;
     for (int64_t r = 0; r < count; ++r, row += a.line) {
       rows[r] = row;
-      rows[kBlockRows + r] = rests[r];
-      for (int64_t k = whole; k < a.depth; ++k) rests[r][k - whole] = row[k];
+      rows[kBlockRows + r] = tails[r];
+      for (int64_t k = whole; k < a.depth; ++k) tails[r][k - whole] = row[k];
       const uint32_t sum = a.row_factor == 0 ? 0 : sum_of(row, a.depth);
       row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
     }
@@ -220,13 +221,13 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
       const int64_t vectors = end_panel - p;
       const int64_t step = rows_of_tile(vectors < kVectors ? vectors : kVectors);
       for (int64_t r = 0; r < count; r += step) {
-        const Place place{rows + r,
+        const TileOperands operands{rows + r,
                           row_sums + r,
                           a.b + (before + p) * panel,
                           a.column_sums + (before + p) * kPanel,
                           (batch * a.rows + first + r) * a.columns + p * kPanel,
                           a.columns - p * kPanel};
-        find_tile<kVectors>(count - r, vectors)(a, place);
+        find_tile<kVectors>(count - r, vectors)(a, operands);
       }
     }
   }

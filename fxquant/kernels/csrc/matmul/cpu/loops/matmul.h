@@ -32,10 +32,10 @@ struct PackArgs {
     visit.tensor(columns);
   }
 
-  FXQ_INLINE int64_t quads() const { return padded / kQuad; }
+  FXQ_INLINE int64_t k_groups() const { return padded / kKGroup; }
   FXQ_INLINE int64_t panels() const { return (lines + kPanel - 1) / kPanel; }
-  FXQ_INLINE int64_t blocks() const { return (panels() + together - 1) / together; }
-  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
+  FXQ_INLINE int64_t n_blocks() const { return (panels() + together - 1) / together; }
+  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }
 };
 
 struct MatmulArgs {
@@ -48,7 +48,7 @@ struct MatmulArgs {
   Batches b_matrices;         // which packed matrix
   int32_t row_factor;         // what the sum of a row of a is multiplied with, to be added to the row's sums
   float scale;
-  OutputGrid grid;
+  OutputQParams y_qparams;
   uint8_t* y;      // [batch, rows, columns], one of both
   float* y_float;
 
@@ -61,7 +61,7 @@ struct MatmulArgs {
     visit.tensor(y_float);
   }
 
-  int64_t quads() const { return (depth + kQuad - 1) / kQuad; }
+  int64_t k_groups() const { return (depth + kKGroup - 1) / kKGroup; }
   int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
   // Rows of a task: blocks of about the same size.
   int64_t block_rows() const {

@@ -7,31 +7,31 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-struct Walk {
+struct MatmulTask {
   const BrgemmMatmulArgs& a;
   const Epilogue epilogue;
-  Gathered gathered;
-  Operand x{};
-  int32_t row_sums[kProductRows];
-  alignas(64) int32_t sums[kProductRows * kProductColumns];
+  LhsBuffer lhs_buffer;
+  Lhs x{};
+  int32_t row_sums[kBrgemmRows];
+  alignas(64) int32_t acc[kBrgemmRows * kBrgemmColumns];
 
-  Walk(const BrgemmMatmulArgs& args, uint8_t* scratch)
-      : a(args), epilogue(args), gathered(scratch, kProductRows, args.padded) {}
+  MatmulTask(const BrgemmMatmulArgs& args, uint8_t* scratch)
+      : a(args), epilogue(args), lhs_buffer(scratch, kBrgemmRows, args.padded) {}
 
   // `count` rows of a, and their sums.
-  void find(const uint8_t* from, int64_t count) {
-    const bool as_they_are = a.flip == 0 && a.step == 1 && a.depth == a.padded && count % kProductTail == 0;
+  void pack_lhs(const uint8_t* from, int64_t count) {
+    const bool as_they_are = a.flip == 0 && a.step == 1 && a.depth == a.padded && count % kBrgemmRowMultiple == 0;
     if (as_they_are) {
-      x = {from, a.line, kProductDepth};
+      x = {from, a.line, kBrgemmDepth};
     } else {
-      for (int64_t r = 0; r < count; ++r) gathered.copy_row(from + r * a.line, a.step, r, a.depth, a.flip);
-      x = gathered.operand(0);
+      for (int64_t r = 0; r < count; ++r) lhs_buffer.copy_row(from + r * a.line, a.step, r, a.depth, a.flip);
+      x = lhs_buffer.operand(0);
     }
     for (int64_t r = 0; r < count; ++r) {
       uint32_t sum = 0;
-      for (int64_t k = 0; a.row_factor != 0 && k < a.depth; k += kProductDepth) {
-        const int64_t part = a.depth - k < kProductDepth ? a.depth - k : kProductDepth;
-        sum += sum_of(x.at + r * x.line + k / kProductDepth * x.chunk, part);
+      for (int64_t k = 0; a.row_factor != 0 && k < a.depth; k += kBrgemmDepth) {
+        const int64_t part = a.depth - k < kBrgemmDepth ? a.depth - k : kBrgemmDepth;
+        sum += sum_of(x.at + r * x.line + k / kBrgemmDepth * x.chunk, part);
       }
       row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
     }
@@ -40,25 +40,25 @@ struct Walk {
   void block(int64_t batch, int64_t row, int64_t count, int64_t number) {
     const int64_t first = a.first_panel(number), width = a.first_panel(number + 1) - first;
     const int64_t before = place_of(a.b_matrices, batch) * a.panels() + first;
-    multiply_block(count, width * kPanel, a.padded, x, a.b + before * kPanel * a.padded, sums);
+    multiply_block(count, width * kPanel, a.padded, x, a.b + before * kPanel * a.padded, acc);
     const Epilogue end(epilogue);
     for (int64_t r = 0; r < count; ++r) {
       const int64_t at = (batch * a.rows + row + r) * a.columns + first * kPanel;
       for (int64_t v = 0; v < width; ++v) {
-        end.store(added(sums + (r * width + v) * kPanel, a.column_sums + (before + v) * kPanel), row_sums[r],
-                  at + v * kPanel, a.columns - (first + v) * kPanel);
+        end.store(accumulators_of_sum(acc + (r * width + v) * kPanel, a.column_sums + (before + v) * kPanel),
+                  row_sums[r], at + v * kPanel, a.columns - (first + v) * kPanel);
       }
     }
   }
 
   void run(int64_t begin, int64_t end) {
-    const int64_t strips = a.strips(), blocks = a.blocks();
+    const int64_t strips = a.strips(), blocks = a.n_blocks();
     int64_t found = -1;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t strip = i / blocks, batch = strip / strips;
-      const int64_t row = strip % strips * kProductRows;
-      const int64_t count = a.rows - row < kProductRows ? a.rows - row : kProductRows;
-      if (strip != found) find(a.a + place_of(a.a_matrices, batch) + row * a.line, count);
+      const int64_t row = strip % strips * kBrgemmRows;
+      const int64_t count = a.rows - row < kBrgemmRows ? a.rows - row : kBrgemmRows;
+      if (strip != found) pack_lhs(a.a + place_of(a.a_matrices, batch) + row * a.line, count);
       found = strip;
       block(batch, row, count, i % blocks);
     }
@@ -68,7 +68,7 @@ struct Walk {
 }  // namespace
 
 void matmul_brgemm_loop(const BrgemmMatmulArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
-  Walk(args, scratch).run(begin, end);
+  MatmulTask(args, scratch).run(begin, end);
   brgemm_release();
 }
 

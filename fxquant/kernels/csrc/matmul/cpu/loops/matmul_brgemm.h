@@ -10,9 +10,9 @@ struct BrgemmMatmulArgs : MatmulArgs {
   int64_t step;    // stride of K in a
   uint8_t flip;    // of a
 
-  FXQ_INLINE int64_t blocks() const { return (panels() + kBlockPanels - 1) / kBlockPanels; }
-  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / blocks(); }
-  FXQ_INLINE int64_t strips() const { return (rows + kProductRows - 1) / kProductRows; }
+  FXQ_INLINE int64_t n_blocks() const { return (panels() + kNBlockPanels - 1) / kNBlockPanels; }
+  FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }
+  FXQ_INLINE int64_t strips() const { return (rows + kBrgemmRows - 1) / kBrgemmRows; }
 };
 
 }  // namespace fxquant

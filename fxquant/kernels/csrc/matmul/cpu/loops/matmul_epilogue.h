@@ -10,12 +10,12 @@ namespace {
 
 inline uint32_t sum_of(const uint8_t* row, int64_t count) {
 #if defined(__AVX512BW__)
-  __m512i sums = _mm512_setzero_si512();
+  __m512i acc = _mm512_setzero_si512();
   for (int64_t k = 0; k < count; k += 64) {
     const __mmask64 mask = count - k >= 64 ? ~__mmask64{0} : (__mmask64{1} << (count - k)) - 1;
-    sums = _mm512_add_epi64(sums, _mm512_sad_epu8(_mm512_maskz_loadu_epi8(mask, row + k), _mm512_setzero_si512()));
+    acc = _mm512_add_epi64(acc, _mm512_sad_epu8(_mm512_maskz_loadu_epi8(mask, row + k), _mm512_setzero_si512()));
   }
-  return static_cast<uint32_t>(_mm512_reduce_add_epi64(sums));
+  return static_cast<uint32_t>(_mm512_reduce_add_epi64(acc));
 #else
   uint32_t sum = 0;
   for (int64_t k = 0; k < count; ++k) sum += row[k];
@@ -28,18 +28,18 @@ inline uint32_t sum_of(const uint8_t* row, int64_t count) {
 struct Epilogue {
   const MatmulArgs& a;
   const __m512 scale = _mm512_set1_ps(a.scale);
-  const __m512 inv_scale = _mm512_set1_ps(a.grid.inv_scale);
-  const __m512 low = _mm512_set1_ps(a.grid.low);
-  const __m512 high = _mm512_set1_ps(a.grid.high);
+  const __m512 inv_scale = _mm512_set1_ps(a.y_qparams.inv_scale);
+  const __m512 low = _mm512_set1_ps(a.y_qparams.low);
+  const __m512 high = _mm512_set1_ps(a.y_qparams.high);
   const __m512 shift = _mm512_set1_ps(kRoundingShift);
-  const __m512i zero_point = _mm512_set1_epi32(a.grid.zero_point);
+  const __m512i zero_point = _mm512_set1_epi32(a.y_qparams.zero_point);
 
   explicit Epilogue(const MatmulArgs& args) : a(args) {}
 
   // What requantize() of math/requantize.h does; max and min give their second operand for NaN, as its clamps do.
-  FXQ_INLINE void store(const Sums& sums, int32_t row, int64_t at, int64_t left) const {
+  FXQ_INLINE void store(const Accumulators& acc, int32_t row, int64_t at, int64_t left) const {
     const __mmask16 mask = static_cast<__mmask16>(left >= kPanel ? 0xffff : (1 << left) - 1);
-    const __m512i sum = _mm512_add_epi32(total(sums), _mm512_set1_epi32(row));
+    const __m512i sum = _mm512_add_epi32(horizontal_sum(acc), _mm512_set1_epi32(row));
     const __m512 real = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
     if (a.y_float != nullptr) {
       _mm512_mask_storeu_ps(a.y_float + at, mask, real);
@@ -56,12 +56,12 @@ struct Epilogue {
 
   explicit Epilogue(const MatmulArgs& args) : a(args) {}
 
-  void store(const Sums& of, int32_t row, int64_t at, int64_t left) const {
-    int32_t sums[kPanel];
-    total(of, sums);
+  void store(const Accumulators& of, int32_t row, int64_t at, int64_t left) const {
+    int32_t acc[kPanel];
+    horizontal_sum(of, acc);
     float real[kPanel];
     for (int64_t c = 0; c < kPanel; ++c) {
-      const uint32_t sum = static_cast<uint32_t>(sums[c]) + static_cast<uint32_t>(row);  // modulo 2^32: the whole fits
+      const uint32_t sum = static_cast<uint32_t>(acc[c]) + static_cast<uint32_t>(row);  // modulo 2^32: the whole fits
       real[c] = static_cast<float>(static_cast<int32_t>(sum)) * a.scale;
     }
     const int64_t count = left < kPanel ? left : kPanel;
@@ -71,7 +71,7 @@ struct Epilogue {
     }
     uint8_t bytes[kPanel];
     FXQ_INDEPENDENT
-    for (int64_t c = 0; c < kPanel; ++c) bytes[c] = requantize(real[c], a.grid);
+    for (int64_t c = 0; c < kPanel; ++c) bytes[c] = requantize(real[c], a.y_qparams);
     std::memcpy(a.y + at, bytes, count);
   }
 };

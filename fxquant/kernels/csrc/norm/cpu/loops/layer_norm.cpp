@@ -46,11 +46,11 @@ FXQ_ONE_LOOP Sums steps_of(const Q* FXQ_RESTRICT x, int32_t* FXQ_RESTRICT steps,
 
 FXQ_ONE_LOOP void store(const int32_t* FXQ_RESTRICT steps, const float* FXQ_RESTRICT weight,
                         const float* FXQ_RESTRICT bias, uint8_t* FXQ_RESTRICT y, int64_t count, const Moments m,
-                        const OutputGrid grid) {
-  for (int64_t i = 0; i < count; ++i) y[i] = requantize(normalized(steps[i], m, weight[i], bias[i]), grid);
+                        const OutputQParams y_qparams) {
+  for (int64_t i = 0; i < count; ++i) y[i] = requantize(normalized(steps[i], m, weight[i], bias[i]), y_qparams);
 }
 
-Moments real_row(const LayerNormArgs& args, int64_t row, int32_t* steps) {
+Moments float_row(const LayerNormArgs& args, int64_t row, int32_t* steps) {
   const float* x = static_cast<const float*>(args.x) + row * args.columns;
   const uint32_t largest = largest_magnitude(x, args.columns);
   if (largest >= 0x7f800000u) {  // NaN or infinity: all are NaN then
@@ -63,7 +63,7 @@ Moments real_row(const LayerNormArgs& args, int64_t row, int32_t* steps) {
 }
 
 template <typename Q>
-Moments stored_row(const LayerNormArgs& args, int64_t row, int32_t* steps) {
+Moments quantized_row(const LayerNormArgs& args, int64_t row, int32_t* steps) {
   const Sums sums = steps_of(static_cast<const Q*>(args.x) + row * args.columns, steps, args.columns);
   return moments_of(sums.values, sums.squares, args.columns, args.eps);
 }
@@ -72,10 +72,10 @@ Moments stored_row(const LayerNormArgs& args, int64_t row, int32_t* steps) {
 
 void layer_norm_loop(const LayerNormArgs& args, int64_t begin, int64_t end, int32_t* steps) {
   for (int64_t row = begin; row < end; ++row) {
-    const Moments m = args.type == RowType::kFloat   ? real_row(args, row, steps)
-                      : args.type == RowType::kUint8 ? stored_row<uint8_t>(args, row, steps)
-                                                     : stored_row<int8_t>(args, row, steps);
-    store(steps, args.weight, args.bias, args.y + row * args.columns, args.columns, m, args.grid);
+    const Moments m = args.type == RowType::kFloat   ? float_row(args, row, steps)
+                      : args.type == RowType::kUint8 ? quantized_row<uint8_t>(args, row, steps)
+                                                     : quantized_row<int8_t>(args, row, steps);
+    store(steps, args.weight, args.bias, args.y + row * args.columns, args.columns, m, args.y_qparams);
   }
 }
 

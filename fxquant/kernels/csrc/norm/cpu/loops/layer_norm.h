@@ -13,7 +13,7 @@ struct LayerNormArgs {
   RowType type;
   int64_t columns;
   double eps;  // of stored integers, in squared steps
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

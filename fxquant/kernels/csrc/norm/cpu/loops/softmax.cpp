@@ -31,9 +31,9 @@ struct Store {
   const int32_t* FXQ_RESTRICT steps;
   uint8_t* FXQ_RESTRICT y;
   float factor;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
-  void operator()(int64_t i) const { y[i] = requantize(static_cast<float>(steps[i]) * factor, grid); }
+  void operator()(int64_t i) const { y[i] = requantize(static_cast<float>(steps[i]) * factor, y_qparams); }
 };
 
 FXQ_ONE_LOOP int64_t sum_of(const int32_t* FXQ_RESTRICT steps, int64_t count) {
@@ -45,10 +45,10 @@ FXQ_ONE_LOOP int64_t sum_of(const int32_t* FXQ_RESTRICT steps, int64_t count) {
 // From the exponentials of a row to its shares of 1.
 void store(const SoftmaxArgs& args, int64_t row, const int32_t* steps, const KeyRange& keys) {
   const float factor = softmax_factor(sum_of(steps, args.columns), keys, args.safe);
-  for_each_in_row(args.columns, Store{steps, args.y + row * args.columns, factor, args.grid});
+  for_each_in_row(args.columns, Store{steps, args.y + row * args.columns, factor, args.y_qparams});
 }
 
-void real_row(const SoftmaxArgs& args, int64_t row, int32_t* steps) {
+void float_row(const SoftmaxArgs& args, int64_t row, int32_t* steps) {
   const float* x = static_cast<const float*>(args.x) + row * args.columns;
   const KeyRange keys = keys_of(x, args.columns);
   for_each_in_row(args.columns, Exponential{x, steps, of_key(keys.largest)});
@@ -56,7 +56,7 @@ void real_row(const SoftmaxArgs& args, int64_t row, int32_t* steps) {
 }
 
 template <typename Q>
-void stored_row(const SoftmaxArgs& args, int64_t row, int32_t* FXQ_RESTRICT steps,
+void quantized_row(const SoftmaxArgs& args, int64_t row, int32_t* FXQ_RESTRICT steps,
                 const int32_t* FXQ_RESTRICT table) {
   const Q* FXQ_RESTRICT x = static_cast<const Q*>(args.x) + row * args.columns;
   Q largest = x[0];
@@ -69,14 +69,14 @@ void stored_row(const SoftmaxArgs& args, int64_t row, int32_t* FXQ_RESTRICT step
 
 void softmax_loop(const SoftmaxArgs& args, int64_t begin, int64_t end, int32_t* steps) {
   if (args.type == RowType::kFloat) {
-    for (int64_t row = begin; row < end; ++row) real_row(args, row, steps);
+    for (int64_t row = begin; row < end; ++row) float_row(args, row, steps);
     return;
   }
   int32_t table[256];  // by the distance from the row's largest
   for (int32_t i = 0; i < 256; ++i) table[i] = exp_steps(static_cast<float>(-i) * args.x_scale);
   for (int64_t row = begin; row < end; ++row) {
-    args.type == RowType::kUint8 ? stored_row<uint8_t>(args, row, steps, table)
-                                 : stored_row<int8_t>(args, row, steps, table);
+    args.type == RowType::kUint8 ? quantized_row<uint8_t>(args, row, steps, table)
+                                 : quantized_row<int8_t>(args, row, steps, table);
   }
 }
 

@@ -12,7 +12,7 @@ struct SoftmaxArgs {
   int64_t columns;
   float x_scale;
   bool safe;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

@@ -37,7 +37,7 @@ struct ChannelBlocks {
   int64_t columns;
   int32_t zero_point;
   float factor;
-  OutputGrid grid;
+  OutputQParams y_qparams;
   uint8_t* y;
 
   template <int kLength>
@@ -56,7 +56,7 @@ struct ChannelBlocks {
     const Difference zero = static_cast<Difference>(rows * columns) * zero_point;
     uint8_t* out = y + first;
     FXQ_INDEPENDENT
-    for (int i = 0; i < kLength; ++i) out[i] = requantize(static_cast<float>(sums[i] - zero) * factor, grid);
+    for (int i = 0; i < kLength; ++i) out[i] = requantize(static_cast<float>(sums[i] - zero) * factor, y_qparams);
   }
 };
 
@@ -69,7 +69,7 @@ uint8_t average_runs(const AverageArgs& a, const Q* corner, const Window& rows, 
     const Q* run = corner + r * a.columns.size;
     for (int64_t i = 0; i < columns.count; ++i) sum += run[i];
   }
-  return requantize(static_cast<float>(sum) * factor, a.grid);
+  return requantize(static_cast<float>(sum) * factor, a.y_qparams);
 }
 
 float factor_of(const AverageArgs& a, const Window& rows, const Window& columns) {
@@ -78,7 +78,7 @@ float factor_of(const AverageArgs& a, const Window& rows, const Window& columns)
 }
 
 template <typename Q, typename Sum>
-void walk(const AverageArgs& a, int64_t begin, int64_t end) {
+void average_windows(const AverageArgs& a, int64_t begin, int64_t end) {
   const int64_t blocks = (a.channels + kChannelBlock - 1) / kChannelBlock;
   int64_t block = begin % blocks;
   int64_t pixel = begin / blocks;
@@ -98,7 +98,7 @@ void walk(const AverageArgs& a, int64_t begin, int64_t end) {
       *y = average_runs<Q, Sum>(a, corner, rows, columns, factor);
     } else {
       cover_row(count, ChannelBlocks<Q, Sum>{corner, a.columns.size * a.channels, a.channels, rows.count, columns.count,
-                                             a.x_zero_point, factor, a.grid, y});
+                                             a.x_zero_point, factor, a.y_qparams, y});
     }
     // counting on is much cheaper than dividing i again
     if (++block < blocks) continue;
@@ -114,16 +114,17 @@ void walk(const AverageArgs& a, int64_t begin, int64_t end) {
 
 // The narrowest sums that hold a whole window: more of them fit a register.
 template <typename Q>
-void walk_sums(const AverageArgs& a, int64_t begin, int64_t end) {
-  if (a.elements <= INT16_MAX / 255) return walk<Q, int16_t>(a, begin, end);
-  if (a.elements <= INT32_MAX / 256) return walk<Q, int32_t>(a, begin, end);
-  return walk<Q, int64_t>(a, begin, end);
+void average_with_narrow_sums(const AverageArgs& a, int64_t begin, int64_t end) {
+  if (a.elements <= INT16_MAX / 255) return average_windows<Q, int16_t>(a, begin, end);
+  if (a.elements <= INT32_MAX / 256) return average_windows<Q, int32_t>(a, begin, end);
+  return average_windows<Q, int64_t>(a, begin, end);
 }
 
 }  // namespace
 
 void average_loop(const AverageArgs& args, int64_t begin, int64_t end) {
-  args.is_signed ? walk_sums<int8_t>(args, begin, end) : walk_sums<uint8_t>(args, begin, end);
+  args.is_signed ? average_with_narrow_sums<int8_t>(args, begin, end)
+                 : average_with_narrow_sums<uint8_t>(args, begin, end);
 }
 
 }  // namespace FXQ_ISA

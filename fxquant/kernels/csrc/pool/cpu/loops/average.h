@@ -21,7 +21,7 @@ struct AverageArgs {
   int64_t divisor;  // 0: the number of elements
   float x_scale;
   int32_t x_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

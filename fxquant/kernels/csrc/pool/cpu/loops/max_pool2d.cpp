@@ -121,7 +121,7 @@ void channels_last_row(const MaxPoolArgs& a, const Q* row, Q* y) {
 }
 
 template <typename Q>
-void raise(const Q* FXQ_RESTRICT x, int64_t step, Q* FXQ_RESTRICT y, int64_t count) {
+void take_larger(const Q* FXQ_RESTRICT x, int64_t step, Q* FXQ_RESTRICT y, int64_t count) {
   if (step == 1) {
     for (int64_t i = 0; i < count; ++i) y[i] = larger(y[i], x[i]);
   } else if (step == 2) {
@@ -141,12 +141,12 @@ void single_channel_row(const PoolAxis& columns, const Q* row, Q* y) {
     const int64_t room = columns.size - 1 - shift;
     const int64_t fit = room < 0 ? 0 : room / columns.stride + 1;
     const int64_t stop = fit < columns.outputs ? fit : columns.outputs;
-    if (first < stop) raise(row + shift + first * columns.stride, columns.stride, y + first, stop - first);
+    if (first < stop) take_larger(row + shift + first * columns.stride, columns.stride, y + first, stop - first);
   }
 }
 
 template <typename Q>
-void walk(const MaxPoolArgs& a, int64_t begin, int64_t end, Q* scratch) {
+void pool_rows(const MaxPoolArgs& a, int64_t begin, int64_t end, Q* scratch) {
   for (int64_t i = begin; i < end; ++i) {
     const int64_t n = i / a.rows.outputs;
     const Window& rows = a.row_windows[i % a.rows.outputs];
@@ -161,9 +161,9 @@ void walk(const MaxPoolArgs& a, int64_t begin, int64_t end, Q* scratch) {
 
 void max_pool2d_loop(const MaxPoolArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
   if (args.is_signed) {
-    walk(args, begin, end, reinterpret_cast<int8_t*>(scratch));
+    pool_rows(args, begin, end, reinterpret_cast<int8_t*>(scratch));
   } else {
-    walk(args, begin, end, scratch);
+    pool_rows(args, begin, end, scratch);
   }
 }
 

@@ -38,13 +38,13 @@ struct Pixel {
   int64_t channels;
   int64_t taps;
   float scale;
-  OutputGrid grid;
+  OutputQParams y_qparams;
   uint8_t* y;
 
   void operator()(int64_t c) const {
     float sum = weight[0] * first[c];
     for (int64_t k = 1; k < taps; ++k) sum = sum + weight[k] * first[k * channels + c];
-    y[c] = requantize(sum * scale, grid);
+    y[c] = requantize(sum * scale, y_qparams);
   }
 };
 
@@ -54,10 +54,10 @@ struct PixelOfTwo {
   float w0;
   float w1;
   float scale;
-  OutputGrid grid;
+  OutputQParams y_qparams;
   uint8_t* y;
 
-  void operator()(int64_t c) const { y[c] = requantize((w0 * first[c] + w1 * second[c]) * scale, grid); }
+  void operator()(int64_t c) const { y[c] = requantize((w0 * first[c] + w1 * second[c]) * scale, y_qparams); }
 };
 
 void add_columns(const ResampleArgs& a, const float* row, uint8_t* y) {
@@ -67,15 +67,15 @@ void add_columns(const ResampleArgs& a, const float* row, uint8_t* y) {
     uint8_t* pixel = y + ow * a.channels;
     if (a.column_taps == 2) {
       for_each_in_row(a.channels,
-                      PixelOfTwo{first, first + a.channels, weight[0], weight[1], a.x_scale, a.grid, pixel});
+                      PixelOfTwo{first, first + a.channels, weight[0], weight[1], a.x_scale, a.y_qparams, pixel});
     } else {
-      for_each_in_row(a.channels, Pixel{first, weight, a.channels, a.column_taps, a.x_scale, a.grid, pixel});
+      for_each_in_row(a.channels, Pixel{first, weight, a.channels, a.column_taps, a.x_scale, a.y_qparams, pixel});
     }
   }
 }
 
 template <typename Q>
-void walk(const ResampleArgs& a, float* row, int64_t begin, int64_t end) {
+void resample_rows(const ResampleArgs& a, float* row, int64_t begin, int64_t end) {
   const int64_t length = a.width * a.channels;
   const auto add = a.row_taps == 1   ? add_rows<Q, 1>
                    : a.row_taps == 2 ? add_rows<Q, 2>
@@ -92,7 +92,7 @@ void walk(const ResampleArgs& a, float* row, int64_t begin, int64_t end) {
 }  // namespace
 
 void resample2d_loop(const ResampleArgs& args, float* row, int64_t begin, int64_t end) {
-  args.is_signed ? walk<int8_t>(args, row, begin, end) : walk<uint8_t>(args, row, begin, end);
+  args.is_signed ? resample_rows<int8_t>(args, row, begin, end) : resample_rows<uint8_t>(args, row, begin, end);
 }
 
 }  // namespace FXQ_ISA

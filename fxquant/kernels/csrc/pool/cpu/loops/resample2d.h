@@ -21,7 +21,7 @@ struct ResampleArgs {
   int64_t column_taps;
   float x_scale;
   int32_t x_zero_point;
-  OutputGrid grid;
+  OutputQParams y_qparams;
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

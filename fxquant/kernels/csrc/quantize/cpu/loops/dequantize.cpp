@@ -24,7 +24,7 @@ void row(const Q* FXQ_RESTRICT q, float* FXQ_RESTRICT y, int64_t count, const fl
 }
 
 template <bool wide, typename Q>
-void walk(const DequantizeArgs& a, int64_t begin, int64_t end) {
+void dequantize_range(const DequantizeArgs& a, int64_t begin, int64_t end) {
   const Q* q = static_cast<const Q*>(a.q);
   for_each_channel(
       a.layout, begin, end,
@@ -35,10 +35,10 @@ void walk(const DequantizeArgs& a, int64_t begin, int64_t end) {
 template <bool wide>
 void with_type(const DequantizeArgs& args, int64_t begin, int64_t end) {
   switch (args.type) {
-    case Integer::kUint8: return walk<wide, uint8_t>(args, begin, end);
-    case Integer::kInt8: return walk<wide, int8_t>(args, begin, end);
-    case Integer::kInt16: return walk<wide, int16_t>(args, begin, end);
-    case Integer::kInt32: return walk<wide, int32_t>(args, begin, end);
+    case Integer::kUint8: return dequantize_range<wide, uint8_t>(args, begin, end);
+    case Integer::kInt8: return dequantize_range<wide, int8_t>(args, begin, end);
+    case Integer::kInt16: return dequantize_range<wide, int16_t>(args, begin, end);
+    case Integer::kInt32: return dequantize_range<wide, int32_t>(args, begin, end);
   }
 }
 

@@ -10,20 +10,20 @@ namespace {
 
 // By way of int32, which every limit fits: a direct cast of a float to a byte does not vectorise.
 template <typename Q, typename Real>
-Q stored(Real step) {
-  return static_cast<Q>(static_cast<int32_t>(step));
+Q to_integer(Real q) {
+  return static_cast<Q>(static_cast<int32_t>(q));
 }
 
 template <typename Q, typename Real>
 void run(const Real* FXQ_RESTRICT x, Q* FXQ_RESTRICT q, int64_t count, const Affine<Real> a) {
-  for (int64_t i = 0; i < count; ++i) q[i] = stored<Q>(saturate(to_grid(x[i], a), a));
+  for (int64_t i = 0; i < count; ++i) q[i] = to_integer<Q>(saturate(round_to_quantized(x[i], a), a));
 }
 
 template <typename Q, typename Real>
-void row(const Real* FXQ_RESTRICT x, Q* FXQ_RESTRICT q, int64_t count, const Grids<Real> g) {
+void row(const Real* FXQ_RESTRICT x, Q* FXQ_RESTRICT q, int64_t count, const ChannelQParams<Real> g) {
   for (int64_t i = 0; i < count; ++i) {
     const Affine<Real> a = g.at(i);
-    q[i] = stored<Q>(saturate(to_grid(x[i], a), a));
+    q[i] = to_integer<Q>(saturate(round_to_quantized(x[i], a), a));
   }
 }
 
@@ -37,7 +37,7 @@ void run(const Short<type>* x, Q* q, int64_t count, const Affine<float> a) {
 }
 
 template <typename Q, Float type>
-void row(const Short<type>* x, Q* q, int64_t count, const Grids<float> g) {
+void row(const Short<type>* x, Q* q, int64_t count, const ChannelQParams<float> g) {
   float real[kBlock];
   for_each_block(count, [&](int64_t i, int64_t n) {
     widen(x + i, real, n);
@@ -46,12 +46,12 @@ void row(const Short<type>* x, Q* q, int64_t count, const Grids<float> g) {
 }
 
 template <typename T, typename Q, typename Real>
-void walk(const QuantizeArgs& args, const Grids<Real>& grids, int64_t begin, int64_t end) {
+void quantize_range(const QuantizeArgs& args, const ChannelQParams<Real>& qparams, int64_t begin, int64_t end) {
   const T* x = static_cast<const T*>(args.x);
   Q* q = static_cast<Q*>(args.q);
   for_each_channel(
-      args.layout, begin, end, [&](int64_t i, int64_t n, int64_t c) { run(x + i, q + i, n, grids.at(c)); },
-      [&](int64_t i, int64_t n, int64_t c) { row(x + i, q + i, n, grids.from(c)); });
+      args.layout, begin, end, [&](int64_t i, int64_t n, int64_t c) { run(x + i, q + i, n, qparams.at(c)); },
+      [&](int64_t i, int64_t n, int64_t c) { row(x + i, q + i, n, qparams.from(c)); });
 }
 
 template <typename Q>
@@ -94,7 +94,7 @@ inline void transpose_bytes(const uint8_t* planes, uint8_t* q, int64_t pixels, i
 
 // Quantizes kPixels of up to kWidth channels into a buffer that stays in the first cache, then transposes it.
 template <typename T, typename Q, typename Real>
-void walk_image(const QuantizeImageArgs& args, const Grids<Real>& grids, int64_t begin, int64_t end) {
+void quantize_image(const QuantizeImageArgs& args, const ChannelQParams<Real>& qparams, int64_t begin, int64_t end) {
   constexpr int64_t kWidth = 32;
   Q planes[kWidth * kPixels];
   const Layout& layout = args.quantize.layout;
@@ -108,7 +108,7 @@ void walk_image(const QuantizeImageArgs& args, const Grids<Real>& grids, int64_t
     for (int64_t c0 = 0; c0 < layout.channels; c0 += kWidth) {
       const int64_t width = layout.channels - c0 < kWidth ? layout.channels - c0 : kWidth;
       for (int64_t c = 0; c < width; ++c) {
-        run(x + (c0 + c) * layout.inner, planes + c * kPixels, pixels, grids.at(args.per_channel ? c0 + c : 0));
+        run(x + (c0 + c) * layout.inner, planes + c * kPixels, pixels, qparams.at(args.per_channel ? c0 + c : 0));
       }
       if (layout.channels == 3) {
         interleave3(planes, q, pixels);
@@ -123,27 +123,27 @@ void walk_image(const QuantizeImageArgs& args, const Grids<Real>& grids, int64_t
 }
 
 // Calls one of the two walks with its types: F is Flat or Image.
-struct Flat {
+struct FlatLoop {
   template <typename T, typename Q, typename Real>
-  static void go(const QuantizeArgs& args, const Grids<Real>& grids, int64_t begin, int64_t end) {
-    walk<T, Q>(args, grids, begin, end);
+  static void go(const QuantizeArgs& args, const ChannelQParams<Real>& qparams, int64_t begin, int64_t end) {
+    quantize_range<T, Q>(args, qparams, begin, end);
   }
 };
 
-struct Image {
+struct ImageLoop {
   template <typename T, typename Q, typename Real>
-  static void go(const QuantizeImageArgs& args, const Grids<Real>& grids, int64_t begin, int64_t end) {
-    walk_image<T, Q>(args, grids, begin, end);
+  static void go(const QuantizeImageArgs& args, const ChannelQParams<Real>& qparams, int64_t begin, int64_t end) {
+    quantize_image<T, Q>(args, qparams, begin, end);
   }
 };
 
 template <typename F, typename Q, typename Args>
 void with_source(const QuantizeArgs& types, const Args& args, int64_t begin, int64_t end) {
   switch (types.from) {
-    case Float::kFloat: return F::template go<float, Q>(args, types.grids, begin, end);
-    case Float::kDouble: return F::template go<double, Q>(args, types.double_grids, begin, end);
-    case Float::kHalf: return F::template go<Half, Q>(args, types.grids, begin, end);
-    case Float::kBFloat16: return F::template go<BFloat16, Q>(args, types.grids, begin, end);
+    case Float::kFloat: return F::template go<float, Q>(args, types.qparams, begin, end);
+    case Float::kDouble: return F::template go<double, Q>(args, types.double_qparams, begin, end);
+    case Float::kHalf: return F::template go<Half, Q>(args, types.qparams, begin, end);
+    case Float::kBFloat16: return F::template go<BFloat16, Q>(args, types.qparams, begin, end);
   }
 }
 
@@ -159,10 +159,12 @@ void with_types(const QuantizeArgs& types, const Args& args, int64_t begin, int6
 
 }  // namespace
 
-void quantize_loop(const QuantizeArgs& args, int64_t begin, int64_t end) { with_types<Flat>(args, args, begin, end); }
+void quantize_loop(const QuantizeArgs& args, int64_t begin, int64_t end) {
+  with_types<FlatLoop>(args, args, begin, end);
+}
 
 void quantize_image_loop(const QuantizeImageArgs& args, int64_t begin, int64_t end) {
-  with_types<Image>(args.quantize, args, begin, end);
+  with_types<ImageLoop>(args.quantize, args, begin, end);
 }
 
 }  // namespace FXQ_ISA

@@ -11,8 +11,8 @@ struct QuantizeArgs {
   const void* x;
   void* q;
   Layout layout;
-  Grids<float> grids;          // for every type of x but double
-  Grids<double> double_grids;  // for double
+  ChannelQParams<float> qparams;          // for every type of x but double
+  ChannelQParams<double> double_qparams;  // for double
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {
@@ -22,8 +22,8 @@ struct QuantizeArgs {
   void pointers(Visitor& visit, int64_t count) const {  // of grids
     visit.tensor(x);
     visit.tensor(q);
-    grids.pointers(visit, count);
-    double_grids.pointers(visit, count);
+    qparams.pointers(visit, count);
+    double_qparams.pointers(visit, count);
   }
 };
 

@@ -15,7 +15,7 @@ struct TableArgs {
     visit.tensor(y);
   }
   template <typename Visitor>
-  void is_looked_up(Visitor visit) const {
+  void lookup_step(Visitor visit) const {
     visit(x, table, y);
   }
 };

@@ -11,13 +11,13 @@ namespace {
 // Successive pixels of the result, in the order of memory: kStripRows at most.
 struct Strip {
   const ConvArgs& a;
-  const uint8_t** at;  // [pieces][kStripRows]
+  const uint8_t** pointers;  // [pieces][kStripRows]
   int64_t first = 0;
   int64_t count = 0;
 
   // In so much memory as ConvArgs::scratch says, which a depthwise convolution needs for other things.
   Strip(const ConvArgs& args, uint8_t* memory)
-      : a(args), at(reinterpret_cast<const uint8_t**>(memory)), copied_(memory + args.pointer_bytes()) {}
+      : a(args), pointers(reinterpret_cast<const uint8_t**>(memory)), copied_(memory + args.pointer_bytes()) {}
 
   // From `row` on, of all that there are before `end`.
   void find(int64_t row, int64_t end) {
@@ -25,8 +25,8 @@ struct Strip {
     const int64_t left = end - row;
     first = row;
     count = left < kStripRows ? left : kStripRows;
-    if (s.is_product()) {
-      for (int64_t r = 0; r < count; ++r) at[r] = a.x + (row + r) * s.depth;
+    if (s.is_pointwise()) {
+      for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (row + r) * s.depth;
       return;
     }
     uint8_t* free = copied_;
@@ -38,7 +38,7 @@ struct Strip {
       const int64_t image = s.out_planes == 1 ? plane : plane / s.out_planes;
       const Part part{image, (plane - image * s.out_planes) * s.stride_planes - s.front,
                       line % s.out_height * s.stride_height - s.top, from * s.stride_width - s.left, r, most};
-      if (s.has_few()) {
+      if (s.has_few_channels()) {
         for_each_row(part, [&](int64_t i, const uint8_t* pixels) { free = copy(part, i, pixels, free); });
       } else {
         for_each_row(part, [&](int64_t i, const uint8_t* pixels) { point(part, i, pixels); });
@@ -76,11 +76,11 @@ struct Strip {
 
   FXQ_INLINE void point(const Part& part, int64_t i, const uint8_t* line) {
     const ConvShape& s = a.shape;
-    const uint8_t** to = at + i * s.kernel_width * kStripRows + part.first;
+    const uint8_t** to = pointers + i * s.kernel_width * kStripRows + part.first;
     for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripRows) {
       int64_t w = part.left + j * s.dilation_width;
       for (int64_t n = 0; n < part.count; ++n, w += s.stride_width) {
-        to[n] = line != nullptr && w >= 0 && w < s.width ? line + w * s.depth : a.outside;
+        to[n] = line != nullptr && w >= 0 && w < s.width ? line + w * s.depth : a.padding_values;
       }
     }
   }
@@ -89,16 +89,16 @@ struct Strip {
   FXQ_INLINE uint8_t* copy(const Part& part, int64_t i, const uint8_t* line, uint8_t* to) {
     const ConvShape& s = a.shape;
     const int64_t run = s.kernel_width * s.depth;
-    const uint8_t** rows = at + i * kStripRows + part.first;
+    const uint8_t** rows = pointers + i * kStripRows + part.first;
     if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
       for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.depth;
       to = copy_pixels(line, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
-      return to + kQuad;  // as much as is read beyond
+      return to + kKGroup;  // as much as is read beyond
     }
     for (int64_t n = 0; n < part.count; ++n) {
       rows[n] = to;
       to = copy_pixels(line, part.left + n * s.stride_width, s.dilation_width, s.kernel_width, to);
-      to += (run + kQuad - 1) / kQuad * kQuad - run;
+      to += (run + kKGroup - 1) / kKGroup * kKGroup - run;
     }
     return to;
   }
@@ -108,7 +108,7 @@ struct Strip {
     const int64_t depth = s.depth;
     int64_t n = 0;
     if (step == 1 && line != nullptr) {
-      for (; n < pixels && w + n < 0; ++n, to += depth) std::memcpy(to, a.outside, depth);
+      for (; n < pixels && w + n < 0; ++n, to += depth) std::memcpy(to, a.padding_values, depth);
       const int64_t inside = s.width - (w + n) < pixels - n ? s.width - (w + n) : pixels - n;
       if (inside > 0) {
         std::memcpy(to, line + (w + n) * depth, inside * depth);
@@ -119,7 +119,7 @@ struct Strip {
     for (; n < pixels; ++n, to += depth) {
       const int64_t column = w + n * step;
       const bool is_pixel = line != nullptr && column >= 0 && column < s.width;
-      std::memcpy(to, is_pixel ? line + column * depth : a.outside, depth);
+      std::memcpy(to, is_pixel ? line + column * depth : a.padding_values, depth);
     }
     return to;
   }

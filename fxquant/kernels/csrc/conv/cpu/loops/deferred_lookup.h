@@ -9,7 +9,7 @@ namespace {
 
 // Puts the table's entries in place of what was stored, one task later: it is in the first cache then, and no longer on
 // its way there, where loads of other sizes than the stores would have to wait for them.
-struct Lookups {
+struct DeferredLookup {
   const ConvArgs& a;
   int64_t parts = 0;  // of the task before: each so many rows from `row` on, so many channels from `channel` on
   int64_t step = 0;   // rows from part to part
@@ -18,7 +18,7 @@ struct Lookups {
   int64_t channel = 0;
   int64_t channels = 0;
 
-  void next(const Lookups& task) {
+  void next(const DeferredLookup& task) {
     if (parts == task.parts && row == task.row && rows == task.rows && channel + channels == task.channel) {
       channels += task.channels;  // the next channels of the same rows
       return;

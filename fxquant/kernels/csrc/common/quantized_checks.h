@@ -11,7 +11,7 @@
 
 namespace fxquant {
 
-inline void check_stored(const char* op, const std::string& argument, const Tensor& x) {
+inline void check_quantized(const char* op, const std::string& argument, const Tensor& x) {
   if (x.scalar_type() != ScalarType::Byte && x.scalar_type() != ScalarType::Char) {
     fail(std::string(op) + ": " + argument + " has the wrong dtype", name_of(x.scalar_type()), "uint8 or int8");
   }
@@ -50,7 +50,7 @@ inline void check_result_sizes(const char* op, const std::vector<int64_t>& sizes
 inline int32_t smallest_of(ScalarType dtype) { return dtype == ScalarType::Byte ? 0 : -128; }
 
 // The scale as float32. prefix stands before "scale" and "zero_point" in the names of the arguments.
-inline float check_grid(const char* op, const std::string& prefix, double scale, int64_t zero_point,
+inline float check_qparams(const char* op, const std::string& prefix, double scale, int64_t zero_point,
                         ScalarType dtype) {
   const float rounded = static_cast<float>(scale);
   if (!(rounded >= std::numeric_limits<float>::min() && rounded <= std::numeric_limits<float>::max())) {
@@ -64,9 +64,9 @@ inline float check_grid(const char* op, const std::string& prefix, double scale,
   return rounded;
 }
 
-inline OutputGrid check_output(const char* op, double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max,
-                               ScalarType dtype) {
-  const float rounded = check_grid(op, "", scale, zero_point, dtype);
+inline OutputQParams check_output_qparams(const char* op, double scale, int64_t zero_point, int64_t quant_min,
+                                          int64_t quant_max, ScalarType dtype) {
+  const float rounded = check_qparams(op, "", scale, zero_point, dtype);
   const int64_t low = smallest_of(dtype);
   if (quant_min < low || quant_min > quant_max || quant_max > low + 255) {
     fail(std::string(op) + ": quant_min and quant_max are out of range",
@@ -78,11 +78,11 @@ inline OutputGrid check_output(const char* op, double scale, int64_t zero_point,
 }
 
 // The same where the result may also be real numbers (float32), which need no grid.
-inline OutputGrid check_result(const char* op, double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max,
-                               ScalarType dtype) {
+inline OutputQParams check_output_or_float(const char* op, double scale, int64_t zero_point, int64_t quant_min,
+                                           int64_t quant_max, ScalarType dtype) {
   if (dtype == ScalarType::Float) return {};
   if (dtype != ScalarType::Byte && dtype != ScalarType::Char) fail_dtype(op, "dtype", dtype, "uint8, int8 or float32");
-  return check_output(op, scale, zero_point, quant_min, quant_max, dtype);
+  return check_output_qparams(op, scale, zero_point, quant_min, quant_max, dtype);
 }
 
 }  // namespace fxquant
