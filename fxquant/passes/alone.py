@@ -39,6 +39,15 @@ def _why_slower(found: Match, limits: BreakEven) -> str:
     has_one_row = isinstance(module_of(layer), nn.Linear) and math.prod(result.shape[:-1]) == 1
     if has_one_row and products < limits.of_one_row:
         return ONE_ROW.format(products, limits.of_one_row)
-    if moved >= limits.values and products < moved * limits.per_value:
-        return FEW_PER_VALUE.format(products / moved, limits.per_value)
+    pays = _products_that_pay(module_of(layer), limits)
+    if moved >= limits.values and products < moved * pays:
+        return FEW_PER_VALUE.format(products / moved, pays)
     return ""
+
+
+def _products_that_pay(layer: nn.Module | None, limits: BreakEven) -> float:
+    """Return how many products for each value make a layer of this kind faster in int8."""
+    if isinstance(layer, nn.Linear):
+        return limits.of_linear
+    is_depthwise = getattr(layer, "groups", 1) == getattr(layer, "in_channels", 0) > 1
+    return limits.of_convolution if isinstance(layer, CONVOLUTIONS) and not is_depthwise else 0.0

@@ -14,7 +14,7 @@ from fxquant.backends.base import BACKENDS
 from tests.outputs import rounding_outputs
 
 IMAGE = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-REASON = "slower in int8 alone: {:.1f} products for each value that it reads or gives, and 2 pay"
+REASON = "slower in int8 alone: {:.1f} products for each value that it reads or gives, and 13 pay"
 
 
 class Net(nn.Module):
