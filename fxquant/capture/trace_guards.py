@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
+from types import CodeType, FrameType
 from typing import Any
 
-from fxquant.errors import InputError
+import torch
+from torch import Tensor
+
+from fxquant.errors import InputError, is_library_file
 from fxquant.graph.inputs import describe_value
 
 
@@ -89,3 +94,82 @@ def require_rank(rank: int, expected: int, unit: str, line: str) -> None:
 
 
 GUARDS = (require_value, require_given, require_answer, require_rank)
+
+_QUESTIONS = (
+    "size dim ndimension numel nelement stride element_size storage_offset is_contiguous is_floating_point is_complex "
+    "get_device shape ndim dtype device layout itemsize nbytes names is_cuda is_cpu len result_type"
+)
+SHAPE_QUESTIONS = frozenset(_QUESTIONS.split())
+"""Methods, functions and attributes that answer from shape, dtype and device alone."""
+
+_BY_VALUES = "nonzero argwhere masked_select unique unique_consecutive bincount nms batched_nms item tolist"
+SHAPED_BY_VALUES = frozenset(_BY_VALUES.split())
+"""Operators whose result has a shape that depends on values, or is a value."""
+
+MASKS = (torch.bool, torch.uint8)
+"""Indexing with a tensor of these picks as many elements as are true."""
+
+
+def is_fixed(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> bool:
+    """Whether a call gives the same shape (if it gives tensors), or the same value (else), whatever the values are.
+
+    Args:
+        target: Function, or name of a method.
+        args: Arguments, on the example.
+        kwargs: Keyword arguments, on the example.
+        value: The result on the example.
+    """
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name in SHAPED_BY_VALUES:
+        return False
+    if name in ("getitem", "__getitem__", "contains") and not isinstance(args[0], Tensor):
+        return True  # of a list or a dict: as settled as that is
+    if name == "getattr":
+        name = args[1]
+    if _holds_tensor(value):
+        if name in ("getitem", "__getitem__"):
+            return not _holds_tensor(args[1], MASKS)
+        if name == "where":
+            return len(args) + len(kwargs) > 1
+        if name == "repeat_interleave":
+            return not _holds_tensor((args[1:], kwargs)) or "output_size" in kwargs
+        return True
+    if name in ("getitem", "__getitem__", "get") and not isinstance(args[0], Tensor):
+        return True
+    return name in SHAPE_QUESTIONS or not _holds_tensor((args, kwargs))
+
+
+def _holds_tensor(value: Any, dtypes: tuple[torch.dtype, ...] = ()) -> bool:
+    """Whether there is a tensor (of one of these dtypes, if any) in a structure."""
+    if isinstance(value, Tensor):
+        return not dtypes or value.dtype in dtypes
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    return isinstance(value, (tuple, list)) and any(_holds_tensor(item, dtypes) for item in value)
+
+
+def user_stack(frame: FrameType | None, below: CodeType) -> str:
+    """The user's frames from ``frame`` out to the call of ``below``, innermost last, as Python prints them."""
+    lines: list[str] = []
+    while frame is not None and frame.f_code is not below:
+        code, number = frame.f_code, frame.f_lineno
+        if not is_library_file(code.co_filename):
+            source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+            lines.append(f'File "{code.co_filename}", line {number}, in {code.co_name}\n    {source}')
+        frame = frame.f_back
+    return "\n  ".join(reversed(lines))
+
+
+def user_line(frame: FrameType | None, below: CodeType) -> str:
+    """``file:line: source`` of the innermost of the user's frames within ``below``; empty if there is none."""
+    while frame is not None and is_library_file(frame.f_code.co_filename):
+        frame = None if frame.f_code is below else frame.f_back
+    if frame is None:
+        return ""
+    source = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals).strip()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}: {source}"
+
+
+def instruction(frame: FrameType | None) -> tuple[int, int]:
+    """Which instruction of which call a frame is at."""
+    return (id(frame), frame.f_lasti) if frame is not None else (0, 0)

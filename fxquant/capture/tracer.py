@@ -23,30 +23,41 @@ from fxquant.capture.attributes import (
     Change,
     NeverRead,
     StateAssignmentError,
+    changes_in_place,
     holds_proxy,
     is_from_sizes,
     no_traced_attributes,
+    store_at_the_end,
 )
-from fxquant.capture.buffer_assignment import changes_in_place, store_at_the_end
-from fxquant.capture.calling import called_by_name
-from fxquant.capture.example import is_fixed
 from fxquant.capture.factory_tensors import FactoryTensors, TracedFactories
-from fxquant.capture.frames import instruction, user_line, user_stack
-from fxquant.capture.hooks import LostHooks, watched_hooks
-from fxquant.capture.idle import asks_for_training, gave_back, last_of, note_idle
-from fxquant.capture.parametrizations import is_opened
+from fxquant.capture.hooks import LostHooks, is_opened, watched_hooks
+from fxquant.capture.modes import (
+    asks_for_training,
+    gave_back,
+    last_of,
+    marked_modes,
+    note_idle,
+    plain_modes,
+    without_marks,
+)
+from fxquant.capture.patches import TRANSFORMERS, Answers, traceable_transformers
 from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
-from fxquant.capture.trace_guards import require_answer, require_given, require_value
-from fxquant.capture.transformers import TRANSFORMERS, traceable_transformers
+from fxquant.capture.trace_guards import (
+    instruction,
+    is_fixed,
+    require_answer,
+    require_given,
+    require_value,
+    user_line,
+    user_stack,
+)
 from fxquant.capture.untraceable import fault_of
-from fxquant.capture.wrapped import Answers
 from fxquant.errors import FxQuantError, is_library_file
-from fxquant.graph.computed import TensorComputation
+from fxquant.graph.constants import TensorComputation
 from fxquant.graph.edit import erase_behind, gather_placeholders
 from fxquant.graph.failures import not_running
-from fxquant.graph.inputs import describe_value, is_given, signature_of, spelled
+from fxquant.graph.inputs import called_by_name, describe_value, is_given, signature_of, spelled
 from fxquant.graph.macs import run_counted
-from fxquant.graph.modes import marked_modes, plain_modes, without_marks
 from fxquant.graph.query import REASON, SAME_WHILE_TRAINING, VALUE, canonical_type, described, has_hooks, info_of
 from fxquant.graph.shapes import unchanged_state
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.nn.utils import parametrize
 
-from fxquant.capture.parametrizations import bake_weights, has_computed_weights, weights_by_modules
-from fxquant.capture.traced_models import check_taken
+from fxquant.capture.hooks import bake_weights, has_computed_weights, weights_by_modules
+from fxquant.capture.leaf_modules import check_taken
+from fxquant.capture.modes import asks_by_identity
 from fxquant.capture.tracer import LeafModules, QuantTracer
 from fxquant.capture.untraceable import Untraceable, trace_what_can_be
 from fxquant.errors import InputError, TracingError, UnknownNameError
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
-from fxquant.graph.modes import asks_by_identity
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
 from fxquant.graph.shapes import record_values

@@ -10,7 +10,7 @@ from torch import Tensor
 from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.loading import check_qparams
+from fxquant.graph.module_state import check_qparams
 from fxquant.graph.query import has_hooks
 from fxquant.kernels import fake_quantize_per_tensor_affine
 from fxquant.kernels.fake_quantize.fake_quantize_folded import fake_quantize_folded

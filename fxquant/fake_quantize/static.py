@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.loading import check_qparams
+from fxquant.graph.module_state import check_qparams
 from fxquant.observers.base import keeping_dtype
 from fxquant.plan.spec import QParams
 

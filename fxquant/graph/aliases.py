@@ -11,8 +11,8 @@ from torch import nn
 from torch.fx import Node
 from torch.nn.modules.dropout import _DropoutNd
 
-from fxquant.capture.buffer_assignment import assign_buffer
-from fxquant.graph.operators.canonical import operator_of
+from fxquant.capture.attributes import assign_buffer
+from fxquant.graph.operators.spelling import operator_of
 from fxquant.graph.query import VALUE, TensorInfo, canonical_type, flat_arguments, module_of
 
 Roots = frozenset[Any]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
+from torch.nn.utils import parametrize
 
+from fxquant.capture.trace_guards import GUARDS
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
-from fxquant.graph.computed import computes_tensor
-from fxquant.graph.query import module_of, reason_of
+from fxquant.graph.edit import add_module
+from fxquant.graph.query import COMPUTED_OF, module_of, reason_of
 
 
 class NotConstantError(Exception):
@@ -87,3 +93,115 @@ def _changed_attributes(gm: GraphModule) -> set[str]:
 def _attribute(gm: GraphModule, path: str) -> Any:
     parent, _, name = path.rpartition(".")
     return getattr(gm.get_submodule(parent), name)
+
+
+COMPUTATION = "_computation_of_"
+"""Begins the name of a module that computes a parameter of the module that it lies in."""
+
+
+class TensorComputation(nn.Module):
+    """Computes a tensor of those that it is given, and holds none itself: a weight of another and a norm, say."""
+
+
+def computes_tensor(node: Node) -> bool:
+    """Whether a node calls a module that computes a parameter of a layer, and does nothing else."""
+    return isinstance(module_of(node), (TensorComputation, parametrize.ParametrizationList))
+
+
+def computed_parameter(node: Node) -> str:
+    """The path of the parameter that such a module computes."""
+    module = str(node.target).replace(".parametrizations.", ".").replace(COMPUTATION, "")
+    return module.removeprefix("parametrizations.")
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedLayer:
+    """How the tensors of a layer are computed."""
+
+    tensors: Mapping[str, Node]
+    """Parameter or buffer of the layer -> the node that computes it, in a graph of an ``Aside``."""
+    home: str
+    """Where the layer goes when they are values again, if nothing else is there; empty: where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedValue:
+    """How a tensor is computed whose value stands in a buffer."""
+
+    computation: TensorComputation
+    sources: tuple[Node, ...]
+    """What it is given, in a graph of an ``Aside``."""
+
+
+class Aside:
+    """A graph beside that of the model, for copies of nodes that compute tensors of parameters alone."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self._copies: dict[Node, Node] = {}
+
+    def copy(self, node: Node) -> Node:
+        """The copy of a node, and of everything that it reads."""
+        if node not in self._copies:
+            self._copies[node] = self.graph.node_copy(node, self.copy)
+        return self._copies[node]
+
+    def view(self, node: Node, view: Callable[[Tensor], Tensor] | None) -> Node:
+        """The copy of a node, as a function of one tensor makes another of it."""
+        copied = self.copy(node)
+        return copied if view is None else self.graph.call_function(view, (copied,))
+
+    def item(self, node: Node, index: Any) -> Node:
+        """A part of what a node of this graph gives."""
+        return self.graph.call_function(operator.getitem, (node, index))
+
+    def attribute(self, gm: GraphModule, path: str, name: str) -> Node:
+        """A parameter of the module at ``path``, or what a parametrization computes in place of it."""
+        module = gm.get_submodule(path)
+        if parametrize.is_parametrized(module, name):
+            return self.graph.call_module(f"{path}.parametrizations.{name}")
+        return self.graph.get_attr(f"{path}.{name}")
+
+
+def attributes_read(node: Node) -> set[str]:
+    """The paths of the parameters and buffers that a node is computed of."""
+    found: set[str] = {str(node.target)} if node.op == "get_attr" else set()
+    return found.union(*map(attributes_read, node.all_input_nodes))
+
+
+class PutBack:
+    """Copies nodes from beside into the graph of a model: once each, behind its inputs."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self._gm = gm
+        self._place = _behind_inputs(gm.graph)
+        self._copies: dict[Node, Node] = {}
+        self.replaced: set[str] = set()
+        """The paths of buffers that nothing reads any more."""
+
+    def node(self, node: Node) -> Node:
+        """The node of the model that computes what one beside does."""
+        if node not in self._copies:
+            found = node.meta.get(COMPUTED_OF)
+            self._copies[node] = self.value(node, found) if isinstance(found, ComputedValue) else self._copy(node)
+        return self._copies[node]
+
+    def value(self, stand_in: Node, computed: ComputedValue) -> Node:
+        """The node that computes what a buffer holds the value of."""
+        self.replaced.add(str(stand_in.target))
+        sources = tuple(self.node(source) for source in computed.sources)
+        path = add_module(self._gm, f"{stand_in.name}_computation", computed.computation)
+        with self._gm.graph.inserting_before(self._place):
+            made = self._gm.graph.call_module(path, sources)
+        made.meta = {key: value for key, value in stand_in.meta.items() if key != COMPUTED_OF}
+        return made
+
+    def _copy(self, node: Node) -> Node:
+        for source in node.all_input_nodes:
+            self.node(source)
+        with self._gm.graph.inserting_before(self._place):
+            return self._gm.graph.node_copy(node, self.node)
+
+
+def _behind_inputs(graph: Graph) -> Any:
+    return next(node for node in graph.nodes if node.op != "placeholder" and node.target not in GUARDS)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import nn
-from torch.fx import Node
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError
-from fxquant.graph.inputs import describe_call
-from fxquant.graph.query import canonical_type, module_of
+from fxquant.errors import InputError, TracingError, warn
+from fxquant.graph.inputs import bind, describe_call, describe_value, how_to_tensor
+from fxquant.graph.module_state import holds_integers
+from fxquant.graph.query import VALUE, TensorInfo, canonical_type, module_of, only_device
 
 _SIZES = (
     ("in_channels", "input channels"),
@@ -72,3 +75,115 @@ def _kind_of(module: nn.Module) -> str | None:
     if kind is None and type(module).__module__.startswith("fxquant."):
         kind = type(module)
     return None if kind is None else kind.__name__
+
+
+def wrong_input(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError | None:
+    """What is wrong with the inputs of a call, by the name of the argument; None if they look as they should.
+
+    Args:
+        gm: A graph whose placeholders know what the example inputs were.
+        args, kwargs: What it was called with.
+    """
+    try:
+        bound = bind(gm, args, kwargs, "the inputs")
+    except InputError as error:
+        return error
+    device = only_device(gm)
+    for node in gm.graph.find_nodes(op="placeholder"):
+        name = str(node.target).lstrip("*")
+        for path, value, known in _inside(name, bound.get(name), node.meta.get(VALUE)):
+            if (found := _mismatch(path, value, known, device)) is not None:
+                return found
+    return None
+
+
+def not_scriptable(gm: GraphModule, function: str) -> TracingError:
+    """The error to raise where ``torch.jit`` is to make TorchScript of a quantized model.
+
+    Args:
+        gm: The model.
+        function: ``"torch.jit.trace"`` or ``"torch.jit.script"``.
+    """
+    return TracingError(
+        f"{function} takes no quantized model",
+        got=f"{type(gm).__name__}, as prepare_qat or convert gave it",
+        expected="torch.export or torch.compile, which take it",
+        hint="torch.export.export(model, args) captures it; torch.save(model, path) keeps it",
+    )
+
+
+def refuse_tracing(gm: GraphModule, *, observes: bool) -> None:
+    """Refuse to be traced by ``torch.jit``, which would make constants of what depends on values.
+
+    Raises:
+        TracingError: it computes with integers, or observes.
+    """
+    if observes or holds_integers(gm):
+        raise not_scriptable(gm, "torch.jit.trace")
+
+
+def warn_of_no_gradient(gm: GraphModule, args: tuple[Any, ...], result: Any) -> None:
+    """Warn where a gradient was asked for, and ends at integers."""
+    asking = [value for value in args if isinstance(value, Tensor) and value.requires_grad]
+    if not torch.is_grad_enabled() or not asking:
+        return
+    tensors = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+    if holds_integers(gm) and not _leads_to(tensors, asking):
+        warn(
+            "an input asks for gradients, and none flow through integers",
+            got="requires_grad=True",
+            hint="convert(prepared, to='fake_quant') is differentiable; torch.no_grad() says that none are wanted",
+        )
+
+
+def _leads_to(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
+    """Whether a gradient of a result reaches an input; of a float layer behind integers, it reaches only the weight."""
+    sources = {id(value) for value in inputs if value.grad_fn is None}
+    nodes = {value.grad_fn for value in inputs if value.grad_fn is not None}
+    if any(id(result) in sources for result in results):
+        return True
+    left = [result.grad_fn for result in results if result.grad_fn is not None]
+    seen = set(left)
+    while left:
+        node = left.pop()
+        if node in nodes or id(getattr(node, "variable", None)) in sources:
+            return True
+        following = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= following
+        left += following
+    return False
+
+
+def _inside(path: str, value: Any, known: Any) -> Iterator[tuple[str, Any, TensorInfo]]:
+    """Each tensor that the example held at an input, and what is there now."""
+    if isinstance(known, TensorInfo):
+        yield path, value, known
+    elif isinstance(known, dict) and isinstance(value, Mapping):
+        for key, item in known.items():
+            yield from _inside(f"{path}[{key!r}]", value.get(key), item)
+    elif isinstance(known, tuple) and isinstance(value, (tuple, list)) and len(known) == len(value):
+        for index, item in enumerate(known):
+            yield from _inside(f"{path}[{index}]", value[index], item)
+
+
+def _mismatch(path: str, value: Any, known: TensorInfo, device: torch.device | None) -> InputError | None:
+    kind = str(known.dtype).removeprefix("torch.")
+    if not isinstance(value, Tensor):
+        what, hint = "is no tensor", how_to_tensor(value) or ""
+    elif value.is_meta:
+        what, hint = "is on the meta device, where tensors hold no values", "give a tensor with values"
+    elif device is not None and value.device.type != device.type:
+        what, hint = f"is on {value.device}, the model on {device}", f"{path}.to({str(device)!r})"
+    elif known.dtype.is_floating_point and not value.is_floating_point():
+        what = f"holds {'complex numbers' if value.is_complex() else 'integers'} where the model takes real numbers"
+        hint = "" if value.is_complex() else f"{path}.float() / 255 of an image, or whatever the float model was given"
+    elif value.is_floating_point() and not known.dtype.is_floating_point:
+        what, hint = "holds real numbers where the model takes integers", f"{path}.to(torch.{kind})"
+    else:
+        return None
+    return InputError(
+        f"the input {path!r} {what}",
+        got=describe_value(value),
+        expected=f"{kind}, as {list(known.shape)} when it was prepared",
+        hint=hint,
+    )

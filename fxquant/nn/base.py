@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError
-from fxquant.graph.loading import check_finite, check_integers, check_qparams
-from fxquant.graph.ready import Deriving
+from fxquant.graph.module_state import Deriving, check_finite, check_integers, check_qparams
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
 

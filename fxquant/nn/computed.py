@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from fxquant.graph.computed import TensorComputation
+from fxquant.graph.constants import TensorComputation
 from fxquant.graph.query import canonical_type
 
 HOME = "_home"

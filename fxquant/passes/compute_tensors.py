@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.computed import ComputedLayer, ComputedValue, PutBack
+from fxquant.graph.constants import ComputedLayer, ComputedValue, PutBack
 from fxquant.graph.edit import vacate
 from fxquant.graph.query import COMPUTED_OF
 from fxquant.nn.computed import HOME, WithComputedTensors, without_tensors

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.operators.canonical import canonical_target, spellings, spellings_of
+from fxquant.graph.operators.spelling import canonical_target, spellings, spellings_of
 from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, module_of, module_path
 from fxquant.passes.base import PassContext
 from fxquant.patterns.registry import DEFAULT_PATTERNS

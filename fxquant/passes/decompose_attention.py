@@ -8,8 +8,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.decompositions.attention import LAYERS, emit_multihead, emit_product, picked_item, read_call
-from fxquant.graph.edit import keep_children_only, replace_node, substitute
-from fxquant.graph.emit import Emitter
+from fxquant.graph.edit import Emitter, keep_children_only, replace_node, substitute
 from fxquant.graph.query import REASON, WHOLE, canonical_type, module_of, module_path, reason_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import decide, quantizes_part

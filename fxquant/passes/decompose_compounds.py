@@ -6,8 +6,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.constants import Constants
 from fxquant.graph.decompositions.compounds import COMPOUNDS
-from fxquant.graph.edit import replace_node
-from fxquant.graph.emit import Emitter
+from fxquant.graph.edit import Emitter, replace_node
 from fxquant.graph.query import REASON, WHOLE, module_path, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import decide, own_targets, quantizes_part

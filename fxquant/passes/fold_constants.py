@@ -10,8 +10,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
-from fxquant.graph.computed import Aside, ComputedValue, attributes_read
-from fxquant.graph.constants import Constants, NotConstantError
+from fxquant.graph.constants import Aside, ComputedValue, Constants, NotConstantError, attributes_read
 from fxquant.graph.edit import erase_unread, positions, replace_node
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.query import COMPUTED_OF, is_shape_query

@@ -9,11 +9,18 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from fxquant.graph.computed import Aside, ComputedLayer, attributes_read, computed_parameter, computes_tensor
-from fxquant.graph.constants import Constants, NotConstantError
+from fxquant.graph.constants import (
+    Aside,
+    ComputedLayer,
+    Constants,
+    NotConstantError,
+    attributes_read,
+    computed_parameter,
+    computes_tensor,
+)
 from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
 from fxquant.graph.layers import LAYERS
-from fxquant.graph.operators.canonical import operator_of
+from fxquant.graph.operators.spelling import operator_of
 from fxquant.graph.query import CALLED, COMPUTED_OF, WEIGHT, WRITTEN, qualified_name, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import own_targets

@@ -14,8 +14,7 @@ from torch.fx import GraphModule
 
 from fxquant.errors import InputError
 from fxquant.graph.module import noted
-from fxquant.graph.printer import WIDTH, coloured, format_graph, format_table, shows_colour
-from fxquant.graph.repeats import folded
+from fxquant.graph.printer import WIDTH, coloured, folded, format_graph, format_table, shows_colour
 from fxquant.passes.base import PassContext
 from fxquant.passes.snapshot import Instrument, Snapshot
 from fxquant.plan.quant_plan import QuantPlan

@@ -6,8 +6,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.affine import Affine, ChannelAffine, affines, per_channel, tensors_of_affine
-from fxquant.graph.computed import Aside, ComputedLayer
-from fxquant.graph.constants import Constants
+from fxquant.graph.constants import Aside, ComputedLayer, Constants
 from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
 from fxquant.graph.query import CALLED, COMPUTED_OF, INPLACE, WRITTEN, qualified_name
 from fxquant.passes.base import PassContext, graph_pass

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
-from fxquant.graph.operators.canonical import canonical_target
+from fxquant.graph.operators.spelling import canonical_target
 from fxquant.patterns.pattern import Op, Output, Pattern, Reject, all_of, op, tensor
 from fxquant.plan.spec import Clamp
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.graph.decompositions.compounds import COMPOUNDS, MANY
-from fxquant.graph.operators.canonical import canonical_target
+from fxquant.graph.operators.spelling import canonical_target
 from fxquant.graph.query import canonical_type, module_of
 
 COMPOUND = "as one operator it has no integer form; those that it is made of may have"

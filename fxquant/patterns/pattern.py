@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.errors import SpecError
-from fxquant.graph.operators.canonical import canonical_target
+from fxquant.graph.operators.spelling import canonical_target
 from fxquant.graph.query import function_name
 from fxquant.plan.spec import Clamp, Dynamic, Fixed, QParams, QScheme
 

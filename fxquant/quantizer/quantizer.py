@@ -36,10 +36,8 @@ from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import free_name
 from fxquant.graph.inputs import bind, example_tuple
 from fxquant.graph.module import note
+from fxquant.graph.module_state import check_names, make_ready, unchanged_on_error
 from fxquant.graph.query import follow
-from fxquant.graph.ready import make_ready
-from fxquant.graph.state_names import check_names
-from fxquant.graph.undone import unchanged_on_error
 from fxquant.measure.coverage import Coverage, coverage
 from fxquant.measure.parity import Parity, measure_parity, tell
 from fxquant.observers.defaults import get_default_qconfig_mapping

@@ -10,8 +10,8 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
+from fxquant.graph.module_state import undone_on_error
 from fxquant.graph.query import module_of
-from fxquant.graph.undone import undone_on_error
 from fxquant.passes.eliminate_dead_code import has_effect
 
 

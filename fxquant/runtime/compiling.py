@@ -25,12 +25,14 @@ from fxquant.runtime.execution_plan import (
     Watched,
     WatchedMemory,
     WatchedPlace,
+    function_of,
     geometry_of,
+    kind_and_words,
     needs_gradient,
+    warn_of_dropped,
+    warn_of_failed_plan,
     without_programs,
 )
-from fxquant.runtime.failures import kind_and_words, warn_of_dropped, warn_of_failed_plan
-from fxquant.runtime.generated import function_of
 from fxquant.runtime.program import Program
 from fxquant.runtime.recording import ForbidCompute, NotRecordableError, Recording, copy_apart, is_lazy
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from tabulate import tabulate
 from torch import Tensor, nn
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
-from fxquant.runtime.generated import Generated
+from fxquant.errors import warn
 from fxquant.runtime.program import Program
 from fxquant.runtime.recording import is_lazy
 
@@ -206,3 +208,62 @@ class ExecutionPlan:
 def without_programs(why: str) -> ExecutionPlan:
     """The plan for inputs on which the graph has to run."""
     return ExecutionPlan((), 0, (), 0, (), given_up=why)
+
+
+Generated = Callable[..., Any]
+
+
+def function_of(nodes: Iterable[Node], inputs: Sequence[Node], results: Any, fixed: Mapping[Node, Any]) -> Generated:
+    """A function that runs nodes as the graph's own code does.
+
+    Args:
+        nodes: In the order of the graph.
+        inputs: What they read of other nodes.
+        results: Nodes, in any structure that ``torch.fx`` knows.
+        fixed: Nodes that need not run, since their value is known.
+
+    Returns:
+        ``function(module, *inputs)``, with the module that owns the graph.
+    """
+    graph = Graph()
+    copies: dict[Node, Any] = dict(fixed)
+    for index, node in enumerate(inputs):
+        copies[node] = graph.placeholder(f"input_{index}")
+    for node in nodes:
+        copies[node] = graph.node_copy(node, lambda used: copies[used])
+    graph.output(map_arg(results, lambda used: copies[used]))
+    code = graph.python_code("self")
+    names = dict(code.globals)
+    exec(compile(code.src, "<part of a converted graph>", "exec"), names)
+    return names["forward"]
+
+
+_HINT = "results are right; please report the model. engine='graph' makes no programs"
+
+
+def kind_and_words(error: Exception) -> str:
+    """The class of an error, and the first line of what it says."""
+    words = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def warn_of_dropped(why: str, nodes: Sequence[Node], error: Exception | None = None) -> None:
+    """Warn that a part of the graph runs without its program.
+
+    Args:
+        why: What is wrong with the program.
+        nodes: The part, in the order in which it runs.
+        error: What was raised, if anything was.
+    """
+    names = [str(node.target) for node in nodes if node.op == "call_module"] or [node.name for node in nodes]
+    warn(
+        f"{why}, and was dropped: this part runs as a graph",
+        at=names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}",
+        got=None if error is None else kind_and_words(error),
+        hint=_HINT,
+    )
+
+
+def warn_of_failed_plan(error: Exception) -> None:
+    """Warn that the whole model runs as a graph on inputs of one shape."""
+    warn("no programs could be made for inputs of this shape: the graph runs", got=kind_and_words(error), hint=_HINT)

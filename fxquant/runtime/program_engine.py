@@ -16,8 +16,14 @@ from fxquant.graph.module import ENGINE
 from fxquant.kernels.library import native_status
 from fxquant.registry import did_you_mean
 from fxquant.runtime.compiling import compile_graph
-from fxquant.runtime.execution_plan import ExecutionPlan, ShapesChangedError, geometry_of, without_programs
-from fxquant.runtime.failures import kind_and_words, warn_of_failed_plan
+from fxquant.runtime.execution_plan import (
+    ExecutionPlan,
+    ShapesChangedError,
+    geometry_of,
+    kind_and_words,
+    warn_of_failed_plan,
+    without_programs,
+)
 from fxquant.runtime.program import give_memory_back, library
 
 ENGINES = ("graph", "program")

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import operator
+import sys
+
 import pytest
 import torch
 
-from fxquant.capture.trace_guards import require_answer, require_given, require_value
+from fxquant.capture.trace_guards import (
+    instruction,
+    is_fixed,
+    require_answer,
+    require_given,
+    require_value,
+    user_line,
+    user_stack,
+)
 from fxquant.errors import InputError
 
 
@@ -51,3 +62,70 @@ def test_an_argument_that_was_given_must_be_given():
         "  expected: float32[2]\n"
         "  hint:     give 'mask', or leave it out of the example inputs too, and prepare again"
     )
+
+
+X = torch.arange(6.0).reshape(2, 3)
+MASK = X > 2
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "fixed"),
+    [
+        ("size", (X, 0), True),
+        (getattr, (X, "shape"), True),
+        (getattr, (X, "dtype"), True),
+        (len, (X,), True),
+        (torch.is_floating_point, (X,), True),
+        (operator.add, (2, 3), True),
+        (operator.getitem, (X.shape, -1), True),
+        (operator.getitem, ({"x": X, "mask": None}, "mask"), True),
+        ("reshape", (X, 3, 2), True),
+        (torch.relu, (X,), True),
+        (operator.getitem, (X, 0), True),
+        (operator.getitem, (X, torch.tensor([0, 0])), True),
+        (torch.where, (MASK, X, X), True),
+        (torch.repeat_interleave, (X, 2), True),
+        ("item", (X[0, 0],), False),
+        ("tolist", (X,), False),
+        (torch.equal, (X, X), False),
+        (torch.is_nonzero, (X[0, 0],), False),
+        ("nonzero", (X,), False),
+        (torch.masked_select, (X, MASK), False),
+        (torch.unique, (X,), False),
+        (operator.getitem, (X, MASK), False),
+        (operator.getitem, (X, (slice(None), MASK[0])), False),
+        (torch.where, (MASK,), False),
+        (torch.repeat_interleave, (X[0], torch.tensor([1, 2, 0])), False),
+    ],
+    ids=lambda value: getattr(value, "__name__", value) if not isinstance(value, tuple) else "",
+)
+def test_settled(target, args, fixed):
+    call = getattr(torch.Tensor, target) if isinstance(target, str) else target
+    assert is_fixed(target, args, {}, call(*args)) is fixed
+
+
+def innermost():
+    frame = sys._getframe()
+    return user_stack(frame, outermost.__code__), user_line(frame, outermost.__code__), instruction(frame)
+
+
+def middle():
+    return innermost()
+
+
+def outermost():
+    return middle()
+
+
+def test_lines_of_the_user():
+    stack, line, where = outermost()
+    assert [part.rpartition(" in ")[2] for part in stack.splitlines() if "File" in part] == ["middle", "innermost"]
+    assert line.startswith(f"{__file__}:")
+    assert "return user_stack(frame" in line
+    assert where[0] != 0
+    assert where[1] > 0
+
+
+def test_without_a_frame():
+    assert user_stack(None, outermost.__code__) == user_line(None, outermost.__code__) == ""
+    assert instruction(None) == (0, 0)

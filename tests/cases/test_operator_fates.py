@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.graph.decompositions.compounds import MANY, SPELLING
-from fxquant.graph.decompositions.contraction import BROADCAST, DIAGONAL
+from fxquant.graph.decompositions.compounds import BROADCAST, DIAGONAL, MANY, SPELLING
 from fxquant.measure.parity import measure_parity
 from fxquant.patterns.floats import (
     CHOICE,

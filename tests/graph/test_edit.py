@@ -8,7 +8,9 @@ from torchvision.ops import StochasticDepth
 
 import fxquant as fxq
 from fxquant.capture.tracing import trace
+from fxquant.errors import user_line
 from fxquant.graph.edit import (
+    Emitter,
     add_module,
     drop_unused_modules,
     insert_after,
@@ -18,7 +20,7 @@ from fxquant.graph.edit import (
     replace_node,
     retarget,
 )
-from fxquant.graph.query import nodes_by_name
+from fxquant.graph.query import CALLED, VALUE, module_path, nodes_by_name, value_of
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -103,3 +105,54 @@ def test_a_wrapped_function_that_is_replaced_is_not_wrapped_again_under_its_new_
     model = nn.Sequential(nn.Conv2d(2, 2, 1), StochasticDepth(0.5, "row")).eval()
     fxq.prepare(model, torch.rand(1, 2, 4, 4))
     assert len(symbolic_trace(nn.Sequential(nn.ReLU())).graph.nodes) == 3
+
+
+class Scale(nn.Module):
+    def forward(self, x):
+        return x.transpose(0, 1) * 2
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.fc = Scale(), nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.fc(x), self.scale(x)
+
+
+@pytest.fixture
+def emit() -> Emitter:
+    gm = trace(Scaled(), example_args=(torch.rand(2, 3),))
+    return Emitter(gm, next(node for node in gm.graph.nodes if node.name == "mul"), {"mark": 1})
+
+
+def test_nodes_take_the_place_of_another_and_are_spelled_canonically(emit):
+    turned = emit.place.args[0]
+    node = emit.method("view", turned.args[0], 6)
+    assert (node.op, node.target, node.args) == ("call_function", torch.reshape, (turned.args[0], (6,)))
+    assert node.next is emit.place
+    assert user_line(node) == user_line(emit.place)
+    assert module_path(node) == ("scale", None)
+    assert node.meta["mark"] == 1
+
+
+def test_values_are_inferred_without_running_anything(emit):
+    turned = emit.place.args[0]
+    assert not value_of(turned).contiguous
+    assert str(value_of(emit.function(torch.mul, turned, 2.0))) == "float32[3, 2]"
+    assert str(value_of(emit.function(torch.gt, turned, 0))) == "bool[3, 2]"
+    assert not value_of(emit.function(torch.unsqueeze, turned, 0)).contiguous
+    assert value_of(emit.function(torch.flatten, turned)).device == torch.device("cpu")
+    pair = emit.function(torch.split, turned, 2)
+    assert [str(info) for info in pair.meta[VALUE]] == ["float32[2, 2]", "float32[1, 2]"]
+
+
+def test_a_value_may_be_given(emit):
+    x = emit.place.args[0].args[0]
+    size = emit.method("size", x, 0, value=int)
+    assert size.meta[VALUE] is int
+    fc = emit.module("fc", x, value=value_of(x), meta={CALLED: ("fc", nn.Linear)})
+    assert module_path(fc) == ("fc", nn.Linear)
+    with pytest.raises(TypeError, match="the value of size is no tensor: say what the result is"):
+        emit.method("new_ones", x, (size, 2))

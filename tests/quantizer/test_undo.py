@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import InputError
-from fxquant.graph.undone import undone_on_error
+from fxquant.graph.module_state import undone_on_error
 from fxquant.quantizer.undo import RunState
 
 GOOD, TOO_LARGE = (4, 3, 8, 8), (4, 3, 16, 16)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.nn.utils import parametrize
 
-from fxquant.graph.computed import Aside, ComputedLayer
-from fxquant.graph.emit import Emitter
+from fxquant.graph.constants import Aside, ComputedLayer
+from fxquant.graph.edit import Emitter
 from fxquant.graph.query import CALLED, COMPUTED_OF, TensorInfo, module_of, value_of
 
 INPUT_LAYERS = ("q_proj", "k_proj", "v_proj")

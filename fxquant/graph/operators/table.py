@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxquant.graph.operators.elementary import ELEMENTARY
-from fxquant.graph.operators.products import PRODUCTS
-from fxquant.graph.operators.row import Function, Operator, unary
+from fxquant.graph.operators.families import ELEMENTARY, PRODUCTS, Function, Operator, unary
 
 
 def _stride_is_kernel_size(arguments: dict[str, Any]) -> None:

@@ -1,0 +1,274 @@
+"""What a state dict may hold: a look at each tensor before a module takes it."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fxquant.errors import FxQuantError, InputError, StateError
+from fxquant.kernels.conv.packing import packed_once
+from fxquant.plan.spec import QScheme
+
+_FLOAT32 = torch.finfo(torch.float32)
+
+WHERE = "the file may be damaged, or of a model that was quantized otherwise: convert as it was, then load"
+
+
+def check_qparams(state: Mapping[str, Any], scale: str, zero_point: str, scheme: QScheme) -> None:
+    """Refuse scales and zero points that no grid of that scheme has; ``scale`` and ``zero_point`` are their keys.
+
+    Raises:
+        InputError: the message names the key.
+    """
+    steps = scheme.quant_max - scheme.quant_min
+    largest = _FLOAT32.max / steps
+    if (values := _numbers(state, scale)) is not None:
+        bad = ~((values >= _FLOAT32.smallest_normal) & (values <= largest))
+        expected = f"{_FLOAT32.smallest_normal:.3g} to {largest:.3g}, real units per step"
+        hint = "the state was saved before calibration" if bool(values.isnan().any()) else WHERE
+        _refuse("the scale of a grid is unusable", scale, values, bad, expected, hint)
+    if (values := _numbers(state, zero_point)) is not None:
+        if scheme.float_qparams:
+            _refuse("a zero point is not finite", zero_point, values, ~values.isfinite(), "numbers of steps", WHERE)
+            return
+        bad = ~((values >= scheme.quant_min) & (values <= scheme.quant_max) & (values == values.round()))
+        expected = f"whole numbers from {scheme.quant_min} to {scheme.quant_max}, for {scheme}"
+        _refuse("a zero point is no step of its grid", zero_point, values, bad, expected, WHERE)
+
+
+def check_integers(state: Mapping[str, Any], key: str, dtype: torch.dtype, scheme: QScheme | None = None) -> None:
+    """Refuse stored integers of another dtype, or that a grid has not.
+
+    Raises:
+        InputError: the message names the key.
+    """
+    value = state.get(key)
+    if not isinstance(value, Tensor) or value.is_meta:
+        return
+    if value.dtype != dtype:
+        raise InputError(
+            "a state holds no integers where a weight is stored", at=key, got=value.dtype, expected=dtype, hint=WHERE
+        )
+    if scheme is not None:
+        bad = (value < scheme.quant_min) | (value > scheme.quant_max)
+        expected = f"{scheme.quant_min} to {scheme.quant_max}, for {scheme}"
+        _refuse("a stored weight lies outside of its grid", key, value, bad, expected, WHERE)
+
+
+def check_finite(state: Mapping[str, Any], *keys: str) -> None:
+    """Refuse NaN, infinite and complex values.
+
+    Raises:
+        InputError: the message names the key.
+    """
+    for key in keys:
+        if (values := _numbers(state, key)) is not None:
+            _refuse(
+                "a state holds values that are not finite", key, values, ~values.isfinite(), "finite numbers", WHERE
+            )
+
+
+def check_range(state: Mapping[str, Any], *keys: str) -> None:
+    """Refuse ends of ranges that are NaN or complex; an infinite one has seen nothing yet.
+
+    Raises:
+        InputError: the message names the key.
+    """
+    for key in keys:
+        if (values := _numbers(state, key)) is not None:
+            _refuse("a state holds a range that is NaN", key, values, values.isnan(), "numbers", WHERE)
+
+
+def _numbers(state: Mapping[str, Any], key: str) -> Tensor | None:
+    """float64; None where the state has no such tensor: whether it may lack one is not asked here."""
+    value = state.get(key)
+    if not isinstance(value, Tensor) or value.is_meta:
+        return None
+    if value.is_complex():
+        raise InputError("a state holds complex values", at=key, got=value.dtype, expected="real numbers", hint=WHERE)
+    return value.detach().double()
+
+
+def _refuse(what: str, key: str, values: Tensor, bad: Tensor, expected: str, hint: str) -> None:
+    if bool(bad.any()):
+        first = values[bad].flatten()[0].item()
+        count = int(bad.sum())
+        more = f", and {count - 1} more of {values.numel()}" if count > 1 else ""
+        raise InputError(what, at=key, got=f"{first:g}{more}", expected=expected, hint=hint)
+
+
+_PARTS = (".weight_fake_quant", ".activation_post_process")
+"""Modules inside a unit, whose state is the unit's."""
+
+WRAPPERS = ("module.", "_orig_mod.")
+"""What ``DistributedDataParallel`` and ``torch.compile`` put before every name."""
+
+UNWRAP = "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present"
+
+
+def check_names(model: nn.Module, given: Mapping[str, Any], *, strict: bool) -> None:
+    """Compare the names of a state dict with those of a model, unit by unit. What modules do without may be missing.
+
+    Args:
+        model: It is not changed: where names differ, a copy says what it misses.
+        given: What is to be loaded.
+        strict: False: any names will do.
+
+    Raises:
+        StateError: it names the first unit that differs, what it is in the state dict, and what in the model.
+    """
+    own = model.state_dict()
+    if not strict or own.keys() == given.keys() or _may_load(model, given):
+        return
+    here, there = _by_unit(own), _by_unit(given)
+    different = [unit for unit in {**here, **there} if here.get(unit) != there.get(unit)]
+    unit = min(different, key=lambda unit: _form(here.get(unit)) == _form(there.get(unit)))
+    more = len(different) - 1
+    raise StateError(
+        "the state dict is that of another model, or of one that was quantized in another way",
+        at=f"{unit!r}{f', and {more} more' if more else ''}",
+        got=_described(there.get(unit), here.get(unit)),
+        expected=_described(here.get(unit), there.get(unit)),
+        hint=_hint(unit, here, there, given),
+    )
+
+
+def _may_load(model: nn.Module, given: Mapping[str, Any]) -> bool:
+    """Whether modules take a state of other names all the same: an older one, say."""
+    try:
+        found = nn.Module.load_state_dict(copy.deepcopy(model), given, strict=False)
+    except (RuntimeError, FxQuantError):  # of other shapes or values, too
+        return False
+    return not found.missing_keys and not found.unexpected_keys
+
+
+def _by_unit(names: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Path of a module -> the names of its state."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        unit = name.rpartition(".")[0]
+        for part in _PARTS:
+            unit = unit.partition(part)[0]
+        found.setdefault(unit, set()).add(name.removeprefix(f"{unit}."))
+    return {unit: frozenset(inside) for unit, inside in found.items()}
+
+
+def _form(names: frozenset[str] | None) -> str:
+    """What a unit with such a state is."""
+    if names is None:
+        return "absent"
+    if any(name.startswith("weight_fake_quant.") or name.endswith("_enabled") for name in names):
+        return "fake_quant"
+    return "int8" if any(name.endswith("_scale") for name in names) else "float"
+
+
+def _described(names: frozenset[str] | None, other: frozenset[str] | None) -> str:
+    """What a unit is, and what of its state the other has not."""
+    if names is None:
+        return "nothing of that name"
+    more = sorted(names - (other or frozenset()))
+    return f"{_form(names)}{', with ' if more else ''}{', '.join(more)}"
+
+
+def _hint(unit: str, here: Mapping[str, Any], there: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    for prefix in WRAPPERS:
+        if given and all(name.startswith(prefix) for name in given):
+            return f"{UNWRAP}(state, {prefix!r}) takes what a wrapper put before the names away"
+    forms = [{_form(names) for names in units.values()} for units in (here, there)]
+    if forms[1] == {"float"} and forms[0] != {"float"}:
+        return "this is the state of a float model: load it into that, then prepare, calibrate and convert"
+    for form in ("fake_quant", "int8"):
+        if form in forms[1] and form not in forms[0]:
+            return f"it was saved of to={form!r}: convert(prepared, to={form!r}, allow_uncalibrated=True) takes it"
+    if (_form(there.get(unit)), _form(here.get(unit))) == ("float", "int8"):
+        return f"mapping.set_module_name({unit!r}, None) leaves it in float, as the saved model did"
+    if (_form(there.get(unit)), _form(here.get(unit))) == ("int8", "float"):
+        return f"quantize {unit!r}, as the saved model did: a rule of the configuration leaves it in float"
+    return "prepare with the configuration that the saved model was prepared with"
+
+
+class Deriving(nn.Module):
+    """A module that computes with what it derived from its state, not with the state itself."""
+
+    def make_ready(self) -> None:
+        """Derive it now, where the state is known: graphs that ``torch.export`` captures cannot."""
+        raise NotImplementedError
+
+
+def make_ready(model: nn.Module) -> None:
+    """Have every module in a model derive what it has not derived yet; equal weights are kept once."""
+    with packed_once():
+        for module in model.modules():
+            if isinstance(module, Deriving):
+                module.make_ready()
+
+
+def holds_integers(model: nn.Module) -> bool:
+    """Whether some module of a model computes with integers: gradients end there."""
+    return any(isinstance(module, Deriving) for module in model.modules())
+
+
+_LISTS = (list, deque)
+_CONTAINERS = (*_LISTS, dict, set)
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"_buffers", "_parameters"}
+
+
+@contextmanager
+def undone_on_error(holders: Sequence[object], tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Put back, if the body raises, the attributes of ``holders`` and the values of ``tensors``.
+
+    Of attributes that are lists, dicts or sets the items are put back, of a module's buffers and of attributes that are
+    tensors the values, in the memory that they have. So is the class of a module.
+
+    Args:
+        holders: Modules, each by itself without those inside it, and other objects.
+        tensors: What else may be written to.
+    """
+    classes = [(holder, type(holder)) for holder in holders if isinstance(holder, nn.Module)]
+    attributes = [(held, dict(held)) for holder in holders if (held := getattr(holder, "__dict__", None)) is not None]
+    contents = []
+    found = list(tensors)
+    for _, before in attributes:
+        found += [buffer for buffer in before.get("_buffers", {}).values() if buffer is not None]
+        for name, value in before.items():
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(value, _CONTAINERS) and name not in _OF_EVERY_MODULE:
+                contents.append((value, copy.copy(value)))
+    values = [(tensor, tensor.detach().clone()) for tensor in found]
+    try:
+        yield
+    except BaseException:
+        for tensor, value in values:
+            _restore(tensor, value)
+        for container, items in (*attributes, *contents):
+            _refill(container, items)
+        for module, kind in classes:
+            if type(module) is not kind:
+                module.__class__ = kind
+        raise
+
+
+def unchanged_on_error(model: nn.Module) -> AbstractContextManager[None]:
+    """Put back all of a model if the body raises; until then its tensors lie in memory twice."""
+    return undone_on_error(tuple(model.modules()), tuple(model.parameters()))
+
+
+def _restore(tensor: Tensor, value: Tensor) -> None:
+    """Write a value back. What has another shape now gets other memory; of the rest, others may know where it lies."""
+    if tensor.shape == value.shape and tensor.dtype == value.dtype and not tensor.is_inference():
+        with torch.no_grad():
+            tensor.copy_(value)
+    else:
+        tensor.data = value
+
+
+def _refill(container: Any, items: Iterable[Any]) -> None:
+    container.clear()
+    (container.extend if isinstance(container, _LISTS) else container.update)(items)
