@@ -114,15 +114,11 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     # Weights that are computed: into training and back, by models.
     "test_computed_weights.py": (
-        "graph/constants.py",
         "nn/computed.py",
         "passes/compute_tensors.py",
         "passes/fold_tensors.py",
     ),
     "cli/test_main.py": ("commandline.py",),
-    # What people give by mistake is answered at several places; each message is read whole, with its hint done.
-    "test_bad_input.py": ("graph/module_state.py", "graph/failures.py"),
-    "nn/test_capture.py": ("graph/module_state.py",),
     # Into training and back is one way.
     "training/test_qat.py": ("passes/insert_training_fake_quant.py", "passes/strip_fake_quant.py"),
 }

@@ -1,4 +1,4 @@
-"""What a forward changes in attributes of its modules that are no parameters: found, and put back."""
+"""Finds what a forward assigns to attributes and buffers, puts attributes back, and stores buffers at the end of a graph."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Hooks of modules that are traced through: what they compute is part of the graph, what else they do is told.
+"""Captures what runs around the forward of a module: hooks, and what ``torch.nn.utils`` computes weights by.
 
-Hooks of gradients that parameters have are carried over to a copy of the model.
+Hooks of a module that is traced through become part of the graph; those that are lost are warned of. Hooks of gradients
+are carried over to a copy of the model. Computed weights become plain ones, or, for training, are computed by modules.
 """
 
 from __future__ import annotations

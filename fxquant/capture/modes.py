@@ -1,4 +1,7 @@
-"""Tells ``self.training`` from a False that code holds, where a model is traced in evaluation mode but is to train."""
+"""Tells ``self.training`` from a False that code holds, where a model is traced in evaluation mode but is to train.
+
+Modules and functions that do nothing in evaluation mode become nodes, which training needs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Looks into functions that ``torch.fx.wrap`` would keep whole, and answers ``isinstance`` about proxies."""
+"""Stands in, while a trace runs, for functions that cannot run on proxies.
+
+These are functions that ``torch.fx.wrap`` would keep whole, ``isinstance``, factories, random numbers, and the
+transformers of ``torch.nn``, which look at values only to find a faster path to the same result.
+"""
 
 from __future__ import annotations
 

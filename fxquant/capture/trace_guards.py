@@ -1,4 +1,7 @@
-"""What stands in a graph for an answer that was given while tracing: other inputs must give the same one."""
+"""Answers what code asks while it is traced, and guards the answer: other inputs must give the same one.
+
+An answer is fixed where it follows from the shapes of the example. The guard names the line of the user's code.
+"""
 
 from __future__ import annotations
 

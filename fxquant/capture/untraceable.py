@@ -1,4 +1,4 @@
-"""Where tracing fails: which submodule and which line are at fault, said in the user's terms."""
+"""Traces what can be traced, and names the submodule and the line at fault where tracing fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which values of a graph are the same in every call, and what they are."""
+"""Finds the values of a graph that no input changes: passes read them, and training computes them in each call.
+
+``Constants`` computes such values once. ``Aside`` notes how a tensor is computed of parameters that train.
+"""
 
 from __future__ import annotations
 

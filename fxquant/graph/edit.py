@@ -1,4 +1,4 @@
-"""Edits of a graph that torch.fx lacks: the only file that touches graph internals."""
+"""Edits a graph as torch.fx cannot, and writes new nodes into it: the only file that touches graph internals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to say where a node of a graph fails on values that it was given."""
+"""Explains why a call of a model or of one of its nodes fails, in terms of the values that it was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of a model: how they bind to its signature, and how they read in a message."""
+"""Binds the inputs of a model to the signature of its forward, and describes them in messages."""
 
 from __future__ import annotations
 

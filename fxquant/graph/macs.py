@@ -1,4 +1,7 @@
-"""How many multiply-accumulates a node costs."""
+"""Counts the multiply-accumulates of a node.
+
+Operators with a formula are counted from the shapes of the example. Any other code is counted while it runs.
+"""
 
 from __future__ import annotations
 

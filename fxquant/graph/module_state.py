@@ -1,4 +1,4 @@
-"""What a state dict may hold: a look at each tensor before a module takes it."""
+"""Loads the state of a module: checks it before, puts everything back on an error, and packs what calls need after."""
 
 from __future__ import annotations
 

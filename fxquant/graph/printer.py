@@ -1,4 +1,7 @@
-"""A graph as text: one short line per node, for people and for diffs."""
+"""Prints a graph: one short line per node, for people and for diffs.
+
+Blocks of a network that read like an earlier one can be folded into one line.
+"""
 
 from __future__ import annotations
 

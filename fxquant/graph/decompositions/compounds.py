@@ -1,4 +1,4 @@
-"""Operators that hide others, each with what writes it as those: einsum, addmm, a gated linear unit."""
+"""Writes operators that hide others as those: an einsum, a product with a sum, a gated linear unit."""
 
 from __future__ import annotations
 

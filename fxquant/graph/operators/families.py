@@ -1,4 +1,4 @@
-"""What the operator table holds: a row, and the rows that look alike."""
+"""Rows of the operator table: what a row holds, and the families of elementary functions and of products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads one call in any spelling, and says what the same call is in a normalized graph."""
+"""Reads one call in any spelling, and gives the same call in the canonical spelling of a normalized graph."""
 
 from __future__ import annotations
 
