@@ -1,4 +1,4 @@
-"""Finds what a forward assigns to attributes and buffers, puts attributes back, and stores buffers at the end of a graph."""
+"""Finds what a forward assigns to: attributes are put back, and buffers are assigned to at the end of the graph."""
 
 from __future__ import annotations
 

@@ -19,10 +19,12 @@ import torch.nn.utils.rnn as rnn
 from torch import nn
 from torch.fx import Proxy, _symbolic_trace
 
-from fxquant.capture.modes import noted_if_idle, takes_training
+from fxquant.capture.modes import last_of, noted_if_idle, takes_training
 from fxquant.capture.proxies import UNKNOWN, TensorProxy, proxies_in
+from fxquant.capture.untraceable import fault_of, reason_for
 from fxquant.errors import is_library_file
 from fxquant.graph.operators.spelling import REGULARIZERS
+from fxquant.graph.query import REASON
 
 Globals = dict[str, Any]
 
@@ -64,7 +66,7 @@ class Answers:
             for (_, name), namespace in _symbolic_trace._wrapped_fns_to_patch.copy().items():
                 function = namespace.get(name)
                 if isinstance(function, FunctionType) and _may_be_opened(function):
-                    self._put(namespace, name, _open(function))
+                    self._put(namespace, name, self._opened(function))
             self._put(vars(F), "isinstance", _isinstance)
             self._put(vars(torch), "is_tensor", lambda value: _isinstance(value, torch.Tensor))
             for name in FACTORIES:
@@ -98,8 +100,8 @@ class Answers:
         Functions there that take ``training`` become nodes where they give their input back.
         """
         namespace = getattr(getattr(code, "forward", code), "__globals__", None)
-        if namespace is None or id(namespace) in self._seen:
-            return
+        if namespace is None or namespace is globals() or id(namespace) in self._seen:
+            return  # the forwards that stand in for those of transformers ask for proxies themselves
         self._seen.add(id(namespace))
         for name, value in list(namespace.items()):
             if isinstance(value, FunctionType) and value in WHOLE:
@@ -108,6 +110,27 @@ class Answers:
                 self._put(namespace, name, noted_if_idle(value))
         if "isinstance" not in namespace:
             self._put(namespace, "isinstance", _isinstance)
+
+    def _opened(self, function: FunctionType) -> Callable[..., Any]:
+        """A function that was to be kept whole: its body is traced, and where that fails, its call becomes a node."""
+
+        @functools.wraps(function)
+        def opened(*args: Any, **kwargs: Any) -> Any:
+            if next(proxies_in((args, kwargs)), None) is None:
+                return function(*args, **kwargs)
+            last = last_of(self._tracer.graph)
+            self.about_proxies(function)
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                reason = reason_for(*fault_of(error))
+            self._tracer.forget_nodes_after(last)
+            proxy = self._tracer.create_proxy("call_function", function, args, kwargs)
+            proxy.node.meta[REASON] = reason
+            return proxy
+
+        setattr(opened, "__fx_already_patched", True)
+        return opened
 
     def _drawn(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function or method that draws random numbers, as a node: each call of the graph draws anew."""
@@ -157,26 +180,6 @@ def _record(function: Callable[..., Any]) -> Callable[..., Any]:
         return proxy.tracer.create_proxy("call_function", function, args, kwargs)
 
     return recorded
-
-
-def _open(function: FunctionType) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def opened(*args: Any, **kwargs: Any) -> Any:
-        proxy = next(proxies_in((args, kwargs)), None)
-        return function(*args, **kwargs) if proxy is None else proxy.tracer.open_function(function, args, kwargs)
-
-    setattr(opened, "__fx_already_patched", True)
-    return opened
-
-
-TRANSFORMERS = (
-    nn.Transformer,
-    nn.TransformerEncoder,
-    nn.TransformerDecoder,
-    nn.TransformerEncoderLayer,
-    nn.TransformerDecoderLayer,
-)
-"""Traced through: they are made of layers."""
 
 
 @contextmanager

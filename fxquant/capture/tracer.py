@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 import sys
 import threading
@@ -30,7 +29,8 @@ from fxquant.capture.attributes import (
     store_at_the_end,
 )
 from fxquant.capture.factory_tensors import FactoryTensors, TracedFactories
-from fxquant.capture.hooks import LostHooks, is_opened, watched_hooks
+from fxquant.capture.hooks import LostHooks, watched_hooks
+from fxquant.capture.leaf_modules import LeafModules, LeafPolicy
 from fxquant.capture.modes import (
     asks_for_training,
     gave_back,
@@ -40,7 +40,7 @@ from fxquant.capture.modes import (
     plain_modes,
     without_marks,
 )
-from fxquant.capture.patches import TRANSFORMERS, Answers, traceable_transformers
+from fxquant.capture.patches import Answers, traceable_transformers
 from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.capture.trace_guards import (
     instruction,
@@ -51,20 +51,13 @@ from fxquant.capture.trace_guards import (
     user_line,
     user_stack,
 )
-from fxquant.capture.untraceable import fault_of
-from fxquant.errors import FxQuantError, is_library_file
-from fxquant.graph.constants import TensorComputation
 from fxquant.graph.edit import erase_behind, gather_placeholders
-from fxquant.graph.failures import not_running
-from fxquant.graph.inputs import called_by_name, describe_value, is_given, signature_of, spelled
-from fxquant.graph.macs import run_counted
-from fxquant.graph.query import REASON, SAME_WHILE_TRAINING, VALUE, canonical_type, described, has_hooks, info_of
-from fxquant.graph.shapes import unchanged_state
+from fxquant.graph.inputs import called_by_name, describe_value, is_decorated, is_given, signature_of, spelled
+from fxquant.graph.query import SAME_WHILE_TRAINING, VALUE, described, has_hooks, info_of
+from fxquant.graph.shapes import run_on_example, unchanged_state
 
 FIXED = (NoneType, bool, str)
 """Inputs of these types are fixed to the example's: code branches on them."""
-
-LeafModules = Sequence[type[nn.Module] | str]
 
 _ONE_AT_A_TIME = threading.RLock()
 """torch.fx traces by patching what all threads use."""
@@ -96,9 +89,7 @@ class QuantTracer(Tracer):
             marks_modes: Tell calls that take ``self.training`` from those that say ``training=False`` themselves.
         """
         super().__init__()
-        self._leaf_names = {item for item in leaf_modules if isinstance(item, str)}
-        self._leaf_classes = tuple(item for item in leaf_modules if not isinstance(item, str))
-        self._leaf_types = set(leaf_types)
+        self._leaf_policy = LeafPolicy(leaf_modules, leaf_types)
         self._bound = bound
         self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in FIXED}
         self._names: dict[int, str] = {}
@@ -120,17 +111,8 @@ class QuantTracer(Tracer):
         """Modules that became one node: what they keep is their own."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether the call of ``m`` becomes one node."""
-        if module_qualified_name in self._leaf_names or isinstance(m, self._leaf_classes):
-            return True
-        if type(m) in self._leaf_types or isinstance(m, TensorComputation):
-            return True
-        if is_opened(m):
-            return False
-        kind = canonical_type(m)
-        if kind is not None:
-            return not issubclass(kind, (nn.Sequential, *TRANSFORMERS))
-        return super().is_leaf_module(m, module_qualified_name) and type(m).__module__.startswith("torch.nn.")
+        """Tell whether the call of ``m`` becomes one node."""
+        return self._leaf_policy.is_leaf(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -248,11 +230,7 @@ class QuantTracer(Tracer):
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """As ``Tracer.create_args_for_root``, which cannot call a forward that is decorated by its arguments' names."""
-        code = getattr(root_fn, "__code__", None)
-        decorated = (
-            inspect.unwrap(root_fn) is not root_fn and code is not None and not is_library_file(code.co_filename)
-        )
-        if not is_module or self._bound is None or not decorated:
+        if not is_module or self._bound is None or not is_decorated(root_fn):
             return super().create_args_for_root(root_fn, is_module, concrete_args)
         return called_by_name(root_fn, self.root, self._proxy_placeholder)
 
@@ -349,22 +327,19 @@ class QuantTracer(Tracer):
     def _run(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of a node on the example, of which ``args`` and ``kwargs`` come."""
         target: Any = node.target
-        module = None
+        if node.op == "placeholder":
+            return (self._bound or {})[target.lstrip("*")]
+        module = self.root.get_submodule(target) if node.op == "call_module" else None
+
+        def call() -> Any:
+            if node.op == "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            return (target if module is None else module)(*args, **kwargs)
+
         self._running = True
         try:
-            if node.op == "placeholder":
-                return (self._bound or {})[target.lstrip("*")]
-            if node.op == "call_function":
-                return run_counted(node, None, lambda: target(*args, **kwargs))
-            if node.op == "call_method":
-                return run_counted(node, None, lambda: getattr(args[0], target)(*args[1:], **kwargs))
-            module = called = self.root.get_submodule(target)
-            with plain_modes(called):
-                return run_counted(node, module, lambda: called(*args, **kwargs))
-        except FxQuantError:
-            raise
-        except Exception as error:
-            raise not_running(node, module, error, args, kwargs) from error
+            with nullcontext() if module is None else plain_modes(module):
+                return run_on_example(node, module, call, lambda: (args, kwargs))
         finally:
             self._running = False
 
@@ -391,21 +366,8 @@ class QuantTracer(Tracer):
             self._answered.add(key)
             self.create_proxy("call_function", require_answer, (proxy, value, line), {})
 
-    def open_function(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Trace the body of a function that was to be kept whole, or keep it whole, with a reason, where that fails."""
-        last = last_of(self.graph)
-        self._answers.about_proxies(function)
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            line, meaning = fault_of(error)
+    def forget_nodes_after(self, last: Node) -> None:
+        """Erase what a trace wrote before it failed, with the guards for it."""
         self._asked = []
-        self._forget_nodes_after(last)
-        proxy = self.create_proxy("call_function", function, args, kwargs)
-        proxy.node.meta[REASON] = f"torch.fx cannot trace it: {meaning}" + (f", {line}" if line else "")
-        return proxy
-
-    def _forget_nodes_after(self, last: Node) -> None:
-        """Erase what a trace wrote before it failed."""
         erased = erase_behind(last)
         self._answered = {key for key in self._answered if key[0] not in erased}

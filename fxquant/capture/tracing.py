@@ -13,17 +13,15 @@ from torch.fx import Graph, GraphModule
 from torch.nn.utils import parametrize
 
 from fxquant.capture.hooks import bake_weights, has_computed_weights, weights_by_modules
-from fxquant.capture.leaf_modules import check_taken
+from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
 from fxquant.capture.modes import asks_by_identity
-from fxquant.capture.tracer import LeafModules, QuantTracer
+from fxquant.capture.tracer import QuantTracer
 from fxquant.capture.untraceable import Untraceable, trace_what_can_be
-from fxquant.errors import InputError, TracingError, UnknownNameError
+from fxquant.errors import TracingError
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
-from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, has_hooks
 from fxquant.graph.shapes import record_values
-from fxquant.registry import did_you_mean
 
 _Traced = tuple[Graph, tuple[Untraceable, ...], QuantTracer]
 
@@ -86,7 +84,7 @@ def trace(
     check_unscripted(model)
     kwargs = dict(example_kwargs or {})
     bound = bind_example(model, example_args, kwargs)
-    _check_leaf_modules(model, leaf_modules)
+    check_leaf_modules(model, leaf_modules)
     own = copy_of(model)
     if not trains:
         bake_weights(own)
@@ -116,7 +114,7 @@ def trace(
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
-    _mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in left_whole})
+    mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in left_whole})
     if isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
         record_values(gm, example_args, kwargs)
     for one in left_whole:
@@ -192,33 +190,6 @@ def _uncopiable(model: nn.Module) -> str | None:
     return None
 
 
-def _check_leaf_modules(model: nn.Module, leaf_modules: LeafModules) -> None:
-    modules = dict(model.named_modules(remove_duplicate=False))
-    names = [name for name in modules if name]
-    for item in leaf_modules:
-        if isinstance(item, str) and item not in modules:
-            raise UnknownNameError(
-                "leaf_modules names a module that the model does not have",
-                got=repr(item),
-                expected="the qualified name of a submodule, as model.named_modules() gives it",
-                hint=did_you_mean(item, names) or f"the model has {', '.join(names[:8])}{', …' * (len(names) > 8)}",
-            )
-        if not isinstance(item, (str, type)):
-            raise InputError(
-                "leaf_modules holds something that is neither a type nor a name",
-                got=repr(item),
-                expected='module types or qualified names: leaf_modules=(Gate, "layer1.gate")',
-            )
-        if isinstance(item, type) and not any(isinstance(module, item) for module in modules.values()):
-            types = {type(module).__name__: module for module in modules.values()}
-            raise UnknownNameError(
-                "leaf_modules names a type that the model does not have",
-                got=item.__name__,
-                expected="the type of a submodule",
-                hint=did_you_mean(item.__name__, types) or f"the model has {', '.join(list(types)[:8])}",
-            )
-
-
 def _carry_over(model: nn.Module, gm: GraphModule) -> None:
     """What GraphModule forgets: attributes, class, hooks, training flags, and what is no part of the state."""
     for name, value in vars(model).items():
@@ -240,26 +211,3 @@ def _carry_over(model: nn.Module, gm: GraphModule) -> None:
         for name in module._buffers:
             if name not in original._buffers:  # a plain tensor attribute, which GraphModule makes a buffer
                 module._non_persistent_buffers_set.add(name)
-
-
-def _mark_module_calls(
-    gm: GraphModule,
-    leaf_modules: LeafModules,
-    leaf_types: Sequence[type[nn.Module]],
-    untraceable: Mapping[str, str],
-) -> None:
-    classes = tuple(item for item in leaf_modules if not isinstance(item, str))
-    for node in gm.graph.nodes:
-        if node.op != "call_module":
-            continue
-        module = gm.get_submodule(node.target)
-        node.meta.setdefault(CALLED, (node.target, type(module)))
-        if node.target in leaf_modules or isinstance(module, classes):
-            node.meta[REASON] = "kept whole and in float by leaf_modules"
-            node.meta[BY_REQUEST] = True
-        elif node.target in untraceable:
-            node.meta[REASON] = untraceable[node.target]
-        elif has_hooks(module):
-            node.meta[REASON] = "it has hooks, which only a float module runs"
-        if type(module) in leaf_types and getattr(nn, type(module).__name__, None) is not type(module):
-            node.meta[NAMED] = True

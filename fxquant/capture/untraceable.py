@@ -61,7 +61,7 @@ class Untraceable:
     @property
     def reason(self) -> str:
         """In a few words, for tables."""
-        return f"torch.fx cannot trace it: {self.meaning}" + (f", {self.line}" if self.line else "")
+        return reason_for(self.line, self.meaning)
 
     def error(self) -> TracingError:
         """The error to raise where nothing can be kept whole."""
@@ -179,6 +179,11 @@ def _locate(tracer: FailingTracer, model: nn.Module, error: Exception) -> Untrac
     if tracer.failed is not None and tracer.failed[0] is error:
         _, path, kind = tracer.failed
     return Untraceable(path, kind.__name__, line, meaning, _foreign_function(error))
+
+
+def reason_for(line: str, meaning: str) -> str:
+    """Say in a few words why something stays whole, for tables; the line may be empty."""
+    return f"torch.fx cannot trace it: {meaning}" + (f", {line}" if line else "")
 
 
 def fault_of(error: Exception) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
-from fxquant.errors import InputError, warn
+from fxquant.errors import InputError, is_library_file, warn
 from fxquant.registry import did_you_mean
 
 _VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
@@ -201,6 +201,12 @@ def spelled(node: Node) -> str:
 
 
 _STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+def is_decorated(forward: Callable[..., Any]) -> bool:
+    """Tell whether a decorator of the user's stands around a forward, which torch.fx cannot call by its signature."""
+    code = getattr(forward, "__code__", None)
+    return inspect.unwrap(forward) is not forward and code is not None and not is_library_file(code.co_filename)
 
 
 def called_by_name(

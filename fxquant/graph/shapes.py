@@ -97,17 +97,39 @@ def _plain(value: Any) -> Any:
     return tuple(_plain(item) for item in value) if type(value) is tuple else value
 
 
+def run_on_example(
+    node: Node, module: nn.Module | None, run: Callable[[], Any], given: Callable[[], tuple[Any, Any]]
+) -> Any:
+    """Run the call of a node on the example, and note its multiply-accumulates.
+
+    Args:
+        node: Its metadata are written to.
+        module: The module that it calls; None for a function or a method.
+        run: Calls it.
+        given: Gives the positional and the keyword arguments of the call, for the message.
+
+    Raises:
+        InputError: the call fails; the message names the node, the user's line, and the arguments.
+    """
+    try:
+        return run_counted(node, module, run)
+    except FxQuantError:
+        raise
+    except Exception as error:
+        raise not_running(node, module, error, *given()) from error
+
+
 class _ExampleRun(BoundInterpreter):
     def __init__(self, gm: GraphModule, bound: Mapping[str, Any], visit: Visit) -> None:
         super().__init__(gm, bound)
         self._visit = visit
 
     def run_node(self, n: Node) -> Any:
-        try:
-            value = run_counted(n, module_of(n), lambda: super(_ExampleRun, self).run_node(n))
-        except FxQuantError:
-            raise
-        except Exception as error:
-            raise not_running(n, module_of(n), error, *self.fetch_args_kwargs_from_env(n)) from error
+        value = run_on_example(
+            n,
+            module_of(n),
+            lambda: super(_ExampleRun, self).run_node(n),
+            lambda: self.fetch_args_kwargs_from_env(n),
+        )
         self._visit(n, value)
         return value

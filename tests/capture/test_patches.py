@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.utils.rnn import pad_packed_sequence
 
-from fxquant.capture.patches import TRANSFORMERS
+from fxquant.capture.leaf_modules import TRANSFORMERS
 from fxquant.capture.tracing import trace
 from fxquant.errors import InputError, TracingError
 from fxquant.graph.query import reason_of
