@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import fxquant
+from fxquant.kernels.call import CALLS, OperatorCall
 
 PACKAGE = Path(fxquant.__file__).parent
 TESTS = Path(__file__).parent
@@ -296,13 +297,13 @@ def native_sources() -> list[Path]:
 
 
 def definitions() -> dict[str, list[ast.Call]]:
-    """Stem of a file below ``kernels`` -> its calls of ``define(schema, ...)``."""
+    """Stem of a file below ``kernels`` -> its calls of ``define(schema, ...)`` and ``define_operator(record)``."""
     found: dict[str, list[ast.Call]] = {}
     for source in SOURCES:
-        if not source.name.startswith("kernels/") or source.name == "kernels/library.py":
+        if not source.name.startswith("kernels/") or source.name in ("kernels/library.py", "kernels/call.py"):
             continue
         for node in ast.walk(source.tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "define":
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("define", "define_operator"):
                 found.setdefault(source.path.stem, []).append(node)
     return found
 
@@ -327,7 +328,20 @@ def test_every_operator_has_schema_reference_and_fake():
         for call in found:
             given = {keyword.arg for keyword in call.keywords}
             assert call.args, f"kernels/{stem}.py:{call.lineno}: no schema"
-            assert {"reference", "fake"} <= given, f"kernels/{stem}.py:{call.lineno}: {given}"
+            if ast.unparse(call.func) == "define":
+                assert {"reference", "fake"} <= given, f"kernels/{stem}.py:{call.lineno}: {given}"
+    assert CALLS, "no record was found, so the test tests nothing"
+    for record in CALLS.values():
+        for method in ("reference", "empty_result"):
+            assert getattr(record, method) is not getattr(OperatorCall, method), f"{record.__name__} has no {method}"
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_every_record_has_kernels_for_both_devices(name):
+    """Its native sources have the stem of its module, and register the operator by its name."""
+    *_, family, stem = CALLS[name].__module__.split(".")
+    for place in (f"cpu/{stem}.cpp", f"cuda/{stem}.cu"):
+        assert f'm.impl("{name}", FXQ_KERNEL({name}_' in (CSRC / family / place).read_text(encoding="utf-8"), place
 
 
 @pytest.mark.parametrize("place", ["cpu/{}.cpp", "cuda/{}.cu"])

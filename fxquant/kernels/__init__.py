@@ -1,10 +1,8 @@
 """Operators on quantized tensors. Importing this defines ``torch.ops.fxquant.*`` and loads the native kernels."""
 
-from fxquant.kernels.conv.conv2d import conv2d
-from fxquant.kernels.conv.conv3d import conv3d
-from fxquant.kernels.elementwise.add import add
+from fxquant.kernels.conv.conv import conv2d, conv3d
+from fxquant.kernels.elementwise.binary import add, mul
 from fxquant.kernels.elementwise.cat import cat
-from fxquant.kernels.elementwise.mul import mul
 from fxquant.kernels.elementwise.prelu import prelu
 from fxquant.kernels.embedding.embedding import embedding
 from fxquant.kernels.embedding.embedding_bag import embedding_bag

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
+from fxquant.kernels.call import OperatorCall
 from fxquant.kernels.checks import check_dtype
 
 STORED = (torch.uint8, torch.int8)
@@ -110,3 +111,20 @@ def average(
 def integer_range(dtype: torch.dtype) -> tuple[int, int]:
     """Smallest and largest integer of uint8 or int8."""
     return (0, 255) if dtype == torch.uint8 else (-128, 127)
+
+
+class RequantizingCall(OperatorCall):
+    """A call whose result has qparams of its own: these four arguments, which each record declares in their place."""
+
+    scale: float
+    zero_point: int
+    quant_min: int
+    quant_max: int
+
+    def check_output(self, dtype: torch.dtype) -> None:
+        """Check the qparams of a result that is stored as ``dtype``."""
+        check_output(self.op, self.scale, self.zero_point, self.quant_min, self.quant_max, dtype)
+
+    def requantize(self, real: Tensor, dtype: torch.dtype) -> Tensor:
+        """Round float32 values to the qparams of the result; ``dtype`` is uint8 or int8."""
+        return requantize(real, self.scale, self.zero_point, self.quant_min, self.quant_max, dtype)

@@ -3,10 +3,11 @@
 An operator is defined from Python: schema, reference (pure torch, runs on any device) and fake (shapes only). The
 native libraries, where they were built, bring kernels for CPU and CUDA, which then run in place of the reference.
 
-To add one: ``kernels/<family>/<op>.py`` calls :func:`define`. In the folder ``csrc/<family>``, ``cpu/<op>.cpp`` (checks
-arguments, allocates, registers: sees torch, compiled once) calls a loop declared in ``cpu/loops/<op>.h`` and written in
+To add one: ``kernels/<family>/<op>.py`` declares a record (:mod:`fxquant.kernels.call`), or calls :func:`define` where
+it gives more than a tensor or has a gradient. In the folder ``csrc/<family>``, ``cpu/<op>.cpp`` (checks arguments,
+allocates, registers: sees torch, compiled once) calls a loop declared in ``cpu/loops/<op>.h`` and written in
 ``cpu/loops/<op>.cpp`` (sees no torch and no C++ standard library, compiled once per instruction set); ``cuda/<op>.cu``
-is its counterpart. Arithmetic that both need stands in ``csrc/math``. ``dequantize`` is a short example. Build with
+is its counterpart. Arithmetic that both need stands in ``csrc/math``. ``table`` is a short example. Build with
 ``pip install -e . --no-build-isolation`` or, quicker, ``python setup.py build_ext --inplace``.
 """
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels import add, cat, mul
-from fxquant.kernels.elementwise.add import reference as add_reference
+from fxquant.kernels.elementwise.binary import add_reference, mul_reference
 from fxquant.kernels.elementwise.cat import reference as cat_reference
-from fxquant.kernels.elementwise.mul import reference as mul_reference
 from fxquant.nn.base import integer_limits
 from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.plan.spec import Clamp, QParams
@@ -37,7 +36,7 @@ class _Binary(SameDtypeModule):
 
 
 class QuantizedAdd(_Binary):
-    """``q_y = quantize(act(a + b))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.add``.
+    """``q_y = quantize(act(a + b))`` of stored integers, in one operator: ``fxquant.kernels.add``.
 
     Args:
         a: Grid of the first input; at most 8 bits, per tensor, like all of them.
@@ -96,7 +95,7 @@ class QuantizedSub(_Binary):
 
 
 class QuantizedMul(_Binary):
-    """``q_y = quantize(act(a * b))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.mul``.
+    """``q_y = quantize(act(a * b))`` of stored integers, in one operator: ``fxquant.kernels.mul``.
 
     Args:
         a: Grid of the first input; at most 8 bits, per tensor, like all of them.

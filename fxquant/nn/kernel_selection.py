@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.conv.call import MOST_TAPS
+from fxquant.kernels.conv.conv import MOST_TAPS
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.library import SETTINGS, native_status
 

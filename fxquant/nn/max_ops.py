@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fxquant.kernels import max_pool2d, table
 from fxquant.kernels.pool.windows import adaptive_windows
-from fxquant.kernels.table.table import reference as table_reference
+from fxquant.kernels.table.table import table_reference
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Requantize
 from fxquant.nn.weight import byte_qparams

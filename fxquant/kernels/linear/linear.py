@@ -2,123 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.conv.call import as_unsigned, check_input, check_residual, check_rest, epilogue_of
+from fxquant.kernels.call import define_operator
+from fxquant.kernels.conv.conv import ProductCall
 from fxquant.kernels.conv.native import output_arguments, packed_arguments
 from fxquant.kernels.conv.packing import PackedOrder, PackedWeight, start_values, unpack_weight
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.library import compose, define
-
-OP = "fxquant::linear"
+from fxquant.kernels.library import compose
 
 
-def linear(
-    x: Tensor,
-    x_zero_point: int,
-    weight: Tensor,
-    start: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    residual: Tensor | None,
-    residual_scale: float,
-    residual_zero_point: int,
-    y_scale: float,
-    y_zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class LinearCall(ProductCall):
     """Multiply stored integers by a weight matrix, and requantize, to the bit as ``linear_reference`` defines it.
 
-    Args:
-        x: uint8 or int8 [..., in_features].
-        x_zero_point: Of ``x``, in steps.
-        weight: int8 [out_features, in_features], packed by :func:`~fxquant.kernels.conv.packing.pack_weight`.
-        start: int32 [out_features], what sums begin at; this and the rest as
-            :func:`~fxquant.kernels.conv.conv2d.conv2d`.
-        scale: float32 [out_features].
-        bias: float32 [out_features].
-        residual: uint8 or int8 [..., out_features], or None.
-        residual_scale: Of the residual.
-        residual_zero_point: Of the residual.
-        y_scale: Of the output; this and the next three are not looked at if ``dtype`` is float32.
-        y_zero_point: Of the output.
-        quant_min: Smallest integer of the output, inside the range of ``dtype``.
-        quant_max: Largest integer of the output.
-        dtype: uint8 or int8: how the output is stored. float32: real numbers, not rounded to any grid.
-
-    Returns:
-        [..., out_features] of ``dtype``, contiguous.
-
-    Raises:
-        RuntimeError: an argument is not as above; the message names it.
+    The result is [..., out_features] of ``dtype``, contiguous. See :class:`ProductCall` for the arithmetic.
     """
-    return torch.ops.fxquant.linear.default(
-        x, x_zero_point, weight, start, scale, bias, residual, residual_scale, residual_zero_point, y_scale,
-        y_zero_point, quant_min, quant_max, dtype,
-    )  # fmt: skip
+
+    op: ClassVar[str] = "fxquant::linear"
+
+    x: Tensor
+    """uint8 or int8 [..., in_features]."""
+    x_zero_point: int
+    weight: Tensor
+    """int8 [out_features, in_features], packed by :func:`~fxquant.kernels.conv.packing.pack_weight`."""
+    start: Tensor
+    """int32 [out_features], what sums begin at. This and the rest are as in ``fxquant::conv2d``."""
+    scale: Tensor
+    bias: Tensor
+    residual: Tensor | None
+    residual_scale: float
+    residual_zero_point: int
+    y_scale: float
+    y_zero_point: int
+    quant_min: int
+    quant_max: int
+    dtype: torch.dtype
+
+    def reference(self) -> Tensor:
+        y = self.empty_result()
+        if y.numel() == 0:
+            return y
+        integers = unpack_weight(self.weight, len(self.scale), self.x.shape[-1], ()).to(torch.float64)
+        # float64 holds all sums exactly
+        sums = F.linear(self.unsigned_input().to(torch.float64), integers) + self.start
+        return y.copy_(self.apply_epilogue(sums, sums.dim() - 1))
+
+    def empty_result(self) -> Tensor:
+        self.check_input()
+        if self.x.dim() == 0:
+            raise KernelError(f"{self.op}: x has the wrong shape", got=[], expected="[..., in_features]")
+        sizes = [*self.x.shape[:-1], self.scale.numel()]
+        self.check_product(PackedOrder.of(self.scale.numel(), self.x.shape[-1], ()).shape, sizes)
+        return torch.empty(sizes, dtype=self.dtype, device=self.x.device)
 
 
-def reference(
-    x: Tensor,
-    x_zero_point: int,
-    weight: Tensor,
-    start: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    residual: Tensor | None,
-    residual_scale: float,
-    residual_zero_point: int,
-    y_scale: float,
-    y_zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The oracle of the tests, and the kernel of devices that have no native one."""
-    y = empty_output(
-        x, x_zero_point, weight, start, scale, bias, residual, residual_scale, residual_zero_point, y_scale,
-        y_zero_point, quant_min, quant_max, dtype,
-    )  # fmt: skip
-    if y.numel() == 0:
-        return y
-    integers = unpack_weight(weight, len(scale), x.shape[-1], ()).to(torch.float64)
-    sums = F.linear(as_unsigned(x).to(torch.float64), integers) + start  # float64 holds all of them exactly
-    epilogue = epilogue_of(
-        scale, bias, residual_scale, residual_zero_point, y_scale, y_zero_point, quant_min, quant_max, dtype
-    )
-    return y.copy_(epilogue.apply(sums, sums.dim() - 1, residual))
-
-
-def empty_output(
-    x: Tensor,
-    x_zero_point: int,
-    weight: Tensor,
-    start: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    residual: Tensor | None,
-    residual_scale: float,
-    residual_zero_point: int,
-    y_scale: float,
-    y_zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Check the arguments; an empty tensor of the result's shape and dtype."""
-    check_input(OP, x, x_zero_point, scale)
-    if x.dim() == 0:
-        raise KernelError(f"{OP}: x has the wrong shape", got=[], expected="[..., in_features]")
-    packed = PackedOrder.of(scale.numel(), x.shape[-1], ()).shape
-    check_rest(OP, weight, packed, start, scale, bias, y_scale, y_zero_point, quant_min, quant_max, dtype)
-    sizes = [*x.shape[:-1], scale.numel()]
-    check_residual(OP, residual, sizes, residual_scale, residual_zero_point)
-    return torch.empty(sizes, dtype=dtype, device=x.device)
+linear, reference = define_operator(LinearCall)
 
 
 class NativeLinear:
@@ -221,12 +166,3 @@ compose(
     fake=_empty_dynamic,
 )
 """An int8 linear layer whose input's grid, [1] each, is a result of the graph: ``linear`` takes it as numbers."""
-
-
-define(
-    "linear(Tensor x, int x_zero_point, Tensor weight, Tensor start, Tensor scale, Tensor bias, Tensor? residual, "
-    "float residual_scale, int residual_zero_point, float y_scale, int y_zero_point, int quant_min, int quant_max, "
-    "ScalarType dtype) -> Tensor",
-    reference=reference,
-    fake=empty_output,
-)

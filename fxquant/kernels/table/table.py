@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from fxquant.kernels.checks import check_count, check_dtype
+from fxquant.kernels.arithmetic import check_stored
+from fxquant.kernels.call import OperatorCall, define_operator
+from fxquant.kernels.checks import check_count
 from fxquant.kernels.layout import like
-from fxquant.kernels.library import define
-
-OP = "fxquant::table"
-_BYTES = (torch.uint8, torch.int8)
 
 
-def table(x: Tensor, table: Tensor) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class TableCall(OperatorCall):
     """Look every element up: ``table[byte of x]``.
 
-    Args:
-        x: uint8 or int8, any shape and strides.
-        table: uint8 or int8 [256]. An int8 ``x`` of -1 is the byte 255: the answers for negative values are the upper
-            half of the table.
-
-    Returns:
-        The dtype of ``table``, the shape and memory format of ``x``.
-
-    Raises:
-        RuntimeError: dtype or shape do not fit; the message names the argument.
+    The result has the dtype of ``table``, the shape and memory format of ``x``.
     """
-    return torch.ops.fxquant.table.default(x, table)
+
+    op: ClassVar[str] = "fxquant::table"
+
+    x: Tensor
+    """uint8 or int8, any shape and strides."""
+    table: Tensor
+    """uint8 or int8 [256]. An int8 ``x`` of -1 is the byte 255: the answers for negative values are the upper half."""
+
+    def empty_result(self) -> Tensor:
+        check_stored(self.op, "x", self.x)
+        check_stored(self.op, "table", self.table)
+        check_count(self.op, "table", self.table, 256)
+        return torch.empty_like(self.x, dtype=self.table.dtype)
+
+    def reference(self) -> Tensor:
+        self.empty_result()
+        return like(self.x, self.table[self.x.long() & 255])
 
 
-def reference(x: Tensor, table: Tensor) -> Tensor:
-    """The same in pure torch, on any device."""
-    _check(x, table)
-    return like(x, table[x.long() & 255])
-
-
-def _fake(x: Tensor, table: Tensor) -> Tensor:
-    _check(x, table)
-    return torch.empty_like(x, dtype=table.dtype)
-
-
-def _check(x: Tensor, table: Tensor) -> None:
-    check_dtype(OP, "x", x, _BYTES)
-    check_dtype(OP, "table", table, _BYTES)
-    check_count(OP, "table", table, 256)
-
-
-define("table(Tensor x, Tensor table) -> Tensor", reference=reference, fake=_fake)
+table, table_reference = define_operator(TableCall)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fxquant.kernels.conv.conv2d import conv2d, reference
+from fxquant.kernels.conv.conv import conv2d
+from fxquant.kernels.conv.conv import conv2d_reference as reference
 from fxquant.kernels.conv.native import NativeConv
 from fxquant.kernels.conv.packing import pack_weight
 from fxquant.kernels.conv.reference import ConvGeometry, conv_reference

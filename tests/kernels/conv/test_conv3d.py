@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fxquant.kernels.conv.conv3d import conv3d, reference
+from fxquant.kernels.conv.conv import conv3d
+from fxquant.kernels.conv.conv import conv3d_reference as reference
 from fxquant.kernels.conv.native import NativeConv
 from fxquant.kernels.conv.packing import pack_weight
 from fxquant.kernels.conv.reference import ConvGeometry, conv_reference

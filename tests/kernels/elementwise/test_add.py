@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fxquant.kernels.elementwise.add import add, reference
+from fxquant.kernels.elementwise.binary import add
+from fxquant.kernels.elementwise.binary import add_reference as reference
 
 QPARAMS = (0.1, 3, 0.07, 5, 0.2, 7)
 """Scale and zero point of a, of b, of the result."""

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.elementwise.binary import broadcast_shape, empty_result
+from fxquant.kernels.elementwise.binary import AddCall, broadcast_shape
 
 SIZES = st.lists(st.sampled_from([0, 1, 2, 3]), max_size=4)
 
 
 def result_of(a: Tensor, b: Tensor) -> Tensor:
-    return empty_result("fxquant::op", a, 0.1, 0, b, 0.1, 0, 0.1, 0, 0, 255)
+    return AddCall(a, 0.1, 0, b, 0.1, 0, 0.1, 0, 0, 255).empty_result()
 
 
 def byte(*shape: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels import table
-from fxquant.kernels.table.table import reference
+from fxquant.kernels.table.table import table_reference as reference
 
 ENTRIES = torch.randint(0, 256, (256,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 

@@ -136,12 +136,4 @@ inline void check_learnable_limits(const char* op, int64_t quant_min, int64_t qu
   }
 }
 
-inline void check_table(const char* op, const Tensor& x, const Tensor& table) {
-  for (const auto& [argument, tensor] : {std::pair{"x", &x}, std::pair{"table", &table}}) {
-    const ScalarType dtype = tensor->scalar_type();
-    if (dtype != ScalarType::Byte && dtype != ScalarType::Char) fail_dtype(op, argument, dtype, "uint8 or int8");
-  }
-  check_count(op, "table", table, 256);
-}
-
 }  // namespace fxquant

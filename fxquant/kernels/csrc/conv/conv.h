@@ -1,9 +1,10 @@
-// What the bindings of convolutions and linear layers share: checks, geometry, the tensor for the result.
+// What the bindings of convolutions share, and those of linear layers with them: checks, geometry, the result.
 #pragma once
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "common/call.h"
 #include "common/memory_format.h"
 #include "common/quantized_checks.h"
 #include "conv/conv_shape.h"
@@ -29,16 +30,19 @@ struct Conv {
   bool is_float_output() const { return y.scalar_type() == ScalarType::Float; }
 };
 
-// All that they are called with, but for the geometry.
 struct ConvCall {
-  const char* op;
-  const Tensor& x;
+  Tensor x;
   int64_t x_zero_point;
-  const Tensor& weight;
-  const Tensor& start;
-  const Tensor& scale;
-  const Tensor& bias;
-  const std::optional<Tensor>& residual;
+  Tensor weight;
+  Tensor start;
+  Tensor scale;
+  Tensor bias;
+  std::vector<int64_t> kernel_size;
+  std::vector<int64_t> stride;
+  std::vector<int64_t> padding;
+  std::vector<int64_t> dilation;
+  int64_t groups;
+  std::optional<Tensor> residual;
   double residual_scale;
   int64_t residual_zero_point;
   double y_scale;
@@ -48,30 +52,33 @@ struct ConvCall {
   ScalarType dtype;
 };
 
-inline void check_vector(const ConvCall& c, const char* argument, const Tensor& values, ScalarType dtype) {
-  if (values.scalar_type() != dtype) fail_dtype(c.op, argument, values.scalar_type(), name_of(dtype).c_str() + 6);
+// Here and below, Call has the fields that ConvCall and LinearCall share.
+template <typename Call>
+void check_vector(const char* op, const Call& c, const char* argument, const Tensor& values, ScalarType dtype) {
+  if (values.scalar_type() != dtype) fail_dtype(op, argument, values.scalar_type(), name_of(dtype).c_str() + 6);
   if (values.dim() != 1 || values.numel() != c.scale.numel()) {
-    fail(std::string(c.op) + ": " + argument + " has the wrong shape", shape_of(values),
+    fail(std::string(op) + ": " + argument + " has the wrong shape", shape_of(values),
          "[" + std::to_string(c.scale.numel()) + "]");
   }
-  check_same_device(c.op, argument, values, c.x);
+  check_same_device(op, argument, values, c.x);
 }
 
 // All checks, but those of geometry, which has made `shape` and `sizes`.
-inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector<int64_t>& sizes, bool channels_last) {
-  const std::string op = c.op;
-  if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(c.op, "weight", c.weight.scalar_type(), "int8");
+template <typename Call>
+Conv prepare(const char* op, const Call& c, const ConvShape& shape, const std::vector<int64_t>& sizes,
+             bool channels_last) {
+  if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(op, "weight", c.weight.scalar_type(), "int8");
   const std::vector<int64_t> packed{shape.group_bundles() * shape.panels() * shape.k_blocks() * shape.k_groups(),
                                     kPanel, kKGroup};
   if (sizes_of(c.weight) != packed) {
-    fail(op + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
+    fail(std::string(op) + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
   }
-  check_same_device(c.op, "weight", c.weight, c.x);
-  check_vector(c, "start", c.start, ScalarType::Int);
-  check_vector(c, "bias", c.bias, ScalarType::Float);
-  check_same_device(c.op, "scale", c.scale, c.x);
+  check_same_device(op, "weight", c.weight, c.x);
+  check_vector(op, c, "start", c.start, ScalarType::Int);
+  check_vector(op, c, "bias", c.bias, ScalarType::Float);
+  check_same_device(op, "scale", c.scale, c.x);
   const OutputQParams y_qparams =
-      check_output_or_float(c.op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
+      check_output_or_float(op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
   Conv conv{shape,
             in_order(c.x, channels_last),
             std::nullopt,
@@ -85,29 +92,30 @@ inline Conv prepare(const ConvCall& c, const ConvShape& shape, const std::vector
             0,
             y_qparams};
   if (c.residual.has_value()) {
-    check_quantized(c.op, "residual", *c.residual);
-    check_same_device(c.op, "residual", *c.residual, c.x);
+    check_quantized(op, "residual", *c.residual);
+    check_same_device(op, "residual", *c.residual, c.x);
     if (sizes_of(*c.residual) != sizes) {
-      fail(op + ": residual has the wrong shape", shape_of(*c.residual), list_of(sizes) + ", as the result");
+      fail(std::string(op) + ": residual has the wrong shape", shape_of(*c.residual), list_of(sizes) + ", as the result");
     }
     conv.residual_scale =
-        check_qparams(c.op, "residual_", c.residual_scale, c.residual_zero_point, c.residual->scalar_type());
+        check_qparams(op, "residual_", c.residual_scale, c.residual_zero_point, c.residual->scalar_type());
     conv.residual_zero_point = static_cast<int32_t>(c.residual_zero_point);
     conv.residual = in_order(*c.residual, channels_last);
   }
   return conv;
 }
 
-inline void check_input(const ConvCall& c) {
-  check_quantized(c.op, "x", c.x);
+template <typename Call>
+void check_input(const char* op, const Call& c) {
+  check_quantized(op, "x", c.x);
   const int64_t low = smallest_of(c.x.scalar_type());
   if (c.x_zero_point < low || c.x_zero_point > low + 255) {
-    fail(std::string(c.op) + ": x_zero_point is out of range", c.x_zero_point,
+    fail(std::string(op) + ": x_zero_point is out of range", c.x_zero_point,
          std::to_string(low) + " to " + std::to_string(low + 255));
   }
-  if (c.scale.scalar_type() != ScalarType::Float) fail_dtype(c.op, "scale", c.scale.scalar_type(), "float32");
+  if (c.scale.scalar_type() != ScalarType::Float) fail_dtype(op, "scale", c.scale.scalar_type(), "float32");
   if (c.scale.dim() != 1) {
-    fail(std::string(c.op) + ": scale has the wrong shape", shape_of(c.scale), "[output channels]");
+    fail(std::string(op) + ": scale has the wrong shape", shape_of(c.scale), "[output channels]");
   }
 }
 
@@ -143,28 +151,27 @@ inline void check_kernel_size(const char* op, const std::vector<int64_t>& kernel
 }
 
 // Of an operator for so many spatial dimensions, 2 or 3: an image is a volume of one plane.
-inline Conv prepare_conv(const ConvCall& c, size_t spatial, std::vector<int64_t> kernel_size,
-                         std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation,
-                         int64_t groups) {
-  check_input(c);
+inline Conv prepare_conv(const char* op, const ConvCall& c, size_t spatial) {
+  std::vector<int64_t> kernel_size = c.kernel_size, stride = c.stride, padding = c.padding, dilation = c.dilation;
+  check_input(op, c);
   if (static_cast<size_t>(c.x.dim()) != spatial + 2) {
-    fail(std::string(c.op) + ": x has the wrong shape", shape_of(c.x), spatial == 2 ? "[N, C, H, W]" : "[N, C, D, H, W]");
+    fail(std::string(op) + ": x has the wrong shape", shape_of(c.x), spatial == 2 ? "[N, C, H, W]" : "[N, C, D, H, W]");
   }
-  check_numbers(c.op, "kernel_size", kernel_size, spatial, 1);
-  check_numbers(c.op, "stride", stride, spatial, 1);
-  check_numbers(c.op, "padding", padding, 2 * spatial, 0);
-  check_numbers(c.op, "dilation", dilation, spatial, 1);
-  check_kernel_size(c.op, kernel_size);
-  if (groups < 1 || c.x.size(1) % groups != 0 || c.scale.numel() % groups != 0) {
-    fail(std::string(c.op) + ": groups is out of range", groups, "a divisor of the channels of x and of the result");
+  check_numbers(op, "kernel_size", kernel_size, spatial, 1);
+  check_numbers(op, "stride", stride, spatial, 1);
+  check_numbers(op, "padding", padding, 2 * spatial, 0);
+  check_numbers(op, "dilation", dilation, spatial, 1);
+  check_kernel_size(op, kernel_size);
+  if (c.groups < 1 || c.x.size(1) % c.groups != 0 || c.scale.numel() % c.groups != 0) {
+    fail(std::string(op) + ": groups is out of range", c.groups, "a divisor of the channels of x and of the result");
   }
   std::vector<int64_t> sizes = sizes_of(c.x);
   sizes[1] = c.scale.numel();
   for (size_t i = 0; i < spatial; ++i) {
     const int64_t sides = padding[2 * i] + padding[2 * i + 1];
-    sizes[2 + i] = check_windows(c.op, c.x.size(2 + i), kernel_size[i], stride[i], sides, dilation[i]);
+    sizes[2 + i] = check_windows(op, c.x.size(2 + i), kernel_size[i], stride[i], sides, dilation[i]);
   }
-  check_result_sizes(c.op, sizes);
+  check_result_sizes(op, sizes);
   std::vector<int64_t> size(c.x.sizes().begin() + 2, c.x.sizes().end()), out(sizes.begin() + 2, sizes.end());
   if (spatial == 2) {
     for (std::vector<int64_t>* each : {&kernel_size, &stride, &dilation, &size, &out}) each->insert(each->begin(), 1);
@@ -172,21 +179,9 @@ inline Conv prepare_conv(const ConvCall& c, size_t spatial, std::vector<int64_t>
   }
   const ConvShape shape{c.x.size(0),    size[1],        size[2],   c.x.size(1), out[1],     out[2],       sizes[1],
                         kernel_size[1], kernel_size[2], stride[1], stride[2],   padding[2], padding[4],   dilation[1],
-                        dilation[2],    groups,         size[0],   out[0],      kernel_size[0], stride[0], padding[0],
+                        dilation[2],    c.groups,       size[0],   out[0],      kernel_size[0], stride[0], padding[0],
                         dilation[0]};
-  return prepare(c, shape, sizes, true);
-}
-
-inline Conv prepare_linear(const ConvCall& c) {
-  check_input(c);
-  if (c.x.dim() == 0) fail(std::string(c.op) + ": x has the wrong shape", "[]", "[..., in_features]");
-  std::vector<int64_t> sizes = sizes_of(c.x);
-  const int64_t depth = sizes.back();
-  sizes.pop_back();
-  int64_t rows = 1;
-  for (const int64_t size : sizes) rows *= size;
-  sizes.push_back(c.scale.numel());
-  return prepare(c, linear_shape(rows, depth, c.scale.numel()), sizes, false);
+  return prepare(op, c, shape, sizes, true);
 }
 
 }  // namespace fxquant

@@ -2,11 +2,25 @@
 #pragma once
 #include <vector>
 
+#include "common/call.h"
 #include "common/memory_format.h"
 #include "common/quantized_checks.h"
 #include "common/strided.h"
 
 namespace fxquant {
+
+struct BinaryCall {
+  Tensor a;
+  double a_scale;
+  int64_t a_zero_point;
+  Tensor b;
+  double b_scale;
+  int64_t b_zero_point;
+  double scale;
+  int64_t zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+};
 
 struct Elementwise {
   struct Numbers {
@@ -82,18 +96,18 @@ inline StridedPair merged_strides(const Tensor& y, const Tensor& a, const Tensor
   return s;
 }
 
-inline Elementwise prepare_elementwise(const char* op, const Tensor& a, double a_scale, int64_t a_zero_point,
-                                       const Tensor& b, double b_scale, int64_t b_zero_point, double scale,
-                                       int64_t zero_point, int64_t quant_min, int64_t quant_max) {
+inline Elementwise prepare_binary(const char* op, const BinaryCall& c) {
+  const Tensor &a = c.a, &b = c.b;
   const ScalarType dtype = a.scalar_type();
   check_quantized(op, "a", a);
   check_same_dtype(op, "b", b, a);
   check_same_device(op, "b", b, a);
-  const float sa = check_qparams(op, "a_", a_scale, a_zero_point, dtype);
-  const float sb = check_qparams(op, "b_", b_scale, b_zero_point, dtype);
-  const OutputQParams y_qparams = check_output_qparams(op, scale, zero_point, quant_min, quant_max, dtype);
-  const Elementwise::Numbers numbers{sa, sb, static_cast<int32_t>(a_zero_point), static_cast<int32_t>(b_zero_point),
-                                     y_qparams};
+  const float a_scale = check_qparams(op, "a_", c.a_scale, c.a_zero_point, dtype);
+  const float b_scale = check_qparams(op, "b_", c.b_scale, c.b_zero_point, dtype);
+  const OutputQParams y_qparams =
+      check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype);
+  const Elementwise::Numbers numbers{a_scale, b_scale, static_cast<int32_t>(c.a_zero_point),
+                                     static_cast<int32_t>(c.b_zero_point), y_qparams};
   if (same_strides(a, b) && is_dense(a)) {
     StridedPair flat;
     flat.dims = 1;

@@ -1,4 +1,4 @@
-// Runs what common/conv.h prepared.
+// Runs what conv/conv.h prepared.
 #pragma once
 #include <vector>
 

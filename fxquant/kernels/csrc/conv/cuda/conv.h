@@ -1,4 +1,4 @@
-// Runs what common/conv.h prepared: one thread per element of the result.
+// Runs what conv/conv.h prepared: one thread per element of the result.
 #pragma once
 #include "conv/conv.h"
 #include "cuda/launch.h"

@@ -1,4 +1,4 @@
-// Runs what common/elementwise.h prepared, for bytes with a second factor of any type.
+// Runs what elementwise/elementwise.h prepared, for bytes with a second factor of any type.
 #pragma once
 #include "cuda/launch.h"
 #include "elementwise/elementwise.h"

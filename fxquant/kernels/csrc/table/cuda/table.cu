@@ -1,7 +1,5 @@
-#include <torch/csrc/stable/library.h>
-
-#include "common/tensor.h"
 #include "cuda/launch.h"
+#include "table/table.h"
 
 namespace fxquant {
 namespace {
@@ -23,20 +21,14 @@ struct LookUp {
   }
 };
 
-Tensor table_cuda(const Tensor& x_, const Tensor& table) {
-  check_table("fxquant::table", x_, table);
-  const Tensor x = dense(x_);
-  const Tensor y = empty_like_dense(x, table.scalar_type());
-  const Tensor entries = dense(table);
-  for_each_pack(x, x.numel(),
-                LookUp{static_cast<const uint8_t*>(x.const_data_ptr()),
-                       static_cast<const uint8_t*>(entries.const_data_ptr()),
-                       static_cast<uint8_t*>(y.mutable_data_ptr())});
-  return y;
+Tensor table_cuda(const TableCall& call) {
+  const Table t = prepare_table(call);
+  for_each_pack(t.x, t.x.numel(), LookUp{t.x_bytes(), t.entry_bytes(), t.y_bytes()});
+  return t.y;
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("table", TORCH_BOX(&table_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("table", FXQ_KERNEL(table_cuda)); }
 
 }  // namespace fxquant

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from fxquant.errors import KernelError
-from fxquant.kernels.conv.call import ConvCall
+from fxquant.kernels.conv.conv import Conv2dCall, Conv3dCall
 from fxquant.kernels.conv.packing import PackedOrder
 
 LARGEST = 2**63 - 1
+CALLS = {2: Conv2dCall, 3: Conv3dCall}
 
 
 def arguments(spatial: int, channels: int = 2, groups: int = 1, depth: int = 4, **changes: Any) -> dict[str, Any]:
@@ -69,16 +70,16 @@ def test_hostile_numbers_get_the_same_words_from_kernel_and_reference(spatial: i
     given = arguments(spatial, **wide)
     native = outcome(getattr(torch.ops.fxquant, f"conv{spatial}d").default, given)
 
-    assert native == outcome(lambda **kwargs: ConvCall(**kwargs).reference(spatial), given)
-    assert native == outcome(lambda **kwargs: ConvCall(**kwargs).empty_output(spatial), given)
+    assert native == outcome(lambda **kwargs: CALLS[spatial](**kwargs).reference(), given)
+    assert native == outcome(lambda **kwargs: CALLS[spatial](**kwargs).empty_result(), given)
 
 
 def test_no_result_channels_give_an_empty_result() -> None:
-    call = ConvCall(**arguments(2, channels=0, groups=2))
+    call = Conv2dCall(**arguments(2, channels=0, groups=2))
 
-    assert call.reference(2).shape == (1, 0, 3, 3)
+    assert call.reference().shape == (1, 0, 3, 3)
 
 
 def test_errors_name_the_operator() -> None:
     with pytest.raises(KernelError, match=r"fxquant::conv3d: groups is out of range"):
-        ConvCall(**arguments(3, groups=3)).empty_output(3)
+        Conv3dCall(**arguments(3, groups=3)).empty_result()

@@ -1,0 +1,84 @@
+"""The record of an operator, the schema that follows from it, and the C++ struct that has its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from fxquant import kernels
+from fxquant.kernels.call import CALLS, OperatorCall, schema
+
+CSRC = Path(kernels.__file__).parent / "csrc"
+CPP_TYPES = {
+    "Tensor": "Tensor",
+    "Tensor | None": "std::optional<Tensor>",
+    "Sequence[Tensor]": "std::vector<Tensor>",
+    "float": "double",
+    "Sequence[float]": "std::vector<double>",
+    "int": "int64_t",
+    "int | None": "std::optional<int64_t>",
+    "Sequence[int]": "std::vector<int64_t>",
+    "Pair": "std::vector<int64_t>",
+    "bool": "bool",
+    "torch.dtype": "ScalarType",
+}
+FIELD = re.compile(r"^  ([\w:<>]+) (\w+);", re.MULTILINE)
+SCHEMAS = {
+    "add": "(Tensor a, float a_scale, int a_zero_point, Tensor b, float b_scale, int b_zero_point, float scale, "
+    "int zero_point, int quant_min, int quant_max) -> Tensor",
+    "conv2d": "(Tensor x, int x_zero_point, Tensor weight, Tensor start, Tensor scale, Tensor bias, int[] kernel_size, "
+    "int[] stride, int[] padding, int[] dilation, int groups, Tensor? residual, float residual_scale, "
+    "int residual_zero_point, float y_scale, int y_zero_point, int quant_min, int quant_max, ScalarType dtype) "
+    "-> Tensor",
+    "linear": "(Tensor x, int x_zero_point, Tensor weight, Tensor start, Tensor scale, Tensor bias, Tensor? residual, "
+    "float residual_scale, int residual_zero_point, float y_scale, int y_zero_point, int quant_min, int quant_max, "
+    "ScalarType dtype) -> Tensor",
+    "table": "(Tensor x, Tensor table) -> Tensor",
+}
+"""What graphs and programs that were saved call."""
+
+
+def declaring(record: type[OperatorCall]) -> type:
+    """The class that declares the fields of a record: itself, or its base."""
+    return next(
+        each for each in record.__mro__ if dataclasses.is_dataclass(each) and "__dataclass_fields__" in vars(each)
+    )
+
+
+def struct_fields(name: str) -> list[tuple[str, str]]:
+    """Type and name of each field of a C++ struct below ``csrc``, which has one definition."""
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in sorted(CSRC.rglob("*.h")))
+    (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", sources, re.MULTILINE | re.DOTALL)
+    return FIELD.findall(body)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_the_struct_of_the_native_kernel_has_the_same_fields(name: str) -> None:
+    record = declaring(CALLS[name])
+    assert struct_fields(record.__name__) == [
+        (CPP_TYPES[str(field.type)], field.name) for field in dataclasses.fields(record)
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_schemas_stay(name: str) -> None:
+    assert schema(name, CALLS[name]) == name + SCHEMAS[name]
+    assert str(getattr(torch.ops.fxquant, name).default._schema) == f"fxquant::{name}{SCHEMAS[name]}"
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_the_operator_has_the_documentation_and_the_signature_of_its_record(name: str) -> None:
+    operator, record = getattr(kernels, name), CALLS[name]
+    assert operator is getattr(torch.ops.fxquant, name).default
+    assert inspect.getdoc(operator) == inspect.getdoc(record)
+    assert list(inspect.signature(operator).parameters) == [field.name for field in dataclasses.fields(record)]
+
+
+def test_an_argument_is_missed_by_its_name() -> None:
+    with pytest.raises(RuntimeError, match="missing value for argument 'table'"):
+        kernels.table(torch.zeros(2, dtype=torch.uint8))
