@@ -59,7 +59,7 @@ class Regions {
   }
 
  private:
-  [[noreturn]] static void fail_shared() { throw std::runtime_error("tensors chunk memory"); }
+  [[noreturn]] static void fail_shared() { throw std::runtime_error("tensors share memory"); }
 
   std::map<const uint8_t*, Region> regions_;
 };
