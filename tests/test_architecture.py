@@ -109,7 +109,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "analysis/float_reference.py",
         "analysis/facts.py",
         "analysis/places.py",
-        "measure/lockstep.py",
         "analysis/suspects.py",
         "analysis/weights.py",
     ),

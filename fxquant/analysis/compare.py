@@ -20,8 +20,8 @@ from fxquant.errors import InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.deviation import DeviationSums
-from fxquant.measure.lockstep import Stepper, ValuesOnDemand
 from fxquant.measure.parity import plan_of
+from fxquant.measure.runner import Stepper, ValuesOnDemand
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.qat import quantizer_of
 

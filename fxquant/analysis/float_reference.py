@@ -10,7 +10,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fxquant.errors import FxQuantError, FxQuantWarning, InputError
@@ -18,6 +17,7 @@ from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.module import noted
 from fxquant.graph.query import BY_REQUEST, CALLED, canonical_type, module_of, module_path, nodes_by_name
+from fxquant.measure.runner import run_nodes
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.fold_conv_bn import fold
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
@@ -109,10 +109,6 @@ class FloatUnit:
     inputs: tuple[Node, ...]
     """What they read of others."""
 
-    @property
-    def root(self) -> Node:
-        return self.members[-1]
-
     def run(self, values: Mapping[Node, Any], layer: Callable[..., Any] | None = None) -> Any:
         """The value of the unit, for these values of ``inputs``.
 
@@ -120,16 +116,11 @@ class FloatUnit:
             values: Those of ``inputs``.
             layer: Called in place of the layer with the weight and of a batch norm behind it.
         """
-        env = dict(values)
-        for node in self.members:
-            args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
-            method: Any = getattr(type(args[0]), str(node.target)) if node.op == "call_method" else None
-            function: Any = method or module_of(node) or node.target
-            if layer is not None and isinstance(function, (_BatchNorm, ChannelAffine)):
-                env[node] = args[0]
-            else:
-                env[node] = (layer if layer is not None and node is self.layer else function)(*args, **kwargs)
-        return env[self.root]
+        if layer is None:
+            return run_nodes(self.members, values)
+        norms = [node for node in self.members if isinstance(module_of(node), (_BatchNorm, ChannelAffine))]
+        instead: dict[Node, Callable[..., Any]] = {node: lambda x, *_: x for node in norms}
+        return run_nodes(self.members, values, instead | ({} if self.layer is None else {self.layer: layer}))
 
     @property
     def layer(self) -> Node | None:

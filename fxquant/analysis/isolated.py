@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
-from fxquant.errors import FxQuantError
 from fxquant.fake_quantize.static import StaticFakeQuantize
-from fxquant.graph.failures import does_not_run
 from fxquant.graph.query import called_module, module_of
 from fxquant.graph.shapes import BoundInterpreter
-from fxquant.measure.noise import ROUNDINGS, FloatRun
+from fxquant.measure.runner import ROUNDINGS, FloatRun, OrderedNodes, order_by_units
 from fxquant.plan.quant_plan import QuantUnit
-from fxquant.training.resumable_run import dead_after, order_by_units
 
 
 class UnitsAlone:
@@ -33,9 +29,10 @@ class UnitsAlone:
 
     def __init__(self, simulated: GraphModule, units: Sequence[QuantUnit], seed: int) -> None:
         first, self._places = order_by_units(simulated, units)
-        self._order = first + [node for node in simulated.graph.nodes if node not in set(first)]
-        self._dead = dead_after(self._order)
-        self._simulated, self._seed = simulated, seed
+        before = set(first)
+        self._order = first + [node for node in simulated.graph.nodes if node not in before]
+        self._nodes = OrderedNodes(self._order, seed)
+        self._simulated = simulated
 
     def run(self, bound: Mapping[str, Any]) -> Iterator[tuple[QuantUnit, Any]]:
         """Each unit, and the output with that unit quantized.
@@ -47,7 +44,7 @@ class UnitsAlone:
         env: dict[Node, Any] = {}
         reached = 0
         for unit, place in self._places:
-            self._advance(float_run, env, reached, place.start)
+            self._nodes.advance(float_run, env, reached, place.start)
             reached = place.start
             yield unit, self._with_unit(float_run, unit_run, dict(env), unit, place)
 
@@ -60,9 +57,7 @@ class UnitsAlone:
         return self._whole(BoundInterpreter(self._simulated, bound))
 
     def _whole(self, run: BoundInterpreter) -> Any:
-        env: dict[Node, Any] = {}
-        self._advance(run, env, 0, len(self._order))
-        return env[self._order[-1]]
+        return self._nodes.advance(run, {}, 0, len(self._order))
 
     def _with_unit(
         self, float_run: FloatRun, unit_run: BoundInterpreter, env: dict[Node, Any], unit: QuantUnit, place: range
@@ -71,34 +66,15 @@ class UnitsAlone:
         read = {node for member in members for node in member.all_input_nodes if isinstance(module_of(node), ROUNDINGS)}
         plain = {node: env[node] for node in read}
         env |= {node: called_module(node)(value) for node, value in plain.items()}
-        self._advance(unit_run, env, place.start, place.stop)
+        self._nodes.advance(unit_run, env, place.start, place.stop)
         env |= {node: value for node, value in plain.items() if node in env}  # others read it unrounded
         root = members[-1]
         rounding = next((user for user in root.users if _rounds_for_all(user, unit)), None)
         if rounding is not None and root in env:
             env[root] = called_module(rounding)(env[root])  # whoever reads it: the float run hands it on as it is
-        self._advance(float_run, env, place.stop, len(self._order))
-        return env[self._order[-1]]
-
-    def _advance(self, run: BoundInterpreter, env: dict[Node, Any], start: int, stop: int) -> None:
-        run.env = env
-        for place in range(start, stop):
-            node = self._order[place]
-            torch.manual_seed(self._seed + place)
-            env[node] = _value(run, node)
-            for dead in self._dead[place] if node.op != "output" else ():
-                env.pop(dead, None)
+        return self._nodes.advance(float_run, env, place.stop, len(self._order))
 
 
 def _rounds_for_all(user: Node, unit: QuantUnit) -> bool:
     """Whether a node puts the unit's result on its grid; a grid that a reader chooses in each call is the reader's."""
     return "y" in unit.roles and isinstance(module_of(user), StaticFakeQuantize)
-
-
-def _value(run: BoundInterpreter, node: Node) -> Any:
-    try:
-        return run.run_node(node)
-    except FxQuantError:
-        raise
-    except Exception as error:
-        raise does_not_run(error, node, *run.fetch_args_kwargs_from_env(node)) from error

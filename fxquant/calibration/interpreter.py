@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from fxquant.calibration.range_history import FEWEST_BATCHES
-from fxquant.errors import CalibrationError, FxQuantError, InputError, warn, within
-from fxquant.graph.failures import does_not_run
+from fxquant.errors import CalibrationError, InputError, warn, within
 from fxquant.graph.inputs import describe_call, describe_value, how_to_tensor, keywords_of
 from fxquant.graph.query import INPLACE, has_hooks
 from fxquant.graph.shapes import BoundInterpreter
@@ -61,19 +60,16 @@ class CalibrationInterpreter(BoundInterpreter):
         self._handlers = handlers
 
     def run_node(self, n: Node) -> Any:
-        try:
-            result = self._in_place(n) if n.meta.get(INPLACE) and self._may_overwrite(n) else super().run_node(n)
-        except FxQuantError:
-            raise
-        except Exception as error:
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            raise does_not_run(error, n, args, kwargs) from error
+        result = super().run_node(n)
         with within(at=n):
             for observer in self._observers.get(n.name, ()):
                 observer(result)
         if n.name in self._handlers:
             self._handlers[n.name].observe(n, Values({**self.env, n: result}))
         return result
+
+    def compute(self, n: Node) -> Any:
+        return self._in_place(n) if n.meta.get(INPLACE) and self._may_overwrite(n) else super().compute(n)
 
     def _may_overwrite(self, n: Node) -> bool:
         """The caller's tensors and the model's parameters are never written to."""
@@ -83,7 +79,7 @@ class CalibrationInterpreter(BoundInterpreter):
     def _in_place(self, n: Node) -> Any:
         args, _ = self.fetch_args_kwargs_from_env(n)
         if n.target is torch.add and (n.kwargs or not _same_kind(args[0], args[1])):
-            return super().run_node(n)
+            return super().compute(n)
         return IN_PLACE[n.target](*args)
 
 

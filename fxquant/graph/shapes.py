@@ -13,7 +13,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import FxQuantError
-from fxquant.graph.failures import not_running
+from fxquant.graph.failures import does_not_run, not_running
 from fxquant.graph.inputs import bind
 from fxquant.graph.macs import run_counted
 from fxquant.graph.query import VALUE, info_of, module_of
@@ -74,7 +74,14 @@ def unchanged_state(module: nn.Module) -> Iterator[None]:
 
 
 class BoundInterpreter(Interpreter):
-    """Runs a graph on inputs that ``graph.inputs.bind`` gave, ``*args`` and ``**kwargs`` among them: ``run()``."""
+    """Runs a graph on inputs that ``graph.inputs.bind`` gave, ``*args`` and ``**kwargs`` among them: ``run()``.
+
+    Every run of a graph in this package is one of these. A subclass computes values in another way by ``compute``, or
+    by the methods of ``torch.fx.Interpreter`` for each kind of node.
+
+    Raises:
+        InputError: a node fails; the message names it, and says what it was given.
+    """
 
     def __init__(self, gm: GraphModule, bound: Mapping[str, Any], *, keep_values: bool = False) -> None:
         super().__init__(gm, garbage_collect_values=not keep_values)
@@ -86,6 +93,18 @@ class BoundInterpreter(Interpreter):
 
     def output(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _plain(args[0])
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            return self.compute(n)
+        except FxQuantError:
+            raise
+        except Exception as error:
+            raise does_not_run(error, n, *self.fetch_args_kwargs_from_env(n)) from error
+
+    def compute(self, n: Node) -> Any:
+        """Compute the value of a node."""
+        return super().run_node(n)
 
 
 def _plain(value: Any) -> Any:
@@ -125,11 +144,14 @@ class _ExampleRun(BoundInterpreter):
         self._visit = visit
 
     def run_node(self, n: Node) -> Any:
-        value = run_on_example(
-            n,
-            module_of(n),
-            lambda: super(_ExampleRun, self).run_node(n),
-            lambda: self.fetch_args_kwargs_from_env(n),
-        )
+        value = super().run_node(n)
         self._visit(n, value)
         return value
+
+    def compute(self, n: Node) -> Any:
+        return run_on_example(
+            n,
+            module_of(n),
+            lambda: super(_ExampleRun, self).compute(n),
+            lambda: self.fetch_args_kwargs_from_env(n),
+        )

@@ -7,23 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.fx.node import map_arg
 
-from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
 from fxquant.fake_quantize.qparams import from_integers, to_integers
-from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import module_of
-from fxquant.graph.shapes import BoundInterpreter
+from fxquant.measure.runner import ROUNDINGS, run_nodes
 from fxquant.nn.base import QuantizedModule
-from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams
-
-ROUNDINGS = (StaticFakeQuantize, DynamicFakeQuantize)
-"""What a simulation rounds values with."""
 
 WEIGHT_SHARE = 0.5
 """Of the noise that a unit makes alone: from here on its weight is to blame."""
@@ -72,31 +65,6 @@ def in_words(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.1f}"
 
 
-class FloatRun(BoundInterpreter):
-    """Runs a simulation without its roundings, which is the float model."""
-
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        module = self.fetch_attr(target)
-        if isinstance(module, ROUNDINGS):
-            return args[0]
-        if isinstance(module, FakeQuantizedWeight):
-            return module.unrounded(*args, **kwargs)
-        return super().call_module(target, args, kwargs)
-
-
-def float_values(simulated: GraphModule, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Every value of the float model, by the name of its node.
-
-    Args:
-        simulated: What ``convert(prepared, to="fake_quant")`` gave.
-        bound: Its inputs by name.
-    """
-    run = FloatRun(simulated, bound, keep_values=True)
-    with torch.no_grad():
-        run.run()
-    return {node.name: value for node, value in run.env.items()}
-
-
 def unit_noise(
     unit: QuantUnit,
     plan: QuantPlan,
@@ -139,24 +107,18 @@ def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, An
         values: What the unit reads, by name, before it is rounded.
         rounding: Whether inputs are rounded to their grids; a weight always is.
     """
-    env: dict[str, Any] = {}
 
     def value_of(arg: Node) -> Any:
-        if arg.name in env:
-            return env[arg.name]
         module = module_of(arg)
         if not isinstance(module, ROUNDINGS):
             return values[arg.name]
         value = values[arg.all_input_nodes[0].name]
         return module(value) if rounding else value
 
-    for name in unit.nodes:
-        node = nodes[name]
-        args, kwargs = map_arg(node.args, value_of), map_arg(node.kwargs, value_of)
-        method = node.op == "call_method"
-        function: Any = getattr(type(args[0]), str(node.target)) if method else module_of(node) or node.target
-        env[name] = function(*args, **kwargs)
-    return env[unit.root]
+    members = [nodes[name] for name in unit.nodes]
+    read = {arg for node in members for arg in node.all_input_nodes}.difference(members)
+    result: Tensor = run_nodes(members, {arg: value_of(arg) for arg in read})
+    return result
 
 
 def real(values: Tensor, qparams: QParams | None) -> Tensor:

@@ -23,17 +23,8 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
-from fxquant.measure.noise import (
-    ROUNDINGS,
-    UnitNoise,
-    evaluate,
-    float_values,
-    in_words,
-    integers,
-    real,
-    sqnr,
-    unit_noise,
-)
+from fxquant.measure.noise import UnitNoise, evaluate, in_words, integers, real, sqnr, unit_noise
+from fxquant.measure.runner import ROUNDINGS, all_values, float_values
 from fxquant.nn.base import QuantizedModule
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams, TensorRef
@@ -200,7 +191,7 @@ def measure_parity(
             expected="the module that convert gave, with the names of its nodes",
         )
     bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
-    values, real_values = _run(int8, bound), float_values(simulated, bound)
+    values, real_values = all_values(BoundInterpreter(int8, bound, keep_values=True)), float_values(simulated, bound)
     exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, real_values)
     rows = []
     with torch.no_grad():
@@ -231,7 +222,10 @@ def simulated_noise(
     """The noise of what a simulation returns, for which there need be no int8 model; arguments as above."""
     bound = bind(simulated, args, kwargs or {}, "the batch to measure noise on")
     output = next(iter(simulated.graph.find_nodes(op="output")))
-    return output_noise(float_values(simulated, bound)[output.name], _run(simulated, bound)[output])
+    return output_noise(
+        float_values(simulated, bound)[output.name],
+        all_values(BoundInterpreter(simulated, bound, keep_values=True))[output],
+    )
 
 
 def output_noise(expected: Any, given: Any) -> tuple[OutputNoise, ...]:
@@ -304,13 +298,6 @@ def _read_by(
 def _qparams_of(node: Node, plan: QuantPlan) -> QParams | None:
     """The grid of a value; None for integers that are no such, indices say."""
     return plan.qparams.get(TensorRef(node.name))
-
-
-def _run(gm: GraphModule, bound: Mapping[str, Any]) -> dict[Node, Any]:
-    run = BoundInterpreter(gm, bound, keep_values=True)
-    with torch.no_grad():
-        run.run()
-    return run.env
 
 
 def plan_of(converted: GraphModule) -> QuantPlan:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import FxQuantError, KernelError
-from fxquant.graph.failures import does_not_run
+from fxquant.errors import KernelError
 from fxquant.graph.query import TensorInfo, info_of
 from fxquant.graph.shapes import BoundInterpreter
+from fxquant.measure.runner import function_of
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.plan.quant_plan import QuantUnit
 from fxquant.plan.spec import QParams
@@ -63,20 +64,12 @@ class TimedRun(BoundInterpreter):
         self._timed = timed
         self._on_gpu = any(isinstance(x, Tensor) and x.is_cuda for x in pytree.tree_leaves(tuple(bound.values())))
 
-    def run_node(self, n: Node) -> Any:
-        try:
-            return self._run_node(n)
-        except FxQuantError:
-            raise
-        except Exception as error:
-            raise does_not_run(error, n, *self.fetch_args_kwargs_from_env(n)) from error
-
-    def _run_node(self, n: Node) -> Any:
+    def compute(self, n: Node) -> Any:
         if n.op not in CALLS or n.name not in self._timed:
-            value = super().run_node(n)
+            value = super().compute(n)
         else:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            call = self._call(n, args, kwargs)
+            call = partial(function_of(n, args), *args, **kwargs)
             value = call()
             self.seconds[n.name] = self.measure(n, call, args, kwargs)
         self.infos[n.name] = info_of(value)
@@ -84,13 +77,6 @@ class TimedRun(BoundInterpreter):
 
     def measure(self, node: Node, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float:
         return seconds_of(call, self._on_gpu)
-
-    def _call(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        if node.op == "call_method":
-            method = getattr(args[0], str(node.target))
-            return lambda: method(*args[1:], **kwargs)
-        function: Any = self.fetch_attr(str(node.target)) if node.op == "call_module" else node.target
-        return lambda: function(*args, **kwargs)
 
 
 class TimedPrograms(TimedRun):

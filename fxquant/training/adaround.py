@@ -17,11 +17,11 @@ from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegersFakeQuantize
 from fxquant.graph.query import nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
-from fxquant.measure.noise import FloatRun
+from fxquant.measure.runner import FloatRun, WeightsOnly, order_by_units
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.training.checkpoint import Checkpoint, Learned
 from fxquant.training.reconstruct import Learning, learn
-from fxquant.training.resumable_run import ResumableRun, WeightsOnly, order_by_units
+from fxquant.training.resumable_run import ResumableRun
 from fxquant.training.rounding_layers import Left, layer_node
 from fxquant.training.spill_store import Memory
 from fxquant.training.unit_samples import RowSamples, Samples, UnitNodes, WholeSamples

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.fx import Node
-from torch.fx.node import map_arg
 
-from fxquant.graph.query import called_module, function_name, module_of
+from fxquant.graph.query import called_module
 from fxquant.kernels.conv.reference import ConvGeometry
+from fxquant.measure.runner import run_nodes
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
 from fxquant.patterns.activation import CLAMPS
 from fxquant.training.resumable_run import ResumableRun
@@ -61,13 +61,8 @@ class UnitNodes:
 
     def run(self, values: Mapping[Node, Any], layer: Callable[..., Tensor]) -> Tensor:
         """The value of the unit, with ``layer`` called in place of its layer."""
-        env = dict(values)
-        for node in self.members:
-            args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
-            method = node.op == "call_method"
-            own: Any = getattr(type(args[0]), function_name(node.target)) if method else module_of(node) or node.target
-            env[node] = (layer if node is self.layer else own)(*args, **kwargs)
-        return env[self.members[-1]]
+        result: Tensor = run_nodes(self.members, values, {self.layer: layer})
+        return result
 
     @property
     def is_row_by_row(self) -> bool:

@@ -376,7 +376,7 @@ def test_nothing_of_a_batch_is_kept_and_the_models_stay_as_they_are(model: nn.Mo
 
 def test_values_are_freed_while_a_batch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However deep the model: the most tensors that the three runs hold at once are as many."""
-    from fxquant.measure import lockstep
+    from fxquant.measure import runner
 
     def most(depth: int) -> int:
         torch.manual_seed(0)
@@ -384,14 +384,14 @@ def test_values_are_freed_while_a_batch_runs(monkeypatch: pytest.MonkeyPatch) ->
         x = [torch.randn(4, 8)]
         int8 = fxq.convert(prepared_of(model, x))
         sizes: list[int] = []
-        step = lockstep.Stepper.step
+        step = runner.Stepper.step
 
         def counted(self: Any, node: Any) -> Any:
             value = step(self, node)
             sizes.append(len(self.env))
             return value
 
-        monkeypatch.setattr(lockstep.Stepper, "step", counted)
+        monkeypatch.setattr(runner.Stepper, "step", counted)
         compared(model, int8, x)
         monkeypatch.undo()
         return max(sizes)

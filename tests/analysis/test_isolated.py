@@ -11,6 +11,7 @@ from fxquant.analysis.isolated import UnitsAlone
 from fxquant.errors import InputError
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.measure.noise import sqnr
+from fxquant.measure.runner import OrderedNodes
 
 SAME_DRAW = 10
 """dB: of one rounded layer, behind the same random numbers; with other ones the output is another."""
@@ -125,14 +126,16 @@ def test_memory_does_not_grow_with_the_depth(monkeypatch: pytest.MonkeyPatch) ->
         x = torch.randn(4, 8)
         _, simulated = forms(nn.Sequential(*[nn.Linear(8, 8) for _ in range(depth)]).eval(), x)
         alone, sizes = UnitsAlone(simulated, simulated.quant_plan.units, 0), []
-        advance = UnitsAlone._advance
+        advance = OrderedNodes.advance
 
-        def counted(self: Any, run: Any, env: dict[Any, Any], start: int, stop: int) -> None:
+        def counted(self: Any, run: Any, env: dict[Any, Any], start: int, stop: int) -> Any:
+            value = None
             for place in range(start, stop):
-                advance(self, run, env, place, place + 1)
+                value = advance(self, run, env, place, place + 1)
                 sizes.append(len(env))
+            return value
 
-        monkeypatch.setattr(UnitsAlone, "_advance", counted)
+        monkeypatch.setattr(OrderedNodes, "advance", counted)
         assert len(list(alone.run({"input": x}))) == depth
         monkeypatch.undo()
         return max(sizes)

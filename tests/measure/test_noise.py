@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.measure.noise import UnitNoise, float_values, sqnr
+from fxquant.measure.noise import UnitNoise, sqnr
 from fxquant.measure.parity import Parity, measure_parity
+from fxquant.measure.runner import float_values
 
 PER_TENSOR = fxq.QConfig(
     activation=fxq.MinMaxObserver.with_args(dtype=torch.quint8),

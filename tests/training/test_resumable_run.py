@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, symbolic_trace
+from torch.fx import symbolic_trace
 
 from fxquant.errors import InputError
-from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.shapes import BoundInterpreter
+from fxquant.measure.runner import order_by_units
 from fxquant.plan.quant_plan import QuantUnit
-from fxquant.plan.spec import QParams, QScheme
-from fxquant.training.resumable_run import ResumableRun, WeightsOnly, order_by_units
+from fxquant.training.resumable_run import ResumableRun
 from fxquant.training.spill_store import Memory
 
 
@@ -34,13 +33,6 @@ def unit(*nodes: str) -> QuantUnit:
 
 
 UNITS = (unit("neg", "add"), unit("abs_1", "sqrt"))
-
-
-def test_the_nodes_of_a_unit_lie_side_by_side() -> None:
-    order, places = order_by_units(symbolic_trace(Branches()), UNITS)
-    assert [node.name for node in order] == ["x", "abs_1", "sqrt", "neg", "add"]
-    assert places == [(UNITS[1], range(1, 3)), (UNITS[0], range(3, 5))]
-    assert order_by_units(symbolic_trace(Branches()), ()) == ([], [])
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
@@ -70,15 +62,6 @@ def test_only_what_is_read_further_on_is_kept() -> None:
             kept.append({node.name for node in lane.values(0)})
         assert kept == [{"x"}, {"x", "abs_1"}, {"x", "sqrt"}, {"sqrt", "neg"}, set()]
         assert lane.advance(0, 2) is None  # it has been there
-
-
-def test_activations_may_stay_as_they_are() -> None:
-    rounding = StaticFakeQuantize(QParams(QScheme(), torch.ones(1), torch.zeros(1, dtype=torch.int32)))
-    graph = Graph()
-    graph.output(graph.call_module("0", (graph.placeholder("input"),)))
-    gm = GraphModule(nn.Sequential(rounding), graph)
-    x = torch.tensor([0.3])
-    assert WeightsOnly(gm, {"input": x}).run() is x
 
 
 def test_a_batch_that_does_not_run_is_named() -> None:
