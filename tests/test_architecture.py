@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends", "runtime"),
     ("passes",),
     ("calibration", "measure"),
-    ("quantizer", "training", "api", "export", "reporting", "analysis"),
+    ("quantizer", "training", "api", "reporting", "analysis"),
     ("__main__", "cli", "conformance", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
@@ -193,6 +193,13 @@ def has_code(source: Source) -> bool:
 def test_every_module_has_a_layer():
     known = {part for parts in LAYERS for part in parts}
     assert {module.split(".")[1] for module in MODULES if "." in module} <= known
+
+
+def test_contributing_draws_these_layers():
+    drawing = (TESTS.parent / "CONTRIBUTING.md").read_text("utf-8").split("## The house")[1].split("```")[1]
+    rows = [line.split("#")[0].split() for line in drawing.strip().splitlines()]
+    drawn = {int(number): set(parts) for number, *parts in rows}
+    assert drawn == {number: set(parts) for number, parts in enumerate(LAYERS)}
 
 
 def test_modules_import_from_their_own_layer_and_lower_ones_only():
