@@ -1,4 +1,4 @@
-"""What ``python -m fxquant`` understands.
+"""The arguments of ``python -m fxquant``: its commands and their options.
 
 Importing this imports no torch, which takes seconds; in a process that was started as ``python -m fxquant`` it answers
 ``--help``, ``--version`` and mistakes at once.

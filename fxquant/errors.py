@@ -186,5 +186,5 @@ def user_line(node: Node) -> str:
 
 
 def is_library_file(path: str) -> bool:
-    """Whether a source file belongs to torch or fxquant, or is generated code, so that it is no line of the user's."""
+    """Tell whether a source file is part of torch or fxquant, or is generated: its lines are none of the user's."""
     return path.startswith(_LIBRARY_ROOTS) or path.startswith("<")

@@ -16,7 +16,7 @@ CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni", "brgemm"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the environment asks for. The defaults are what an empty environment gives."""
+    """The settings that the environment asks for. An empty environment gives the defaults."""
 
     debug: int = 0
     """FXQUANT_DEBUG: 0 silent; 1 a line per pass and the plan; 2 also diffs, repeats folded;

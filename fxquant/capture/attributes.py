@@ -81,7 +81,10 @@ class Attributes:
         ]
 
     def changes(self, but: Iterable[str] = ()) -> list[Change]:
-        """What is another value now, or holds others; of the model itself not what ``but`` names and it had not."""
+        """List the attributes that are, or hold, other values now.
+
+        Of the model itself, new ones that ``but`` names do not count.
+        """
         found = []
         for path, module, kept, buffers in self._snapshot_of:
             for name, value in _own(module):
@@ -131,7 +134,7 @@ def no_traced_attributes(module: nn.Module) -> Iterator[None]:
 
 
 def is_from_sizes(node: Node) -> bool:
-    """Whether nothing but shapes, dtypes and constants decides what a value is."""
+    """Tell whether a value follows from shapes, dtypes and constants alone, so that every call may compute it anew."""
     pending, seen = [node], {node}
     while pending:
         one = pending.pop()
@@ -146,7 +149,7 @@ def is_from_sizes(node: Node) -> bool:
 
 
 def holds_proxy(value: Any) -> bool:
-    """Whether a value is a proxy, or a container with one in it."""
+    """Tell whether a value is a proxy or holds one, in containers however deep."""
     pending, seen = [value], set()
     while pending:
         one = pending.pop()
@@ -185,7 +188,7 @@ class Snapshot:
             pending += _deep(one)
 
     def matches(self, value: Any) -> bool:
-        """Whether ``value`` is the same and holds the same."""
+        """Tell whether a value is the same object as before and still holds the same items and numbers."""
         pending, seen = [(self.value, value)], set()
         while pending:
             old, new = pending.pop()
@@ -225,7 +228,7 @@ def _items(container: Any) -> Any:
 
 
 def _deep(value: Any) -> Iterator[Any]:
-    """What a container holds beside plain values; nothing for anything else."""
+    """Iterate over the items of a container that may hold others; anything else has none."""
     inner: Any = value if isinstance(value, _CONTAINERS) else ()
     return (item for item in (inner.values() if isinstance(inner, dict) else inner) if type(item) not in _PLAIN)
 
@@ -253,7 +256,7 @@ def assign_buffer(buffer: Tensor, value: Tensor) -> None:
 
 
 def changes_in_place(value: Node, path: str) -> bool:
-    """Whether ``value`` is the buffer ``path`` itself, changed in place: ``self.count += 1`` assigns too, in vain."""
+    """Tell whether a value is the buffer itself, changed in place: ``self.count += 1`` assigns too, in vain."""
     node: Any = value
     while isinstance(node, Node) and (node.target in IN_PLACE or (node.op == "call_method" and _ends_in_place(node))):
         node = node.args[0]

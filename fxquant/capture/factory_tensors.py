@@ -53,7 +53,7 @@ class TracedFactories(TorchFunctionMode):
 
 
 class WrittenTensor(Tensor):
-    """What such a tensor is until the trace ends: torch calls that read it are traced, on the proxy for it."""
+    """A factory tensor that traced values were written into: until the trace ends, calls that read it are traced."""
 
     tracer: FactoryTensorTracer
 
@@ -78,7 +78,7 @@ class WrittenTensor(Tensor):
 
 
 class FactoryTensors:
-    """Which node gives the value that such a tensor has now."""
+    """Maps each factory tensor to the node that gives its present value."""
 
     def __init__(self, tracer: FactoryTensorTracer) -> None:
         self._tracer = tracer

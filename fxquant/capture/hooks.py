@@ -157,7 +157,7 @@ def _bake_parametrizations(module: Any) -> None:
 
 
 def has_computed_weights(model: nn.Module) -> bool:
-    """Whether ``torch.nn.utils`` computes a weight anywhere in a model."""
+    """Tell whether ``torch.nn.utils`` computes a weight of a model: by a parametrization, a norm, a mask."""
     hooks = [hook for module in model.modules() for hook in module._forward_pre_hooks.values()]
     return any(map(parametrize.is_parametrized, model.modules())) or any(isinstance(h, tuple(_REMOVERS)) for h in hooks)
 
@@ -188,7 +188,7 @@ _SOURCES: dict[type, tuple[str, ...]] = {
 
 
 def is_opened(module: nn.Module) -> bool:
-    """Whether a module of torch is to be traced through while training, since a module in it computes a weight."""
+    """Tell whether a layer of torch is traced through, because a module inside it computes one of its weights."""
     if isinstance(module, _UNSPLIT):
         return False
     return parametrize.is_parametrized(module) or any(name.startswith(COMPUTATION) for name in module._modules)

@@ -92,7 +92,7 @@ def as_bool(value: Any) -> Any:
 
 
 def asks_by_identity(root: nn.Module) -> bool:
-    """Whether a class of the model may ask ``self.training is False``, which no mark can answer as False does."""
+    """Tell whether code of the model may compare ``self.training is False``, which no mark can answer as False does."""
     classes = {base for module in root.modules() for base in type(module).__mro__}
     functions = (item for cls in classes if not cls.__module__.startswith("torch.") for item in vars(cls).values())
     return any(_compares_with_bool(item.__code__) for item in functions if isinstance(item, FunctionType))
@@ -106,13 +106,13 @@ def _compares_with_bool(code: CodeType) -> bool:
 
 
 def asks_for_training(module: nn.Module) -> bool:
-    """Whether the forward of a module of the user's reads ``self.training``."""
+    """Tell whether the forward of a user's module reads ``self.training``, by the names in its code."""
     code = getattr(type(module).forward, "__code__", None)
     return code is not None and "training" in code.co_names
 
 
 def takes_training(function: FunctionType) -> bool:
-    """Whether a function has an argument ``training``."""
+    """Tell whether a function takes an argument ``training`` and is not patched already."""
     code = function.__code__
     taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return "training" in taken and not hasattr(function, "__fx_already_patched")
@@ -124,7 +124,7 @@ def last_of(graph: Graph) -> Node:
 
 
 def gave_back(result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], last: Node) -> bool:
-    """Whether a call did nothing but to give its first argument, a tensor, back; ``last`` is the node before it."""
+    """Tell whether a call made no node behind ``last`` and gave its first argument, a tensor, back."""
     if not isinstance(result, TensorProxy) or not isinstance(result.example, Tensor):
         return False
     same = bool(args) and result is args[0] and not any(proxies_in((args[1:], kwargs)))

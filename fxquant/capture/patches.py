@@ -214,7 +214,7 @@ def _encode(
     src_key_padding_mask: Any = None,
     is_causal: bool | None = None,
 ) -> Any:
-    """What ``nn.TransformerEncoder`` computes; zeros where it would leave padded positions out, in a nested tensor.
+    """Compute ``nn.TransformerEncoder``, with zeros where it would leave padded positions out of a nested tensor.
 
     It does so if the padding comes last in every row, which a graph finds out when it runs. Whether a mask is causal
     need not be found out: the mask counts either way.

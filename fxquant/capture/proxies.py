@@ -27,7 +27,7 @@ ANSWERED = ("is_nested", "is_sparse", "is_quantized", "is_mkldnn", "is_meta", "r
 
 
 class AnsweringTracer(Protocol):
-    """What these proxies ask of their tracer."""
+    """The interface of a tracer whose proxies answer questions about shapes."""
 
     def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
@@ -38,7 +38,7 @@ class AnsweringTracer(Protocol):
         """The same for a number that C code asked for, perhaps only to see whether it is one."""
 
     def torch_called(self, frame: FrameType | None) -> None:
-        """What C code asked for in this call becomes an argument of a node, and needs no guard."""
+        """Drop the guards for indices of this call: they become arguments of a node."""
 
 
 class TensorProxy(Proxy):
@@ -69,7 +69,7 @@ class TensorProxy(Proxy):
 
     @property
     def fixed(self) -> bool:
-        """Whether it does not depend on the values of tensors."""
+        """True if the value follows from shapes and constants, and not from the values of tensors."""
         return self._fixed
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -90,7 +90,7 @@ class TensorProxy(Proxy):
 
     @property
     def answers(self) -> bool:
-        """Whether Python may have the value."""
+        """True if Python may have the value: it is known, is no tensor, and follows from shapes."""
         return self.example is not UNKNOWN and self.fixed and not isinstance(self.example, Tensor)
 
     def __bool__(self) -> bool:
@@ -100,7 +100,7 @@ class TensorProxy(Proxy):
         return bool(self.example)
 
     def __hash__(self) -> int:
-        """That of a number, a string, a shape or a dtype that is known, guarded: it is looked up in a table."""
+        """Hash a known number, string, shape or dtype by its value, with a guard: it is looked up in a table."""
         if not (self.answers and isinstance(self.example, _HASHED)):
             return object.__hash__(self)
         self.tracer.answer(self, self.example, sys._getframe(1))
@@ -188,7 +188,7 @@ class TensorProxy(Proxy):
     def __torch_function__(
         cls, orig_method: Any, types: Any, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """As ``Proxy``'s, for proxies of several kinds; torch's argument parser has asked for indices before."""
+        """Trace the call, for proxies of several kinds. Torch's argument parser has asked for indices before."""
         frame = sys._getframe(1)
         for proxy in proxies_in((args, kwargs)):
             proxy.tracer.torch_called(frame)
@@ -234,12 +234,12 @@ class ExampleAttribute(Attribute, TensorProxy):
 
     @property
     def example(self) -> Any:
-        """As of any proxy."""
+        """The value of the attribute on the example."""
         return self._attribute.example if self.node is not None else UNKNOWN
 
     @property
     def fixed(self) -> bool:
-        """As of any proxy."""
+        """True if the attribute follows from shapes and constants."""
         return bool(self._attribute.fixed) if self.node is not None else True
 
     def __getattr__(self, name: str) -> Any:
@@ -331,7 +331,7 @@ def _has_attribute(value: Any, name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _unpacked(code: CodeType, last: int) -> int:
-    """How many names the instruction unpacks into, which asked for an iterator; 0 if it is no such instruction."""
+    """Count the names of the ``a, b = x`` that asked for an iterator; 0 if another instruction did."""
     instruction = next((one for one in dis.get_instructions(code) if one.offset == last), None)
     if instruction is None or instruction.opname != "UNPACK_SEQUENCE":
         return 0

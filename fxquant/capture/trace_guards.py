@@ -114,7 +114,7 @@ MASKS = (torch.bool, torch.uint8)
 
 
 def is_fixed(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> bool:
-    """Whether a call gives the same shape (if it gives tensors), or the same value (else), whatever the values are.
+    """Tell whether the shape of a result, or its value if it is no tensor, is the same for all values of the inputs.
 
     Args:
         target: Function, or name of a method.
@@ -126,7 +126,7 @@ def is_fixed(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: 
     if name in SHAPED_BY_VALUES:
         return False
     if name in ("getitem", "__getitem__", "contains") and not isinstance(args[0], Tensor):
-        return True  # of a list or a dict: as settled as that is
+        return True  # of a list or a dict: fixed if that is
     if name == "getattr":
         name = args[1]
     if _holds_tensor(value):
@@ -143,7 +143,7 @@ def is_fixed(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: 
 
 
 def _holds_tensor(value: Any, dtypes: tuple[torch.dtype, ...] = ()) -> bool:
-    """Whether there is a tensor (of one of these dtypes, if any) in a structure."""
+    """Tell whether a structure of arguments holds a tensor, of one of these dtypes if any are given."""
     if isinstance(value, Tensor):
         return not dtypes or value.dtype in dtypes
     if isinstance(value, dict):
@@ -174,5 +174,5 @@ def user_line(frame: FrameType | None, below: CodeType) -> str:
 
 
 def instruction(frame: FrameType | None) -> tuple[int, int]:
-    """Which instruction of which call a frame is at."""
+    """Identify the instruction that a frame is at: the frame and the offset in its code."""
     return (id(frame), frame.f_lasti) if frame is not None else (0, 0)

@@ -161,7 +161,7 @@ class QuantTracer(Tracer):
         return parameter_proxy_cache[name]
 
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
-        """As ``Tracer.trace``. Buffers that a forward assigns to are assigned to at the end of the graph."""
+        """Trace a model. Buffers that its forward assigns to are assigned to at the end of the graph."""
         with _ONE_AT_A_TIME:
             return self._trace_alone(root, concrete_args)
 
@@ -229,7 +229,7 @@ class QuantTracer(Tracer):
             self.left.append(change)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        """As ``Tracer.create_args_for_root``, which cannot call a forward that is decorated by its arguments' names."""
+        """Make the inputs of the graph, and call a decorated forward by its arguments' names, which torch.fx cannot."""
         if not is_module or self._bound is None or not is_decorated(root_fn):
             return super().create_args_for_root(root_fn, is_module, concrete_args)
         return called_by_name(root_fn, self.root, self._proxy_placeholder)
@@ -267,7 +267,7 @@ class QuantTracer(Tracer):
             self._running = False
 
     def create_arg(self, a: Any) -> Any:
-        """As ``Tracer.create_arg``, which would ask a proxy whether it is a parameter; ordered dicts stay ordered."""
+        """Convert an argument, without asking a proxy whether it is a parameter. Ordered dicts stay ordered."""
         if type(a) is OrderedDict:
             items = [(key, self.create_arg(value)) for key, value in a.items()]
             return self.create_node("call_function", OrderedDict, (items,), {})
@@ -277,17 +277,17 @@ class QuantTracer(Tracer):
 
     @property
     def wrote_constants(self) -> bool:
-        """Whether the forward wrote traced values into tensors that it made of numbers alone."""
+        """True if the forward wrote traced values into factory tensors."""
         return self._factory_tensors.any_written
 
     @property
     def runs_example(self) -> bool:
-        """Whether what is called now is run, not traced."""
+        """True while a call runs on the example and is not traced."""
         return self._running
 
     @property
     def traces_now(self) -> bool:
-        """Whether what is called now is part of the trace: not run on the example, and not by another thread."""
+        """True while calls are traced: none runs on the example, and the caller is the thread that traces."""
         return not self._running and threading.get_ident() == self._thread
 
     def constant(self, value: Tensor) -> Node:
@@ -352,7 +352,7 @@ class QuantTracer(Tracer):
         self._asked.append((proxy, instruction(frame), user_line(frame, QuantTracer.trace.__code__)))
 
     def torch_called(self, frame: FrameType | None) -> None:
-        """What C code asked for in this call becomes an argument of a node, and needs no guard."""
+        """Drop the guards for indices of this call: they become arguments of a node."""
         self._asked = [one for one in self._asked if one[1] != instruction(frame)]
 
     def _write_guards(self) -> None:

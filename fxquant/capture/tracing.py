@@ -191,7 +191,7 @@ def _uncopiable(model: nn.Module) -> str | None:
 
 
 def _carry_over(model: nn.Module, gm: GraphModule) -> None:
-    """What GraphModule forgets: attributes, class, hooks, training flags, and what is no part of the state."""
+    """Give a graph module what torch.fx leaves out: attributes, class, hooks, modes, non-persistent buffers."""
     for name, value in vars(model).items():
         # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.
         if name not in gm._buffers and not name.startswith("_tensor_constant"):

@@ -155,7 +155,7 @@ def _become_buffer(module: nn.Module, name: str) -> bool:
 
 
 def _is_traced_again(second: FailingTracer, first: FailingTracer, model: nn.Module, graph: Graph) -> bool:
-    """Whether the model, as its first call left it, is traced to the same graph.
+    """Tell whether the model, as its first call left it, is traced to the same graph.
 
     Or, where all that the first call left was made of the sizes of its inputs: whether the second leaves that as it is.
     Then it is a table that is kept as long as sizes stay the same, and that the graph makes in each call.
@@ -228,7 +228,7 @@ def _meaning(error: Exception) -> str:
 
 
 def is_same_graph(one: Graph, root: nn.Module, other: Graph, other_root: nn.Module) -> bool:
-    """Whether two graphs compute the same, node by node, on the same attributes or on constants of the same values.
+    """Compare two graphs node by node: operators, arguments, and the attributes or values of constants that they read.
 
     Args:
         one: A graph.

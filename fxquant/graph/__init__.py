@@ -1,1 +1,1 @@
-"""What torch.fx lacks: tracing, questions about nodes, edits, text. Knows nothing of quantization."""
+"""Extends torch.fx: questions about nodes, edits, counts, text. It knows nothing of quantization."""

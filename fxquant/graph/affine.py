@@ -216,7 +216,7 @@ def _layer_before(value: Node) -> Any:
 
 
 def _is_per_channel(constant: TensorInfo | None, value: TensorInfo, behind: int) -> bool:
-    """Whether a constant has one number for each channel, or one for all, and no dimension of its own."""
+    """Tell whether a constant holds one number per channel, or one for all, and adds no dimension to the value."""
     if constant is None or len(constant.shape) > len(value.shape):
         return False
     channels = value.shape[-1 - behind]

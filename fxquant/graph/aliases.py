@@ -1,4 +1,4 @@
-"""Which nodes change a tensor in place, and which values may share its memory."""
+"""Finds the nodes that change a tensor in place, and the values that may share its memory."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def roots_of(node: Node, known: Mapping[Node, Roots]) -> Roots:
 
 
 def may_hold_tensor(node: Node) -> bool:
-    """Whether the value of ``node`` is, or holds, a tensor, as far as is known."""
+    """Tell whether the value of a node may be a tensor or hold one. A value that was never run may."""
     return VALUE not in node.meta or _holds_tensor(node.meta[VALUE])
 
 

@@ -47,7 +47,7 @@ class Constants:
         return map_arg(argument, self._value)
 
     def holds(self, node: Node) -> bool:
-        """Whether the value of a node is the same in every call."""
+        """Tell whether a node gives the same value in every call, by computing it."""
         try:
             self._value(node)
         except NotConstantError:
@@ -107,7 +107,7 @@ class TensorComputation(nn.Module):
 
 
 def computes_tensor(node: Node) -> bool:
-    """Whether a node calls a module that computes a parameter of a layer, and does nothing else."""
+    """Tell whether a node calls a module that only computes a parameter of a layer: a parametrization, say."""
     return isinstance(module_of(node), (TensorComputation, parametrize.ParametrizationList))
 
 
@@ -119,7 +119,7 @@ def computed_parameter(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComputedLayer:
-    """How the tensors of a layer are computed."""
+    """The nodes that compute the parameters and buffers of one layer."""
 
     tensors: Mapping[str, Node]
     """Parameter or buffer of the layer -> the node that computes it, in a graph of an ``Aside``."""
@@ -129,7 +129,7 @@ class ComputedLayer:
 
 @dataclass(frozen=True, slots=True)
 class ComputedValue:
-    """How a tensor is computed whose value stands in a buffer."""
+    """The module and the inputs that compute a tensor, whose value stands in a buffer."""
 
     computation: TensorComputation
     sources: tuple[Node, ...]

@@ -251,7 +251,7 @@ class Emitter:
 
 
 def _inferred(node: Node) -> Any:
-    """What the node's value is, were it run on values like those of its arguments."""
+    """Infer the value of a node on the meta device, from values like those of its arguments."""
     devices = [info.device for argument in node.all_input_nodes for info in tensors_of(argument)]
     args = map_arg(node.args, _stand_in)
     kwargs = map_arg(node.kwargs, _stand_in)

@@ -63,7 +63,7 @@ def first_line(error: Exception) -> str:
 
 
 def expectation(module: Any) -> str | None:
-    """What a module takes, where that is easy to say."""
+    """Describe the input that a layer takes by its class and its number of channels or features."""
     kind = None if module is None else _kind_of(module)
     found = [f"{kind} with {getattr(module, name)} {noun}" for name, noun in _SIZES if hasattr(module, name)]
     return found[0] if kind is not None and found else None
@@ -78,7 +78,7 @@ def _kind_of(module: nn.Module) -> str | None:
 
 
 def wrong_input(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError | None:
-    """What is wrong with the inputs of a call, by the name of the argument; None if they look as they should.
+    """Find the first input of a call that differs from the example in kind, and name its argument; None if all fit.
 
     Args:
         gm: A graph whose placeholders know what the example inputs were.
@@ -137,7 +137,10 @@ def warn_of_no_gradient(gm: GraphModule, args: tuple[Any, ...], result: Any) -> 
 
 
 def _leads_to(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
-    """Whether a gradient of a result reaches an input; of a float layer behind integers, it reaches only the weight."""
+    """Tell whether a gradient of a result reaches an input.
+
+    That of a float layer behind integers reaches only its weight.
+    """
     sources = {id(value) for value in inputs if value.grad_fn is None}
     nodes = {value.grad_fn for value in inputs if value.grad_fn is not None}
     if any(id(result) in sources for result in results):

@@ -107,7 +107,7 @@ def check_no_data(values: Any, what: str) -> None:
 
 
 def how_to_tensor(value: Any) -> str | None:
-    """How to get a tensor out of an array, an image, a loader or a data set; None for everything else."""
+    """Write a hint that turns an array, an image, a loader or a data set into a tensor; None for everything else."""
     if isinstance(value, (DataLoader, Iterator)):
         batch = "next(iter(loader))" if isinstance(value, DataLoader) else "next(data)"
         return f"one batch: {batch}, or {batch}[0] where it yields (input, label) pairs"
@@ -121,7 +121,7 @@ def how_to_tensor(value: Any) -> str | None:
 
 
 def keywords_of(batch: Mapping[str, Any], model: nn.Module, what: str) -> dict[str, Any]:
-    """What of a batch ``forward`` takes as keyword inputs: a label beside them does no harm.
+    """Select the items of a batch that ``forward`` takes as keyword inputs: a label beside them does no harm.
 
     Args:
         batch: Name -> value.
@@ -187,7 +187,7 @@ def describe_value(value: Any, depth: int = DEEPEST_LIST) -> str:
 
 
 def is_given(node: Node) -> bool:
-    """Whether a node is an input, or picks an item of one that is a dict, a tuple or the like."""
+    """Tell whether a node is an input, or takes an item of one that is a dict, a tuple or the like."""
     source: Any = node.args[0] if node.target is operator.getitem else None
     return node.op == "placeholder" or (isinstance(source, Node) and is_given(source))
 
@@ -212,7 +212,7 @@ def is_decorated(forward: Callable[..., Any]) -> bool:
 def called_by_name(
     forward: Callable[..., Any], model: nn.Module, placeholder: Callable[[str, Any, Any, Any], Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """How a decorated forward is traced: called with every argument by its name, as the innermost function names it.
+    """Make a function that calls a decorated forward with every argument by the name that the innermost function uses.
 
     What is left out of the example, and so fixed to a default that code branches on, is left out of the call.
 

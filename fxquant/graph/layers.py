@@ -16,7 +16,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """How calls of one function become modules."""
+    """The rule that makes modules of the calls of one function."""
 
     kinds: tuple[type[nn.Module], ...]
     """The modules that compute the same."""

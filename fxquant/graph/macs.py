@@ -73,7 +73,7 @@ def multiply_accumulates(node: Node) -> int:
 
 
 def uncounted(node: Node) -> str:
-    """What a node ran on the example inputs whose multiply-accumulates are not known; empty if all were counted."""
+    """Name the code that a node ran on the example and that nobody could count; empty if all was counted."""
     return "" if _has_formula(_target(node, module_of(node))) else str(node.meta.get(PRODUCTS, (0, ""))[1])
 
 
@@ -103,7 +103,7 @@ def run_counted(node: Node, module: nn.Module | None, run: Callable[[], Any]) ->
 
 
 def _may_multiply(node: Node, module: nn.Module | None) -> bool:
-    """Whether the code of the user's or of another package may run, or a product of torch's."""
+    """Tell whether a call may multiply: it runs code of the user's or of another package, or a product of torch's."""
     if module is not None:
         return canonical_type(module) in (None, nn.Bilinear) or bool(module._modules)
     if node.op == "call_method":
@@ -113,7 +113,7 @@ def _may_multiply(node: Node, module: nn.Module | None) -> bool:
 
 
 def _target(node: Node, module: nn.Module | None) -> Any:
-    """What a node calls; of a module its class."""
+    """Return the target of a node, or the class of the module that it calls."""
     return node.target if module is None else canonical_type(module) or type(module)
 
 
@@ -134,7 +134,7 @@ def _attention(node: Node) -> int:
 
 
 def _products(node: Node, output: Shape) -> int:
-    """Of every query with every key, and of the weights with the values."""
+    """Count the products of every query with every key, and of the weights with the values."""
     query, key = (_named_operand(node, position, name) for position, name in enumerate(("query", "key")))
     return prod(output[:-1]) * key[-2] * (query[-1] + output[-1]) if query and key else 0
 

@@ -24,7 +24,7 @@ def modules_beside(model: nn.Module, gm: GraphModule) -> dict[str, nn.Module]:
 
 
 def bound_to_traced(found: Any, gm: GraphModule, name: str, kind: type) -> Any:
-    """What ``gm.name`` is, where the user's class ``kind`` has ``found`` by that name.
+    """Look up ``gm.name``, where the user's class ``kind`` has ``found`` by that name.
 
     A method that returns its ``self``, alone or in a tuple, returns ``gm``.
     """
@@ -54,7 +54,7 @@ def traced_model(view: TracedSelf) -> GraphModule:
 
 
 class TracedSelf:
-    """What such a method gets as ``self``: the traced model, without the layers that its graph has made its own.
+    """Stands for ``self`` in a user's method: the traced model, without the layers that its graph has made its own.
 
     ``self(x)`` runs the graph. Batch norms, activations and residuals may be inside of a layer that has become
     integers, so that calling that layer alone would give something else than the float one: it raises instead.
@@ -126,7 +126,7 @@ class TracedSelf:
         return self.__operator("__getitem__")(key)
 
     def __operator(self, name: str) -> Any:
-        """What the user's own class says of ``len(self)`` and the like; torch's containers would count the graph."""
+        """Ask the user's own class for ``len(self)`` and the like; torch's containers would count the graph."""
         found = getattr(self.__kind, name, None)
         if found is None:
             raise TypeError(f"{self.__kind.__name__!r} has no {name}")
@@ -145,11 +145,11 @@ class TracedSelf:
 
 
 def _is_whole(module: nn.Module) -> bool:
-    """Whether a module of a graph still computes what it did in the user's model."""
+    """Tell whether a module of a graph still computes what it did in the user's model."""
     inner = list(module.modules())
     return not any(type(one) is nn.Module or type(one).__module__.startswith("fxquant.") for one in inner)
 
 
 def _itself(gm: GraphModule) -> GraphModule:
-    """How a ``TracedSelf`` is unpickled: it stays nowhere but in the method that got it."""
+    """Unpickle a ``TracedSelf`` as the model itself: it stays nowhere but in the method that got it."""
     return gm

@@ -71,7 +71,7 @@ def note(model: nn.Module, **facts: Any) -> None:
 
 
 def noted(model: object, name: str) -> Any:
-    """What ``note`` kept under a name; None if it did not."""
+    """Return the fact that ``note`` stored under a name, or None."""
     return getattr(model, "__dict__", {}).get(RECORD, {}).get(name)
 
 
@@ -143,7 +143,7 @@ class NamedGraphModule(GraphModule):
         return self
 
     def train(self, mode: bool = True) -> NamedGraphModule:
-        """As of any module. Integers do not train, which is warned of."""
+        """Set the mode, as of any module, with a warning where integers are to train, which they cannot."""
         if mode and not self.training and holds_integers(self):
             warn(
                 "an int8 model does not train: only what stayed float in it is in training mode now",
@@ -152,7 +152,7 @@ class NamedGraphModule(GraphModule):
         return super().train(mode)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As ``torch.nn.Module.load_state_dict``, but all of a state dict is loaded, or nothing.
+        """Load a state dict as ``torch.nn.Module.load_state_dict`` does, but all of it or nothing.
 
         Raises:
             StateError: names differ; the message has the first unit that does.

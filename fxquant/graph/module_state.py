@@ -140,7 +140,7 @@ def check_names(model: nn.Module, given: Mapping[str, Any], *, strict: bool) -> 
 
 
 def _may_load(model: nn.Module, given: Mapping[str, Any]) -> bool:
-    """Whether modules take a state of other names all the same: an older one, say."""
+    """Tell whether the modules accept a state of other names all the same: an older one, say."""
     try:
         found = nn.Module.load_state_dict(copy.deepcopy(model), given, strict=False)
     except (RuntimeError, FxQuantError):  # of other shapes or values, too
@@ -160,7 +160,7 @@ def _by_unit(names: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def _form(names: frozenset[str] | None) -> str:
-    """What a unit with such a state is."""
+    """Classify a unit by the names of its state: absent, float, fake_quant or int8."""
     if names is None:
         return "absent"
     if any(name.startswith("weight_fake_quant.") or name.endswith("_enabled") for name in names):
@@ -169,7 +169,7 @@ def _form(names: frozenset[str] | None) -> str:
 
 
 def _described(names: frozenset[str] | None, other: frozenset[str] | None) -> str:
-    """What a unit is, and what of its state the other has not."""
+    """Describe the kind of a unit, and the part of its state that the other lacks."""
     if names is None:
         return "nothing of that name"
     more = sorted(names - (other or frozenset()))
@@ -210,7 +210,7 @@ def make_ready(model: nn.Module) -> None:
 
 
 def holds_integers(model: nn.Module) -> bool:
-    """Whether some module of a model computes with integers: gradients end there."""
+    """Tell whether some module of a model computes with integers: gradients end there."""
     return any(isinstance(module, Deriving) for module in model.modules())
 
 

@@ -59,7 +59,7 @@ def format_table(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str
 
 
 def format_call(node: Node) -> str:
-    """What a node computes: ``F.relu(conv1)``, ``Conv2d[layer1.0.conv1](x)``."""
+    """Write the call of a node: ``F.relu(conv1)``, ``Conv2d[layer1.0.conv1](x)``."""
     if node.op == "placeholder":
         return f"input (default {node.args[0]!r})" if node.args else "input"
     if node.op == "get_attr":
@@ -120,7 +120,7 @@ def diff(before: str, after: str) -> str:
 
 
 def shows_colour(stream: TextIO) -> bool:
-    """Whether what is written there is seen on a terminal, by somebody who has not asked for none: https://no-color.org."""
+    """Tell whether a stream is a terminal whose user has not switched colours off: https://no-color.org."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
@@ -221,6 +221,6 @@ def _block_name(line: str, level: int) -> str:
 
 
 def _key(line: str) -> str:
-    """What two lines have in common that are alike."""
+    """Replace what may differ between lines that are alike: numbers in names, shapes, and the nodes that are read."""
     plain = _NODE.sub("%", _SHAPE.sub("[]", _PATH.sub(lambda path: re.sub(r"\d+", "#", path[0]), line)))
     return " ".join(_NAME.sub(lambda name: re.sub(r"\d+", "#", re.sub(r"_\d+$", "", name[0])), plain).split())

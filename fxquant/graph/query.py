@@ -54,7 +54,7 @@ _HARMLESS_OVERRIDES = {"__init__", "extra_repr", "reset_parameters", "__repr__",
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What is known of a tensor without holding it."""
+    """Shape, dtype, device and order of a tensor that is not held."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -83,7 +83,7 @@ def info_of(value: Any) -> Any:
 
 
 def described(argument: Any) -> Any:
-    """What is known of a structure of nodes."""
+    """Describe the values of a structure of nodes: a ``Value``."""
     if isinstance(argument, Node):
         return argument.meta.get(VALUE)
     if isinstance(argument, (tuple, list)):
@@ -94,7 +94,7 @@ def described(argument: Any) -> Any:
 
 
 def only_device(module: nn.Module) -> torch.device | None:
-    """Where all parameters and buffers of a module lie; None if they lie apart, or there are none."""
+    """Return the one device of all parameters and buffers of a module; None if they lie apart, or there are none."""
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
     return devices.pop() if len(devices) == 1 else None
 
@@ -125,13 +125,13 @@ def tensors_of(node: Node) -> tuple[TensorInfo, ...]:
 
 
 def is_tuple_of_tensors(node: Node) -> bool:
-    """Whether a node's value is a tuple or list that holds tensors and nothing else."""
+    """Tell whether the value of a node is a tuple or list of tensors and of nothing else."""
     value = node.meta.get(VALUE)
     return isinstance(value, tuple) and all(isinstance(item, TensorInfo) for item in value)
 
 
 def is_number(argument: object) -> bool:
-    """Whether an argument of a node is a Python number, or a node whose value was one."""
+    """Tell whether an argument of a node is a Python number, or a node whose value was one."""
     if isinstance(argument, Node):
         return argument.meta.get(VALUE) in (int, float, bool, complex)
     return isinstance(argument, (int, float, complex))
@@ -173,7 +173,7 @@ def canonical_class(module_type: type[nn.Module]) -> type[nn.Module] | None:
 
 
 def _computing_names(torch_class: type) -> set[str]:
-    """What may not be overridden: the code of the classes between a torch class and ``nn.Module``, and the call."""
+    """Name the methods that no subclass may override: those between a torch class and ``nn.Module``, and the call."""
     names = {"forward", "__call__", "_call_impl", "__getattr__", "__getattribute__"}
     for base in torch_class.__mro__:
         if base is nn.Module:
@@ -187,12 +187,12 @@ def _is_code(item: object) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether calling the module does more than its ``forward``."""
+    """Tell whether a call of the module runs hooks beside its ``forward``."""
     return any(vars(module).get(name) for name in HOOKS)
 
 
 def module_path(node: Node) -> tuple[str, type[nn.Module] | None]:
-    """Where the node is in the user's model.
+    """Locate a node in the user's model.
 
     Returns:
         If the user called a module here that was not traced through: its qualified name and its type (also after
@@ -251,7 +251,7 @@ def function_name(target: Callable[..., Any] | str) -> str:
 
 
 def operator_name(node: Node) -> str:
-    """What a node calls, in a word."""
+    """Name the operator of a node in a word."""
     module = module_of(node)
     if module is None:
         return function_name(node.target)
@@ -269,7 +269,7 @@ _SHAPE_ATTRIBUTES = {"shape", "ndim", "device"}
 
 
 def is_shape_query(node: Node) -> bool:
-    """Whether a node asks for the shape of a tensor, not for its values."""
+    """Tell whether a node reads the shape of a tensor, and none of its values."""
     if node.op == "call_method":
         return node.target in _SHAPE_METHODS
     if node.op != "call_function":

@@ -1,4 +1,4 @@
-"""Which dimensions of which values have one size in every call that runs at all: what layers make, or insist on."""
+"""Finds the dimensions that have one size in every call that runs at all, since a layer makes it or insists on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Known = Mapping[Node, Dims]
 
 
 def fixed_dimensions(graph: Graph) -> dict[Node, Dims]:
-    """Of every tensor, the dimensions that have the size that they had on the example in every call."""
+    """Map every tensor to the dimensions that have the size of the example in every call."""
     known: dict[Node, Dims] = {}
     for node in graph.nodes:
         info = value_of(node)
@@ -78,7 +78,7 @@ def source_of_rank(value: Node) -> Node:
 
 
 def asks_for_rank(node: Node) -> bool:
-    """Whether a node asks a tensor for nothing but the number of its dimensions."""
+    """Tell whether a node reads nothing of a tensor but the number of its dimensions."""
     arguments: Any = node.args
     if node.op == "call_method":
         return node.target in ("dim", "ndimension")

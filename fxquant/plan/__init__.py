@@ -1,1 +1,1 @@
-"""What was asked and what was decided: specifications, configurations and the plan. Pure data."""
+"""Pure data: specifications, configurations that users write, and the plan that ``prepare`` decides."""

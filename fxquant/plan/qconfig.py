@@ -1,4 +1,4 @@
-"""Which parts of a model are quantized, and how: QConfig and QConfigMapping."""
+"""Configures quantization: QConfig for one operator, QConfigMapping for the parts of a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RuleKind = Literal["global", "object_type", "module_name_regex", "module_name", 
 
 @dataclass(frozen=True, slots=True)
 class QConfig:
-    """How one operator is quantized: what measures its values, and what measures its weight.
+    """Configures one operator: the observer of its values and the observer of its weight.
 
     Each is a constructor (a class of ``fxquant.observers``, or what its ``with_args`` gives), called anew for every
     tensor. Both are called once here, so that a bit width or a range that cannot exist is refused at once.
@@ -276,7 +276,7 @@ class QConfigMapping:
         return f"{_name(object_type)} is used {count} times directly in {name!r}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain lists of tuples under the keys ``""`` (global), ``"object_type"``, ``"module_name_regex"``, ..."""
+        """Give plain lists of tuples under the keys ``""`` (global), ``"object_type"``, ``"module_name_regex"``, ..."""
         return {
             "": self.global_qconfig,
             "object_type": list(self.object_type_qconfigs.items()),

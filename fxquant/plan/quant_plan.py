@@ -1,4 +1,4 @@
-"""What was decided: which nodes become one quantized unit, which tensor gets which grid, what was refused and why."""
+"""The plan: nodes that become one quantized unit, the policy of each tensor, and refusals with their reasons."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class QuantPlan:
         return chain[-2:][0], chain[-1]
 
     def qparams_factor(self, ref: TensorRef) -> float:
-        """What the scale of the grid's owner is multiplied with to be that of ``ref``."""
+        """Return the factor between the scale of the tensor that owns the qparams and that of ``ref``."""
         policies = (self.policies[link] for link in self._sharing(ref))
         return math.prod(policy.factor for policy in policies if isinstance(policy, SharedWith))
 

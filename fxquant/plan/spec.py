@@ -20,7 +20,7 @@ def _is_whole(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number; a truth value is none."""
+    """Tell whether a value is a number. A bool counts as none."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -37,7 +37,7 @@ def check_number(name: str, value: Any, fits: Callable[[Any], bool], expected: s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QScheme:
-    """How real numbers map to integers: ``real = (q - zero_point) * scale``."""
+    """Kind of affine quantization, ``x = (q - zero_point) * scale``, before scale and zero point are known."""
 
     bits: int = 8
     """Width of the grid, 2 to 16."""
@@ -162,7 +162,7 @@ class QParams:
         return replace(self, scale=(self.scale * factor).clamp(_FLOAT32.smallest_normal, _FLOAT32.max))
 
     def same_qparams(self, other: QParams) -> bool:
-        """Whether a stored integer means the same number under both."""
+        """Tell whether a quantized value stands for the same float value under both qparams."""
         return (
             self.scheme.dtype == other.scheme.dtype
             and (self.scheme.quant_min, self.scheme.quant_max) == (other.scheme.quant_min, other.scheme.quant_max)

@@ -40,21 +40,23 @@ from fxquant.runtime.recording import ForbidCompute, NotRecordableError, Recordi
 def compile_graph(
     gm: GraphModule, inputs: Sequence[Any], *, fold_constants: bool = True
 ) -> tuple[ExecutionPlan | None, Any]:
-    """A plan for inputs of these shapes, and the result for these.
+    """Make a plan for inputs of these shapes, and the result for these.
 
-    A node that does nothing but launch native loops and look at tensors in another way becomes part of a program; one
-    that depends on nothing but shapes and parameters is settled: its value is kept; what is left between programs stays
-    Python. Nodes of a program run twice: on other values than those that they read, to be recorded, and as the graph
-    runs them. The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped
-    with a warning. So is one that fails while it is made or checked, whatever fails, but for missing memory.
+    * A node that only launches native loops, or looks at tensors in another way, becomes part of a program.
+    * A node that depends on nothing but shapes and parameters is folded: its value is a constant of the plan.
+    * What is left between programs stays Python.
+
+    Nodes of a program run twice: on other values than those that they read, to be recorded, and as the graph runs them.
+    The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped with a
+    warning. So is one that fails while it is made or checked, whatever fails, but for missing memory.
 
     Args:
         gm: On the CPU; every unit was run before.
         inputs: A value for each placeholder.
-        settle: Whether values may be kept.
+        fold_constants: Whether nodes may be folded into constants.
 
     Returns:
-        The plan; None if a value was kept that the graph changes later, or hands out: it needs one that keeps none.
+        The plan; None if the graph changes a constant later, or hands it out: then it needs a plan without constants.
     """
     constants = ConstantCache(enabled=fold_constants)
     compiler = _Compiler(gm, constants)
@@ -76,7 +78,7 @@ class _Segment:
     """None: in Python."""
     nodes: list[Node] = field(default_factory=list)
     inputs: list[Node] = field(default_factory=list)
-    """What they read of other stretches."""
+    """What they read of other segments."""
     values: dict[Node, Any] = field(default_factory=dict)
     """Copies of these, and what the nodes made of the copies while they were recorded."""
 
@@ -132,7 +134,7 @@ class _Compiler:
         return ExecutionPlan(steps, len(self._place), unused, result, watched, constants)
 
     def _memory(self, steps: Iterable[Step]) -> Iterator[WatchedMemory]:
-        """What programs read of tensors that a pickle of the model would hold."""
+        """Watch the memory that programs read of tensors which a pickle of the model would hold."""
         held = {
             leaf.untyped_storage().data_ptr()
             for module in self._gm.modules()
@@ -148,7 +150,7 @@ class _Compiler:
         return self._place.setdefault(node, len(self._place))
 
     def _is_constant(self, node: Node) -> bool:
-        """Whether a node's value is kept from here on."""
+        """Try to fold a node into a constant; False if it runs in each call."""
         if node.op == "get_attr":
             path, _, name = str(node.target).rpartition(".")
             owner = self._gm.get_submodule(path)
@@ -194,35 +196,35 @@ class _Compiler:
             if self._open is None or self._open.recording is None:
                 self._close()
                 self._open = _Segment(Recording())
-            stretch = self._open
-            assert stretch.recording is not None
-            self._read(node, stretch, stretch.recording)
-            value = stretch.recording.attempt(lambda: _checked(self._call(node)))
+            segment = self._open
+            assert segment.recording is not None
+            self._read(node, segment, segment.recording)
+            value = segment.recording.attempt(lambda: _checked(self._call(node)))
         except Exception as error:  # as above
             if self._open is not None and not self._open.nodes:
                 self._open = None
             return str(error).partition("\n")[0] or type(error).__name__
-        stretch.values[node] = value
+        segment.values[node] = value
         self._constants.note_read(node)
-        stretch.nodes.append(node)
+        segment.nodes.append(node)
         if isinstance(module, QuantizedModule):
             self._watched[module] = Watched(module, module._packed)
             self._watch_place(str(node.target))
         return None
 
-    def _read(self, node: Node, stretch: _Segment, recording: Recording) -> None:
-        """Name what the node reads of other stretches as inputs of the program: copies, which share no memory."""
+    def _read(self, node: Node, segment: _Segment, recording: Recording) -> None:
+        """Name what the node reads of other segments as inputs of the program: copies, which share no memory."""
         kept = self._constants.values
         for used in node.all_input_nodes:
-            if used in self._fixed or used in kept or used in stretch.values:
+            if used in self._fixed or used in kept or used in segment.values:
                 continue
             value = self._values[used]
             if type(value) not in (Tensor, nn.Parameter) or not value.is_cpu or not _is_plain(value):
                 raise NotRecordableError("it reads what is no plain tensor on the CPU")
             copied = copy_apart(value)
             recording.add_input(copied)
-            stretch.inputs.append(used)
-            stretch.values[used] = copied
+            segment.inputs.append(used)
+            segment.values[used] = copied
 
     def _by_python(self, node: Node, reason: str) -> None:
         if self._open is not None and self._open.recording is not None:
@@ -259,27 +261,27 @@ class _Compiler:
         return args[0]
 
     def _close(self) -> None:
-        """Make a step of the stretch."""
-        stretch, self._open = self._open, None
-        if stretch is None or not stretch.nodes:
+        """Make a step of the segment."""
+        segment, self._open = self._open, None
+        if segment is None or not segment.nodes:
             return
         step = None
-        if stretch.recording is not None:
-            for node in stretch.nodes:
+        if segment.recording is not None:
+            for node in segment.nodes:
                 self._values[node] = self._call(node)
-            step = self._program(stretch, stretch.recording)
+            step = self._program(segment, segment.recording)
         if step is not None:
             self._steps.append(step)
         elif self._steps and isinstance(before := self._steps[-1], _Segment):
-            before.nodes += stretch.nodes
+            before.nodes += segment.nodes
         else:
-            self._steps.append(_Segment(None, stretch.nodes))
+            self._steps.append(_Segment(None, segment.nodes))
 
-    def _python(self, stretch: _Segment) -> PythonStep:
-        outside = (used for node in stretch.nodes for used in node.all_input_nodes if used not in stretch.nodes)
+    def _python(self, segment: _Segment) -> PythonStep:
+        outside = (used for node in segment.nodes for used in node.all_input_nodes if used not in segment.nodes)
         read = list(dict.fromkeys(used for used in outside if used not in self._fixed))
-        gives = self._read_elsewhere(stretch)
-        body = [node for node in stretch.nodes if node.op != "output"]
+        gives = self._read_elsewhere(segment)
+        body = [node for node in segment.nodes if node.op != "output"]
         results = tuple(node.args[0] if node.op == "output" else node for node in gives)
         return PythonStep(
             tuple(self._at(node) for node in read),
@@ -289,33 +291,33 @@ class _Compiler:
             tuple((node.name, self._reasons[node]) for node in body),
         )
 
-    def _read_elsewhere(self, stretch: _Segment) -> list[Node]:
-        inside = set(stretch.nodes)
-        return [node for node in stretch.nodes if node.op == "output" or not inside.issuperset(node.users)]
+    def _read_elsewhere(self, segment: _Segment) -> list[Node]:
+        inside = set(segment.nodes)
+        return [node for node in segment.nodes if node.op == "output" or not inside.issuperset(node.users)]
 
-    def _program(self, stretch: _Segment, recording: Recording) -> ProgramStep | None:
-        gives = self._read_elsewhere(stretch)
-        recorded = [value for node in gives for value in _items(stretch.values[node])]
+    def _program(self, segment: _Segment, recording: Recording) -> ProgramStep | None:
+        gives = self._read_elsewhere(segment)
+        recorded = [value for node in gives for value in _items(segment.values[node])]
         wanted = [value for node in gives for value in _items(self._values[node])]
         program: Program | None = None
         reason = "views alone, which are no quicker in a program"
         try:
             if recording.steps:
                 program = recording.finish(recorded)
-                if not program.gives([self._values[node] for node in stretch.inputs], wanted):
+                if not program.gives([self._values[node] for node in segment.inputs], wanted):
                     program, reason = None, "the program gave other values"
-                    warn_of_dropped("a program gave other values than the graph that it was made of", stretch.nodes)
+                    warn_of_dropped("a program gave other values than the graph that it was made of", segment.nodes)
         except KernelError as error:
             program, reason = None, str(error).partition("\n")[0]
         except MemoryError:
             raise
         except Exception as error:  # whatever it is: the user has what the graph gave
             program, reason = None, f"its program failed: {kind_and_words(error)}"
-            warn_of_dropped("a program failed while it was made", stretch.nodes, error)
+            warn_of_dropped("a program failed while it was made", segment.nodes, error)
         finally:
             recording.drop()
         if program is None:
-            self._reasons.update(dict.fromkeys(stretch.nodes, reason))
+            self._reasons.update(dict.fromkeys(segment.nodes, reason))
             return None
         ends = iter(range(len(recorded)))
         places = tuple(
@@ -323,11 +325,11 @@ class _Compiler:
             for value in (self._values[node] for node in gives)
         )
         return ProgramStep(
-            tuple(self._at(node) for node in stretch.inputs),
+            tuple(self._at(node) for node in segment.inputs),
             tuple(self._at(node) for node in gives),
             program,
             places,
-            len(stretch.nodes),
+            len(segment.nodes),
             program.loops,
         )
 

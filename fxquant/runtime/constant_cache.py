@@ -1,4 +1,4 @@
-"""What of a graph is the same in each call with inputs of one shape: masks, indices, what parameters hold there."""
+"""Folds what is the same in each call with inputs of one shape: masks, indices, parameters."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class ConstantCache:
         return True
 
     def note_read(self, node: Node) -> None:
-        """A node that runs in each call, or in a program, reads settled values."""
+        """Note the constants that a node reads which runs in each call or in a program."""
         for used in node.all_input_nodes:
             self._read.update(_memory(x) for x in _tensors_of(self.values.get(used)))
 
     def holds(self, result: Any) -> bool:
-        """Whether each value is still what it was when it was computed, and the graph's result is none of them."""
+        """Tell whether no constant was changed since it was computed, and the graph's result is none of them."""
         given = {_memory(x) for x in _tensors_of(result) if x.layout is torch.strided} - self._parameters
         return (
             self._holds

@@ -20,7 +20,7 @@ Geometry = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
 
 
 def needs_gradient(x: Tensor) -> bool:
-    """Whether autograd follows what is computed of it."""
+    """Tell whether autograd follows what is computed of a tensor."""
     return x.requires_grad and torch.is_grad_enabled()
 
 
@@ -57,7 +57,7 @@ class PythonStep:
 
     @property
     def nodes(self) -> int:
-        """How many."""
+        """The number of nodes in this step."""
         return len(self.reasons)
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
@@ -94,7 +94,7 @@ class WatchedPlace:
     module: nn.Module
 
     def is_as_before(self) -> bool:
-        """Whether it is still there."""
+        """Tell whether the module is still in its place."""
         return self.siblings.get(self.name) is self.module
 
 
@@ -106,7 +106,7 @@ class Watched:
     packed: Any
 
     def is_as_before(self) -> bool:
-        """Whether a call of it would still do what was recorded, and nothing else."""
+        """Tell whether a call of the module would still launch what was recorded, and nothing else."""
         module: Any = self.module
         return (
             module._packed is self.packed
@@ -126,7 +126,7 @@ class WatchedTensor:
     version: int
 
     def is_as_before(self) -> bool:
-        """Whether it is the same tensor, with the same values."""
+        """Tell whether the attribute is the same tensor, which nobody has written to."""
         return getattr(self.owner, self.name, None) is self.tensor and self.tensor._version == self.version
 
 
@@ -138,7 +138,7 @@ class WatchedMemory:
     address: int
 
     def is_as_before(self) -> bool:
-        """Whether it lies where it lay."""
+        """Tell whether the memory of the tensor has its address of before."""
         return self.tensor.data_ptr() == self.address
 
 
@@ -163,7 +163,7 @@ class ExecutionPlan:
     """When it was run last, as the engine counts."""
 
     def is_valid(self) -> bool:
-        """Whether no module was changed, replaced or hooked since it was made."""
+        """Tell whether no module was changed, replaced or hooked since the plan was made."""
         return all(each.is_as_before() for each in self.watched)
 
     def run(self, module: nn.Module, inputs: Sequence[Any]) -> Any:

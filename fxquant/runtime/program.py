@@ -100,7 +100,7 @@ class Program:
         return self._run(inputs, [buffer.make() for buffer in self._buffers], -1)
 
     def gives(self, inputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
-        """Whether runs give certain results to the bit, strides included, whatever lay in their memory before.
+        """Check that runs give certain results to the bit, strides included, whatever lay in their memory before.
 
         Args:
             inputs: As for a call; best none of the tensors that were recorded.
@@ -138,7 +138,7 @@ class Program:
 
     @property
     def loops(self) -> int:
-        """How many it runs: a table in which the bytes of a convolution are looked up needs none of its own."""
+        """The number of loops: a table in which the bytes of a convolution are looked up needs none of its own."""
         return self._library.fxquant_program_steps(self._handle)
 
     @property

@@ -61,7 +61,7 @@ class ProgramEngine:
     def __call__(
         self, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What ``forward(gm, *args, **kwargs)`` gives."""
+        """Run ``forward(gm, *args, **kwargs)`` by a plan if there is one."""
         key = None if kwargs else _key(args)
         if key is None or _is_watched():
             return forward(gm, *args, **kwargs)
@@ -87,7 +87,7 @@ class ProgramEngine:
 
     @property
     def plans(self) -> tuple[ExecutionPlan, ...]:
-        """Those that are kept now."""
+        """The plans that are held now."""
         return tuple(self._plans.values())
 
     def _first_calls(self, key: Hashable, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -118,7 +118,7 @@ class ProgramEngine:
     def _compiled(
         self, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...], *, fold_constants: bool
     ) -> tuple[ExecutionPlan | None, Any]:
-        """What ``compile_graph`` gives; where that fails, what the graph gives, or the error that it raises."""
+        """Return the result of ``compile_graph``; where that fails, run the graph, which may raise its own error."""
         try:
             return compile_graph(gm, args, fold_constants=fold_constants)
         except (MemoryError, KernelError):
@@ -178,12 +178,12 @@ def attach_engine(gm: GraphModule, engine: str | None, to: str = "int8") -> None
 
 
 def engine_of(gm: GraphModule) -> ProgramEngine | None:
-    """What runs a converted model; None where its graph runs."""
+    """Return the engine that runs a converted model, or None if its graph runs."""
     return gm.__dict__.get(ENGINE)
 
 
 def _key(args: tuple[Any, ...]) -> Hashable:
-    """What a plan depends on; None where there is none for such inputs."""
+    """Make the key of the plan for these inputs; None if no plan can run them."""
     key: list[Hashable] = [torch.is_grad_enabled()]
     for value in args:
         if type(value) is Tensor:
@@ -198,7 +198,7 @@ def _key(args: tuple[Any, ...]) -> Hashable:
 
 
 def _is_watched() -> bool:
-    """Whether somebody wants to see the operators, or changes what they do."""
+    """Tell whether a mode, a transform or a global hook watches operators, or changes what they do."""
     return (
         torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0

@@ -81,7 +81,7 @@ class ForbidRandom(_Mode):
 
 
 class Recording(_Mode):
-    """What a thread runs inside :meth:`attempt`, recorded until :meth:`finish`.
+    """Records what a thread runs inside :meth:`attempt`, until :meth:`finish`.
 
     Tensors that the operators read are inputs, where they were named so before, results of earlier operators, or
     constants: packed weights, tables, scales. Whatever is allocated meanwhile lives as long as the recording.
@@ -118,7 +118,7 @@ class Recording(_Mode):
         return self._library.fxquant_record_steps(self._handle)
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """What ``call`` gives, recorded.
+        """Run ``call`` and record it.
 
         Raises:
             NotRecordableError: it runs an operator that no program can hold; nothing of it was recorded then.
@@ -197,7 +197,10 @@ class Recording(_Mode):
         return any(tensor.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in self._inputs)
 
     def _input_around(self, view: Tensor) -> int:
-        """Which input a view lies in: several may be parts of one tensor, which those of another call need not be."""
+        """Find the input that a view lies in.
+
+        Several inputs may be parts of one tensor, which those of another call need not be.
+        """
         for index, x in enumerate(self._inputs):
             end = x.data_ptr() + _extent(x) * x.element_size()
             if x.data_ptr() <= view.data_ptr() and view.data_ptr() + _extent(view) * view.element_size() <= end:
@@ -291,7 +294,7 @@ def copy_apart(x: Tensor) -> Tensor:
 
 
 def is_lazy(x: Tensor) -> bool:
-    """Whether a negation or conjugation of the values is only noted down."""
+    """Tell whether a negation or conjugation of the values is pending, so that the memory holds others."""
     return x.is_neg() or x.is_conj()
 
 

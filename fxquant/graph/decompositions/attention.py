@@ -82,12 +82,12 @@ def read_call(node: Node) -> AttentionCall | str:
 
 
 def _reads_item(node: Node, index: int) -> bool:
-    """Whether anything may read one item of the tuple that a node gives."""
+    """Tell whether a reader may take one item of the tuple that a node gives."""
     return any(picked_item(user) in (index, None) for user in node.users if user.users or user.op == "output")
 
 
 def picked_item(user: Node) -> int | None:
-    """Which item of a pair a reader takes; None if it takes both."""
+    """Return the index of the item of a pair that a reader takes, or None if it takes both."""
     if user.target is not operator.getitem or not isinstance(user.args[1], int):
         return None
     return user.args[1] % 2
@@ -107,7 +107,7 @@ def give_layers(module: Any) -> None:
 
 
 def _has_layers(module: Any) -> bool:
-    """Whether ``give_layers`` was here, for another call of the same module."""
+    """Tell whether another call of the same attention has given it its layers already."""
     return all(isinstance(getattr(module, name, None), nn.Linear) for name in INPUT_LAYERS)
 
 
@@ -121,7 +121,7 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def sources_of_layers(gm: GraphModule, path: str, module: Any, aside: Aside) -> dict[str, ComputedLayer]:
-    """Which part of which parameter of an ``nn.MultiheadAttention`` each of its layers has, where it is not its own."""
+    """Map each layer to the slice of a parameter of ``nn.MultiheadAttention`` that it has, where it is not its own."""
     found: dict[str, ComputedLayer] = {}
     whole = None if module.in_proj_weight is None else aside.attribute(gm, path, "in_proj_weight")
     biases = None if module.in_proj_bias is None else aside.attribute(gm, path, "in_proj_bias")

@@ -24,7 +24,7 @@ COMPUTED = "an argument beside its tensors is computed at run time, so it is not
 
 @dataclass(frozen=True, slots=True)
 class Compound:
-    """How one operator is taken apart."""
+    """The rule that takes one operator apart."""
 
     emit: Emit
     """Writes the parts; the node of the result, or why this call cannot be written so."""
@@ -209,7 +209,7 @@ class Operand:
     """Whether it is the same in every call. What comes of it alone is then computed once."""
 
     def size(self, label: str) -> int:
-        """Of the dimension of that name, on the example."""
+        """Return the size of the dimension of that name, on the example."""
         info = value_of(self.node)
         assert info is not None, f"{self.node.name} is no tensor"
         return info.shape[self.labels.index(label)]
@@ -279,7 +279,7 @@ def _product(emit: Emitter, a: Operand, b: Operand, output: Labels) -> Operand:
 
 
 def _comes_last(a: Operand, shared: list[str], output: Labels) -> bool:
-    """Whether the output has the dimensions that only ``a`` has behind those that only the other one has."""
+    """Tell whether the dimensions of ``a`` alone come last in the output, behind those of the other factor alone."""
     own = [label for label in output if label not in shared]
     return bool(own) and own[0] not in a.labels and own[-1] in a.labels
 

@@ -1,1 +1,1 @@
-"""What an operator is called: its canonical function, its arguments, and every other spelling."""
+"""The operator table: the canonical function of each operator, its arguments, and every other spelling."""

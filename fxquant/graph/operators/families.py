@@ -142,7 +142,7 @@ ELEMENTARY = (
 
 
 def _named(name: str, *parameters: str, functions: tuple[Any, ...] = (), **options: Any) -> Operator:
-    """What torch offers as function and as method, in place too where it adds to its first tensor."""
+    """A product that torch offers as function and as method, in place too where it adds to its first tensor."""
     inplace = (f"{name}_",) if hasattr(torch.Tensor, f"{name}_") else ()
     target = getattr(torch, name)
     return Operator(

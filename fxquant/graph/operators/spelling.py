@@ -49,7 +49,7 @@ class Call:
 
 
 def canonical_call(node: Node) -> Call | None:
-    """What ``node`` would be in a normalized graph, in-place spellings taken as the plain ones.
+    """Return the call that ``node`` would be in a normalized graph, in-place spellings taken as the plain ones.
 
     None if the node is no call, or of an operator that the table does not list, or spelled in a way that means more
     than the table says (``return_indices=True``, ``x.view(torch.int32)``, a module with hooks, numbers only).
@@ -75,7 +75,7 @@ def canonical_call(node: Node) -> Call | None:
 
 
 def _idle_regularizer(node: Node) -> Call | None:
-    """What drops values while training, and gives its input back now: a dropout that is not active."""
+    """Read a dropout that is not active: it drops values while training, and gives its input back now."""
     target: Any = node.target
     name = f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', '')}"
     if node.op != "call_function" or name not in REGULARIZERS:
