@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, Node, Proxy
 
+from fxquant.capture.proxies import IN_PLACE_NAMES
 from fxquant.graph.query import BY_REQUEST, REASON, VALUE, is_shape_query
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -240,8 +241,7 @@ def _fill(container: Any, items: Any) -> None:
         (container.extend if isinstance(container, (list, deque)) else container.update)(items)
 
 
-_OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
-IN_PLACE = tuple(getattr(operator, f"i{name}") for name in _OPERATORS.split())
+IN_PLACE = tuple(getattr(operator, f"i{name}") for name in IN_PLACE_NAMES)
 
 BUFFER_STATE = "it computes what a buffer holds in the next call"
 

@@ -65,7 +65,9 @@ class Answers:
         try:
             for (_, name), namespace in _symbolic_trace._wrapped_fns_to_patch.copy().items():
                 function = namespace.get(name)
-                if isinstance(function, FunctionType) and _may_be_opened(function):
+                if not isinstance(function, FunctionType) or is_library_file(function.__code__.co_filename):
+                    continue
+                if f"{function.__module__}.{function.__name__}" not in REGULARIZERS:
                     self._put(namespace, name, self._opened(function))
             self._put(vars(F), "isinstance", _isinstance)
             self._put(vars(torch), "is_tensor", lambda value: _isinstance(value, torch.Tensor))
@@ -153,12 +155,6 @@ def _isinstance(value: Any, kind: Any) -> bool:
     if not isinstance(value, TensorProxy) or value.example is UNKNOWN:
         return isinstance(value, kind)
     return isinstance(value, kind) or isinstance(value.example, kind)
-
-
-def _may_be_opened(function: FunctionType) -> bool:
-    if is_library_file(function.__code__.co_filename):
-        return False
-    return f"{function.__module__}.{function.__name__}" not in REGULARIZERS
 
 
 def _fixed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -290,8 +290,11 @@ def _record_in_place(name: str) -> Callable[[Any, Any], Any]:
     return method
 
 
-_OPERATORS = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
-for _name in _OPERATORS.split():
+_IN_PLACE = "add sub mul matmul truediv floordiv mod pow and or xor lshift rshift"
+IN_PLACE_NAMES = tuple(_IN_PLACE.split())
+"""Operators of Python that have a form in place: ``iadd`` for ``add``."""
+
+for _name in IN_PLACE_NAMES:
     setattr(TensorProxy, f"__i{_name}__", _record_in_place(_name))
 
 

@@ -53,7 +53,7 @@ from fxquant.capture.trace_guards import (
 )
 from fxquant.graph.edit import erase_behind, gather_placeholders
 from fxquant.graph.inputs import called_by_name, describe_value, is_decorated, is_given, signature_of, spelled
-from fxquant.graph.query import SAME_WHILE_TRAINING, VALUE, described, has_hooks, info_of
+from fxquant.graph.query import SAME_WHILE_TRAINING, VALUE, attribute_at, described, has_hooks, info_of
 from fxquant.graph.shapes import run_on_example, unchanged_state
 
 FIXED = (NoneType, bool, str)
@@ -163,30 +163,28 @@ class QuantTracer(Tracer):
     def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> Graph:
         """Trace a model. Buffers that its forward assigns to are assigned to at the end of the graph."""
         with _ONE_AT_A_TIME:
-            return self._trace_alone(root, concrete_args)
-
-    def _trace_alone(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None) -> Graph:
-        if not isinstance(root, nn.Module):
-            return super().trace(root, concrete_args)
-        self._names = {id(tensor): name for name, tensor in (*root.named_parameters(), *root.named_buffers())}
-        before = [(module, dict(module._buffers)) for module in root.modules()]
-        try:
-            graph = self._trace(root, concrete_args)
-            assigned = [
-                (f"{path}.{name}" if path else name, value.node)
-                for path, module in root.named_modules()
-                for name, value in module._buffers.items()
-                if isinstance(value, Proxy)
-            ]
-        finally:
-            self._factory_tensors.close()
-            for module, buffers in before:
-                module._buffers.update(buffers)
-        for path, value in assigned:
-            if not changes_in_place(value, path):
-                store_at_the_end(graph, path, value)
-        gather_placeholders(graph, list(signature_of(root).parameters))  # torch.fx puts those by keyword before *args
-        return graph
+            if not isinstance(root, nn.Module):
+                return super().trace(root, concrete_args)
+            self._names = {id(tensor): name for name, tensor in (*root.named_parameters(), *root.named_buffers())}
+            before = [(module, dict(module._buffers)) for module in root.modules()]
+            try:
+                graph = self._trace(root, concrete_args)
+                assigned = [
+                    (f"{path}.{name}" if path else name, value.node)
+                    for path, module in root.named_modules()
+                    for name, value in module._buffers.items()
+                    if isinstance(value, Proxy)
+                ]
+            finally:
+                self._factory_tensors.close()
+                for module, buffers in before:
+                    module._buffers.update(buffers)
+            for path, value in assigned:
+                if not changes_in_place(value, path):
+                    store_at_the_end(graph, path, value)
+            # torch.fx puts inputs by keyword before *args
+            gather_placeholders(graph, list(signature_of(root).parameters))
+            return graph
 
     def _trace(self, root: nn.Module, concrete_args: dict[str, Any] | None) -> Graph:
         if self._bound is None:
@@ -259,10 +257,9 @@ class QuantTracer(Tracer):
         return node
 
     def _attribute(self, target: str) -> Any:
-        parent, _, name = target.rpartition(".")
         self._running = True
         try:
-            return getattr(self.root.get_submodule(parent), name)
+            return attribute_at(self.root, target)
         finally:
             self._running = False
 

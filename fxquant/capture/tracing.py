@@ -159,7 +159,9 @@ def copy_of(model: nn.Module) -> nn.Module:
         TracingError: something cannot be copied; the message names the attribute.
     """
     attributes = [value for module in model.modules() for value in vars(module).values()]
-    computed = {id(value): value.detach().clone() for value in attributes if _is_computed(value)}
+    computed = {
+        id(value): value.detach().clone() for value in attributes if isinstance(value, Tensor) and not value.is_leaf
+    }
     try:
         return copy.deepcopy(model, computed)
     except Exception as error:
@@ -170,10 +172,6 @@ def copy_of(model: nn.Module) -> nn.Module:
             expected="a model that copy.deepcopy can copy: your own model is never changed, so a copy is needed",
             hint="delete or replace that attribute first, or give its class a __deepcopy__" if culprit else "",
         ) from error
-
-
-def _is_computed(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.is_leaf
 
 
 def _uncopiable(model: nn.Module) -> str | None:

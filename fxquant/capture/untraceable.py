@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from fxquant.capture.attributes import Change, StateAssignmentError
 from fxquant.errors import FxQuantError, TracingError, is_library_file, warn
+from fxquant.graph.query import attribute_at
 
 EXPECTED = "a forward that does not depend on values"
 
@@ -247,7 +248,7 @@ def is_same_graph(one: Graph, root: nn.Module, other: Graph, other_root: nn.Modu
         if not isinstance(a, Node):
             return bool(a == b) or (a != a and b != b)
         if a.op == b.op == "get_attr":
-            return _is_same_value(_attribute(root, str(a.target)), _attribute(other_root, str(b.target)))
+            return _is_same_value(attribute_at(root, str(a.target)), attribute_at(other_root, str(b.target)))
         return counterpart.get(a) is b
 
     for a, b in zip(calls, others, strict=False):
@@ -258,11 +259,6 @@ def is_same_graph(one: Graph, root: nn.Module, other: Graph, other_root: nn.Modu
         if not all(map(same, given, taken)):
             return False
     return len(calls) == len(others)
-
-
-def _attribute(root: nn.Module, target: str) -> Any:
-    path, _, name = target.rpartition(".")
-    return getattr(root.get_submodule(path), name)
 
 
 def _is_same_value(a: Any, b: Any) -> bool:

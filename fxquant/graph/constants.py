@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from fxquant.capture.trace_guards import GUARDS
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
 from fxquant.graph.edit import add_module
-from fxquant.graph.query import COMPUTED_OF, module_of, reason_of
+from fxquant.graph.query import COMPUTED_OF, attribute_at, module_of, reason_of
 
 
 class NotConstantError(Exception):
@@ -65,7 +65,7 @@ class Constants:
         if node.op == "get_attr":
             if node.target in self._changed:
                 raise NotConstantError
-            return _attribute(self._gm, str(node.target))
+            return attribute_at(self._gm, str(node.target))
         if node.op not in ("call_function", "call_method") and not computes_tensor(node):
             raise NotConstantError
         args, kwargs = self.value(node.args), self.value(node.kwargs)
@@ -91,11 +91,6 @@ def _changed_attributes(gm: GraphModule) -> set[str]:
             changed |= {root[1] for root in roots[argument] if isinstance(root, tuple)}
         roots[node] = roots_of(node, roots)
     return changed
-
-
-def _attribute(gm: GraphModule, path: str) -> Any:
-    parent, _, name = path.rpartition(".")
-    return getattr(gm.get_submodule(parent), name)
 
 
 COMPUTATION = "_computation_of_"

@@ -114,14 +114,16 @@ def value_of(node: Node) -> TensorInfo | None:
 
 def tensors_of(node: Node) -> tuple[TensorInfo, ...]:
     """Every tensor in the node's value: the value itself, or those in a tuple, list or dict, however deep."""
-
-    def inside(value: Any) -> tuple[TensorInfo, ...]:
+    found, pending = [], [node.meta.get(VALUE)]
+    while pending:
+        value: Any = pending.pop()
         if isinstance(value, TensorInfo):
-            return (value,)
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
-        return tuple(info for item in items for info in inside(item))
-
-    return inside(node.meta.get(VALUE))
+            found.append(value)
+        elif isinstance(value, dict):
+            pending += reversed(value.values())
+        elif isinstance(value, tuple):
+            pending += reversed(value)
+    return tuple(found)
 
 
 def is_tuple_of_tensors(node: Node) -> bool:
@@ -142,6 +144,12 @@ def module_of(node: Node) -> nn.Module | None:
     if node.op != "call_module" or node.graph.owning_module is None:
         return None
     return node.graph.owning_module.get_submodule(str(node.target))
+
+
+def attribute_at(root: nn.Module, path: str) -> Any:
+    """Look up a parameter, a buffer or another attribute of a model by its qualified name."""
+    parent, _, name = path.rpartition(".")
+    return getattr(root.get_submodule(parent), name)
 
 
 def called_module(node: Node) -> Any:
@@ -168,7 +176,7 @@ def canonical_class(module_type: type[nn.Module]) -> type[nn.Module] | None:
         if getattr(nn, base.__name__, None) is base:
             return base if own.isdisjoint(_computing_names(base)) else None
         if not base.__module__.startswith("torch.nn."):
-            own |= {name for name, item in vars(base).items() if _is_code(item)} - _HARMLESS_OVERRIDES
+            own |= _code_of(base) - _HARMLESS_OVERRIDES
     return None
 
 
@@ -178,12 +186,13 @@ def _computing_names(torch_class: type) -> set[str]:
     for base in torch_class.__mro__:
         if base is nn.Module:
             break
-        names |= {name for name, item in vars(base).items() if _is_code(item)}
+        names |= _code_of(base)
     return names
 
 
-def _is_code(item: object) -> bool:
-    return callable(item) or isinstance(item, (property, staticmethod, classmethod))
+def _code_of(kind: type) -> set[str]:
+    kinds = (property, staticmethod, classmethod)
+    return {name for name, item in vars(kind).items() if callable(item) or isinstance(item, kinds)}
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -222,19 +231,15 @@ def reason_of(node: Node) -> str | None:
 def flat_arguments(node: Node) -> list[Any]:
     """All arguments of a node, positional first, lists, tuples and dicts unpacked."""
     flat: list[Any] = []
-
-    def visit(value: Any) -> None:
+    pending: list[Any] = [node.kwargs, node.args]
+    while pending:
+        value = pending.pop()
         if isinstance(value, (list, tuple)):
-            for item in value:
-                visit(item)
+            pending += reversed(value)
         elif isinstance(value, dict):
-            for item in value.values():
-                visit(item)
+            pending += reversed(value.values())
         else:
             flat.append(value)
-
-    visit(node.args)
-    visit(node.kwargs)
     return flat
 
 

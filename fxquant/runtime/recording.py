@@ -197,10 +197,7 @@ class Recording(_Mode):
         return any(tensor.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in self._inputs)
 
     def _input_around(self, view: Tensor) -> int:
-        """Find the input that a view lies in.
-
-        Several inputs may be parts of one tensor, which those of another call need not be.
-        """
+        """Find the input that a view lies in: inputs that are parts of one tensor now need not be in another call."""
         for index, x in enumerate(self._inputs):
             end = x.data_ptr() + _extent(x) * x.element_size()
             if x.data_ptr() <= view.data_ptr() and view.data_ptr() + _extent(view) * view.element_size() <= end:
