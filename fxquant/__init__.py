@@ -73,7 +73,8 @@ from fxquant.quantizer.distributed import synchronize_observers
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
 from fxquant.training.learned_rounding import adaround
-from fxquant.training.qat import TrainingSchedule, prepare_qat, scale_parameters
+from fxquant.training.qat import prepare_qat
+from fxquant.training.schedule import TrainingSchedule, scale_parameters
 
 __version__ = VERSION
 

@@ -16,7 +16,7 @@ from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer.checks import check_model, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.qat import quantizer_of
+from fxquant.training.trained import quantizer_of
 
 
 def prepare(
@@ -102,8 +102,8 @@ def convert(
         to: ``"int8"``: integer operators on plain uint8 and int8 tensors. ``"fake_quant"``: the same grids simulated
             in float, differentiable. ``"reference"``: explicit quantize and dequantize around float operators.
         check: A batch, on which it is measured unit by unit whether the int8 operators, their integer reference and
-            the simulation agree. The table is printed, and is the result's ``parity``; a unit that breaks the contract
-            is warned of by name.
+            the simulation agree. The result's ``parity`` is the table: print it. It is logged, too, at level INFO. A
+            unit that breaks the contract is warned of by name.
         allow_uncalibrated: Make a shell without ranges, which raises when it is run, until a state dict is loaded.
         engine: What runs an int8 model. ``"graph"``: the code of its graph, operator by operator. ``"program"``: the
             same native loops in the same order, recorded when a shape of the inputs comes the second time, and then run
@@ -111,8 +111,8 @@ def convert(
             was loaded. Under ``torch.compile``, ``torch.export`` and on other devices the graph runs in any case.
         tune: A batch, of the size that the model is going to run on, on which every unit is measured on this machine
             with the number of threads that is set: in int8 and in float. What is faster in float, borders counted,
-            stays float. The table is printed, and is the result's ``tuning``; its ``coverage`` gives the reasons. The
-            model as a whole is measured, too: if float is the fastest, all of it stays float.
+            stays float. The result's ``tuning`` is the table: print it. It is logged, too; its ``coverage`` gives the
+            reasons. The model as a whole is measured, too: if float is the fastest, all of it stays float.
 
     Returns:
         A new ``torch.fx.GraphModule`` with the float model's signature, on its device. Its ``quant_plan`` says what was

@@ -19,7 +19,7 @@ class Settings:
     """The settings that the environment asks for. An empty environment gives the defaults."""
 
     debug: int = 0
-    """FXQUANT_DEBUG: 0 silent; 1 a line per pass and the plan; 2 also diffs, repeats folded;
+    """FXQUANT_DEBUG: 0 silent; 1 a line per pass, the plan, and what convert measured; 2 also diffs, repeats folded;
     3 also every line, and every pattern tried."""
     print_after: tuple[str, ...] = ()
     """FXQUANT_PRINT_AFTER: names of passes after which the whole graph is printed."""

@@ -120,7 +120,23 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "cli/test_main.py": ("commandline.py",),
     # Into training and back is one way.
-    "training/test_qat.py": ("passes/insert_training_fake_quant.py", "passes/strip_fake_quant.py"),
+    "training/test_qat.py": (
+        "passes/insert_training_fake_quant.py",
+        "passes/strip_fake_quant.py",
+        "training/carry_over.py",
+        "training/trained.py",
+    ),
+    # A model is prepared by one call, which users make; what it does, and what it saves, is seen from there.
+    "quantizer/test_quantizer.py": (
+        "quantizer/attach_observers.py",
+        "quantizer/data.py",
+        "quantizer/plan_checks.py",
+        "quantizer/prepare.py",
+        "quantizer/run_passes.py",
+        "quantizer/state.py",
+    ),
+    "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/form.py"),
+    "calibration/test_interpreter.py": ("quantizer/calibrate.py",),
 }
 """Test file -> the files that it tests as one subject."""
 

@@ -23,7 +23,7 @@ from fxquant.measure.deviation import DeviationSums
 from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import Stepper, ValuesOnDemand
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.qat import quantizer_of
+from fxquant.training.trained import quantizer_of
 
 
 def compare(

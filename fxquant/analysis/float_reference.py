@@ -22,7 +22,7 @@ from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.fold_conv_bn import fold
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.qat import quantizer_of
+from fxquant.training.trained import quantizer_of
 
 
 def is_trainable(model: nn.Module) -> bool:

@@ -26,7 +26,7 @@ from fxquant.plan.spec import SharedWith
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
-from fxquant.training.qat import quantizer_of
+from fxquant.training.trained import quantizer_of
 
 AGAINST = ("float", "target")
 """What a metric of the user's compares the output with."""

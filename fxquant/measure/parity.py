@@ -248,9 +248,8 @@ def _real_tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
             yield f"output{path if isinstance(path, str) else pytree.keystr(path)}", leaf
 
 
-def tell(parity: Parity) -> None:
-    """Print what was measured, and warn of what breaks the contract."""
-    print(parity)
+def warn_of_breaches(parity: Parity) -> None:
+    """Warn of each unit that breaks the contract, by its name."""
     for row in parity.breaches:
         warn(row.breach, at=row.unit, got=row)
 

@@ -19,7 +19,7 @@ from fxquant.passes.base import PassContext
 from fxquant.passes.snapshot import Instrument, Snapshot
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Fixed, Observed, QParams, SharedWith, TensorRef
-from fxquant.settings import Settings
+from fxquant.settings import Settings, read_settings
 
 logger = logging.getLogger("fxquant")
 
@@ -62,6 +62,12 @@ def debug_output(settings: Settings) -> Iterator[None]:
         logger.setLevel(level)
         if handler is not None:
             logger.removeHandler(handler)
+
+
+def log_table(table: object) -> None:
+    """Log a table at level INFO, like the line per pass; it is put into words only where somebody listens."""
+    with debug_output(read_settings()):
+        logger.info("%s", table)
 
 
 def log_pass(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:

@@ -1,36 +1,17 @@
-"""What a model, a configuration and a plan must be before any work is done, said in the user's terms."""
+"""Refuses models that cannot be prepared, and arguments that are no prepared model, in the words of the user."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
-from fxquant.backends.base import SIGNED_WEIGHTS, Backend
 from fxquant.capture.tracing import check_unscripted, copy_of
-from fxquant.errors import DuplicateNameError, InputError, LoweringError, PlanError, SpecError, listing, warn
-from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
+from fxquant.errors import InputError, listing, warn
 from fxquant.graph.module import noted
-from fxquant.graph.query import called_module, module_of, nodes_by_name
-from fxquant.kernels.library import SETTINGS, native_status
-from fxquant.measure.coverage import Coverage
-from fxquant.nn.weight import all_finite
-from fxquant.observers.defaults import get_default_qconfig_mapping
-from fxquant.passes.base import PassContext
-from fxquant.passes.configure import unused_rules
-from fxquant.passes.rounding import weighted_nodes
-from fxquant.patterns.pattern import Pattern
-from fxquant.patterns.registry import in_own_namespace
-from fxquant.plan.qconfig import QConfig, QConfigMapping, UnusedRule
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import Observed
 
 PRODUCED_BY = {"prepared": "prepare", "training": "prepare_qat", "converted": "convert"}
 """Form of a model -> the function that gave it."""
@@ -49,35 +30,6 @@ AFTERWARDS = {
     "converted": "call it as it is",
 }
 """Form of a model -> what comes next."""
-
-
-def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], Any] | None:
-    """An observer for activations with a grid, or None."""
-    if observer is None:
-        return None
-    qconfig = QConfig(activation=observer, weight=observer)
-    if qconfig.activation_scheme is None or qconfig.is_dynamic:
-        raise SpecError(
-            "input_observer chooses no grid",
-            got=repr(observer),
-            expected="an observer that measures, such as MinMaxObserver",
-        )
-    return observer
-
-
-def distinct(patterns: Sequence[Pattern]) -> tuple[Pattern, ...]:
-    """Plans look patterns up by name, so two of one name cannot be told apart.
-
-    One of the user's own that has the name of a default one beside it is called ``own.NAME``.
-    """
-    if wrong := [item for item in patterns if not isinstance(item, Pattern)]:
-        raise InputError("patterns holds something that is no Pattern", got=repr(wrong[0]), expected="Pattern objects")
-    names = Counter(pattern.name for pattern in patterns)
-    patterns = [in_own_namespace(pattern) if names[pattern.name] > 1 else pattern for pattern in patterns]
-    names = Counter(pattern.name for pattern in patterns)
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise DuplicateNameError("two patterns have the same name", got=", ".join(twice), expected="a name for each")
-    return tuple(patterns)
 
 
 def form_of(model: object) -> str:
@@ -195,34 +147,6 @@ def not_prepared(given: object, function: str, *, or_training: bool = False) -> 
     )
 
 
-def check_operators(backend: Backend) -> None:
-    """Refuse to lower for a backend that only simulates.
-
-    Raises:
-        LoweringError: it is one.
-    """
-    if not backend.has_operators:
-        raise LoweringError(
-            f"backend {backend.name!r} has no integer operators",
-            got="to='int8'",
-            expected="to='reference' (integers between float operators) or to='fake_quant' (their values, in float)",
-            hint="prepare with backend='cpu' for int8 on this machine",
-        )
-    warn_of_missing_kernels()
-
-
-@functools.cache
-def warn_of_missing_kernels() -> None:
-    """Warn, once in a process, that int8 models are going to run on the Python reference, slowly, unasked."""
-    status = native_status()
-    if SETTINGS.kernels == "auto" and "cpu" not in status.devices:
-        warn(
-            "no native kernels are loaded, so int8 models run on the Python reference, slower than float",
-            got=status.reason,
-            hint="python -m fxquant doctor says more; FXQUANT_KERNELS=reference asks for the reference",
-        )
-
-
 def in_eval(model: nn.Module) -> nn.Module:
     """The model, or, if it is in training mode, a copy in evaluation mode."""
     training = sum(module.training for module in model.modules())
@@ -234,101 +158,3 @@ def in_eval(model: nn.Module) -> nn.Module:
         hint="call model.eval() first",
     )
     return copy_of(model).eval()
-
-
-def warn_of_unused_rules(before: Sequence[UnusedRule], gm: GraphModule, config: QConfigMapping, backend: str) -> None:
-    """Warn of rules that match nothing: neither in the traced model (``before``), nor in the prepared one.
-
-    A rule may name what only one of them has: an operator that was taken apart, or one of its parts. No warning is
-    given of those that the default mapping has: nobody wrote them.
-    """
-    default = (*get_default_qconfig_mapping(backend).rules(), *get_default_qat_qconfig_mapping(backend).rules())
-    after = {(unused.rule.kind, unused.rule.key): unused for unused in unused_rules(gm, config)}
-    for unused in before:
-        still = after.get((unused.rule.kind, unused.rule.key))
-        if unused.rule not in default and still is not None:
-            (unused if unused.hint else still).warn()
-
-
-def check_plan(plan: QuantPlan, found: Coverage, strict: bool, config: QConfigMapping) -> None:
-    if not plan.units:
-        reasons = [f"{row.module or row.node}: {row.reason}" for row in found.float_rows[:10]]
-        raise PlanError(
-            "the model has no operator that can be quantized",
-            got=listing(reasons) or "no operator on float tensors",
-            hint=_weight_to_write(found, config)
-            or "look at the configuration and at the backend; register_pattern adds patterns",
-        )
-    left = [row for row in found.float_rows if not row.excused]
-    if strict and left:
-        lines = [f"{row.module or row.node} ({row.operator}): {row.reason}" for row in left]
-        raise PlanError(
-            f"strict: {len(left)} operators would stay float",
-            got=listing(lines),
-            expected="every operator that the configuration asks to quantize becomes int8",
-            hint="set_module_name(name, None) says that one shall stay float; strict=False only reports them",
-        )
-
-
-def _weight_to_write(found: Coverage, config: QConfigMapping) -> str:
-    """The observer of weights that a configuration should name, where the back end refuses the one that it does."""
-    if not any(SIGNED_WEIGHTS in row.reason for row in found.float_rows):
-        return ""
-    for rule in config.rules():
-        scheme = None if rule.qconfig is None else rule.qconfig.weight_scheme
-        if rule.qconfig is not None and scheme is not None and not (scheme.signed and scheme.symmetric):
-            kind = "per_tensor" if scheme.axis is None else "per_channel"
-            words = f"dtype=torch.int8, qscheme=torch.{kind}_symmetric"
-            return f"QConfig(weight={type(rule.qconfig.weight()).__name__}.with_args({words}), activation=…)"
-    return ""
-
-
-def check_groups(gm: GraphModule, ctx: PassContext) -> None:
-    """Refuse a group size that does not divide a weight, before anything is calibrated.
-
-    Raises:
-        PlanError: the message names each layer, and what divides it.
-    """
-    wrong, sizes, asked = [], [], 1
-    for node, unit in weighted_nodes(gm, ctx):
-        policy, shape = ctx.plan.policies[unit.roles["weight"]], tuple(called_module(node).weight.shape)
-        scheme = policy.observer().scheme if isinstance(policy, Observed) else None
-        if scheme is None or scheme.group_size is None:
-            continue
-        dim = scheme.axis % len(shape) + 1
-        sizes.append(shape[dim] if dim < len(shape) else 1)
-        if sizes[-1] % scheme.group_size:
-            asked = scheme.group_size
-            divisors = ", ".join(map(str, _divisors(sizes[-1])))
-            wrong.append(f"{node.target}: group_size={asked}, weight {list(shape)}; {sizes[-1]} divides by {divisors}")
-    if wrong:
-        fitting = min(_divisors(math.gcd(*sizes)), key=lambda number: abs(number - asked))
-        raise PlanError(
-            "group_size does not divide the weights of these layers",
-            got=listing(wrong),
-            expected="a group_size that divides the dimension behind the axis",
-            hint=f"group_size={fitting} divides those of all layers",
-        )
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-
-
-def check_weights(gm: GraphModule, plan: QuantPlan) -> None:
-    """Find inf and NaN in the model before they are found in its values, where nobody can say where they came from."""
-    nodes = nodes_by_name(gm)
-    layers = {str(node.target): module for u in plan.units for n in u.nodes if (module := module_of(node := nodes[n]))}
-    bad = [
-        f"{path}.{name}: {int((~torch.isfinite(tensor)).sum())} of {tensor.numel()} values are inf or NaN"
-        for path, module in layers.items()
-        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-        if tensor.is_floating_point() and not all_finite(tensor)
-    ]
-    if bad:
-        raise PlanError(
-            "the model holds weights or statistics that are not finite",
-            got=listing(bad),
-            expected="finite numbers in every layer that is to be quantized",
-            hint="a training that diverged leaves such weights; set_module_name(name, None) keeps a layer in float",
-        )

@@ -19,6 +19,7 @@ from fxquant.nn.joined_range import JoinedRange
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.state import measured
 
 _POOLED = (ObserverBase, ChannelMeans, RangeHistory, ChannelExtremes, Extremes, JoinedRange)
 _OBSERVER = "activation_post_process."
@@ -55,7 +56,7 @@ def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> No
         return
     if distributed.get_rank(group) < 0:
         return
-    modules = dict(_measuring(model.measured() if isinstance(model, Quantizer) else model))
+    modules = dict(_measuring(measured(model) if isinstance(model, Quantizer) else model))
     own = {name: {key: value.cpu() for key, value in each.state_dict().items()} for name, each in modules.items()}
     states: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(distributed.get_world_size(group))]
     distributed.all_gather_object(states, own, group)

@@ -16,7 +16,7 @@ from fxquant.measure.coverage import Coverage
 from fxquant.passes.snapshot import Snapshot
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.qat import quantizer_of
+from fxquant.training.trained import quantizer_of
 
 Kind = Literal["planned", "calibrated", "converted"]
 

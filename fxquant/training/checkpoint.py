@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError, writing
 from fxquant.kernels.raw_bytes import raw_bytes
+from fxquant.plan.quant_plan import QuantPlan
 
 IDENTITY = "identity.json"
 
@@ -130,6 +131,22 @@ def _damaged(path: Path, got: str, expected: str = "a file that adaround wrote w
         expected=expected,
         hint="remove the file, and its unit is learned anew; for identity.json, give another folder",
     )
+
+
+def run_identity(
+    choices: str, gm: nn.Module, plan: QuantPlan, layers: Mapping[str, Any], inputs: Any
+) -> dict[str, str]:
+    """Return what must be the same for a run to end with the same bits, as short texts by their names."""
+    qparams_by_name = [
+        (ref.name, str(qparams.scheme), qparams.scale, qparams.zero_point) for ref, qparams in plan.qparams.items()
+    ]
+    rounding = [(root, *layer.weight_fake_quant.state_dict().items()) for root, layer in layers.items()]
+    return {
+        "choices": choices,
+        "plan": digest([str(plan.units), sorted(qparams_by_name, key=lambda each: each[0]), rounding]),
+        "weights": digest([*gm.state_dict().items()]),
+        "data": digest(inputs),
+    }
 
 
 def digest(values: Iterable[Any]) -> str:

@@ -11,12 +11,11 @@ from fxquant.calibration.interpreter import batches
 from fxquant.errors import InputError, PlanError, UnknownNameError, listing
 from fxquant.graph.inputs import bind
 from fxquant.measure.parity import plan_of
-from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 from fxquant.training.adaround import Reconstruction, Reconstructor, only_modules
-from fxquant.training.checkpoint import Checkpoint, digest
+from fxquant.training.checkpoint import Checkpoint, run_identity
 from fxquant.training.reconstruct import Learning
 from fxquant.training.rounding_layers import RoundingSizes, rounding_layers
 from fxquant.training.spill_store import Memory
@@ -105,7 +104,7 @@ def adaround(
     )
     learned = copy.deepcopy(prepared)
     learned.plan = learned.plan.without_means()
-    learned.__dict__.pop("_run_state", None)
+    learned.__dict__.pop("run_state", None)
     simulated = learned.convert(to="fake_quant")
     plan = plan_of(simulated)
     layers, left = rounding_layers(simulated, plan, dict(learned.weight_layers.items()), grids)
@@ -124,24 +123,10 @@ def adaround(
     found = None
     if checkpoint is not None:
         choices = f"{learning}, activations={activations}, grids={grids}, seed={seed}"
-        found = Checkpoint(checkpoint, _identity(choices, learned, plan, layers, inputs))
+        found = Checkpoint(checkpoint, run_identity(choices, learned.graph_module, plan, layers, inputs))
     with Memory(memory) as stored:
         reconstructor = Reconstructor(simulated, plan, layers, inputs, learning, activations, seed, stored, found)
         losses = reconstructor.run(progress)
     learned.weight_layers = only_modules({**dict(learned.weight_layers.items()), **layers})
     learned.reconstruction = Reconstruction(losses, tuple(left))
     return learned
-
-
-def _identity(choices: str, learned: Quantizer, plan: QuantPlan, layers: Any, inputs: Any) -> dict[str, str]:
-    """What must be the same for a run to end with the same bits."""
-    grids = [
-        (ref.name, str(qparams.scheme), qparams.scale, qparams.zero_point) for ref, qparams in plan.qparams.items()
-    ]
-    rounding = [(root, *layer.weight_fake_quant.state_dict().items()) for root, layer in layers.items()]
-    return {
-        "choices": choices,
-        "plan": digest([str(plan.units), sorted(grids, key=lambda each: each[0]), rounding]),
-        "weights": digest([*learned.graph_module.state_dict().items()]),
-        "data": digest(inputs),
-    }

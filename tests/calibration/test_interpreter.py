@@ -331,7 +331,7 @@ def test_until_stable_is_bounded(model, monkeypatch):
     with pytest.warns(FxQuantWarning, match="the ranges have not settled"):
         fxq.calibrate(prepared, growing(), until_stable=True, num_batches=12, progress=False)
     assert prepared.calibration_report().batches == 12
-    monkeypatch.setattr("fxquant.quantizer.quantizer.MOST_BATCHES", 5)
+    monkeypatch.setattr("fxquant.quantizer.calibrate.MOST_BATCHES", 5)
     with pytest.warns(FxQuantWarning, match="the ranges have not settled"):  # again, since it was asked for
         fxq.calibrate(prepared, growing(), until_stable=True, progress=False)
     assert prepared.calibration_report().batches == 17

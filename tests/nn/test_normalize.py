@@ -111,7 +111,7 @@ def fates(prepared) -> dict[str, str]:
     return {row.node: f"{row.operator}: {row.fate}" for row in prepared.coverage()}
 
 
-def test_attention_runs_on_integers(capsys):
+def test_attention_runs_on_integers():
     torch.manual_seed(0)
     x = torch.randn(2, 5, 8)
     prepared = calibrated(Attention(), x)
@@ -168,7 +168,7 @@ def test_the_last_softmax_of_a_model_stays_float():
     assert [row.fate for row in prepared.coverage()] == ["int8", "float"]
 
 
-def test_integers_that_a_unit_made_are_taken_as_they_are(capsys):
+def test_integers_that_a_unit_made_are_taken_as_they_are():
     class Shared(nn.Module):
         """The sum is integers, since a convolution reads it, and the norm reads it too."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 
 import pytest
@@ -10,11 +9,8 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.errors import FxQuantWarning, InputError, SpecError, listing
+from fxquant.errors import InputError, listing
 from fxquant.graph.module import noted
-from fxquant.kernels.library import native_status
-from fxquant.quantizer import checks
-from fxquant.settings import Settings
 
 X = torch.rand(2, 3)
 
@@ -85,47 +81,6 @@ def test_names_that_code_would_be_made_of(name):
         fxq.prepare_qat(net, X)
 
 
-def test_patterns_that_are_none():
-    with pytest.raises(InputError) as caught:
-        fxq.prepare(model(), X, patterns=["linear"])
-    assert str(caught.value) == (
-        "patterns holds something that is no Pattern\n  got:      'linear'\n  expected: Pattern objects"
-    )
-
-
-def test_an_input_observer_without_a_grid():
-    with pytest.raises(SpecError) as caught:
-        fxq.Quantizer(model(), X, input_observer=fxq.NoopObserver)
-    assert str(caught.value).startswith("input_observer chooses no grid\n  got:      <class")
-
-
-def test_an_input_observer_that_measures_at_run_time():
-    with pytest.raises(SpecError, match="input_observer chooses no grid"):
-        fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver.with_args(is_dynamic=True))
-
-
-def test_an_input_observer_that_is_an_instance():
-    with pytest.raises(SpecError) as caught:
-        fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver())
-    assert "is no constructor" in str(caught.value)
-
-
-def test_one_leaf_module_needs_no_tuple():
-    for leaf in ("1", nn.Linear):
-        net = nn.Sequential(nn.Conv1d(3, 3, 1), nn.Linear(4, 2)).eval()
-        prepared = fxq.prepare(net, torch.rand(1, 3, 4), leaf_modules=leaf)
-        assert [row.node for row in prepared.coverage().float_rows] == ["_1"]
-
-
-def test_default_rules_that_match_nothing_are_not_reported():
-    """Warnings are errors here. A rule of the user's own is reported, also beside the default ones."""
-    fxq.prepare(model(), X)
-    mapping = fxq.get_default_qconfig_mapping()
-    fxq.prepare(model(), X, mapping)
-    with pytest.warns(FxQuantWarning, match=r"set_object_type\(Embedding\)"):
-        fxq.prepare(model(), X, mapping.set_object_type(nn.Embedding, None))
-
-
 def test_long_listings_are_cut():
     lines = listing([str(number) for number in range(25)]).splitlines()
     assert len(lines) == 21
@@ -144,23 +99,3 @@ def test_a_model_without_values_is_refused():
         "  expected: a model with its weights\n"
         "  hint:     model.to_empty(device='cpu'), and load a state dict"
     )
-
-
-def test_missing_kernels_are_warned_of_once(monkeypatch):
-    missing = dataclasses.replace(native_status(), devices=(), reason="the native library was not built")
-    monkeypatch.setattr(checks, "native_status", lambda: missing)
-    monkeypatch.setattr(checks, "SETTINGS", Settings())
-    checks.warn_of_missing_kernels.cache_clear()
-    prepared = fxq.calibrate(fxq.prepare(model(), X), [X], progress=False)
-    with pytest.warns(FxQuantWarning) as caught:
-        fxq.convert(prepared)
-    assert str(caught[0].message) == (
-        "no native kernels are loaded, so int8 models run on the Python reference, slower than float\n"
-        "  got:      the native library was not built\n"
-        "  hint:     python -m fxquant doctor says more; FXQUANT_KERNELS=reference asks for the reference"
-    )
-    fxq.convert(prepared)  # warnings are errors here: it is said once
-    checks.warn_of_missing_kernels.cache_clear()
-    monkeypatch.setattr(checks, "SETTINGS", Settings(kernels="reference"))
-    fxq.convert(prepared)
-    checks.warn_of_missing_kernels.cache_clear()

@@ -52,11 +52,10 @@ def test_any_table_of_units_is_shown(calibrated: fxq.Quantizer) -> None:
     assert table["rows"] == [["relu", 12.346, 3, 1.5, None, None], ["head", "inf", 0, 2.0, 1.0, 1]]
 
 
-def test_parity_and_comparison_are_such_tables(calibrated: fxq.Quantizer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parity_and_comparison_are_such_tables(calibrated: fxq.Quantizer) -> None:
     batch = calibrated.example_args[0]
     parity = fxq.convert(calibrated, check=batch).parity
     compared = fxq.compare(calibrated, fxq.convert(calibrated), [batch], progress=False)
-    capsys.readouterr()
     _, first, second = tables(calibrated.coverage(), [parity, compared])
     assert {"isolated, dB", "accumulated, dB", "weight, dB", "simulation steps"} <= set(first["columns"])
     assert "isolated sqnr" in second["columns"]

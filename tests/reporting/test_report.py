@@ -19,11 +19,8 @@ def test_every_kind_of_model_is_reported_on(tmp_path: Path, planned: fxq.Quantiz
     assert '"title":"Parity"' in path.read_text(encoding="utf-8")
 
 
-def test_what_was_measured_while_converting_is_shown(
-    tmp_path: Path, calibrated: fxq.Quantizer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_measured_while_converting_is_shown(tmp_path: Path, calibrated: fxq.Quantizer) -> None:
     int8 = fxq.convert(calibrated, check=calibrated.example_args[0])
-    capsys.readouterr()
     assert '"title":"Parity"' in fxq.report(int8, tmp_path / "int8.html").read_text(encoding="utf-8")
 
 

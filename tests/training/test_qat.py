@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 import fxquant as fxq
 from fxquant.errors import CalibrationError, FxQuantWarning, InputError
-from fxquant.fake_quantize import default_fused_act_fake_quant
 from fxquant.fake_quantize.defaults import default_qat_qconfig
 from fxquant.nn.fake_quantized import FakeQuantizedConv2d, FakeQuantizedLinear
 from fxquant.observers.defaults import DEFAULT_QCONFIG
@@ -379,16 +378,6 @@ def test_schedule_stops_observers_then_statistics(model):
             not torch.equal(before[name], after[name]) for name in ("x_fake_quant.scale", "bn1.running_mean")
         ]
     assert changed == {0: [True, True], 1: [False, True], 2: [False, False]}
-
-
-def test_scale_parameters_are_those_of_learnable_modules():
-    weight = fxq.LearnableFakeQuantize.with_args(
-        observer=fxq.MinMaxObserver, quant_min=-8, quant_max=7, dtype=torch.int8, qscheme="per_tensor_symmetric"
-    )
-    qconfig = fxq.QConfig(activation=default_fused_act_fake_quant, weight=weight)
-    qat = fxq.prepare_qat(nn.Sequential(nn.Linear(4, 3)).train(), torch.randn(2, 4), qconfig)
-    fake_quant = qat.get_submodule("0").weight_fake_quant
-    assert list(fxq.scale_parameters(qat)) == [fake_quant.scale, fake_quant.zero_point]
 
 
 def test_a_grid_that_was_never_chosen_is_named(model):

@@ -1,0 +1,42 @@
+"""Attach to a plan what measures its values: observers, statistics, and layers whose weights round in their own way."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from fxquant.calibration.observed_qparams import make_observers
+from fxquant.calibration.statistics import Statistics
+from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.graph.query import follow
+from fxquant.passes.apply_learned_rounding import layers_of_own_integers
+from fxquant.passes.float_joins import joins_of_floats
+from fxquant.passes.fold_conv_bn import fold_conv_bn
+from fxquant.passes.joins import joins_of
+from fxquant.passes.manager import PassManager
+from fxquant.plan.spec import Observed
+from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.run_passes import pass_context
+
+
+def attach_observers(prepared: PreparedModel) -> None:
+    """Make ``observers``, ``statistics`` and ``weight_layers`` of a plan. They stand beside the graph, not in it."""
+    prepared.observers = make_observers(prepared.plan)
+    follow(prepared.observers, prepared.graph_module)
+    context = pass_context(prepared, prepared.plan)
+    in_float = joins_of_floats(prepared.graph_module, context)
+    prepared.statistics = Statistics(
+        prepared.graph_module, prepared.plan, prepared.observers, joins_of(context), in_float
+    )
+    prepared.weight_layers = _weight_layers(prepared)
+
+
+def _weight_layers(prepared: PreparedModel) -> nn.ModuleDict:
+    weights = [policy for ref, policy in prepared.plan.policies.items() if ref.kind == "parameter"]
+    makers = {id(policy.observer): policy.observer for policy in weights if isinstance(policy, Observed)}
+    if not any(isinstance(make(), OwnIntegers) for make in makers.values()):
+        return nn.ModuleDict()
+    context = pass_context(prepared, prepared.plan)
+    folded = PassManager((fold_conv_bn,)).run(copy.deepcopy(prepared.graph_module), context)
+    return layers_of_own_integers(folded, context)

@@ -1,0 +1,73 @@
+"""Calibrate: run data through the float graph, and show each planned value to its observer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fxquant.calibration.interpreter import (
+    MOST_BATCHES,
+    CalibrationInterpreter,
+    batches,
+    check_like_example,
+    run_with_hooks,
+    say_where_it_stopped,
+)
+from fxquant.calibration.module_paths import places_of
+from fxquant.calibration.observed_qparams import observers_by_node
+from fxquant.calibration.problems import find_problems, warn_of_problems
+from fxquant.errors import within
+from fxquant.fake_quantize.base import observer_in
+from fxquant.graph.inputs import bind
+from fxquant.quantizer.data import PreparedModel
+
+
+def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one batch, show every planned value to its observer, and return the float output.
+
+    A batch that fails changes no observer.
+    """
+    gm = prepared.graph_module
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        bound = bind(gm, args, kwargs, "the inputs")
+        check_like_example(bound, prepared.example_bound, "the inputs")
+        shown = observers_by_node(prepared.plan, prepared.observers, prepared.statistics.begin())
+        return CalibrationInterpreter(gm, bound, shown, prepared.handlers).run()
+
+    prepared.weights.measure(gm)
+    with torch.no_grad(), prepared.run_state.undone_on_error():
+        result = run_with_hooks(gm, run, args, kwargs)
+        prepared.statistics.update(prepared.observers)
+        return result
+
+
+def calibrate(
+    prepared: PreparedModel, data: Iterable[Any], num_batches: int | None, progress: bool, until_stable: bool
+) -> None:
+    """Observe every batch of ``data``, and warn of what looks wrong. The arguments are those of the public function."""
+    statistics = prepared.statistics
+    limit = MOST_BATCHES if until_stable and num_batches is None else num_batches
+    stable = False
+    found = batches(data, prepared.example_args, prepared.graph_module, num_batches=limit, progress=progress)
+    for index, (args, kwargs) in enumerate(found):
+        with within(f"calibration batch {index}"):
+            observe(prepared, args, kwargs)
+        if until_stable and (stable := statistics.stable(prepared.observers)):
+            break
+    if until_stable:
+        say_where_it_stopped(stable, int(statistics.history.batches), progress)
+        prepared.warned = {
+            (name, kind) for name, kind in prepared.warned if kind != "moving"
+        }  # it is asked about again
+    warn_of_calibration(prepared)
+
+
+def warn_of_calibration(prepared: PreparedModel) -> None:
+    """Warn of each problem of the calibration, once."""
+    observers = {name: observer_in(made) for name, made in prepared.observers.items()}
+    if found := find_problems(prepared.statistics, observers):
+        places = places_of(prepared.statistics.refs, prepared.graph_module, prepared.plan)
+        warn_of_problems(found, places, prepared.warned)

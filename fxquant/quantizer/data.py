@@ -1,0 +1,79 @@
+"""The data of a model that is being quantized, which each step reads and adds to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.backends.base import Backend
+from fxquant.calibration.joined_ranges import Part
+from fxquant.calibration.statistics import Statistics
+from fxquant.passes.snapshot import Snapshot
+from fxquant.patterns.pattern import Pattern
+from fxquant.plan.qconfig import QConfigMapping
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import QParams, TensorRef
+from fxquant.quantizer.mutation import Weights
+from fxquant.quantizer.undo import RunState
+from fxquant.training.adaround import Reconstruction
+
+
+@dataclass(eq=False, repr=False)
+class PreparedModel:
+    """A traced model, its plan, and what measures it.
+
+    * ``graph_module`` is a copy: nothing here is shared with the user's model.
+    * ``plan`` names nodes of ``graph_module``, and is replaced, never changed.
+    * ``observers`` holds one module for each measured value of the plan, under the value's name.
+    * ``convert`` changes nothing of this but ``warned``.
+    """
+
+    trains: ClassVar[bool] = False
+    """The float graph is to be trained: then what it computes of parameters stays computed."""
+
+    # Set by configure.
+    backend: Backend = field(init=False)
+    config: QConfigMapping = field(init=False)
+    patterns: tuple[Pattern, ...] = field(init=False)
+    example_args: tuple[Any, ...] = field(init=False)
+    example_kwargs: dict[str, Any] = field(init=False)
+    input_observer: Callable[[], Any] | None = field(init=False)
+
+    # Set by prepare.
+    graph_module: GraphModule = field(init=False)
+    plan: QuantPlan = field(default_factory=QuantPlan, init=False)
+    snapshots: tuple[Snapshot, ...] = field(default=(), init=False)
+    """The passes that have run, with the graph before and after each."""
+    example_bound: Mapping[str, Any] = field(init=False)
+    """The example inputs by the names of their arguments."""
+    weights: Weights = field(init=False)
+    """The checksums of the weights, of the model when it was prepared and of the graph when it was measured."""
+
+    # Set when observers are attached, and changed by calibrate.
+    observers: nn.ModuleDict = field(default_factory=nn.ModuleDict, init=False)
+    statistics: Statistics = field(init=False)
+    weight_layers: nn.ModuleDict = field(default_factory=nn.ModuleDict, init=False)
+    """Root of a unit -> the layer whose weight rounds in its own way, batch norm folded in."""
+    warned: set[tuple[str, str]] = field(default_factory=set, init=False)
+    """Value and kind of each problem of the calibration that a warning has named."""
+
+    handlers: dict[str, Any] = field(default_factory=dict, init=False)
+    """Root of a unit -> the user's handler of it."""
+
+    # Set by training.
+    trained: Mapping[TensorRef, QParams] | None = field(default=None, init=False)
+    """The qparams that the model was trained with, which take the place of those of the observers."""
+    trained_joins: Mapping[str, Sequence[Part]] = field(default_factory=dict, init=False)
+    """Of a model that was trained: the name of each join, and the values that it takes."""
+    reconstruction: Reconstruction | None = field(default=None, init=False)
+    """The error of each unit before and after ``adaround``; None where that has not run."""
+
+    @cached_property
+    def run_state(self) -> RunState:
+        """The state that a batch may change, so that one that fails can be undone."""
+        return RunState(self.graph_module, self.observers, self.handlers.values())

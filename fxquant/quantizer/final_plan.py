@@ -1,0 +1,45 @@
+"""The plan that a conversion follows: with the qparams that were measured, and what stays float because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fxquant.calibration.joined_ranges import UNEQUAL
+from fxquant.calibration.observed_qparams import qparams_of
+from fxquant.calibration.problems import warn_of_unequal_joins
+from fxquant.passes.float_joins import with_joins_in_float
+from fxquant.passes.lower_units import declined_by_handlers
+from fxquant.plan.quant_plan import QuantPlan, Rejection
+from fxquant.plan.spec import QParams, TensorRef
+from fxquant.quantizer.calibrate import warn_of_calibration
+from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.run_passes import pass_context
+
+
+def qparams_in_use(prepared: PreparedModel, allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
+    """Return the qparams of each activation that has its own: those of training, or those that observers choose.
+
+    Raises:
+        CalibrationError: a value was never observed, and that is not allowed.
+    """
+    if prepared.trained is not None:
+        warn_of_unequal_joins(prepared.trained_joins, prepared.graph_module, prepared.plan)
+        return dict(prepared.trained)
+    prepared.weights.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
+    warn_of_calibration(prepared)
+    observers = dict(prepared.observers.items())
+    return qparams_of(prepared.graph_module, prepared.plan, observers, prepared.handlers, allow_uncalibrated)
+
+
+def refused_by_handlers(prepared: PreparedModel, qparams: Mapping[TensorRef, QParams]) -> list[Rejection]:
+    """Return the units that a user's handler leaves in float, now that their qparams are known."""
+    plan = prepared.plan.with_observations(qparams)
+    return declined_by_handlers(prepared.graph_module, plan, prepared.handlers)
+
+
+def final_plan(
+    prepared: PreparedModel, qparams: Mapping[TensorRef, QParams], refused: Sequence[Rejection]
+) -> QuantPlan:
+    """Return the plan with ``qparams``, without the units that are ``refused`` and the joins of unequal ranges."""
+    context, joins = pass_context(prepared, prepared.plan), prepared.statistics.joins()
+    return with_joins_in_float(prepared.graph_module, context, qparams, refused, joins, UNEQUAL)

@@ -1,0 +1,53 @@
+"""Prepare: trace the model, plan what becomes int8, and check the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from fxquant.capture.tracing import trace
+from fxquant.graph.inputs import bind
+from fxquant.passes.configure import unused_rules
+from fxquant.passes.pipelines import PREPARE
+from fxquant.patterns.registry import module_types
+from fxquant.quantizer.checks import in_eval
+from fxquant.quantizer.configuration import warn_of_unused_rules
+from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.mutation import Weights
+from fxquant.quantizer.plan_checks import check_groups, check_plan, check_weights
+from fxquant.quantizer.run_passes import run_passes
+
+
+def prepare(
+    prepared: PreparedModel, model: nn.Module, leaf_modules: Sequence[type[nn.Module] | str], strict: bool
+) -> None:
+    """Set the graph of a copy of ``model``, and the plan. ``prepared`` is configured already.
+
+    Args:
+        prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weights``.
+        model: The float model. It is not changed.
+        leaf_modules: As for :class:`Quantizer`, which names the errors, too.
+        strict: The same.
+    """
+    leaves: Any = leaf_modules if isinstance(leaf_modules, (tuple, list)) else (leaf_modules,)
+    gm = trace(
+        in_eval(model),
+        example_args=prepared.example_args,
+        example_kwargs=prepared.example_kwargs,
+        leaf_modules=leaves,
+        leaf_types=module_types(prepared.patterns),
+        keep_untraceable=not strict,
+        trains=prepared.trains,
+    )
+    unused = unused_rules(gm, prepared.config)
+    done = run_passes(prepared, PREPARE, gm, prepared.plan)
+    prepared.graph_module, prepared.plan, prepared.snapshots = done.graph_module, done.context.plan, done.snapshots
+    warn_of_unused_rules(unused, done.graph_module, prepared.config, prepared.backend.name)
+    arguments = prepared.example_args, prepared.example_kwargs
+    prepared.example_bound = bind(done.graph_module, *arguments, "the example inputs")
+    check_plan(done.graph_module, prepared.plan, strict, prepared.config)
+    check_groups(done.graph_module, done.context)
+    check_weights(done.graph_module, prepared.plan)
+    prepared.weights = Weights(model)

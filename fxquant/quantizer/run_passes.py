@@ -1,0 +1,55 @@
+"""Runs a pipeline of passes for a model that is being quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule
+
+from fxquant.calibration.observed_qparams import means_of
+from fxquant.passes.base import Pass, PassContext
+from fxquant.passes.instruments import instruments_for
+from fxquant.passes.manager import PassManager
+from fxquant.passes.snapshot import Snapshot
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.quantizer.data import PreparedModel
+from fxquant.settings import read_settings
+
+
+@dataclass(frozen=True, slots=True)
+class PassRun:
+    """The result of a pipeline."""
+
+    graph_module: GraphModule
+    context: PassContext
+    """It holds the plan as the passes have left it."""
+    snapshots: tuple[Snapshot, ...]
+    """Those of all passes since the model was traced."""
+
+
+def pass_context(prepared: PreparedModel, plan: QuantPlan) -> PassContext:
+    """Return what passes share, with this plan."""
+    layers: Any = dict(prepared.weight_layers.items())
+    return PassContext(
+        plan=plan,
+        config=prepared.config,
+        backend=prepared.backend,
+        patterns=prepared.patterns,
+        input_observer=prepared.input_observer,
+        handlers=prepared.handlers,
+        weight_layers=layers,
+        means=means_of(plan, dict(prepared.observers.items())),
+        example_args=prepared.example_args,
+        example_kwargs=prepared.example_kwargs,
+        trains=prepared.trains,
+    )
+
+
+def run_passes(prepared: PreparedModel, passes: Sequence[Pass], gm: GraphModule, plan: QuantPlan) -> PassRun:
+    """Run a pipeline on ``gm``, with the instruments that the environment asks for. ``prepared`` is not changed."""
+    context = pass_context(prepared, plan)
+    manager = PassManager(tuple(passes), instruments_for(read_settings()), first=len(prepared.snapshots))
+    found: Any = manager.run(gm, context)
+    return PassRun(found, context, prepared.snapshots + manager.snapshots)

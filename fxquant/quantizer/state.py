@@ -1,0 +1,72 @@
+"""The state of a prepared model: what is saved of it and loaded, and what a model in training keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.fx import Graph
+
+from fxquant.calibration.statistics import Statistics
+from fxquant.graph.edit import free_name
+from fxquant.graph.module import NamedGraphModule
+from fxquant.graph.module_state import check_names, unchanged_on_error
+from fxquant.patterns.registry import by_name, from_names
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.quantizer.data import PreparedModel
+
+STATISTICS = "calibration_statistics"
+
+
+def measured(prepared: PreparedModel) -> nn.Module:
+    """Return ``observers``, ``weight_layers`` and ``calibration_statistics`` as the children of one module.
+
+    Behind a name that the model has itself stands ``_``, in its state dict too.
+    """
+    holder = nn.Module()
+    parts = {
+        "observers": prepared.observers,
+        "weight_layers": prepared.weight_layers,
+        STATISTICS: prepared.statistics,
+    }
+    for name, part in parts.items():
+        holder.add_module(free_name(prepared.graph_module, name), part)
+    return holder
+
+
+def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], strict: bool) -> None:
+    """Load all of a state, or nothing.
+
+    Raises:
+        RuntimeError: keys or shapes differ.
+    """
+    beside = measured(prepared)
+    statistics = free_name(prepared.graph_module, STATISTICS)
+    if not any(name.startswith(f"{statistics}.") for name in state_dict):
+        delattr(beside, statistics)  # a state from before there were any
+    prefixes = tuple(f"{name}." for name, _ in beside.named_children())
+    own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
+    rest = {name: value for name, value in state_dict.items() if name not in own}
+    check_names(beside, rest, strict=strict)
+    with unchanged_on_error(beside):
+        beside.load_state_dict(rest, strict=strict)
+        prepared.graph_module.load_state_dict(own, strict=strict)  # which takes all of it, or nothing
+    prepared.weights.measure(prepared.graph_module, anew=True)
+
+
+def pickled(prepared: PreparedModel) -> dict[str, Any]:
+    """Return the attributes to pickle: patterns that are registered go by their names."""
+    return {**vars(prepared), "patterns": by_name(prepared.patterns)}
+
+
+def unpickle(prepared: PreparedModel, state: Mapping[str, Any]) -> None:
+    """Set the attributes that ``pickled`` gave."""
+    vars(prepared).update({**state, "patterns": from_names(state["patterns"])})
+
+
+def drop_graph(prepared: PreparedModel) -> None:
+    """Leave the configuration, the plan and the snapshots: the model that trains has the graph and its measurements."""
+    prepared.graph_module = NamedGraphModule(nn.Module(), Graph())
+    prepared.observers, prepared.weight_layers = nn.ModuleDict(), nn.ModuleDict()
+    prepared.statistics = Statistics(prepared.graph_module, QuantPlan(), prepared.observers)

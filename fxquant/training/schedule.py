@@ -1,0 +1,54 @@
+"""What a training loop of the user's calls: when observers stop, and which parameters are those of qparams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from fxquant.fake_quantize.base import disable_observer
+from fxquant.fake_quantize.learnable import LearnableFakeQuantize
+from fxquant.nn.frozen import freeze_bn_stats
+
+
+def scale_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of grids, ``scale`` and ``zero_point`` of learnable fake-quantize modules, for an optimizer group.
+
+    Example:
+        >>> import torch
+        >>> from fxquant.training.schedule import scale_parameters
+        >>> model = torch.nn.Linear(2, 2)
+        >>> list(scale_parameters(model))
+        []
+    """
+    for module in model.modules():
+        if isinstance(module, LearnableFakeQuantize):
+            yield from module.parameters()
+
+
+class TrainingSchedule:
+    """When training stops to choose grids, and when batch norms stop to average.
+
+    Args:
+        disable_observers: First epoch, from 0, in which grids stay as they are. None: never.
+        freeze_bn_stats: First epoch in which the statistics of batch norms stay as they are. None: never.
+
+    Example:
+        >>> import torch
+        >>> from fxquant.training.schedule import TrainingSchedule
+        >>> schedule = TrainingSchedule(disable_observers=2, freeze_bn_stats=3)
+        >>> model = torch.nn.Linear(2, 2)
+        >>> for epoch in range(4):
+        ...     schedule.start_epoch(model, epoch)
+    """
+
+    def __init__(self, *, disable_observers: int | None = None, freeze_bn_stats: int | None = None) -> None:
+        self.disable_observers = disable_observers
+        self.freeze_bn_stats = freeze_bn_stats
+
+    def start_epoch(self, model: nn.Module, epoch: int) -> None:
+        """To be called at the start of each epoch, before or after ``model.train()``; of a resumed training too."""
+        if self.disable_observers is not None and epoch >= self.disable_observers:
+            model.apply(disable_observer)
+        if self.freeze_bn_stats is not None and epoch >= self.freeze_bn_stats:
+            model.apply(freeze_bn_stats)

@@ -1,0 +1,96 @@
+"""From a model that was trained to what ``convert`` takes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.calibration.joined_ranges import parts_in_training
+from fxquant.errors import CalibrationError, listing, warn
+from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.graph.module import RECORD, noted
+from fxquant.nn.frozen import forget_frozen_state
+from fxquant.passes.pipelines import FROM_TRAINING
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import QParams, TensorRef
+from fxquant.quantizer.checks import not_prepared
+from fxquant.quantizer.quantizer import Quantizer
+from fxquant.quantizer.run_passes import run_passes
+
+
+def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Quantizer:
+    """Make of a model that was trained what ``convert`` takes: its float graph, and the qparams in use.
+
+    ``trained`` is not changed.
+
+    Raises:
+        InputError: not what ``prepare_qat`` gave.
+        CalibrationError: a grid was never chosen, since its observer saw nothing; the message names it.
+    """
+    preparation: Any = noted(trained, "preparation")
+    if not isinstance(trained, GraphModule) or not isinstance(preparation, Quantizer):
+        raise not_prepared(trained, "convert", or_training=True)
+    quantizer = copy.copy(preparation)
+    fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))
+    quantizer.trained = _qparams(fake_quants, allow_uncalibrated)
+    quantizer.trained_joins = parts_in_training(trained)
+    quantizer.weight_layers = _layers_of_own_integers(trained, preparation.plan)
+    evaluated = copy.deepcopy(trained).eval().apply(forget_frozen_state)  # so that no norm goes on iterating
+    done = run_passes(quantizer, FROM_TRAINING, evaluated, preparation.plan)
+    quantizer.graph_module, quantizer.snapshots = done.graph_module, done.snapshots
+    del vars(quantizer.graph_module)[RECORD]
+    return quantizer
+
+
+def _fake_quants(gm: GraphModule, homes: Mapping[TensorRef, str]) -> Iterator[tuple[TensorRef, Any]]:
+    for ref, path in homes.items():
+        module = gm.get_submodule(path)
+        found: Any = getattr(module, "weight_fake_quant", module)
+        if isinstance(found, FakeQuantizeBase):
+            yield ref, found
+
+
+def _layers_of_own_integers(gm: GraphModule, plan: QuantPlan) -> nn.ModuleDict:
+    """Copies of the layers whose weight rounds in its own way, under the roots of their units."""
+    layers = nn.ModuleDict()
+    for unit in plan.units:
+        path = plan.fake_quants.get(unit.roles["weight"]) if "weight" in unit.roles else None
+        layer: Any = None if path is None else gm.get_submodule(path)
+        if layer is not None and isinstance(layer.weight_fake_quant, OwnIntegers):
+            layers._modules[unit.root] = copy.deepcopy(layer)
+    return layers
+
+
+def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
+    """The grids in use; nothing is observed. Those that training never saw are warned of."""
+    qparams: dict[TensorRef, QParams] = {}
+    missing, unseen = [], []
+    for ref, module in modules.items():
+        if module.has_qparams():
+            qparams[ref] = module.qparams()
+        else:
+            missing.append(ref.name)
+            if ref.kind == "activation":  # of a shell, a weight tells its grid itself
+                unknown = torch.full((1,), float("nan"), dtype=torch.float32)
+                qparams[ref] = QParams(module.scheme, unknown, torch.zeros(1, dtype=torch.int32))
+        if module.is_on("observer_enabled") and not module.is_on("fake_quant_enabled"):
+            unseen.append(ref.name)
+    if missing and not allow_uncalibrated:
+        raise CalibrationError(
+            f"{len(missing)} fake-quantize modules have no grid: they never saw a value",
+            got=listing(missing),
+            hint="train, or run a batch with observers on (enable_observer), before convert",
+        )
+    if unseen:
+        warn(
+            "observers went on after fake quantization was turned off, so the grids are not those of the training",
+            got=listing(unseen),
+            hint="disable_observer, when fake quantization is turned off",
+        )
+    return qparams
