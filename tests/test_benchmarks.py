@@ -233,11 +233,15 @@ def test_int8_usage(benchmark: Run) -> None:
     assert "squeezenet1_1, ms per image" in text
 
 
-def test_joins(benchmark: Run) -> None:
-    text, results = benchmark("joins.py", "--models", "shufflenet_v2_x0_5", "--rounds", "1", "--side", "64")
+def test_checkouts(benchmark: Run) -> None:
+    text, results = benchmark(
+        "checkouts.py", "--models", "shufflenet_v2_x0_5", *["--rounds", "1", "--plan-rounds", "1", "--side", "64"]
+    )
     (row,) = results["rows"]
     assert row["before dB"] == row["now dB"]
     assert row["before ms"] > 0
     assert row["now ms"] > 0
     assert row["verdict"] in ("", "slower")
+    assert row["plan now / before"] > 0
     assert "now / before" in text
+    assert results["import now / before"] > 0

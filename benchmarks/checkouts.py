@@ -1,10 +1,12 @@
-"""Networks full of joins, converted by this checkout of fxquant and by another one: speed, and signal to noise.
+"""This checkout of fxquant beside another one: speed and noise of int8, time of convert and of the import.
 
 ``--against`` names the other checkout, with its kernels built; without it, this one competes with itself, which shows
 how steady the figures are. Each has a process of its own that imports its own package; both quantize the same network
 (random weights that mean something), calibrated on the same photographs, and take turns on one image. Decibels are
 those of other photographs, against the float model. A network is slower if the median of the ratios of neighbouring
-turns says so by more than 3 %.
+turns says so by more than 3 %. ``plan`` is the time of prepare, calibrate on one image and convert.
+
+The default networks are full of joins, whose rounding decides about noise.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def started(stack: ExitStack, checkout: Path, task: Path) -> Checkout:
     return Checkout(process)
 
 
-def measured(name: str, against: Path, rounds: int, side: int, seed: int) -> dict[str, Any]:
+def measured(name: str, against: Path, rounds: int, plan_rounds: int, side: int, seed: int) -> dict[str, Any]:
     """A row: what both checkouts make of a network."""
     batches = list(calibration_batches(batch_size=8, num_batches=4, side=side))
     model = random_network(name, batches, seed)
@@ -85,11 +87,13 @@ def measured(name: str, against: Path, rounds: int, side: int, seed: int) -> dic
         before, now = (started(stack, checkout, task) for checkout in (against, HERE))
         decibels = [checkout.answer() for checkout in (before, now)]
         turns = [(before.ask("turn"), now.ask("turn")) for _ in range(rounds)]
+        plans = [(before.ask("plan"), now.ask("plan")) for _ in range(plan_rounds)]
     row = {
         "model": name,
         "before ms": statistics.median(old for old, _ in turns),
         "now ms": statistics.median(new for _, new in turns),
         "now / before": statistics.median(new / old for old, new in turns),
+        "plan now / before": statistics.median(new / old for old, new in plans),
         "before dB": decibels[0],
         "now dB": decibels[1],
     }
@@ -98,7 +102,7 @@ def measured(name: str, against: Path, rounds: int, side: int, seed: int) -> dic
 
 
 def serve(task: str, checkout: str) -> None:
-    """What a process does: quantize, tell the decibels, then run a turn for each line that it is sent."""
+    """What a process does: quantize, tell the decibels, then do what each line asks for, and tell the milliseconds."""
     if not Path(fxq.__file__).is_relative_to(checkout):
         sys.exit(f"fxquant was imported from {fxq.__file__}, not from {checkout}")
     model, batches, judged, threads = torch.load(task, weights_only=False)
@@ -110,8 +114,28 @@ def serve(task: str, checkout: str) -> None:
         x = judged[:1]
         for _ in range(WARM):
             int8(x)
-        for _ in sys.stdin:
-            print(json.dumps(milliseconds(int8, x)), flush=True)
+        for line in sys.stdin:
+            ms = milliseconds(int8, x) if line.strip() == "turn" else milliseconds_to_convert(model, x)
+            print(json.dumps(ms), flush=True)
+
+
+def milliseconds_to_convert(model: torch.nn.Module, x: torch.Tensor) -> float:
+    """Of prepare, calibrate on one image, and convert."""
+    begin = time.perf_counter()
+    fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def import_ratio(against: Path, rounds: int) -> float:
+    """Time of ``import fxquant`` behind ``import torch``, as a ratio of this checkout to the other one."""
+    code = "import time, torch; t = time.perf_counter(); import fxquant; print(time.perf_counter() - t)"
+
+    def seconds(checkout: Path) -> float:
+        environment = os.environ | {"PYTHONPATH": str(checkout)}
+        return float(subprocess.check_output([sys.executable, "-c", code], env=environment, cwd=checkout, text=True))
+
+    turns = [(seconds(against), seconds(HERE)) for _ in range(rounds)]
+    return statistics.median(now / before for before, now in turns)
 
 
 def milliseconds(model: torch.nn.Module, x: torch.Tensor) -> float:
@@ -135,13 +159,24 @@ def main() -> None:
     print("\n".join(f"{key}: {value}" for key, value in machine().items()), flush=True)
     with torch.no_grad():
         rows = [
-            measured(name, options.against.resolve(), options.rounds, options.side or SIDE.get(name, 224), options.seed)
+            measured(
+                name,
+                options.against.resolve(),
+                options.rounds,
+                options.plan_rounds,
+                options.side or SIDE.get(name, 224),
+                options.seed,
+            )
             for name in options.models
         ]
-    print(tabulate(rows, headers="keys", floatfmt=("", ".2f", ".2f", ".3f", ".1f", ".1f", "")))
+    print(tabulate(rows, headers="keys", floatfmt=("", ".2f", ".2f", ".3f", ".3f", ".1f", ".1f", "")))
+    imported = import_ratio(options.against.resolve(), options.plan_rounds)
+    print(f"import fxquant, now / before: {imported:.3f}")
     if options.json:
         Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.json).write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+        Path(options.json).write_text(
+            json.dumps({"machine": machine(), "import now / before": imported, "rows": rows}, indent=1) + "\n"
+        )
 
 
 def arguments() -> argparse.Namespace:
@@ -157,6 +192,7 @@ def arguments() -> argparse.Namespace:
         metavar="MODEL",
     )
     parser.add_argument("--rounds", type=int, default=30, help="turns of each checkout")
+    parser.add_argument("--plan-rounds", type=int, default=5, help="turns of prepare and convert, and of the import")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", type=int, help="pixels of an image; default: 224, Inception 299")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
