@@ -19,7 +19,7 @@ from fxquant.analysis.suspects import cause_of, fault_of
 from fxquant.errors import InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
-from fxquant.measure.deviation import DeviationSums
+from fxquant.measure.noise import DeviationSums
 from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import Stepper, ValuesOnDemand
 from fxquant.quantizer.quantizer import Quantizer

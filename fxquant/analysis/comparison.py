@@ -13,8 +13,7 @@ from tabulate import tabulate
 from fxquant.analysis.naming import short_line
 from fxquant.calibration.module_paths import shortened
 from fxquant.errors import UnknownNameError
-from fxquant.measure.deviation import Deviation
-from fxquant.measure.noise import in_words
+from fxquant.measure.noise import Deviation, in_words
 from fxquant.registry import did_you_mean
 
 WIDTH = 100

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError
 from fxquant.graph.inputs import describe_value
-from fxquant.measure.noise import decibels
+from fxquant.measure.noise import decibels, with_error
 
 Metric = Callable[[Any, Any], Any]
 
@@ -35,7 +35,7 @@ class Score(Protocol):
 
 @dataclass(slots=True)
 class SignalToNoise:
-    """Of all tensors of floats in the output together, in dB. Where the float model gives inf or NaN is left out."""
+    """Sums up signal and noise of all tensors of floats in the output together, by the rules of ``sqnr``, in dB."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -51,11 +51,9 @@ class SignalToNoise:
                 hint="give a metric, one that compares classes, say",
             )
         for got, want in pairs:
-            exact = want.double()
-            usable = exact.isfinite()
-            self.signal += float(exact.where(usable, 0.0).square().sum())
-            error = (exact - got.double()).where(usable, 0.0)
-            self.noise += float(error.square().sum().nan_to_num(nan=math.inf, posinf=math.inf))
+            exact, _, error = with_error(want, got)
+            self.signal += float(exact.square().sum())
+            self.noise += float(error.square().sum())
         self.batches += 1
 
     @property

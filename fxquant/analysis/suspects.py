@@ -14,7 +14,7 @@ from fxquant.analysis.facts import ends
 from fxquant.analysis.places import Place
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import module_of
-from fxquant.measure.deviation import DeviationSums
+from fxquant.measure.noise import DeviationSums
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight
 from fxquant.plan.spec import QParams

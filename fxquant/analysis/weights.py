@@ -13,7 +13,7 @@ from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import canonical_type
 from fxquant.kernels.embedding.lookup import HALF_BITS, unpack_halves
-from fxquant.measure.deviation import Deviation, DeviationSums
+from fxquant.measure.noise import Deviation, DeviationSums
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.conv_transpose import QuantizedConvTranspose, plain_convolution
 from fxquant.nn.embedding import QuantizedLookup

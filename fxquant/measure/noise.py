@@ -1,12 +1,13 @@
-"""Where the noise of a quantized model comes from: each unit alone, and together with all that came before it."""
+"""Measures the noise of quantization: of tensors, of sums over batches, and of units alone and in their place."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
@@ -20,6 +21,144 @@ from fxquant.plan.spec import QParams
 
 WEIGHT_SHARE = 0.5
 """Of the noise that a unit makes alone: from here on its weight is to blame."""
+
+
+def sqnr(reference: Tensor, other: Tensor) -> float:
+    """Compute the signal to quantization noise ratio: ``10·log10(Σ reference² / Σ (reference - other)²)``.
+
+    Values of the reference that are inf or NaN are left out. Where the other has them and the reference has not, the
+    noise is infinite. All sums are float64.
+
+    Args:
+        reference: float, of any shape, in any unit.
+        other: float, of the same shape and in the same unit.
+
+    Returns:
+        dB. inf without any noise; -inf with infinite noise, or with noise and no signal; NaN without both: all values
+        are 0 in both, or none is left.
+    """
+    exact, _, error = with_error(reference, other)
+    return decibels(float(exact.square().sum()), float(error.square().sum()))
+
+
+def with_error(reference: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the reference, the other, and the magnitude of their difference, by the rules of ``sqnr``: 0 for what is
+    left out, inf for infinite noise; float64, of the same shape."""
+    exact, given = reference.detach().double(), other.detach().double()
+    usable = exact.isfinite()
+    if not bool(usable.all()):
+        exact, given = exact.where(usable, 0.0), given.where(usable, 0.0)
+    return exact, given, (exact - given).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Compute ``10·log10(signal / noise)`` of two powers, by the rules of ``sqnr`` where one is 0 or inf."""
+    if noise == 0:
+        return math.inf if signal > 0 else math.nan
+    return 10 * math.log10(signal / noise) if signal > 0 and noise < math.inf else -math.inf
+
+
+def in_words(value: float) -> str:
+    """Write decibels as a table shows them: a dash for NaN."""
+    return "–" if math.isnan(value) else f"{value:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How far one tensor of a quantized model lies from that of the float model, over all batches."""
+
+    sqnr: float
+    """In dB, with the rules of ``sqnr``."""
+    cosine: float
+    """Cosine of the angle between the two, 1 where they point the same way; NaN where one of them is 0."""
+    largest: float
+    """Largest difference, in real units."""
+    lost: float
+    """Share of the signal that noise drowns, 0 to 1: of the whole, or, if that is more, of the average channel."""
+    channel: int
+    """The channel that loses most."""
+
+
+@dataclass(slots=True)
+class DeviationSums:
+    """Keeps the sums behind a ``Deviation``, float64, one of each kind per channel, and no values.
+
+    Infinities and NaN count as in ``sqnr``.
+    """
+
+    signal: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    noise: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    peak: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    """Largest value of the reference, without its sign."""
+    power: float = 0.0
+    product: float = 0.0
+    largest: float = 0.0
+
+    def add(self, reference: Tensor, other: Tensor, axis: int) -> None:
+        """Add the values of one batch.
+
+        Args:
+            reference: float, of any shape.
+            other: float, of that shape.
+            axis: Dimension that counts the channels.
+        """
+        if not reference.numel():
+            return
+        exact, given, error = with_error(*(_channels_first(x, axis) for x in (reference, other)))
+        self.signal = _sum(self.signal, exact.square().sum(1).cpu())
+        self.noise = _sum(self.noise, error.square().sum(1).cpu())
+        self.peak = _largest(self.peak, exact.abs().amax(1).cpu())
+        self.power += float(given.square().sum())
+        self.product += float((exact * given).sum())
+        self.largest = max(self.largest, float(error.max()))
+
+    @property
+    def total_lost(self) -> float:
+        """Noise over signal; inf where there is noise and no signal."""
+        return _ratio(float(self.noise.sum()), float(self.signal.sum()))
+
+    def result(self) -> Deviation:
+        """Compute the deviation over all batches that were added."""
+        signal, noise = float(self.signal.sum()), float(self.noise.sum())
+        lengths = math.sqrt(signal) * math.sqrt(self.power)
+        shares = torch.tensor(
+            [min(1.0, _ratio(n, s)) for n, s in zip(self.noise.tolist(), self.signal.tolist(), strict=True)]
+        )
+        average = float(shares.mean()) if len(shares) else 0.0
+        return Deviation(
+            sqnr=decibels(signal, noise) if len(self.signal) else math.nan,
+            cosine=self.product / lengths if lengths > 0 else math.nan,
+            largest=self.largest,
+            lost=max(min(1.0, self.total_lost), average),
+            channel=int(shares.argmax()) if len(shares) else 0,
+        )
+
+
+def _ratio(noise: float, signal: float) -> float:
+    if noise == 0:
+        return 0.0
+    return noise / signal if signal > 0 else math.inf
+
+
+def _channels_first(x: Tensor, axis: int) -> Tensor:
+    """float64 [C, all else]: squares of float32 values neither vanish nor overflow."""
+    x = x.detach().double()
+    return x.reshape(1, -1) if x.dim() == 0 else x.movedim(axis, 0).reshape(x.shape[axis], -1)
+
+
+def _sum(total: Tensor, more: Tensor) -> Tensor:
+    total, more = _as_long(total, more)
+    return total + more
+
+
+def _largest(total: Tensor, more: Tensor) -> Tensor:
+    return torch.maximum(*_as_long(total, more))
+
+
+def _as_long(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as long as the longer one: how many channels there are may depend on the batch."""
+    size = max(len(a), len(b))
+    return tuple(torch.nn.functional.pad(x, (0, size - len(x))) for x in (a, b))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +181,6 @@ class UnitNoise:
         if self.isolated == math.inf or math.isnan(self.isolated):
             return ""
         return "weight" if 10 ** ((self.isolated - self.weight) / 10) >= WEIGHT_SHARE else "activation"
-
-
-def sqnr(reference: Tensor, other: Tensor) -> float:
-    """Signal to quantization noise of ``other``, in dB: 10·log10(Σ reference² / Σ (reference - other)²).
-
-    inf where both are equal; NaN where both are 0, or empty: there is no signal.
-    """
-    exact = reference.double()
-    return decibels(exact.square().sum().item(), (exact - other.double()).square().sum().item())
-
-
-def decibels(signal: float, noise: float) -> float:
-    """``10·log10(signal / noise)`` of two powers; inf without noise, -inf without signal, NaN without both."""
-    if noise == 0:
-        return math.inf if signal > 0 else math.nan
-    return 10 * math.log10(signal / noise) if signal > 0 and noise < math.inf else -math.inf
-
-
-def in_words(value: float) -> str:
-    """Decibels as a table shows them; of no signal, a dash."""
-    return "–" if math.isnan(value) else f"{value:.1f}"
 
 
 def unit_noise(

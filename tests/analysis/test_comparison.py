@@ -6,7 +6,7 @@ import pytest
 
 from fxquant.analysis.comparison import WIDTH, Comparison, LayerComparison, Unmatched, sorted_by_harm
 from fxquant.errors import UnknownNameError
-from fxquant.measure.deviation import Deviation
+from fxquant.measure.noise import Deviation
 
 
 def row(name: str, lost: float, place: int = 0, fault: str = "", overrun: float = 0.0) -> LayerComparison:
