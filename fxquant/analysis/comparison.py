@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tabulate import tabulate
-
-from fxquant.analysis.naming import short_line
-from fxquant.calibration.module_paths import shortened
 from fxquant.errors import UnknownNameError
+from fxquant.graph.text_table import PrintedTable, short_line, shortened
 from fxquant.measure.noise import Deviation, in_words
 from fxquant.registry import did_you_mean
 
@@ -25,8 +21,6 @@ TOLD = 5
 _NAME, _LINE = 30, 24
 """Widths of the columns of paths and of lines of source."""
 
-HEAD = ("layer", "lost", "alone", "here", "weight", "largest", "line")
-ALIGNMENT = ("left", "right", "right", "right", "right", "right", "left")
 LEGEND = """\
 lost: of the signal, by what the layer itself does (of the average channel, or of all if more).
 dB, signal to noise against the float model: alone, on the float model's values; here, with all
@@ -79,8 +73,13 @@ class Unmatched:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(PrintedTable[LayerComparison]):
     """A quantized model beside its float model, layer by layer. Print it, or read ``rows``."""
+
+    _HEAD = ("layer", "lost", "alone", "here", "weight", "largest", "line")
+    _ALIGN = "lrrrrrl"
+    _SHOWN = SHOWN
+    _LEGEND = LEGEND
 
     rows: tuple[LayerComparison, ...]
     """Those with a fault first, then by harm, the worst first."""
@@ -90,12 +89,6 @@ class Comparison:
     unmatched: tuple[Unmatched, ...] = ()
     returns_numbers: bool = True
     """Whether the model returns real numbers at all."""
-
-    def __iter__(self) -> Iterator[LayerComparison]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def worst(self, count: int = 3) -> tuple[LayerComparison, ...]:
         """The layers that do most harm, the worst first."""
@@ -113,13 +106,13 @@ class Comparison:
         known = [row.name for row in self.rows]
         raise UnknownNameError("no layer of that name was compared", got=repr(name), hint=did_you_mean(name, known))
 
-    def __str__(self) -> str:
-        shown = self.rows[:SHOWN]
-        table = tabulate(map(_cells, shown), headers=HEAD, disable_numparse=True, colalign=ALIGNMENT)
-        more = [f"and {len(self) - len(shown)} more, each of which loses no more than these"] * (len(self) > len(shown))
-        return "\n".join([table, *more, LEGEND, *self._findings()])
+    def _cells(self, rows: Sequence[LayerComparison]) -> Iterable[tuple[str, ...]]:
+        return map(_cells, rows)
 
-    def _findings(self) -> list[str]:
+    def _left_out(self, rows: Sequence[LayerComparison]) -> str:
+        return f"and {len(rows)} more, each of which loses no more than these"
+
+    def _sentences(self) -> list[str]:
         batches = f"{self.batches} batch{'' if self.batches == 1 else 'es'}"
         lines = [f"{len(self)} layers, {batches}; what the model returns: {self._result()}."]
         faults = [row for row in self.rows if row.fault]
@@ -139,10 +132,6 @@ class Comparison:
         if math.isnan(self.output.sqnr):
             return "zeros alone" if self.returns_numbers else "no real numbers"
         return f"{in_words(self.output.sqnr)} dB"
-
-    def _repr_html_(self) -> str:
-        table = tabulate(map(_cells, self.rows), headers=HEAD, tablefmt="html", disable_numparse=True)
-        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._findings())
 
 
 def sorted_by_harm(rows: list[LayerComparison]) -> tuple[LayerComparison, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from torch.fx import Node
 
 from fxquant.graph.query import WEIGHT, module_path
@@ -21,8 +19,3 @@ def title_of(layer: Node, value: str) -> str:
         return value
     is_layer = module_path(layer)[1] is not None or WEIGHT in layer.meta
     return path if is_layer else f"{path} ({value})"
-
-
-def short_line(line: str) -> str:
-    """``file.py:12`` of ``path/to/file.py:12``."""
-    return PurePath(line).name

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tabulate import tabulate
-
-from fxquant.analysis.naming import short_line
-from fxquant.calibration.module_paths import shortened
+from fxquant.graph.text_table import PrintedTable, short_line, shortened
 
 Kind = Literal["unit", "border", "float"]
 WIDTH = 100
@@ -21,8 +17,6 @@ SHOWN = 30
 NOISE, NOISE_US = 1.1, 1.0
 """What medians of a few rounds differ by on a quiet machine, as a factor and in µs: less is no difference."""
 _NAME, _OPERATOR, _LINE = 30, 16, 18
-HEAD = ("operator", "is", "float µs", "int8 µs", "called µs", "share", "", "line")
-ALIGNMENT = ("left", "left", "right", "right", "right", "right", "left", "left")
 LEGEND = """\
 float, int8: as the models run it, weights in the caches; called: an int8 operator by itself, from
 Python. share: of the int8 model. Borders, between real numbers and integers, are in that one only."""
@@ -58,8 +52,13 @@ class ProfileRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(PrintedTable[ProfileRow]):
     """Where the time of an int8 model goes on this machine, and of the float model. Print it, or read ``rows``."""
+
+    _HEAD = ("operator", "is", "float µs", "int8 µs", "called µs", "share", "", "line")
+    _ALIGN = "llrrrrll"
+    _SHOWN = SHOWN
+    _LEGEND = LEGEND
 
     rows: tuple[ProfileRow, ...]
     """The most expensive in int8 first."""
@@ -72,12 +71,6 @@ class Profile:
     """A call of the int8 model by programs; None where it does not run by them."""
     programs: str
     """What of the graph is in programs, in words."""
-
-    def __iter__(self) -> Iterator[ProfileRow]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def int8_ms(self) -> float:
@@ -96,14 +89,13 @@ class Profile:
         rows = [row for row in self.rows if row.kind == kind]
         return sum(row.float_us or 0.0 for row in rows) / 1e3, sum(row.int8_us for row in rows) / 1e3
 
-    def __str__(self) -> str:
-        table = tabulate(map(_cells, self.rows[:SHOWN]), headers=HEAD, disable_numparse=True, colalign=ALIGNMENT)
-        rest = self.rows[SHOWN:]
-        share = 100 * sum(row.share for row in rest)
-        more = [f"and {len(rest)} more, {share:.1f} % of the time"] * bool(rest)
-        return "\n".join([table, *more, LEGEND, *self._summary()])
+    def _cells(self, rows: Sequence[ProfileRow]) -> Iterable[tuple[str, ...]]:
+        return map(_cells, rows)
 
-    def _summary(self) -> list[str]:
+    def _left_out(self, rows: Sequence[ProfileRow]) -> str:
+        return f"and {len(rows)} more, {100 * sum(row.share for row in rows):.1f} % of the time"
+
+    def _sentences(self) -> list[str]:
         times = [(kind, *self.milliseconds(kind)) for kind in ("unit", "border", "float")]
         sums = ", ".join(f"{kind}s {real:.3f} → {int8:.3f}" for kind, real, int8 in times if real or int8)
         program = "" if self.program_ms is None else f", int8 by programs {self.program_ms:.3f}"
@@ -137,10 +129,6 @@ class Profile:
             "programs": self.programs,
             "rows": [{**asdict(row), "loses": row.loses} for row in self.rows],
         }
-
-    def _repr_html_(self) -> str:
-        table = tabulate(map(_cells, self.rows), headers=HEAD, tablefmt="html", disable_numparse=True)
-        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._summary())
 
 
 def _cells(row: ProfileRow) -> tuple[str, ...]:

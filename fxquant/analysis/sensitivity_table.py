@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tabulate import tabulate
-
-from fxquant.analysis.naming import short_line
 from fxquant.analysis.overrides import Address, keeping
-from fxquant.calibration.module_paths import shortened
 from fxquant.errors import InputError
+from fxquant.graph.text_table import PrintedTable, short_line, shortened
 from fxquant.plan.qconfig import QConfigMapping
 
 SHOWN = 20
 """Rows that are printed; all of them are in ``rows``."""
 _NAME, _PATTERN, _LINE = 34, 18, 22
-ALIGNMENT = ("left", "left", "right", "right", "left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +36,11 @@ class UnitCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitivity:
+class Sensitivity(PrintedTable[UnitCost]):
     """What each unit costs alone. Print it, read ``rows``, or ask for a ``mapping`` that spares the worst."""
+
+    _ALIGN = "llrrl"
+    _SHOWN = SHOWN
 
     rows: tuple[UnitCost, ...]
     """The most expensive first."""
@@ -59,12 +57,6 @@ class Sensitivity:
     """The configuration that was measured."""
     addresses: dict[str, tuple[Address, ...]]
     """Root of a unit -> by what rules its operators are meant."""
-
-    def __iter__(self) -> Iterator[UnitCost]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def worst(self, count: int = 3) -> tuple[UnitCost, ...]:
         """The most expensive units."""
@@ -89,17 +81,16 @@ class Sensitivity:
             raise InputError("count is no number of units", got=repr(count), expected=f"0 to {len(self)}")
         return keeping(self.config, [self.addresses[row.unit] for row in self.worst(count)], to)
 
-    def __str__(self) -> str:
-        table = tabulate(
-            map(_cells, self.rows[:SHOWN]), headers=self._head(), disable_numparse=True, colalign=ALIGNMENT
-        )
-        more = [f"and {len(self) - SHOWN} more, each of which costs no more than these"] * (len(self) > SHOWN)
-        return "\n".join([table, *more, *self._summary()])
+    def _cells(self, rows: Sequence[UnitCost]) -> Iterable[tuple[str, ...]]:
+        return map(_cells, rows)
+
+    def _left_out(self, rows: Sequence[UnitCost]) -> str:
+        return f"and {len(rows)} more, each of which costs no more than these"
 
     def _head(self) -> tuple[str, ...]:
         return "unit", "pattern", self.metric, "cost", "line"
 
-    def _summary(self) -> list[str]:
+    def _sentences(self) -> list[str]:
         lines = [
             f"{self.metric} over {self.batches} batch{'' if self.batches == 1 else 'es'}: float {self.float_value:.4g},"
             f" all {len(self) + len(self.missing)} units {self.quantized_value:.4g}; each row: that unit alone."
@@ -107,10 +98,6 @@ class Sensitivity:
         if self.missing:
             lines.append(f"interrupted: {len(self.missing)} units were not measured")
         return lines
-
-    def _repr_html_(self) -> str:
-        table = tabulate(map(_cells, self.rows), headers=self._head(), tablefmt="html", disable_numparse=True)
-        return table + "".join(f"<p>{html.escape(line)}</p>" for line in self._summary())
 
 
 def _cells(row: UnitCost) -> tuple[str, ...]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tabulate import tabulate
-
-from fxquant.calibration.module_paths import shortened
+from fxquant.graph.text_table import PrintedTable, shortened
 from fxquant.measure.coverage import Coverage
 
 Fate = Literal["int8", "float"]
-HEAD = ("unit", "pattern", "int8 µs", "float µs", "borders µs", "runs as")
 LONGEST_NAME = 40
 
 
@@ -43,8 +40,11 @@ class TuningRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(PrintedTable[TuningRow]):
     """What ``convert(..., tune=batch)`` measured on this machine. Print it, or read ``rows``."""
+
+    _HEAD = ("unit", "pattern", "int8 µs", "float µs", "borders µs", "runs as")
+    _ALIGN = "llrrrl"
 
     rows: tuple[TuningRow, ...]
     coverage: Coverage
@@ -57,19 +57,13 @@ class Tuning:
     tuned_ms: float
     """A call of the model that was chosen, the fastest of those that were measured."""
 
-    def __iter__(self) -> Iterator[TuningRow]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
     @property
     def in_float(self) -> tuple[TuningRow, ...]:
         """The units that are left in float."""
         return tuple(row for row in self.rows if row.fate == "float")
 
-    def __str__(self) -> str:
-        table = [
+    def _cells(self, rows: Sequence[TuningRow]) -> list[tuple[str, ...]]:
+        return [
             (
                 shortened(row.module or row.unit, LONGEST_NAME),
                 row.pattern,
@@ -78,13 +72,13 @@ class Tuning:
                 f"{row.borders_us:.1f}",
                 row.fate,
             )
-            for row in self.rows
+            for row in rows
         ]
-        align = ("left", "left", "right", "right", "right", "left")
+
+    def _sentences(self) -> list[str]:
         times = f"float {self.float_ms:.3f} ms, all in int8 {self.int8_ms:.3f} ms, tuned {self.tuned_ms:.3f} ms"
-        return (
-            tabulate(table, headers=HEAD, disable_numparse=True, colalign=align)
-            + f"\n{len(self.rows)} units measured on {self.threads} thread{'' if self.threads == 1 else 's'},"
-            + f" {len(self.in_float)} stay float. The whole model: {times};"
-            + f" tuned is {self.float_ms / self.tuned_ms:.2f} times as fast as float."
-        )
+        return [
+            f"{len(self)} units measured on {self.threads} thread{'' if self.threads == 1 else 's'},"
+            f" {len(self.in_float)} stay float. The whole model: {times};"
+            f" tuned is {self.float_ms / self.tuned_ms:.2f} times as fast as float."
+        ]

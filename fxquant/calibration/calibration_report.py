@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tabulate import tabulate
 from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.calibration.clipping import USUAL, Clipping, clipping_of
-from fxquant.calibration.module_paths import Place, places_of, shortened
+from fxquant.calibration.module_paths import Place, places_of
 from fxquant.calibration.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
 from fxquant.calibration.statistics import Statistics
 from fxquant.errors import CalibrationError, UnknownNameError
 from fxquant.fake_quantize.base import observer_in
+from fxquant.graph.text_table import format_rows, shortened
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
 from fxquant.registry import did_you_mean
@@ -119,14 +119,14 @@ class CalibrationReport:
         widths = [max(map(len, column)) for column in zip(heads, *table, strict=True)]
         room = max(NARROWEST, WIDTH - sum(widths[1:]) - 2 * len(widths[1:]))
         shown = [(shortened(cells[0], room), *cells[1:]) for cells in table]
-        text = tabulate(shown, headers=HEAD, disable_numparse=True, colalign=("left", *("right",) * 6, "left"))
+        text = format_rows(shown, HEAD, "lrrrrrrl")
         more = [f"and {len(self.rows) - ROWS} more"] if len(self.rows) > ROWS else []
         sentences = [f"{row.problem.kind}: {row.place}: {row.problem.text}" for row in self.rows if row.problem]
         return "\n".join([text, *more, LEGEND, self._summary(), *sentences[:SENTENCES]])
 
     def _repr_html_(self) -> str:
         table = [(str(row.place), *_cells(row, self.batches)[1:]) for row in self.rows]
-        html = tabulate(table, headers=HEAD, disable_numparse=True, tablefmt="html")
+        html = format_rows(table, HEAD, form="html")
         return f"<p>{self._summary()}</p>{html}"
 
     def _summary(self) -> str:

@@ -43,8 +43,3 @@ def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> di
             if ref in writers:
                 (writers if role == "y" else read)[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
     return {ref: Place(ref.name, tuple(dict.fromkeys(writers[ref] + read[ref]))) for ref in writers}
-
-
-def shortened(text: str, width: int) -> str:
-    """The end of a text that is too long: the end of a path says more than its start."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import Literal
 
 import torch
-from tabulate import tabulate
 from torch import Tensor
 
 from fxquant.conformance.adapter import Adapter, Refusal
 from fxquant.conformance.case import Case
+from fxquant.graph.text_table import format_rows
 
 Verdict = Literal["pass", "refused", "fail", "error"]
 
@@ -84,7 +84,7 @@ class Results:
         return [outcome for outcome in worst if outcome.verdict in ("fail", "error")]
 
     def __str__(self) -> str:
-        table = tabulate(self.counts(), headers=("operator", "cases", *self.tools), disable_numparse=True)
+        table = format_rows(self.counts(), ("operator", "cases", *self.tools))
         lines = [f"{name} {version}" for name, version in self.versions]
         for outcome in self.failures():
             path = f" ({outcome.path})" if outcome.path else ""

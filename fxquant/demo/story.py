@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torchvision
-from tabulate import tabulate
 from torch import Tensor, nn
 
 import fxquant as fxq
@@ -19,6 +18,7 @@ from fxquant.demo.layers import layer_sqnr
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.demo.picture import save_picture
 from fxquant.errors import SampleError, writing
+from fxquant.graph.text_table import format_rows
 from fxquant.samples.archives import cache_dir
 from fxquant.samples.networks import CATEGORIES, mobilenet_v2
 from fxquant.samples.photographs import calibration_batches, cropped, labelled_batch, labelled_photographs
@@ -64,7 +64,7 @@ def run_demo(weights: str, output: Path, rounds: int) -> Comparison:
 
     print(f"\n4. compare on {len(labels)} labelled photographs, none of which was used for calibration", flush=True)
     found = compare(model, prepared, int8, images, labels, rounds)
-    print(tabulate(found.rows(), headers=("", "float", "int8", ""), disable_numparse=True))
+    print(format_rows(found.rows(), ("", "float", "int8", "")))
 
     picture = output / "mobilenet_v2.png"
     seen = [cropped(photograph.image) for photograph in labelled_photographs()]

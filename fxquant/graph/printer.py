@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TextIO
 
-from tabulate import tabulate
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import user_line
 from fxquant.graph.query import function_name, module_of, value_of
+from fxquant.graph.text_table import format_rows
 
 WIDTH = 100
 """No line of a diff is wider."""
@@ -55,7 +55,7 @@ def format_table(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str
         for node in gm.graph.nodes
     ]
     headers = ("node", "operation", "value", "grid", "from")
-    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
+    return format_rows(rows, headers)
 
 
 def format_call(node: Node) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import html
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from tabulate import tabulate
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import user_line
 from fxquant.graph.macs import multiply_accumulates, uncounted
 from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name, reason_of, value_of
+from fxquant.graph.text_table import PrintedTable
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
 
 _FATES = ("int8", "weight", "float")
@@ -50,20 +49,17 @@ class CoverageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(PrintedTable[CoverageRow]):
     """What becomes int8, what stays float, and why. Print it, or read ``rows``.
 
     A unit whose handler may still decline, or answer with floats, counts as int8: only ``convert`` asks it. So does a
     join whose ranges may turn out to differ much.
     """
 
+    _HEAD = ("unit", "count", "MACs", "becomes", "where, and why not")
+    _ALIGN = "lrrll"
+
     rows: tuple[CoverageRow, ...]
-
-    def __iter__(self) -> Iterator[CoverageRow]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     @property
     def int8_macs(self) -> float:
@@ -84,35 +80,26 @@ class Coverage:
         """What runs code whose multiply-accumulates nobody knows: the total leaves them out."""
         return tuple(row for row in self.rows if row.uncounted)
 
-    def __str__(self) -> str:
-        return self._as_text("simple") + f"\n{self._in_words()}"
-
-    def _repr_html_(self) -> str:
-        return self._as_text("html") + f"<p>{html.escape(self._in_words())}</p>"
-
-    def _as_text(self, form: str) -> str:
-        total = sum(row.macs for row in self.rows) or 1
+    def _cells(self, rows: Sequence[CoverageRow]) -> list[tuple[Any, ...]]:
+        total = sum(row.macs for row in rows) or 1
         alike: dict[tuple[str, str, str], list[CoverageRow]] = defaultdict(list)
-        for row in sorted(self.rows, key=lambda row: _FATES.index(row.fate)):
+        for row in sorted(rows, key=lambda row: _FATES.index(row.fate)):
             becomes = "int8 → float" if (row.fate, row.gives) == ("int8", "float") else row.fate
             alike[becomes, row.operator, row.reason].append(row)
-        table = [
-            (operator, len(rows), _share(rows, total), becomes, _where(rows, reason))
-            for (becomes, operator, reason), rows in alike.items()
+        return [
+            (operator, len(group), _share(group, total), becomes, _where(group, reason))
+            for (becomes, operator, reason), group in alike.items()
         ]
-        head = ("unit", "count", "MACs", "becomes", "where, and why not")
-        align = ("left", "right", "right", "left", "left")
-        return tabulate(table, headers=head, tablefmt=form, disable_numparse=True, colalign=align)
 
-    def _in_words(self) -> str:
+    def _sentences(self) -> list[str]:
         total = sum(row.macs for row in self.rows) or 1
         done, stored = (sum(row.fate == fate for row in self.rows) for fate in ("int8", "weight"))
         weights = f"{stored} keep their weight in integers, " if stored else ""
-        return (
+        return [
             f"{done} units become int8, {weights}{len(self.float_rows)} operators stay float;"
             f" {100 * self.int8_macs:.2f} % of {total / 1e6:,.1f} M multiply-accumulates become int8."
             f"{self.left_out()}"
-        )
+        ]
 
     def left_out(self) -> str:
         """A sentence about what the total leaves out; empty if that is nothing."""

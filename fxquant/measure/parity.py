@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import html
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from tabulate import tabulate
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
@@ -23,6 +21,7 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
+from fxquant.graph.text_table import PrintedTable
 from fxquant.measure.noise import UnitNoise, evaluate, in_words, integers, real, sqnr, unit_noise
 from fxquant.measure.runner import ROUNDINGS, all_values, float_values
 from fxquant.nn.base import QuantizedModule
@@ -41,7 +40,7 @@ its precision of 6e-8."""
 
 COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
 HEAD = ("unit", "pattern", "gives", *COMPARED, "alone dB", "by", "here dB", "breach")
-ALIGNMENT = ("left", "left", "left", *("right",) * len(COMPARED), "right", "left", "right", "left")
+ALIGNMENT = "lllrrrrrrlrl"
 BLUR = 2**-22
 """Of the largest value that a unit reads: what float32 does not tell apart in its sums. Where values cancel out, a mean
 of what was normalized say, the range of the result may be no larger, and the simulation says nothing of its steps."""
@@ -109,15 +108,16 @@ class OutputNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class Parity:
+class Parity(PrintedTable[ParityRow]):
     """The contract between simulation and int8, measured. Print it, or read ``rows``."""
+
+    _HEAD = HEAD
+    _ALIGN = ALIGNMENT
+    _LEGEND = LEGEND
 
     rows: tuple[ParityRow, ...]
     outputs: tuple[OutputNoise, ...] = ()
     """The noise of what the model returns, whatever units it comes from."""
-
-    def __iter__(self) -> Iterator[ParityRow]:
-        return iter(self.rows)
 
     @property
     def breaches(self) -> tuple[ParityRow, ...]:
@@ -134,20 +134,14 @@ class Parity:
         """What the model returns with less than ``LEAST_OUTPUT`` dB."""
         return tuple(each for each in self.outputs if each.is_noisy)
 
-    def __str__(self) -> str:
-        return f"{self._as_text('simple')}\n{LEGEND}\n{self._in_words()}"
-
-    def _repr_html_(self) -> str:
-        return self._as_text("html") + f"<p>{html.escape(LEGEND)}<br>{self._in_words()}</p>"
-
-    def _in_words(self) -> str:
+    def _sentences(self) -> list[str]:
         outputs = "".join(f"; {each}" for each in self.outputs[:_SHOWN])
         more = f"; and {len(self.outputs) - _SHOWN} more" if len(self.outputs) > _SHOWN else ""
-        return f"{len(self.rows)} units measured, {len(self.breaches)} break the contract{outputs}{more}."
+        return [f"{len(self.rows)} units measured, {len(self.breaches)} break the contract{outputs}{more}."]
 
-    def _as_text(self, form: str) -> str:
+    def _cells(self, rows: Sequence[ParityRow]) -> list[tuple[Any, ...]]:
         worst = self.worst()
-        table = [
+        return [
             (
                 row.unit,
                 row.pattern,
@@ -162,9 +156,8 @@ class Parity:
                 in_words(row.noise.accumulated),
                 row.breach,
             )
-            for row in self.rows
+            for row in rows
         ]
-        return tabulate(table, headers=HEAD, tablefmt=form, disable_numparse=True, colalign=ALIGNMENT)
 
 
 def measure_parity(

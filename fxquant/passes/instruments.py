@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from tabulate import tabulate
 from torch.fx import GraphModule
 
 from fxquant.errors import InputError
 from fxquant.graph.module import noted
 from fxquant.graph.printer import WIDTH, coloured, folded, format_graph, format_table, shows_colour
+from fxquant.graph.text_table import format_rows
 from fxquant.passes.base import PassContext
 from fxquant.passes.snapshot import Instrument, Snapshot
 from fxquant.plan.quant_plan import QuantPlan
@@ -219,17 +219,13 @@ def format_plan(plan: QuantPlan) -> str:
         )
         for unit in plan.units
     ]
-    text = _table(units, ("unit", "pattern", "with", "reads", "grid")) if units else "no unit"
+    text = format_rows(units, ("unit", "pattern", "with", "reads", "grid")) if units else "no unit"
     refused = [(item.node, item.pattern, item.reason) for item in plan.rejections]
-    return text + ("\n\n" + _table(refused, ("stays float", "pattern", "reason")) if refused else "")
+    return text + ("\n\n" + format_rows(refused, ("stays float", "pattern", "reason")) if refused else "")
 
 
 def _roles(inputs: Iterable[str], roles: Any) -> str:
     return " ".join(roles[name].name for name in inputs if isinstance(roles.get(name), TensorRef))
-
-
-def _table(rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> str:
-    return tabulate(rows, headers=headers, tablefmt="simple", disable_numparse=True)
 
 
 def _change(snapshot: Snapshot, notes: dict[str, str], *, every_line: bool) -> str:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from tabulate import tabulate
 from torch import Tensor, nn
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from fxquant.errors import warn
+from fxquant.graph.text_table import format_rows
 from fxquant.runtime.program import Program
 from fxquant.runtime.recording import is_lazy
 
@@ -201,7 +201,7 @@ class ExecutionPlan:
         )
         if not outside:
             return head
-        table = tabulate(outside, headers=("in Python", "why"), tablefmt="plain")
+        table = format_rows(outside, ("in Python", "why"), form="plain")
         return f"{head}\n" + "\n".join(f"  {line}" for line in table.splitlines())
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tabulate import tabulate
 from torch import Generator, Tensor, nn
 from torch.fx import GraphModule
 from tqdm import tqdm
@@ -17,6 +16,7 @@ from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
 from fxquant.fake_quantize.own import OwnIntegersFakeQuantize
 from fxquant.graph.query import nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
+from fxquant.graph.text_table import format_rows
 from fxquant.measure.runner import FloatRun, WeightsOnly, order_by_units
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.training.checkpoint import Checkpoint, Learned
@@ -56,12 +56,7 @@ class Reconstruction:
             (row.unit, row.pattern, f"{row.nearest:.4g}", f"{row.learned:.4g}", f"{_part(row):.0%}")
             for row in self.rows
         ]
-        text = tabulate(
-            table,
-            headers=("unit", "pattern", "error before", "learned", "part"),
-            disable_numparse=True,
-            colalign=("left", "left", "right", "right", "right"),
-        )
+        text = format_rows(table, ("unit", "pattern", "error before", "learned", "part"), "llrrr")
         return "\n".join([text, *(f"{each.unit} is rounded to nearest: {each.reason}" for each in self.left)])
 
 

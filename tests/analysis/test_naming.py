@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.analysis.naming import path_of, short_line, title_of
+from fxquant.analysis.naming import path_of, title_of
 
 
 class Block(nn.Module):
@@ -32,7 +32,3 @@ def test_layers_go_by_their_path_and_functions_by_their_place_and_value() -> Non
     assert found["add"] == ("block", "block (add)")
     assert ("kernel", "kernel") in found.values()
     assert found["x"] == ("", "x")
-
-
-def test_a_line_goes_without_its_folder() -> None:
-    assert short_line("/a/b/model.py:12") == "model.py:12"

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.calibration.module_paths import Place, places_of, shortened
+from fxquant.calibration.module_paths import Place, places_of
+from fxquant.graph.text_table import shortened
 from fxquant.plan.spec import TensorRef
 from tests.outputs import rounding_outputs
 
