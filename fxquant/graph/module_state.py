@@ -21,7 +21,7 @@ WHERE = "the file may be damaged, or of a model that was quantized otherwise: co
 
 
 def check_qparams(state: Mapping[str, Any], scale: str, zero_point: str, scheme: QScheme) -> None:
-    """Refuse scales and zero points that no grid of that scheme has; ``scale`` and ``zero_point`` are their keys.
+    """Refuse scales and zero points that no tensor of that scheme has; ``scale`` and ``zero_point`` are their keys.
 
     Raises:
         InputError: the message names the key.
@@ -43,7 +43,7 @@ def check_qparams(state: Mapping[str, Any], scale: str, zero_point: str, scheme:
 
 
 def check_integers(state: Mapping[str, Any], key: str, dtype: torch.dtype, scheme: QScheme | None = None) -> None:
-    """Refuse stored integers of another dtype, or that a grid has not.
+    """Refuse quantized values of another dtype, or outside of the integers of a scheme.
 
     Raises:
         InputError: the message names the key.

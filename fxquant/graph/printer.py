@@ -41,7 +41,7 @@ def format_graph(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str
 
     Args:
         gm: Any graph module.
-        notes: Node name -> text that is put behind the value (a grid, say).
+        notes: Node name -> text that is put behind the value: its qparams, say.
     """
     beside = notes or {}
     return "\n".join(_line(node, beside.get(node.name, "")) for node in gm.graph.nodes)

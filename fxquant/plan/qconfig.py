@@ -323,7 +323,7 @@ class QConfigMapping:
 
 
 def _build(constructor: object, role: str) -> Any:
-    """Build one observer, to see that it can be built, and what grid it asks for: its ``scheme``, or None."""
+    """Build one observer, to see that it can be built, and return the ``scheme`` that it asks for, or None."""
     expected = "an observer class, or what its with_args(...) gives"
     if isinstance(constructor, nn.Module) or not callable(constructor):
         hint = "leave out the call: it is made anew for every tensor" if isinstance(constructor, nn.Module) else ""

@@ -74,7 +74,7 @@ class QuantPlan:
     qparams: Mapping[TensorRef, QParams] = field(default_factory=dict)
     """Empty until calibrated."""
     fake_quants: Mapping[TensorRef, str] = field(default_factory=dict)
-    """While training: the path of the module that puts a tensor on its grid; of a weight, that of its layer."""
+    """While training: the path of the module that fake-quantizes a tensor; of a weight, that of its layer."""
     idle: tuple[IdleCall, ...] = ()
     """What was taken out of the graph, in its order, and stands in it while training."""
 
@@ -83,11 +83,11 @@ class QuantPlan:
         return {name: unit for unit in self.units for name in unit.nodes}
 
     def qparams_owner(self, ref: TensorRef) -> TensorRef:
-        """Follow ``SharedWith`` to the tensor whose grid ``ref`` uses."""
+        """Follow ``SharedWith`` to the tensor whose qparams ``ref`` uses."""
         return self._sharing(ref)[-1]
 
     def last_link(self, ref: TensorRef) -> tuple[TensorRef, TensorRef]:
-        """The tensor that follows the owner itself, on the way from ``ref`` to the owner of its grid; and the owner."""
+        """Return the tensor next to the owner, on the way from ``ref`` to the owner of its qparams, and the owner."""
         chain = self._sharing(ref)
         return chain[-2:][0], chain[-1]
 
@@ -103,7 +103,7 @@ class QuantPlan:
         return replace(self, units=tuple(units), policies=policies)
 
     def _sharing(self, ref: TensorRef) -> list[TensorRef]:
-        """``ref``, what it shares its grid with, what that shares its grid with, …, the owner last."""
+        """Follow ``SharedWith`` from ``ref`` to the owner of its qparams, and list each tensor on the way."""
         chain = [ref]
         while isinstance(policy := self.policies[chain[-1]], SharedWith):
             chain.append(policy.source)

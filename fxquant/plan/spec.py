@@ -40,17 +40,17 @@ class QScheme:
     """Kind of affine quantization, ``x = (q - zero_point) * scale``, before scale and zero point are known."""
 
     bits: int = 8
-    """Width of the grid, 2 to 16."""
+    """Width of a quantized value in bits, 2 to 16."""
     signed: bool = True
     """Grid starts at ``-2**(bits-1)`` (True) or at 0 (False)."""
     symmetric: bool = False
-    """True holds zero_point at the middle of the grid: 0 if signed, 128 for uint8."""
+    """True holds zero_point at the middle of the integers: 0 if signed, 128 for uint8."""
     axis: int | None = None
     """None: one scale for the tensor. k: one scale per index of dimension k; negative counts from the end."""
     group_size: int | None = None
     """With ``axis``: one scale per run of this many values along the dimension after ``axis``."""
     limits: tuple[int, int] | None = None
-    """Narrows the grid to these inclusive bounds (``reduce_range``, -127 to 127). None: all of ``bits``."""
+    """Narrows the integers to these inclusive bounds (``reduce_range``, -127 to 127). None: all of ``bits``."""
     float_qparams: bool = False
     """True: zero_point is a float32 in steps, and the range is not widened to hold 0 (embeddings)."""
 
@@ -91,17 +91,17 @@ class QScheme:
 
     @property
     def quant_min(self) -> int:
-        """Smallest integer of the grid, inclusive."""
+        """The smallest quantized value, inclusive."""
         return (self.limits or self.full_range)[0]
 
     @property
     def quant_max(self) -> int:
-        """Largest integer of the grid, inclusive."""
+        """The largest quantized value, inclusive."""
         return (self.limits or self.full_range)[1]
 
     @property
     def dtype(self) -> torch.dtype:
-        """The plain torch dtype that stores the integers: uint8, int8, int16; int32 for unsigned grids over 8 bits."""
+        """The plain torch dtype that stores the integers: uint8, int8, int16; int32 if unsigned and over 8 bits."""
         if self.bits <= 8:
             return torch.int8 if self.signed else torch.uint8
         return torch.int16 if self.signed else torch.int32
@@ -117,7 +117,7 @@ class QScheme:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QParams:
-    """The measured half of a grid.
+    """Scale and zero point of a tensor: the measured half of its quantization.
 
     ``scale``: float32 [C] (or [C, groups]), real units per step, > 0; C is 1 per tensor. NaN: not calibrated yet.
     ``zero_point``: int32 of the same shape, in steps (float32 if ``scheme.float_qparams``).
@@ -156,7 +156,7 @@ class QParams:
             raise SpecError(f"{name} has the wrong dtype", got=tensor.dtype, expected=dtype)
 
     def scaled(self, factor: float) -> QParams:
-        """The grid on which the same integers stand for ``factor`` times as much, as far as float32 reaches."""
+        """Return qparams by which the same integers stand for ``factor`` times as much, as far as float32 reaches."""
         if factor == 1:
             return self
         return replace(self, scale=(self.scale * factor).clamp(_FLOAT32.smallest_normal, _FLOAT32.max))
@@ -191,7 +191,7 @@ class TensorRef:
     name: str
     """The producing node for an activation; the qualified name for a parameter."""
     kind: Literal["activation", "parameter", "call", "mean"] = "activation"
-    """``call``: a value as one unit puts it on a grid, in each call anew; the name is that of value and unit.
+    """``call``: a value as one unit quantizes it, in each call anew; the name is that of value and unit.
     ``mean``: the means of a value over all dimensions but one; the name is that of value and dimension."""
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Measure this tensor's range, and choose its grid from it."""
+    """Measure this tensor's range, and choose its qparams from it."""
 
     observer: Callable[[], Any]
     """Makes a fresh observer (a class of ``fxquant.observers`` or what its ``with_args`` gives)."""
@@ -208,14 +208,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The grid is known beforehand: sigmoid, softmax."""
+    """The qparams are known beforehand: sigmoid, softmax."""
 
     qparams: QParams
 
 
 @dataclass(frozen=True, slots=True)
 class SharedWith:
-    """Same grid as another tensor: max-pool, reshape, concatenation."""
+    """The tensor has the qparams of another one: max-pool, reshape, concatenation."""
 
     source: TensorRef
     factor: float = 1.0
@@ -224,12 +224,12 @@ class SharedWith:
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """The handler that a user registered for the pattern knows the grid."""
+    """The handler that a user registered for the pattern knows the qparams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """Each call chooses the grid, from the smallest to the largest value of the tensor that it gets."""
+    """Each call chooses the qparams, from the smallest to the largest value of the tensor that it gets."""
 
     scheme: QScheme
     eps: float = _FLOAT32.smallest_normal
@@ -238,7 +238,7 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """No grid, but a measurement: the mean of each channel of a value, to correct biases with."""
+    """A measurement without qparams: the mean of each channel of a value, to correct biases with."""
 
     value: str
     """Name of the node that produces it."""

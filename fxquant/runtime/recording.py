@@ -38,7 +38,7 @@ RECORDED = frozenset(
 """Operators whose bindings do nothing but check shapes and launch loops."""
 
 RECORDED_QUANTIZE = frozenset((torch.ops.fxquant.quantize.default, torch.ops.fxquant.dequantize.default))
-"""The same, of bindings that read their grids as well: these are constants of the program."""
+"""The same, of bindings that read their qparams as well: these are constants of the program."""
 
 LARGEST_RECORDING = 1 << 29
 """Bytes of all results of what is recorded. Each is kept until the end, and calls so large gain nothing by programs."""
