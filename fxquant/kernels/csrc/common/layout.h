@@ -4,6 +4,8 @@
 
 namespace fxquant {
 
+constexpr int64_t kCacheLine = 64;  // bytes
+
 // A dense tensor and an axis, in the order of memory: [outer, channels, inner]. Per tensor: channels == 1.
 // With channels_last and the axis of the channels, inner == 1.
 struct Layout {

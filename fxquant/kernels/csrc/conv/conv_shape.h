@@ -1,19 +1,33 @@
-// How a convolution walks over volumes stored as [batch, planes, height, width, depth]; an image is a volume of one plane.
-// No torch: for loops and CUDA alike.
+// Geometry of a convolution and of its packed weight. No torch: for loops and CUDA alike.
+//
+// The input (LHS) is stored as [batch, planes, height, width, depth]; an image is a volume of one plane. The weight (RHS)
+// is packed by pack_weight of kernels/conv/packing.py, once for a module:
+//
+//   [group bundles][N blocks][K blocks][K groups][panels of the N block][kPanel channels][kKGroup bytes]
+//
+//   K group       kKGroup successive bytes of the input, which one instruction multiplies with as many weights and adds
+//                 to one 32-bit lane.
+//   panel         kPanel output channels: the lanes of a 512-bit register.
+//   N block       At most kNBlockPanels panels. Their weights for one K group lie side by side.
+//   K block       A stretch of the input that is contiguous in memory, for all of which the weights lie together: one tap
+//                 of the window; a row of taps, if the input has few channels; a column of taps of a depthwise convolution.
+//   group bundle  Groups of a grouped convolution that are multiplied together, so that they fill a panel. Weights between
+//                 different groups of a bundle are zero.
 #pragma once
 #include <cstdint>
 
-// For methods that loops of several instruction sets call: out of line, the sets would share one set's version. And for
-// what handles arrays that shall never lie in memory.
+// Marks methods that loops of several instruction sets call: the linker would merge the versions of all sets into one.
+// Marks also functions on arrays of registers, which must not go through memory.
 #define FXQ_INLINE __attribute__((always_inline)) inline
 
 namespace fxquant {
 
-constexpr int64_t kPanel = 16;     // output channels of a register
-constexpr int64_t kNBlockPanels = 4;  // that lie together in a packed weight, at most
-constexpr int64_t kKGroup = 4;       // bytes of the input that are multiplied together
-constexpr int64_t kMaxTaps = 1 << 16;  // elements of a kernel's window
-constexpr int64_t kFewChannels = 16;  // input channels below which a row of taps is read as if it were one pixel
+constexpr int64_t kPanel = 16;
+constexpr int64_t kNBlockPanels = 4;
+constexpr int64_t kKGroup = 4;
+constexpr int64_t kPanelGroupBytes = kPanel * kKGroup;  // weights of a panel for one K group
+constexpr int64_t kMaxTaps = 1 << 16;                   // elements of a window
+constexpr int64_t kFewChannels = 16;                    // With fewer input channels a K block is a row of taps.
 
 struct ConvShape {
   int64_t batch, height, width, depth;
@@ -29,21 +43,21 @@ struct ConvShape {
 
   FXQ_INLINE int64_t kernel_rows() const { return kernel_planes * kernel_height; }
   FXQ_INLINE int64_t taps() const { return kernel_rows() * kernel_width; }
-  FXQ_INLINE int64_t all_planes() const { return batch * out_planes; }  // of the result
+  FXQ_INLINE int64_t all_planes() const { return batch * out_planes; }
   FXQ_INLINE int64_t rows() const { return all_planes() * out_height * out_width; }
   FXQ_INLINE bool empty() const { return rows() == 0 || channels == 0; }
-  // Whether each channel of the result is made of the same channel of the input.
+  // In a depthwise convolution each output channel reads the input channel of the same number alone.
   FXQ_INLINE bool depthwise() const { return groups > 1 && groups == depth && groups == channels; }
   FXQ_INLINE bool has_few_channels() const { return taps() > 1 && depth < kFewChannels && groups == 1; }
-  // Whether pixel i of the result is made of pixel i of the input alone.
+  // In a pointwise convolution pixel i of the result reads pixel i of the input alone.
   FXQ_INLINE bool is_pointwise() const {
     return taps() == 1 && stride_planes == 1 && stride_height == 1 && stride_width == 1 && out_planes == planes &&
            out_height == height && out_width == width && front == 0 && top == 0 && left == 0;
   }
 
-  // Of the packed weight: [bundles][blocks][pieces][quads][panels of the block][kPanel][kQuad], as kernels/conv/packing.py
-  // says; a block is one panel of a depthwise convolution.
-  FXQ_INLINE int64_t groups_per_bundle() const {  // groups of a bundle
+  // The division of the packed weight. panels() and n_blocks() count those of one group bundle. A depthwise convolution
+  // has N blocks of one panel.
+  FXQ_INLINE int64_t groups_per_bundle() const {
     if (groups == 1 || channels == 0) return 1;
     const int64_t most = kPanel * groups / channels;
     for (int64_t count = most < groups ? most : groups; count > 1; --count) {
@@ -54,20 +68,20 @@ struct ConvShape {
   FXQ_INLINE int64_t group_bundles() const { return depthwise() ? 1 : groups / groups_per_bundle(); }
   FXQ_INLINE int64_t group_bundle_channels() const { return channels / group_bundles(); }
   FXQ_INLINE int64_t group_bundle_depth() const { return depth / group_bundles(); }
-  FXQ_INLINE int64_t panels() const { return (group_bundle_channels() + kPanel - 1) / kPanel; }  // of a bundle
-  FXQ_INLINE int64_t n_blocks() const { return (panels() + kNBlockPanels - 1) / kNBlockPanels; }  // of a bundle
+  FXQ_INLINE int64_t panels() const { return (group_bundle_channels() + kPanel - 1) / kPanel; }
+  FXQ_INLINE int64_t n_blocks() const { return (panels() + kNBlockPanels - 1) / kNBlockPanels; }
   FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }
   FXQ_INLINE int64_t k_blocks() const {
     return depthwise() ? kernel_width : has_few_channels() ? kernel_rows() : taps();
   }
-  FXQ_INLINE int64_t k_block_bytes() const {  // bytes
+  FXQ_INLINE int64_t k_block_bytes() const {
     return depthwise() ? kernel_rows() : has_few_channels() ? kernel_width * depth : group_bundle_depth();
   }
   FXQ_INLINE int64_t k_groups() const { return (k_block_bytes() + kKGroup - 1) / kKGroup; }
-  FXQ_INLINE int64_t panel_bytes() const { return k_blocks() * k_groups() * kPanel * kKGroup; }  // bytes
+  FXQ_INLINE int64_t panel_bytes() const { return k_blocks() * k_groups() * kPanelGroupBytes; }
 };
 
-// Of a linear layer.
+// A linear layer is a pointwise convolution of one row of pixels.
 FXQ_INLINE ConvShape linear_shape(int64_t rows, int64_t depth, int64_t channels) {
   return {1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, 1};
 }

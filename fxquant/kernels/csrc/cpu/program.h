@@ -19,13 +19,12 @@
 #include <sys/mman.h>
 #endif
 
+#include "common/layout.h"
 #include "cpu/allocations.h"
 #include "cpu/fuse_tables.h"
 #include "cpu/launch.h"
 
 namespace fxquant {
-
-constexpr int64_t kCacheLine = 64;  // bytes of a cache line
 
 inline int64_t aligned(int64_t bytes) { return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
 

@@ -1,15 +1,15 @@
-// Where the matrices of a batch lie, whatever its strides. No torch: for loops and CUDA alike.
+// Offsets of the matrices of a batch, whatever its strides. No torch: for loops and CUDA alike.
 #pragma once
 #include "common/strided.h"
 #include "math/affine.h"
 
 namespace fxquant {
 
-// Some leading dimensions of a tensor, in the order of the dimensions.
+// The leading dimensions of a tensor.
 struct Batches {
   int dims;
   int64_t size[kMaxDims];
-  int64_t stride[kMaxDims];  // 0 where what is stepped through is repeated
+  int64_t stride[kMaxDims];  // 0 along a dimension that is broadcast
 };
 
 FXQ_HOST_DEVICE int64_t place_of(const Batches& batches, int64_t i) {

@@ -1,4 +1,4 @@
-// What the bindings of matmul share: checks, geometry, the tensor for the result.
+// The bindings of matmul share checks, geometry and the allocation of the result.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace fxquant {
 
-constexpr int64_t kMostProducts = 2147483647 / (255 * 255);  // that an int32 sum holds for certain
+constexpr int64_t kMostProducts = 2147483647 / (255 * 255);  // An int32 accumulator holds so many for certain.
 
-// A factor as it lies in memory, in elements.
+// A factor of the product. Strides are in elements.
 struct Factor {
   const uint8_t* data;
   bool is_signed;
   int32_t zero_point;
   int64_t line;      // stride of M in a, of N in b
   int64_t step;      // stride of K
-  Batches matrices;  // of the result -> where that of the factor begins
+  Batches matrices;  // matrix of the result -> offset of the factor's matrix
 };
 
 struct Matmul {
@@ -26,7 +26,7 @@ struct Matmul {
   Factor a, b;
   float scale;  // of both factors
   OutputQParams y_qparams;
-  bool is_float;  // the result is no integer
+  bool is_float;  // The result is float32.
   Tensor y;
 };
 

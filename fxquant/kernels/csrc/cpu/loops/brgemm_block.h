@@ -1,4 +1,7 @@
-// A block of a product that the framework's kernels multiply, and copies of rows for it. No torch.
+// A block of a matrix product by the framework's kernels, and the packing of its LHS. No torch.
+//
+// LHS: unsigned bytes [rows][K], in chunks of kBrgemmDepth bytes of K: [chunks][rows][bytes of a chunk].
+// RHS: an N block of a packed weight, [K / kKGroup][columns][kKGroup] signed bytes.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -12,14 +15,14 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Unsigned bytes, [rows][depth]. The rows are read up to the next multiple of kProductTail.
+// An LHS. As many rows are read as the next multiple of kBrgemmRowMultiple.
 struct Lhs {
   const uint8_t* at;
-  int64_t line;   // from a row to the next
-  int64_t chunk;  // from kProductDepth bytes of a row to the next ones
+  int64_t line;   // bytes from a row to the next
+  int64_t chunk;  // bytes from a chunk of a row to the next
 };
 
-// Rows that do not lie as they are wanted, to be copied: [chunks][rows][line].
+// Memory for an LHS that is packed: [chunks][rows][line].
 struct LhsBuffer {
   uint8_t* to;
   int64_t rows;
@@ -30,7 +33,8 @@ struct LhsBuffer {
 
   Lhs operand(int64_t row) const { return {to + row * line, line, rows * line}; }
 
-  // From each of `count` places `bytes` bytes, with some bits of each flipped, to where those from k on of rows lie.
+  // Copies `bytes` bytes from each of `count` pointers to successive rows, from `row` on and from index k of K on. Each byte
+  // is combined with `flip` by exclusive or.
   void copy(const uint8_t* const* from, int64_t shift, int64_t count, int64_t row, int64_t k, int64_t bytes,
             uint8_t flip) const {
     for (int64_t done = 0; done < bytes;) {
@@ -43,7 +47,7 @@ struct LhsBuffer {
     }
   }
 
-  // A whole row, whose bytes are `step` apart.
+  // Copies one whole row, whose bytes are `step` apart.
   void copy_row(const uint8_t* from, int64_t step, int64_t row, int64_t bytes, uint8_t flip) const {
     if (step == 1) return copy(&from, 0, 1, row, 0, bytes, flip);
     for (int64_t k = 0; k < bytes; ++k) {
@@ -52,7 +56,7 @@ struct LhsBuffer {
   }
 
  private:
-  static constexpr int64_t kCopied = 64;  // bytes of a row at once
+  static constexpr int64_t kCopied = 64;  // bytes of a row that are copied at once
 
   void copy_column(const uint8_t* const* from, int64_t shift, int64_t count, uint8_t* at, int64_t bytes,
                    uint8_t flip) const {
@@ -72,7 +76,7 @@ struct LhsBuffer {
   }
 };
 
-// What brgemm() does, by our own means.
+// Does what brgemm() does, for a framework that refuses.
 inline void multiply_without_brgemm(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t line,
                              const int8_t* b, bool adds, int32_t* c) {
   const int32_t zeros[kPanel] = {};
@@ -88,7 +92,7 @@ inline void multiply_without_brgemm(int64_t rows, int64_t columns, int64_t depth
   }
 }
 
-// c = a b; `rows` is at most kProductRows, `columns` at most kProductColumns, and c has room for as many rows as are read.
+// Computes c = a b for at most kBrgemmRows rows and kBrgemmColumns columns. c has room for as many rows as are read.
 inline void multiply_block(int64_t rows, int64_t columns, int64_t depth, const Lhs& a, const int8_t* b, int32_t* c) {
   const int64_t step = rows > kBrgemmRows - kBrgemmRowMultiple ? kBrgemmRows : kBrgemmRowMultiple;
   for (int64_t k = 0; k < depth; k += kBrgemmDepth) {

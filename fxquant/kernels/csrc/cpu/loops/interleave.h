@@ -1,4 +1,4 @@
-// Four rows of 16 bytes as 16 columns of four. No torch.
+// Packing: four rows of 16 bytes become 16 K groups of four bytes. No torch.
 #pragma once
 #include "cpu/loops/products.h"
 
@@ -6,7 +6,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// To 64 bytes; `flip` is added to each without carry.
+// Packs 16 columns. Each byte is combined with `flip` by exclusive or: 0x80 turns int8 into uint8.
 inline void interleave(const uint8_t* const* from, uint8_t flip, uint8_t* to) {
 #if defined(__AVX2__)
   const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
@@ -35,7 +35,7 @@ inline void interleave_four(const uint8_t* const* from, __m512i flips, uint8_t* 
   const auto row = [&](int k) { return _mm512_xor_si512(_mm512_loadu_si512(from[k]), flips); };
   const __m512i low01 = _mm512_unpacklo_epi8(row(0), row(1)), high01 = _mm512_unpackhi_epi8(row(0), row(1));
   const __m512i low23 = _mm512_unpacklo_epi8(row(2), row(3)), high23 = _mm512_unpackhi_epi8(row(2), row(3));
-  // Quarters of all four panels each, which are brought together.
+  // Each register holds a quarter of all four panels. Bring the quarters of a panel together.
   const __m512i first = _mm512_unpacklo_epi16(low01, low23), second = _mm512_unpackhi_epi16(low01, low23);
   const __m512i third = _mm512_unpacklo_epi16(high01, high23), last = _mm512_unpackhi_epi16(high01, high23);
   const __m512i lower0 = _mm512_shuffle_i32x4(first, second, 0x44), upper0 = _mm512_shuffle_i32x4(first, second, 0xee);
@@ -60,7 +60,7 @@ inline void interleave_two(const uint8_t* const* from, __m256i flips, uint8_t* t
   _mm512_storeu_si512(to + 64, _mm512_shuffle_i32x4(lower, upper, 0xdd));
 }
 
-// One store for what one load is going to read.
+// Packs one panel by one store, since one load is going to read it.
 inline void interleave_one(const uint8_t* const* from, __m128i flips, uint8_t* to) {
   const auto row = [&](int k) {
     return _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from[k])), flips);
@@ -73,7 +73,7 @@ inline void interleave_one(const uint8_t* const* from, __m128i flips, uint8_t* t
 }
 #endif
 
-// V times 16 bytes of each row to V times 64.
+// Packs V panels.
 template <int V>
 inline void interleave_panels(const uint8_t* const* from, uint8_t flip, uint8_t* to) {
 #if defined(__AVX512BW__)

@@ -1,8 +1,10 @@
-// Sums of products of four unsigned and four signed bytes, for 16 output channels at a time, exact on every instruction
-// set: where a CPU has no such instruction, bytes are widened to 16 bits, of which two products fit an int32. No torch.
+// Products of bytes for one panel (16 output channels): accumulator += four bytes of the LHS * four bytes of the RHS. Exact
+// on every instruction set: where a CPU has no instruction for it, bytes are widened to 16 bits. No torch.
 //
-//   Pixel: four bytes of the input, for all 16 output channels.  Line: four bytes for each output channel.
-//   Weights: as many bytes as a line; load_moved_weights: 0 and the first three of each four.  Sums: one int32 for each output channel.
+//   Pixel         four unsigned bytes of the LHS, broadcast to all 16 channels
+//   Line          four unsigned bytes of the LHS for each of 16 channels
+//   Weights       four signed bytes of the RHS for each of 16 channels
+//   Accumulators  one int32 for each of 16 channels, maybe as several partial sums, which horizontal_sum() adds
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -20,7 +22,7 @@ inline int32_t four_bytes(const uint8_t* x) {
 }
 
 #if defined(__AVX512BW__)
-// The first `count` of 16 lanes, or all of them.
+// Returns a mask of the first `count` of 16 lanes.
 inline __mmask16 mask_of(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffff : count > 0 ? (1 << count) - 1 : 0);
 }
@@ -28,7 +30,7 @@ inline __mmask16 mask_of(int64_t count) {
 
 constexpr uint32_t kSigns = 0x80808080;  // int8 as uint8, 128 higher: the sign bit flipped
 
-// kRows pixels times kVectors times 16 channels keep their sums in registers.
+// The accumulators of kRows pixels times kVectors panels fit the registers.
 #if defined(__AVX512VNNI__)
 constexpr int kRows = 6;
 constexpr int kVectors = 4;
@@ -61,7 +63,7 @@ inline __m512i horizontal_sum(const Accumulators& of) { return of.acc; }
 constexpr int kRows = 6;
 constexpr int kVectors = 2;
 
-struct Accumulators {  // of channels 0 to 7 and 8 to 15, two each
+struct Accumulators {  // two partial sums for each of the channels 0 to 7, and 8 to 15
   __m512i low = _mm512_setzero_si512();
   __m512i high = _mm512_setzero_si512();
 };
@@ -118,7 +120,7 @@ inline __m512i horizontal_sum(const Accumulators& of) {
 constexpr int kRows = 2;
 constexpr int kVectors = 1;
 
-struct Accumulators {  // of four channels each, two for each channel
+struct Accumulators {  // two partial sums for each of four channels
   __m256i of[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
 };
 using Pixel = __m256i;
@@ -236,7 +238,7 @@ inline void store_accumulators(const Accumulators& acc, int32_t* to) {
 #endif
 }
 
-// a[c] + b[c] modulo 2^32: only the sum of all parts is known to fit.
+// Returns a[c] + b[c] modulo 2^32. The parts may overflow, the sum of all of them does not.
 inline Accumulators accumulators_of_sum(const int32_t* a, const int32_t* b) {
 #if defined(__AVX512VNNI__)
   return {_mm512_add_epi32(_mm512_loadu_si512(a), _mm512_loadu_si512(b))};
@@ -249,8 +251,8 @@ inline Accumulators accumulators_of_sum(const int32_t* a, const int32_t* b) {
 #endif
 }
 
-// The first `count` of four bytes, at least one, and zeros. Without a loop, which a compiler takes for a call of memcpy:
-// around a call no sums stay in registers.
+// Loads `count` bytes, 1 to 4, and zeros. A loop would become a call of memcpy, and accumulators would leave the registers
+// around a call.
 template <bool kSigned>
 inline Pixel load_pixel_tail(const uint8_t* x, int64_t count) {
   const uint8_t k_group[4] = {x[0], count > 1 ? x[1] : uint8_t{0}, count > 2 ? x[2] : uint8_t{0},

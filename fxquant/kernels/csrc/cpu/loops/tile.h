@@ -1,5 +1,7 @@
-// What all tiles of products share: R rows of sums for V times 16 channels each. Templates that call themselves stand for
-// loops, so that every index is a constant from the start, and the sums never lie in memory. No torch.
+// The kernel: a tile of R rows (pixels) times V panels, whose accumulators stay in registers. No torch.
+//
+// Recursive templates stand for loops over rows and panels. So every index is a constant, and no accumulator goes through
+// memory.
 #pragma once
 #include "conv/conv_shape.h"
 #include "cpu/isa.h"
@@ -9,7 +11,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Rows of a tile of some vectors, so that they keep their sums in registers.
+// Returns how many rows a tile of so many panels has, so that its accumulators fit the registers.
 constexpr int rows_of_tile(int64_t vectors) {
   return static_cast<int>(kRows * kVectors / vectors < 2 * kRows ? kRows * kVectors / vectors : 2 * kRows);
 }
@@ -26,14 +28,14 @@ FXQ_INLINE void init_rows(Accumulators (*acc)[V], const Accumulators* initial) {
   if constexpr (r + 1 < R) init_rows<R, V, r + 1>(acc, initial);
 }
 
-// The values of channels that sums start at, of which `left` are there.
+// Loads the initial accumulators of V panels, of whose channels `left` exist.
 template <int V, int v = 0>
 FXQ_INLINE void load_initial(Accumulators* initial, const int32_t* from, int64_t left) {
   initial[v] = init_accumulators(from + v * kPanel, left - v * kPanel);
   if constexpr (v + 1 < V) load_initial<V, v + 1>(initial, from, left);
 }
 
-// Of V panels that lie `panel` bytes apart; moved by one byte of their quads, if kMoved.
+// Loads the weights of V panels, `panel` bytes apart, for one K group. kShifted: shifted by one byte within the K group.
 template <int V, bool kShifted = false, int v = 0>
 FXQ_INLINE void load_panels(Weights* weights, const int8_t* w, int64_t panel) {
   weights[v] = kShifted ? load_shifted_weights(w + v * panel) : load_weights(w + v * panel);
@@ -52,7 +54,7 @@ FXQ_INLINE void add_pixels(Accumulators (*acc)[V], const uint8_t* const* x, int6
   if constexpr (r + 1 < R) add_pixels<R, V, kSigned, r + 1>(acc, x, at, weights);
 }
 
-// The same of less than four bytes.
+// Does the same for the last K group of a K block, of which `rest` bytes exist.
 template <int R, int V, bool kSigned, int r = 0>
 FXQ_INLINE void add_pixel_tails(Accumulators (*acc)[V], const uint8_t* const* x, int64_t at, int64_t rest,
                                 const Weights* weights) {
@@ -66,7 +68,7 @@ FXQ_INLINE void add_line(Accumulators* acc, const uint8_t* x, const Weights* wei
   if constexpr (v + 1 < V) add_line<V, v + 1>(acc, x, weights);
 }
 
-// Lines of each row, `step` bytes apart.
+// Adds the products of one line for each row; lines lie `step` bytes apart.
 template <int R, int V, int r = 0>
 FXQ_INLINE void add_lines(Accumulators (*acc)[V], const uint8_t* x, int64_t step, const Weights* weights) {
   add_line<V>(acc[r], x, weights);

@@ -10,7 +10,7 @@
 namespace fxquant {
 namespace {
 
-// Matrices of a batch, each once, and which of them stands where.
+// The distinct matrices of a batch: broadcasting repeats some, and each is packed once.
 struct DistinctMatrices {
   Batches each;
   Batches which;
@@ -34,7 +34,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   const Matmul m = prepare_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, quant_min,
                                   quant_max, dtype);
   if (m.y.numel() == 0) return m.y;
-  // a is multiplied as uint8, b as int8: a highest bit that is flipped moves the zero point by 128.
+  // a is multiplied as uint8, b as int8. Flipping the sign bit shifts the zero point by 128.
   const int32_t a_zero = m.a.zero_point + (m.a.is_signed ? 128 : 0);
   const int32_t b_zero = m.b.zero_point - (m.b.is_signed ? 0 : 128);
   const bool by_framework = prefers_brgemm(m.rows, m.columns, m.depth);
@@ -43,6 +43,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   constexpr int64_t kWork = 1 << 19;  // products of a task: a few microseconds
   constexpr int64_t kPack = 16;       // products that take as long as to move a byte
 
+  // Pack b.
   const DistinctMatrices of_b(m.b.matrices);
   const int64_t panels = (m.columns + kPanel - 1) / kPanel;
   const Tensor packed = bytes_for(a, of_b.count * panels * kPanel * padded);
@@ -63,6 +64,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   launch(pack_b, of_b.count * panels, std::max<int64_t>(kWork / (kPanel * padded * kPack + 1), 1),
          [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(pack_panels_loop)(p, begin, end); });
 
+  // Multiply by the framework's kernels, which pack a themselves.
   MatmulArgs args{m.rows,
                   m.depth,
                   m.columns,
@@ -77,7 +79,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
                   m.y_qparams,
                   m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
                   m.is_float ? m.y.mutable_data_ptr<float>() : nullptr};
-  constexpr int64_t kEpilogue = 16;  // products that take as long as to requantize a sum
+  constexpr int64_t kEpilogue = 16;  // products that take as long as the epilogue of one output
   if (by_framework) {
     const BrgemmMatmulArgs whole{args, padded, m.a.step, static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0)};
     constexpr int64_t kFaster = 4;  // than our own products, at least
@@ -89,6 +91,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
            lhs_buffer_bytes(kBrgemmRows, padded));
     return m.y;
   }
+  // Pack a, unless it is unsigned with K innermost.
   std::optional<Tensor> rows;
   if (m.a.is_signed || m.a.step != 1) {
     const DistinctMatrices of_a(m.a.matrices);
@@ -114,6 +117,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
     for (int d = 0; d < args.a_matrices.dims; ++d) args.a_matrices.stride[d] *= m.rows * padded;
   }
 
+  // Multiply by our own kernels.
   const int64_t work = std::min(kBlockRows, m.rows) * std::min(kTaskPanels, panels) * kPanel * (padded + kEpilogue);
   launch(args, m.batch * args.row_blocks() * args.column_blocks(), std::max<int64_t>(kWork / work, 1),
          [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(matmul_loop)(x, begin, end); });

@@ -1,3 +1,20 @@
+// int8 convolution, on instruction sets without tile registers, and for products that are too small for tiles.
+//
+// LHS: the input, bytes in channels_last order. It is not packed: for each pixel of a strip, tap_pointers.h finds the
+// pointers to its K blocks. Bytes of int8 are read as uint8 by flipping the sign bit.
+// RHS: the packed weight, as conv_shape.h draws it. It is read once from begin to end for each strip.
+//
+//   for strip, N block in tasks:                # in parallel
+//       find the pointers of the strip's pixels
+//       for R pixels, V panels of the N block:  # tile(): R * V registers hold accumulators
+//           accumulators = zero point correction
+//           for K block:
+//               for K group:
+//                   load V registers of weights
+//                   for each of R pixels: broadcast kKGroup bytes, multiply, add
+//           epilogue: scale, bias, residual, requantize, store
+//
+// A depthwise convolution has a loop nest of its own: conv_depthwise.h.
 #include "conv/cpu/loops/conv2d.h"
 
 #include "conv/cpu/loops/conv_depthwise.h"
@@ -9,40 +26,42 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// All tiles of a block of panels.
+// The tiles of one N block.
 struct NBlock {
   const ConvArgs& a;
   const Epilogue& epilogue;
-  int64_t count = a.shape.k_blocks();
-  int64_t width = 0;  // panels of it
-  int64_t tail =
-      a.shape.has_few_channels() ? 0 : a.shape.k_block_bytes() % kKGroup;  // what is gathered may be read further
-  int64_t whole = a.shape.k_groups() - (tail != 0);                   // quads
-  int64_t shift = 0;                                               // from a pixel's first channel to the bundle's
+  int64_t k_blocks = a.shape.k_blocks();
+  int64_t width = 0;  // panels
+  // Bytes of the last K group of a K block, where they are fewer. Copies of rows of taps may be read further.
+  int64_t tail = a.shape.has_few_channels() ? 0 : a.shape.k_block_bytes() % kKGroup;
+  int64_t whole = a.shape.k_groups() - (tail != 0);  // K groups of kKGroup bytes
+  int64_t shift = 0;                                 // from a pixel's first channel to that of the group bundle
   const int8_t* weight = nullptr;
   int64_t channel = 0;
-  int64_t left = 0;  // channels of the bundle, from there on
+  int64_t left = 0;  // channels of the group bundle, from `channel` on
 
-  // R rows from `row` on, V times 16 channels.
+  // Computes a tile: R pixels of the result, from number `row` on, times V panels.
   template <int R, int V, bool kSigned>
   void tile(const uint8_t* const* pointers, int64_t row) const {
     const int8_t* w = weight;
-    const int64_t step = width * kPanel * kKGroup;
+    const int64_t step = width * kPanelGroupBytes;
+    // Start at the correction for the zero point of x.
     Accumulators initial[V];
     load_initial<V>(initial, a.zero_point_correction + channel, left);
     Accumulators acc[R][V];
     init_rows<R, V>(acc, initial);
-    for (int64_t i = 0; i < count; ++i, pointers += kStripRows) {
+    // Add the products of each K block.
+    for (int64_t i = 0; i < k_blocks; ++i, pointers += kStripRows) {
       const uint8_t* x[R];
       FXQ_UNROLL
       for (int r = 0; r < R; ++r) x[r] = pointers[r] + shift;
       Weights weights[V];
       for (int64_t k = 0; k < whole; ++k, w += step) {
-        load_panels<V>(weights, w, kPanel * kKGroup);
+        load_panels<V>(weights, w, kPanelGroupBytes);
         add_pixels<R, V, kSigned>(acc, x, k * kKGroup, weights);
       }
-      if (tail != 0) {  // x may end here
-        load_panels<V>(weights, w, kPanel * kKGroup);
+      if (tail != 0) {  // The memory of x may end here.
+        load_panels<V>(weights, w, kPanelGroupBytes);
         add_pixel_tails<R, V, kSigned>(acc, x, whole * kKGroup, tail, weights);
         w += step;
       }
@@ -50,7 +69,7 @@ struct NBlock {
     store_rows<R, V>(Epilogue(epilogue), acc, row, channel, left);
   }
 
-  // Rows from r to the last, R at a time, then less.
+  // Covers the pixels of the strip from r on by tiles of R pixels, then of fewer.
   template <int R, int V, bool kSigned>
   void tiles(const Strip& strip, int64_t r) const {
     for (; r + R <= strip.count; r += R) tile<R, V, kSigned>(strip.pointers + r, strip.first + r);
@@ -59,10 +78,10 @@ struct NBlock {
     }
   }
 
-  // As many panels, V at a time, then less.
+  // Covers so many panels by tiles of V panels, then of fewer.
   template <int V, bool kSigned>
   void run(const Strip& strip, int64_t panels) {
-    for (; panels >= V; panels -= V, weight += V * kPanel * kKGroup, channel += V * kPanel, left -= V * kPanel) {
+    for (; panels >= V; panels -= V, weight += V * kPanelGroupBytes, channel += V * kPanel, left -= V * kPanel) {
       tiles<rows_of_tile(V), V, kSigned>(strip, 0);
     }
     if constexpr (V > 1) {
@@ -71,68 +90,95 @@ struct NBlock {
   }
 };
 
+// The order of tasks: strips are taken in rounds, and each round goes through all N blocks.
+struct TaskOrder {
+  int64_t strips;
+  int64_t n_blocks;
+  int64_t per_round;
+
+  explicit TaskOrder(const ConvArgs& a) : strips(a.strips()), n_blocks(a.n_blocks()), per_round(a.strips_per_round()) {}
+
+  // Calls f(strip, N block) for the tasks begin <= i < end.
+  template <typename F>
+  FXQ_INLINE void for_each(int64_t begin, int64_t end, F f) const {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t round = i / (per_round * n_blocks);
+      const int64_t in_round = i - round * per_round * n_blocks;
+      const int64_t rest = strips - round * per_round;
+      const int64_t count = rest < per_round ? rest : per_round;
+      f(round * per_round + in_round % count, in_round / count);
+    }
+  }
+};
+
 template <bool kSigned>
 void for_each_tile(const ConvArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
   const ConvShape& s = a.shape;
-  const bool depthwise = s.depthwise();
-  const int64_t strips = a.strips(), blocks = a.n_blocks(), bundle_blocks = s.n_blocks(), row_strips = a.row_strips();
-  const int64_t most = a.strips_per_round(), plane_strips = a.plane_strips();
-  const int64_t panels = s.panels(), group_bundle_channels = s.group_bundle_channels(),
-                group_bundle_depth = s.group_bundle_depth();
+  const int64_t n_blocks = s.n_blocks(), panels = s.panels();
+  const int64_t channels = s.group_bundle_channels(), depth = s.group_bundle_depth();
   const Epilogue epilogue(a);
   Strip strip(a, scratch);
-  Depthwise window(a, epilogue, scratch);
-  NBlock tiles{a, epilogue};
+  NBlock block{a, epilogue};
   DeferredLookup lookup{a};
-  int64_t found = -1;
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t column = i / (most * blocks);
-    const int64_t inside = i - column * most * blocks;
-    const int64_t tail = strips - column * most;
-    const int64_t height = tail < most ? tail : most;
-    const int64_t block = inside / height;
-    const int64_t number = column * most + inside % height;
-    const int64_t bundle = block / bundle_blocks;
-    const int64_t first = s.first_panel(block % bundle_blocks);
-    const int64_t last = s.first_panel(block % bundle_blocks + 1);
-    if (depthwise) {
-      const int64_t line = number % plane_strips / row_strips * a.strip_lines();
-      const int64_t from = number % row_strips * kStripRows;
-      const int64_t to = from + kStripRows < s.out_width ? from + kStripRows : s.out_width;
-      window.plane = number / plane_strips;
-      window.out_row = line;
-      window.out_rows = s.out_height - line < a.strip_lines() ? s.out_height - line : a.strip_lines();
-      const int64_t panel = block * kNBlockPanels;
-      const int64_t count = panels - panel < kNBlockPanels ? panels - panel : kNBlockPanels;
-      window.panel = panel;
-      window.run<kVectors, kSigned>(from, to - from, count);
-      if (a.table != nullptr) {
-        const int64_t row = (window.plane * s.out_height + line) * s.out_width + from;
-        const int64_t left = s.channels - panel * kPanel;
-        const int64_t channels = left < count * kPanel ? left : count * kPanel;
-        lookup.next({a, window.out_rows, s.out_width, row, to - from, panel * kPanel, channels});
-      }
-      continue;
-    }
+  int64_t found = -1;  // the strip whose pointers were found last
+  TaskOrder(a).for_each(begin, end, [&](int64_t number, int64_t block_number) {
     if (number != found) strip.find(number * kStripRows, s.rows());
     found = number;
-    tiles.weight = a.weight + (bundle * panels + first) * s.panel_bytes();
-    tiles.width = last - first;
-    tiles.shift = bundle * group_bundle_depth;
-    tiles.channel = bundle * group_bundle_channels + first * kPanel;
-    tiles.left = group_bundle_channels - first * kPanel;
-    const int64_t channel = tiles.channel;
-    const int64_t channels = tiles.left < tiles.width * kPanel ? tiles.left : tiles.width * kPanel;
-    tiles.run<kVectors, kSigned>(strip, last - first);
-    if (a.table != nullptr) lookup.next({a, 1, 0, strip.first, strip.count, channel, channels});
-  }
+    // Where the weights and the channels of the N block begin.
+    const int64_t bundle = block_number / n_blocks;
+    const int64_t first = s.first_panel(block_number % n_blocks);
+    block.weight = a.weight + (bundle * panels + first) * s.panel_bytes();
+    block.width = s.first_panel(block_number % n_blocks + 1) - first;
+    block.shift = bundle * depth;
+    block.channel = bundle * channels + first * kPanel;
+    block.left = channels - first * kPanel;
+    const int64_t channel = block.channel;
+    const int64_t written = block.left < block.width * kPanel ? block.left : block.width * kPanel;
+    block.template run<kVectors, kSigned>(strip, block.width);
+    if (a.table != nullptr) lookup.next({a, 1, 0, strip.first, strip.count, channel, written});
+  });
+  lookup.finish();
+}
+
+template <bool kSigned>
+void for_each_depthwise_tile(const ConvArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
+  const ConvShape& s = a.shape;
+  const int64_t row_strips = a.row_strips(), plane_strips = a.plane_strips(), panels = s.panels();
+  const Epilogue epilogue(a);
+  Depthwise window(a, epilogue, scratch);
+  DeferredLookup lookup{a};
+  TaskOrder(a).for_each(begin, end, [&](int64_t number, int64_t block_number) {
+    // Where the strip lies: in one row of a plane, or in two.
+    const int64_t from = number % row_strips * kStripRows;
+    const int64_t to = from + kStripRows < s.out_width ? from + kStripRows : s.out_width;
+    const int64_t line = number % plane_strips / row_strips * a.strip_lines();
+    window.plane = number / plane_strips;
+    window.out_row = line;
+    window.out_rows = s.out_height - line < a.strip_lines() ? s.out_height - line : a.strip_lines();
+    // Which panels the N block has.
+    const int64_t panel = block_number * kNBlockPanels;
+    const int64_t count = panels - panel < kNBlockPanels ? panels - panel : kNBlockPanels;
+    window.panel = panel;
+    window.template run<kVectors, kSigned>(from, to - from, count);
+    if (a.table != nullptr) {
+      const int64_t row = (window.plane * s.out_height + line) * s.out_width + from;
+      const int64_t left = s.channels - panel * kPanel;
+      const int64_t written = left < count * kPanel ? left : count * kPanel;
+      lookup.next({a, window.out_rows, s.out_width, row, to - from, panel * kPanel, written});
+    }
+  });
   lookup.finish();
 }
 
 }  // namespace
 
 void conv_loop(const ConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
-  args.x_signed ? for_each_tile<true>(args, begin, end, scratch) : for_each_tile<false>(args, begin, end, scratch);
+  if (args.shape.depthwise()) {
+    args.x_signed ? for_each_depthwise_tile<true>(args, begin, end, scratch)
+                  : for_each_depthwise_tile<false>(args, begin, end, scratch);
+  } else {
+    args.x_signed ? for_each_tile<true>(args, begin, end, scratch) : for_each_tile<false>(args, begin, end, scratch);
+  }
 }
 
 }  // namespace FXQ_ISA

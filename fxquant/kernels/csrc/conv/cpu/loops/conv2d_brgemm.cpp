@@ -1,3 +1,14 @@
+// int8 convolution by the framework's kernels, which use tile registers (AMX): implicit im2col, one strip at a time.
+//
+// LHS: the K blocks of a strip's pixels are copied to rows of K bytes (lhs_buffer), unless x has them so already.
+// RHS: the packed weight, as conv_shape.h draws it: an N block is a matrix [K / kKGroup][channels][kKGroup], as the tile
+// instructions want it.
+//
+//   for strip, group bundle, N block in tasks:  # in parallel
+//       pack the LHS                            # once for all N blocks of the strip and group bundle
+//       for kBrgemmRows rows of the strip:
+//           accumulators = LHS * RHS            # multiply_block() of brgemm_block.h
+//           epilogue: zero point correction, scale, bias, residual, requantize, store
 #include "conv/cpu/loops/conv2d_brgemm.h"
 
 #include "conv/cpu/loops/conv_epilogue.h"
@@ -9,6 +20,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
+// The tasks of one thread, and its memory.
 struct ConvTask {
   const BrgemmConvArgs& a;
   const int64_t depth;
@@ -27,7 +39,7 @@ struct ConvTask {
         strip(args, scratch),
         lookup{args} {}
 
-  // What `count` pixels from `row` on read of a bundle, where it lies if that is how it is wanted.
+  // Returns the LHS of `count` pixels from `row` on for a group bundle: x itself where it has that form, else a copy.
   Lhs pack_lhs(int64_t row, int64_t count, int64_t bundle) {
     const ConvShape& s = a.shape;
     const bool as_it_is = s.is_pointwise() && s.groups == 1 && !a.x_signed && s.depth % kKGroup == 0;
@@ -45,7 +57,7 @@ struct ConvTask {
     return lhs_buffer.operand(0);
   }
 
-  // V panels, from the sums on.
+  // Runs the epilogue of `count` rows of V panels.
   template <int V>
   void store(int64_t row, int64_t count, int64_t channel, int64_t left) const {
     const Epilogue end(epilogue);
@@ -57,6 +69,7 @@ struct ConvTask {
     }
   }
 
+  // Multiplies the LHS with one N block, and stores the result.
   void block(const Lhs& x, int64_t row, int64_t count, int64_t bundle, int64_t number) {
     const ConvShape& s = a.shape;
     const int64_t first = s.first_panel(number), width = s.first_panel(number + 1) - first;

@@ -4,15 +4,15 @@
 
 namespace fxquant {
 
-// How a convolution is divided if the framework's kernels multiply: strips of pixels, for each of which all that a bundle
-// reads is brought together once; of each, blocks of channels.
+// A convolution whose products the framework's kernels compute (see cpu/brgemm.h). A task is one strip times one group
+// bundle times one N block. The strip's LHS is packed once for all N blocks of a group bundle.
 struct BrgemmConvArgs : ConvArgs {
-  int64_t strip_rows;  // pixels of the result that a task has at most
+  int64_t strip_rows;  // pixels of a strip at most
 
-  // Strips of about the same size, such that the thread with most of them has least to do.
+  // Chooses the strips: of about the same size, such that the thread with most of them has least to do.
   BrgemmConvArgs(const ConvArgs& args, int64_t threads) : ConvArgs(args), strip_rows(0) {
     constexpr int64_t kNear = 512 << 10;  // bytes that stay in the second cache
-    constexpr int64_t kWeights = 16;      // rows that take as long as to read the weights of a block
+    constexpr int64_t kWeights = 16;      // rows that take as long as to read the weights of an N block
     constexpr int64_t kTries = 16;
     int64_t most = 4 * kBrgemmRows;
     while (most > kBrgemmRows && most * depth() > kNear) most /= 2;
@@ -32,7 +32,7 @@ struct BrgemmConvArgs : ConvArgs {
 
   FXQ_INLINE int64_t strips() const { return (shape.rows() + strip_rows - 1) / strip_rows; }
   FXQ_INLINE int64_t tasks() const { return strips() * shape.group_bundles() * shape.n_blocks(); }
-  FXQ_INLINE int64_t depth() const { return shape.k_blocks() * shape.k_groups() * kKGroup; }  // products of a sum
+  FXQ_INLINE int64_t depth() const { return shape.k_blocks() * shape.k_groups() * kKGroup; }  // K, with padding
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // as conv2d.h says; tiles multiply a few times as fast
     constexpr int64_t kEpilogue = 48;
@@ -40,11 +40,11 @@ struct BrgemmConvArgs : ConvArgs {
         shape.rows() * shape.group_bundles() * shape.panels() * kPanel * (depth() / 4 + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
-  // Of a strip of ConvArgs, and for what is gathered.
+  // Scratch memory for the pointers of a strip of ConvArgs, and for the packed LHS.
   FXQ_INLINE int64_t scratch() const { return ConvArgs::scratch() + lhs_buffer_bytes(strip_rows, depth()); }
 };
 
 }  // namespace fxquant
 
-// The tasks begin <= i < end. No convolution is depthwise.
+// Runs the tasks begin <= i < end of a convolution that is not depthwise.
 FXQ_DECLARE_VNNI_LOOP(conv_brgemm_loop, (const BrgemmConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

@@ -1,5 +1,21 @@
-// A convolution of each channel by itself: columns of its window are brought together, four bytes for each channel, so
-// that they are multiplied as the channels of other convolutions are. No torch.
+// Depthwise convolution: each output channel reads one input channel. No torch.
+//
+// LHS: columns of the window are packed as [columns][K groups][panels][kPanel channels][kKGroup bytes]: the bytes of a K
+// group are kKGroup rows of the window, of all its planes. Neighbouring pixels share columns, where their windows overlap.
+// RHS: the packed weight, whose K blocks are columns of taps.
+//
+//   for strip, N block in tasks:            # in parallel; a strip lies in one row of a plane, or in two
+//       for V panels of the N block:
+//           pack the columns of as many pixels as there is room for
+//           for R pixels:                   # tile(): R * V registers hold accumulators
+//               accumulators = zero point correction
+//               for column of taps, K group:
+//                   load V registers of weights
+//                   for each of R pixels: load V registers of columns, multiply, add
+//               epilogue: scale, bias, residual, requantize, store
+//
+// Two rows of a plane are computed from one packing of four rows of x: for the second one, the weights are shifted by one
+// byte within their K groups.
 #pragma once
 #include "conv/cpu/loops/conv_tile.h"
 #include "cpu/loops/interleave.h"
@@ -8,24 +24,22 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-constexpr int64_t kPanelGroupBytes = kPanel * kKGroup;
-
-// Some outputs of a row of a plane, or of two, for some panels.
+// The outputs of one strip, and their windows.
 struct Depthwise {
   const ConvArgs& a;
   const Epilogue& epilogue;
   const int64_t k_groups = a.shape.k_groups();
   const int64_t taps = a.shape.kernel_width;
   int64_t plane = 0, out_row = 0, out_rows = 1, panel = 0, panels = 1;
-  bool shares = false;  // Whether neighbours share columns.
-  // Columns from one output to the next and from one tap to the next, in the lines of the window below.
+  bool shares = false;  // Neighbouring outputs share packed columns.
+  // Packed columns from one output to the next, and from one tap to the next.
   int64_t output_step = 0, tap_step = 0;
   const int64_t most_lines = a.most_lines();
-  uint8_t* const lines;  // [columns][quads][panels]
+  uint8_t* const lines;  // [columns][K groups][panels] of kPanelGroupBytes
   const uint8_t** const rows;
   int64_t* const steps;
 
-  // In so much memory as ConvArgs::scratch says, of a depthwise convolution; another one does not look there.
+  // The memory is that of ConvArgs::scratch(). A convolution that is not depthwise uses it otherwise.
   Depthwise(const ConvArgs& args, const Epilogue& end, uint8_t* memory)
       : a(args),
         epilogue(end),
@@ -33,8 +47,8 @@ struct Depthwise {
         rows(reinterpret_cast<const uint8_t**>(lines + most_lines * kPanelGroupBytes)),
         steps(reinterpret_cast<int64_t*>(rows + args.window_rows())) {}
 
-  // How many outputs there is room for: at least one if panels is 1. Neighbours share columns where that is as good.
-  int64_t most(int64_t wanted) {
+  // Returns how many outputs there is room for, at least one if panels is 1, and chooses whether they share columns.
+  int64_t outputs_that_fit(int64_t wanted) {
     const ConvShape& s = a.shape;
     const int64_t columns = most_lines / (k_groups * panels);
     const int64_t reach = (taps - 1) * s.dilation_width + 1;
@@ -47,8 +61,9 @@ struct Depthwise {
     return room < wanted ? room : wanted;
   }
 
+  // Packs the columns of `count` outputs, from number `first` of the row on.
   template <int V, bool kSigned>
-  void fill(int64_t first, int64_t count) {
+  void pack_columns(int64_t first, int64_t count) {
     const ConvShape& s = a.shape;
     const int64_t left = first * s.stride_width - s.left;
     find_rows();
@@ -64,7 +79,7 @@ struct Depthwise {
     }
   }
 
-  // Where the rows of the window begin, and how far apart their pixels are; outside of the input that is nothing.
+  // Finds the pointer and the pixel stride of each row of the window. A row of padding has stride 0.
   void find_rows() {
     const ConvShape& s = a.shape;
     const int64_t image = plane / s.out_planes;
@@ -85,6 +100,7 @@ struct Depthwise {
     while (i < k_groups * kKGroup) add(-1, -1);
   }
 
+  // Packs column w of x, or padding, for V panels.
   template <int V, bool kSigned>
   void copy_column(int64_t w, int64_t to_column) {
     constexpr uint8_t kFlip = kSigned ? 0x80 : 0;
@@ -107,16 +123,18 @@ struct Depthwise {
     }
   }
 
-  // R outputs from `output` of the window on, which is `row` of the result. Of the second of two rows of a plane the
-  // weights are moved by one byte of their quads.
+  // Computes a tile: R outputs from number `output` on, which is pixel `row` of the result, times V panels. kSecond: of the
+  // second of two rows of a plane.
   template <int R, int V, bool kSecond>
   void tile(int64_t output, int64_t row) const {
     const int64_t left = a.shape.channels - panel * kPanel;
     const int8_t* w = a.weight + panel * a.shape.panel_bytes();
+    // Start at the correction for the zero point of x.
     Accumulators initial[V];
     load_initial<V>(initial, a.zero_point_correction + panel * kPanel, left);
     Accumulators acc[R][V];
     init_rows<R, V>(acc, initial);
+    // Add the products of each column of taps.
     const int64_t column = k_groups * V * kPanelGroupBytes;
     for (int64_t j = 0; j < taps; ++j) {
       const uint8_t* x = lines + (output * output_step + j * tap_step) * column;
@@ -135,7 +153,7 @@ struct Depthwise {
     if constexpr (R > 1) tiles<R / 2, V, kSecond>(output, count, row);
   }
 
-  // `count` outputs from `first` on, of `wanted` panels.
+  // Computes `count` outputs from number `first` of the row on, for `wanted` panels, V at a time, then fewer.
   template <int V, bool kSigned>
   void run(int64_t first, int64_t count, int64_t wanted) {
     if constexpr (V > 1) {
@@ -144,8 +162,8 @@ struct Depthwise {
     panels = V;
     for (const int64_t end = panel + wanted; panel + V <= end; panel += V, wanted -= V) {
       for (int64_t done = 0; done < count;) {
-        const int64_t some = most(count - done);
-        fill<V, kSigned>(first + done, some);
+        const int64_t some = outputs_that_fit(count - done);
+        pack_columns<V, kSigned>(first + done, some);
         const int64_t row = (plane * a.shape.out_height + out_row) * a.shape.out_width + first + done;
         tiles<rows_of_tile(V), V, false>(0, some, row);
         if (out_rows > 1) tiles<rows_of_tile(V), V, true>(0, some, row + a.shape.out_width);

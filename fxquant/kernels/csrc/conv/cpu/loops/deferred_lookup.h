@@ -1,4 +1,4 @@
-// Bytes of a convolution's result, looked up in a table. No torch.
+// A lookup table that is fused into a convolution. No torch.
 #pragma once
 #include "conv/cpu/loops/conv2d.h"
 #include "table/cpu/loops/look_up.h"
@@ -7,20 +7,22 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Puts the table's entries in place of what was stored, one task later: it is in the first cache then, and no longer on
-// its way there, where loads of other sizes than the stores would have to wait for them.
+// Replaces stored bytes by the entries of the table, one task after they were stored. By then they are in the first cache.
+// At once they would still be in the store buffer, and loads of another size would have to wait for the stores.
 struct DeferredLookup {
   const ConvArgs& a;
-  int64_t parts = 0;  // of the task before: each so many rows from `row` on, so many channels from `channel` on
-  int64_t step = 0;   // rows from part to part
+  // The task before wrote `parts` parts, `step` rows apart: in each, `rows` rows and `channels` channels.
+  int64_t parts = 0;
+  int64_t step = 0;
   int64_t row = 0;
   int64_t rows = 0;
   int64_t channel = 0;
   int64_t channels = 0;
 
+  // Notes what a task wrote, and looks up what the one before wrote.
   void next(const DeferredLookup& task) {
     if (parts == task.parts && row == task.row && rows == task.rows && channel + channels == task.channel) {
-      channels += task.channels;  // the next channels of the same rows
+      channels += task.channels;  // These are the next channels of the same rows.
       return;
     }
     finish();
@@ -32,6 +34,7 @@ struct DeferredLookup {
     channels = task.channels;
   }
 
+  // Looks up what the last task wrote.
   void finish() const {
     const int64_t line = a.shape.channels;
     const Bytes bytes = channels == line ? Bytes{1, 0, rows * line} : Bytes{rows, line, channels};

@@ -1,4 +1,7 @@
-// Where the input of a convolution lies that some pixels of its result are made of. No torch.
+// Pointers to the input of a strip: for each K block and each pixel of the strip, the bytes that are multiplied. No torch.
+//
+// A K block is one tap, and its pointer leads into x, or to the padding values where the tap lies in the padding. With few
+// channels a K block is a row of taps, which is copied, so that padding stands in it.
 #pragma once
 #include <cstring>
 
@@ -8,18 +11,18 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Successive pixels of the result, in the order of memory: kStripRows at most.
+// At most kStripRows successive pixels of the result, in the order of memory.
 struct Strip {
   const ConvArgs& a;
-  const uint8_t** pointers;  // [pieces][kStripRows]
+  const uint8_t** pointers;  // [K blocks][kStripRows]
   int64_t first = 0;
   int64_t count = 0;
 
-  // In so much memory as ConvArgs::scratch says, which a depthwise convolution needs for other things.
+  // The memory is that of ConvArgs::scratch(). A depthwise convolution uses it otherwise, and never calls find().
   Strip(const ConvArgs& args, uint8_t* memory)
       : a(args), pointers(reinterpret_cast<const uint8_t**>(memory)), copied_(memory + args.pointer_bytes()) {}
 
-  // From `row` on, of all that there are before `end`.
+  // Takes the pixels from `row` on that lie before `end`, and finds their pointers.
   void find(int64_t row, int64_t end) {
     const ConvShape& s = a.shape;
     const int64_t left = end - row;
@@ -30,7 +33,8 @@ struct Strip {
       return;
     }
     uint8_t* free = copied_;
-    for (int64_t r = 0; r < count;) {  // a part lies in one row of a plane
+    // Divide the strip into parts that lie in one row of a plane each.
+    for (int64_t r = 0; r < count;) {
       const int64_t line = (row + r) / s.out_width;
       const int64_t from = (row + r) % s.out_width;
       const int64_t most = s.out_width - from < count - r ? s.out_width - from : count - r;
@@ -48,17 +52,17 @@ struct Strip {
   }
 
  private:
-  // Pixels of a row of the result, and where the window of the first of them begins: outside of the input, it may be.
+  // Pixels in one row of the result, and where the window of the first one begins, maybe in the padding.
   struct Part {
     int64_t image, front, top, left;
-    int64_t first;  // its place in the strip
+    int64_t first;  // its index in the strip
     int64_t count;
   };
 
-  // Of few channels: rows of taps, copied so that what a window lacks is there.
+  // With few channels: copies of rows of taps, with padding.
   uint8_t* const copied_;
 
-  // Calls f(i, pixels) for each row of taps with the row of the input that it lies in; null outside of it.
+  // Calls f(i, pixels) for each row of taps, with the row of the input that it reads, or with null for padding.
   template <typename F>
   FXQ_INLINE void for_each_row(const Part& part, F f) const {
     const ConvShape& s = a.shape;
@@ -74,6 +78,7 @@ struct Strip {
     }
   }
 
+  // Finds the pointers of one row of taps.
   FXQ_INLINE void point(const Part& part, int64_t i, const uint8_t* line) {
     const ConvShape& s = a.shape;
     const uint8_t** to = pointers + i * s.kernel_width * kStripRows + part.first;
@@ -85,7 +90,7 @@ struct Strip {
     }
   }
 
-  // Returns where to copy the next row to. Neighbouring windows share what is copied, if they overlap.
+  // Copies one row of taps for all pixels of a part, and returns where the next copy goes. Overlapping windows share it.
   FXQ_INLINE uint8_t* copy(const Part& part, int64_t i, const uint8_t* line, uint8_t* to) {
     const ConvShape& s = a.shape;
     const int64_t run = s.kernel_width * s.depth;
@@ -93,7 +98,7 @@ struct Strip {
     if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
       for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.depth;
       to = copy_pixels(line, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
-      return to + kKGroup;  // as much as is read beyond
+      return to + kKGroup;  // The last K group is read beyond its end.
     }
     for (int64_t n = 0; n < part.count; ++n) {
       rows[n] = to;
@@ -103,6 +108,7 @@ struct Strip {
     return to;
   }
 
+  // Copies `pixels` pixels of a row of x, `step` apart, from column w on. Columns outside of x give padding.
   uint8_t* copy_pixels(const uint8_t* line, int64_t w, int64_t step, int64_t pixels, uint8_t* to) const {
     const ConvShape& s = a.shape;
     const int64_t depth = s.depth;

@@ -1,3 +1,23 @@
+// int8 product of two activations, a [M, K] and b [K, N], for each matrix of a batch.
+//
+// LHS: the rows of a, unsigned bytes with K innermost. Rows that are not so are packed to [M][padded K] first.
+// RHS: b is packed to [K groups][kPanel columns][kKGroup bytes], panel by panel (to N blocks of panels for the framework's
+// kernels, see matmul_brgemm.cpp). Its bytes become signed.
+//
+// sum (a - za) (b - zb) = sum a b - zb * row sums of a - za * column sums of b + K za zb. The terms of a column are the
+// initial accumulators of that column, and the term of a row is added in the epilogue.
+//
+//   for matrix, panel of b in tasks:                      # in parallel: pack_panels_loop
+//       pack the panel, sum its columns
+//   for matrix, row block, column block in tasks:         # in parallel: matmul_loop
+//       sum the rows
+//       for V panels of the column block:
+//           for R rows of the row block:                  # tile(): R * V registers hold accumulators
+//               accumulators = column terms
+//               for K group:
+//                   load V registers of b
+//                   for each of R rows: broadcast kKGroup bytes, multiply, add
+//               epilogue: row term, scale, requantize, store
 #include "matmul/cpu/loops/matmul.h"
 
 #include "cpu/loops/blocks.h"
@@ -9,8 +29,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-constexpr int64_t kPanelGroupBytes = kPanel * kKGroup;  // bytes of four rows of a panel
-
+// Copies `count` bytes that are `step` apart to neighbouring ones.
 void copy_line(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, uint8_t* FXQ_RESTRICT to) {
   if (step == 1) {
     for (int64_t k = 0; k < count; ++k) to[k] = from[k] ^ flip;
@@ -20,7 +39,7 @@ void copy_line(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, u
 }
 
 #if defined(__AVX2__)
-// Four columns of 16 bytes, as four rows of quads, `row` bytes apart.
+// Packs 16 bytes of four columns: four K groups of each, of which successive ones lie `row` bytes apart.
 void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uint8_t* to) {
   const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
   __m128i columns[4];
@@ -48,7 +67,7 @@ void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uin
 }
 #endif
 
-// Quads one by one: of rows from first to last, as many as there are, and of the columns from left to right.
+// Packs the K groups first <= k < last of the columns left <= c < right, one by one. The last may have fewer bytes.
 void copy_k_groups(const PackArgs& a, const uint8_t* from, int64_t first, int64_t last, int64_t left, int64_t right,
                 int64_t row, uint8_t* to) {
   for (int64_t c = left; c < right; ++c) {
@@ -60,9 +79,10 @@ void copy_k_groups(const PackArgs& a, const uint8_t* from, int64_t first, int64_
   }
 }
 
-// The bytes of 16 columns, or fewer, in rows of quads that are `row` bytes apart; what is missing is 0.
+// Packs a panel: `count` columns, at most kPanel. Successive K groups lie `row` bytes apart. Missing bytes are 0.
 void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, int64_t row, uint8_t* to) {
-  int64_t done = 0;  // quads
+  int64_t done = 0;  // K groups that are packed
+  // Columns that lie side by side: interleave four rows of them.
   if (a.line == 1 && count == kPanel) {
     for (; (done + 1) * kKGroup <= a.depth; ++done) {
       const uint8_t* first = from + done * kKGroup * a.step;
@@ -70,10 +90,12 @@ void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, int64_t r
       interleave(rows, a.flip, to + done * row);
     }
   }
+  // Zeros for columns and bytes that do not exist.
   const int64_t k_groups = a.k_groups();
   if (count < kPanel || a.depth < a.padded) {
     for (int64_t q = done; q < k_groups; ++q) std::memset(to + q * row, 0, kPanelGroupBytes);
   }
+  // Rows that lie side by side: transpose four columns at a time.
   for (; a.step == 1 && (done + 4) * kKGroup <= a.depth; done += 4) {
     int64_t columns = 0;
     for (; columns + 4 <= count; columns += 4) {
@@ -81,9 +103,11 @@ void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, int64_t r
     }
     copy_k_groups(a, from, done, done + 4, columns, count, row, to);
   }
+  // All other strides, and the last K group.
   copy_k_groups(a, from, done, (a.depth + kKGroup - 1) / kKGroup, 0, count, row, to);
 }
 
+// Computes the initial accumulators of a panel from the sums of its columns.
 void sum_columns(const PackArgs& a, const uint8_t* panel, int64_t row, int32_t* columns) {
   const uint8_t ones[kKGroup] = {1, 1, 1, 1};
   const Pixel one = load_pixel<false>(ones);
@@ -93,20 +117,20 @@ void sum_columns(const PackArgs& a, const uint8_t* panel, int64_t row, int32_t* 
   }
   int32_t each[kPanel];
   store_accumulators(acc, each);
-  // Modulo 2^32: only the sum of all parts is known to fit.
+  // Computed modulo 2^32: the parts may overflow, the sum of all of them does not.
   for (int64_t c = 0; c < kPanel; ++c) {
     columns[c] = static_cast<int32_t>(static_cast<uint32_t>(a.start) +
                                       static_cast<uint32_t>(each[c]) * static_cast<uint32_t>(a.factor));
   }
 }
 
-// Where a tile takes its operands from, and where it goes.
+// The operands of a tile, and where its result goes.
 struct TileOperands {
-  const uint8_t* const* rows;  // and kBlockRows after each: less than four bytes of it, and zeros
+  const uint8_t* const* rows;  // and kBlockRows further on, for each: its last K group, if that has fewer bytes
   const int32_t* row_sums;
   const int8_t* panel;
   const int32_t* columns;
-  int64_t at;    // of its first element in y
+  int64_t at;    // index of its first element in y
   int64_t left;  // columns of y from there on
 };
 
@@ -122,17 +146,19 @@ FXQ_INLINE void store_rows(const Epilogue& epilogue, const Accumulators (*acc)[V
   if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, acc, operands);
 }
 
-// R rows and V times 16 columns.
+// Computes a tile of R rows times V panels.
 template <int R, int V>
 void tile(const MatmulArgs& a, const TileOperands& operands) {
   const int64_t panel = a.k_groups() * kPanelGroupBytes;
+  // Start at the terms of the columns.
   Accumulators initial[V];
   load_initial<V>(initial, operands.columns, V * kPanel);
   Accumulators acc[R][V];
   init_rows<R, V>(acc, initial);
   const int8_t* w = operands.panel;
   const int64_t whole = a.depth / kKGroup;
-  for (int part = 0; part < 2; ++part) {  // rows, then what is left of them
+  // Add the products of all K groups of kKGroup bytes, then of the last one, if it has fewer.
+  for (int part = 0; part < 2; ++part) {
     const uint8_t* x[R];
     FXQ_UNROLL
     for (int r = 0; r < R; ++r) x[r] = operands.rows[part * kBlockRows + r];
@@ -156,7 +182,7 @@ Tile find_rows(int64_t rows) {
   return tile<R, V>;
 }
 
-// The tile of V vectors or fewer, and of as many rows as their sums fit into registers, or fewer.
+// Returns the tile of V panels or fewer, and of as many rows as fit the registers, or fewer.
 template <int V>
 Tile find_tile(int64_t rows, int64_t vectors) {
   if constexpr (V > 1) {
@@ -202,11 +228,13 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
   uint8_t tails[kBlockRows][kKGroup] = {};
   int32_t row_sums[kBlockRows];
   for (int64_t i = begin; i < end; ++i) {
+    // Which rows of which matrix the task has.
     const int64_t block = i / column_blocks;
     const int64_t batch = block / row_blocks;
     const int64_t first = block % row_blocks * block_rows;
     const int64_t count = a.rows - first < block_rows ? a.rows - first : block_rows;
     const uint8_t* row = a.a + place_of(a.a_matrices, batch) + first * a.line;
+    // Find the rows and their last K groups, and compute the terms of the rows.
     for (int64_t r = 0; r < count; ++r, row += a.line) {
       rows[r] = row;
       rows[kBlockRows + r] = tails[r];
@@ -214,6 +242,7 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
       const uint32_t sum = a.row_factor == 0 ? 0 : sum_of(row, a.depth);
       row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
     }
+    // Cover the row block and the column block by tiles.
     const int64_t before = place_of(a.b_matrices, batch) * panels;
     const int64_t begin_panel = i % column_blocks * kTaskPanels;
     const int64_t end_panel = begin_panel + kTaskPanels < panels ? begin_panel + kTaskPanels : panels;

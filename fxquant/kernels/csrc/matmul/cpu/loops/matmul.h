@@ -6,24 +6,24 @@
 
 namespace fxquant {
 
-constexpr int64_t kBlockRows = 60;   // of a task at most
-constexpr int64_t kTaskPanels = 16;  // of a task at most
+constexpr int64_t kBlockRows = 60;   // rows of a task at most
+constexpr int64_t kTaskPanels = 16;  // panels of a task at most
 
-// Matrices of bytes, to be put in the order in which they are multiplied.
+// Packing of a or of b. A line is a row of a, or a column of b.
 struct PackArgs {
   const uint8_t* from;
   uint8_t flip;      // 0x80 between int8 and uint8, else 0
   Batches matrices;  // each once
-  int64_t line;      // stride of the rows of a, of the columns of b
+  int64_t line;      // stride of lines
   int64_t step;      // stride of K
   int64_t lines;     // of a matrix
   int64_t depth;     // K
-  int64_t padded;    // K, with as many bytes of 0 as are multiplied too
-  int64_t together;  // of b alone: panels of a block at most
-  int64_t start;     // of b alone: what is multiplied with the sum of a column's bytes, and what is added then
+  int64_t padded;    // K, with the zeros that are multiplied too
+  int64_t together;  // b alone: panels of an N block at most
+  int64_t start;     // b alone: initial accumulator of a column = start + factor * sum of its bytes
   int64_t factor;
-  uint8_t* to;       // a: [matrices][lines][padded], b: [matrices][blocks][padded / 4][panels of the block][16][4]
-  int32_t* columns;  // b: [matrices][panels][16]
+  uint8_t* to;       // a: [matrices][lines][padded]; b: [matrices][N blocks][K groups][panels of the N block][16][4]
+  int32_t* columns;  // b alone: initial accumulators, [matrices][panels][16]
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {
@@ -44,9 +44,9 @@ struct MatmulArgs {
   int64_t line;      // stride of its rows
   Batches a_matrices;
   const int8_t* b;            // packed
-  const int32_t* column_sums;  // what to add to the sums of each column of b
-  Batches b_matrices;         // which packed matrix
-  int32_t row_factor;         // what the sum of a row of a is multiplied with, to be added to the row's sums
+  const int32_t* column_sums;  // initial accumulators of the columns of b
+  Batches b_matrices;          // index of the packed matrix
+  int32_t row_factor;          // The epilogue adds row_factor * sum of the row of a.
   float scale;
   OutputQParams y_qparams;
   uint8_t* y;      // [batch, rows, columns], one of both
@@ -63,7 +63,7 @@ struct MatmulArgs {
 
   int64_t k_groups() const { return (depth + kKGroup - 1) / kKGroup; }
   int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
-  // Rows of a task: blocks of about the same size.
+  // Rows of a row block. Row blocks have about the same size.
   int64_t block_rows() const {
     const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
     return blocks == 0 ? 1 : (rows + blocks - 1) / blocks;
@@ -74,9 +74,9 @@ struct MatmulArgs {
 
 }  // namespace fxquant
 
-// The rows begin <= i < end of all matrices of a.
+// Packs the rows begin <= i < end of all matrices of a.
 FXQ_DECLARE_LOOP(pack_rows_loop, (const PackArgs& args, int64_t begin, int64_t end))
-// The panels begin <= i < end of all matrices of b.
+// Packs the panels begin <= i < end of all matrices of b.
 FXQ_DECLARE_VNNI_LOOP(pack_panels_loop, (const PackArgs& args, int64_t begin, int64_t end))
-// The blocks begin <= i < end of all matrices of the result: column_blocks() for each of row_blocks().
+// Runs the tasks begin <= i < end: column_blocks() for each of the row_blocks() of each matrix of the result.
 FXQ_DECLARE_VNNI_LOOP(matmul_loop, (const MatmulArgs& args, int64_t begin, int64_t end))

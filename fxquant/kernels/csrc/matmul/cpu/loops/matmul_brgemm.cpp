@@ -1,3 +1,12 @@
+// int8 product of two activations by the framework's kernels, which use tile registers (AMX).
+//
+// LHS: a strip of kBrgemmRows rows of a. They are packed, unless a has them in the wanted form.
+// RHS: b, packed to N blocks [K / kKGroup][columns][kKGroup] by pack_panels_loop of matmul.cpp.
+//
+//   for matrix, strip, N block in tasks:  # in parallel
+//       pack the LHS, sum its rows        # once for all N blocks of the strip
+//       accumulators = LHS * RHS          # multiply_block() of brgemm_block.h
+//       epilogue: column and row terms (see matmul.cpp), scale, requantize, store
 #include "matmul/cpu/loops/matmul_brgemm.h"
 
 #include "cpu/loops/brgemm_block.h"
@@ -7,6 +16,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
+// The tasks of one thread, and its memory.
 struct MatmulTask {
   const BrgemmMatmulArgs& a;
   const Epilogue epilogue;
@@ -18,7 +28,7 @@ struct MatmulTask {
   MatmulTask(const BrgemmMatmulArgs& args, uint8_t* scratch)
       : a(args), epilogue(args), lhs_buffer(scratch, kBrgemmRows, args.padded) {}
 
-  // `count` rows of a, and their sums.
+  // Finds the LHS of `count` rows of a, and computes their terms.
   void pack_lhs(const uint8_t* from, int64_t count) {
     const bool as_they_are = a.flip == 0 && a.step == 1 && a.depth == a.padded && count % kBrgemmRowMultiple == 0;
     if (as_they_are) {
@@ -37,6 +47,7 @@ struct MatmulTask {
     }
   }
 
+  // Multiplies the LHS with one N block, and stores the result.
   void block(int64_t batch, int64_t row, int64_t count, int64_t number) {
     const int64_t first = a.first_panel(number), width = a.first_panel(number + 1) - first;
     const int64_t before = place_of(a.b_matrices, batch) * a.panels() + first;

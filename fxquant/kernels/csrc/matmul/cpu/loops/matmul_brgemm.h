@@ -4,9 +4,9 @@
 
 namespace fxquant {
 
-// A product that the framework's kernels multiply. Rows of a are copied where they lie as these cannot read them.
+// A product that the framework's kernels compute. A task is one strip of rows times one N block.
 struct BrgemmMatmulArgs : MatmulArgs {
-  int64_t padded;  // of b: K up to a multiple of 64, so that there are few sizes whatever K is
+  int64_t padded;  // K of the packed b: a multiple of 64, so that there are few sizes whatever K is
   int64_t step;    // stride of K in a
   uint8_t flip;    // of a
 
@@ -17,5 +17,5 @@ struct BrgemmMatmulArgs : MatmulArgs {
 
 }  // namespace fxquant
 
-// The tasks begin <= i < end: for each matrix of the result strips(), for each of these blocks().
+// Runs the tasks begin <= i < end: n_blocks() for each of the strips() of each matrix of the result.
 FXQ_DECLARE_VNNI_LOOP(matmul_brgemm_loop, (const BrgemmMatmulArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
