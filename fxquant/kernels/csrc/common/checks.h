@@ -127,7 +127,7 @@ inline void check_gradient(const char* op, const Tensor& grad, const Tensor& x) 
   }
 }
 
-// A zero point that is learned stays on the grid only if the grid holds 0.
+// A zero point that is learned stays within the limits only if these hold 0.
 inline void check_learnable_limits(const char* op, int64_t quant_min, int64_t quant_max) {
   check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
   if (quant_min > 0 || quant_max < 0) {

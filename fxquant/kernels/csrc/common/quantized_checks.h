@@ -1,4 +1,4 @@
-// Checks of int8 operators: stored integers, grids given as numbers. The words of fxquant/kernels/arithmetic.py.
+// Checks of int8 operators: quantized tensors, and qparams given as numbers. The words of fxquant/kernels/arithmetic.py.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -77,7 +77,7 @@ inline OutputQParams check_output_qparams(const char* op, double scale, int64_t 
           static_cast<int32_t>(zero_point)};
 }
 
-// The same where the result may also be real numbers (float32), which need no grid.
+// Checks the same where the result may also be float32, which needs no qparams.
 inline OutputQParams check_output_or_float(const char* op, double scale, int64_t zero_point, int64_t quant_min,
                                            int64_t quant_max, ScalarType dtype) {
   if (dtype == ScalarType::Float) return {};

@@ -1,4 +1,4 @@
-// Tables that need no step of their own in a program.
+// Fusion of lookup tables into the steps before them.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace fxquant {
 
-// Lets steps look their bytes up themselves where the next step does nothing else, and nobody else reads them: what was
-// written is still in the first cache then.
+// Fuses a step that does nothing but look bytes up into the step that wrote them, if no other step reads them. The bytes are
+// still in the first cache then.
 inline void fuse_tables(std::vector<Step>& steps, std::vector<PointerSlot>& slots) {
   const auto slot_at = [&](int64_t at) {
     return std::find_if(slots.begin(), slots.end(), [at](const PointerSlot& slot) { return slot.at == at; });
@@ -23,6 +23,7 @@ inline void fuse_tables(std::vector<Step>& steps, std::vector<PointerSlot>& slot
       left.push_back(step);
       continue;
     }
+    // The bytes must be a temporary tensor that these two steps alone use, and the step before must have no table yet.
     const auto read = slot_at(table.x);
     const auto touches = [&](const PointerSlot& slot) { return slot.region == bytes->region; };
     if (bytes->region->role != Role::kTemporary || read->region != bytes->region || read->offset != bytes->offset ||
@@ -30,6 +31,7 @@ inline void fuse_tables(std::vector<Step>& steps, std::vector<PointerSlot>& slot
       left.push_back(step);
       continue;
     }
+    // The step before gets the pointers to the table and to the result. Those of the lookup go.
     const auto entries = slot_at(table.table);
     const auto written = slot_at(table.bytes);
     const PointerSlot looked_up{before.table, entries->region, entries->offset};

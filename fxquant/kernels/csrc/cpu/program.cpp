@@ -1,5 +1,5 @@
-// Recordings and programs as fxquant/runtime/program.py sees them, through ctypes. No exception leaves a function: what
-// failed says fxquant_failure().
+// Recordings and programs as fxquant/runtime/program.py sees them, through ctypes. No exception leaves a function;
+// fxquant_failure() says what failed.
 #include "cpu/program.h"
 
 #include <cstdio>
@@ -14,7 +14,7 @@ namespace fxquant {
 namespace {
 
 thread_local Recorder* active = nullptr;
-thread_local char failure[256] = "";  // of the last function that failed in this thread
+thread_local char failure[256] = "";  // message of the last function that failed in this thread
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Tensor allocated(Tensor x) {
 
 FXQ_EXPORT const char* fxquant_failure() { return fxquant::failure; }
 
-// A new recording; null where that failed.
+// Returns a new recording, or null where that failed.
 FXQ_EXPORT fxquant::Recorder* fxquant_record_begin() {
   return fxquant::guarded<fxquant::Recorder*>(nullptr, [] {
     fxquant::count_allocation();
@@ -44,8 +44,7 @@ FXQ_EXPORT fxquant::Recorder* fxquant_record_begin() {
 
 FXQ_EXPORT void fxquant_record_free(fxquant::Recorder* recorder) { delete recorder; }
 
-// From here on, what the operators of this thread launch is recorded, too; with null, no more. Returns what was recorded
-// to before.
+// Records what the operators of this thread launch from here on; with null, nothing. Returns the recording before.
 FXQ_EXPORT fxquant::Recorder* fxquant_record_to(fxquant::Recorder* recorder) {
   return std::exchange(fxquant::active, recorder);
 }
@@ -61,16 +60,16 @@ FXQ_EXPORT int64_t fxquant_record_steps(const fxquant::Recorder* recorder) {
   return static_cast<int64_t>(recorder->steps.size());
 }
 
-// Forgets the steps from `steps` on.
+// Drops the steps from number `steps` on.
 FXQ_EXPORT void fxquant_record_forget(fxquant::Recorder* recorder, int64_t steps) { recorder->forget(steps); }
 
-// The program of what was recorded; null where that failed.
+// Returns the program of what was recorded, or null where that failed.
 FXQ_EXPORT fxquant::Program* fxquant_record_end(const fxquant::Recorder* recorder) {
   return fxquant::guarded<fxquant::Program*>(nullptr, [&] { return new fxquant::Program(*recorder); });
 }
 
-// Gives memory that was freed back to the system. The allocator keeps it where small blocks lie behind it, and what
-// packing weights and recording need for a while is as much as a model.
+// Gives freed memory back to the system. Packing and recording need as much as a model for a while, and the allocator would
+// keep it where small blocks lie behind it.
 FXQ_EXPORT void fxquant_trim() {
 #if defined(__GLIBC__)
   malloc_trim(0);
@@ -83,8 +82,8 @@ FXQ_EXPORT int64_t fxquant_program_steps(const fxquant::Program* program) { retu
 
 FXQ_EXPORT int64_t fxquant_program_arena(const fxquant::Program* program) { return program->arena_bytes(); }
 
-// Several threads may call. A pattern of 0 to 255 fills the memory between the loops first; -1: none does. Returns whether
-// there was memory enough.
+// Runs a program. Several threads may call. A pattern of 0 to 255 fills arena and scratch memory first; -1: none does.
+// Returns whether there was enough memory.
 FXQ_EXPORT bool fxquant_program_run(fxquant::Program* program, uint8_t* const* inputs, uint8_t* const* outputs,
                                     int64_t pattern) {
   return fxquant::succeeds([&] {
@@ -92,7 +91,7 @@ FXQ_EXPORT bool fxquant_program_run(fxquant::Program* program, uint8_t* const* i
   });
 }
 
-// For tests: lets every allocation fail that comes after `count` others; -1: none.
+// For tests: makes every allocation fail that comes after `count` others; -1: none.
 FXQ_EXPORT void fxquant_fail_allocations(int64_t count) {
   fxquant::allocations_between_failures = count;
   fxquant::allocations_until_failure = count;

@@ -1,6 +1,18 @@
-// Programs: the loops that the operators of a model launch for inputs of one shape, recorded once and run again by
-// themselves. Between two loops there is no Python, no check and no allocation: what lives between them lies in one
-// arena, where what is not needed at the same time shares its place.
+// Programs: the loops that the operators of a model launch for inputs of one shape, recorded once and run again without
+// Python, checks and allocations.
+//
+// Memory of a run:
+//   argument block  the argument structs of all steps, one behind the other; each run patches its pointers to inputs and
+//                   outputs
+//   arena           all temporary tensors; those that are not alive at the same time share memory
+//   scratch         memory that a loop uses while it runs, one part for each thread
+//
+//   patch the pointers to inputs and outputs
+//   for thread in threads:                  # in parallel
+//       for step in steps:                  # one loop of one operator
+//           for chunk of the step's tasks:  # at most one for each thread, with at least `grain` tasks
+//               if nobody has claimed the chunk: run the loop on its tasks
+//           wait until all chunks of the step are done
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -41,25 +53,26 @@ inline Memory allocate(int64_t bytes) {
   Memory memory(static_cast<uint8_t*>(std::aligned_alloc(alignment, whole)));
   if (!memory) throw std::bad_alloc();
 #if defined(__linux__)
-  if (bytes >= kHuge) madvise(memory.get(), whole, MADV_HUGEPAGE);  // a refusal changes nothing
+  if (bytes >= kHuge) madvise(memory.get(), whole, MADV_HUGEPAGE);  // A refusal changes nothing.
 #endif
   return memory;
 }
 
-// Places in the arena for buffers, each needed from its first step to its last.
+// A temporary tensor, which is alive from its first step to its last.
 struct Buffer {
   int64_t bytes;
   int64_t first;
   int64_t last;
-  int64_t place;
+  int64_t place;  // offset in the arena
 };
 
-// Large ones first, each as low as those permit that are needed at the same time. Returns the size of the arena.
+// Places the buffers in the arena: large ones first, each at the lowest offset that no buffer uses that is alive at the same
+// time. Returns the size of the arena.
 inline int64_t plan_arena(std::vector<Buffer>& buffers) {
   std::vector<Buffer*> order;
   for (Buffer& buffer : buffers) order.push_back(&buffer);
   std::stable_sort(order.begin(), order.end(), [](const Buffer* a, const Buffer* b) { return a->bytes > b->bytes; });
-  std::vector<const Buffer*> placed;  // by place
+  std::vector<const Buffer*> placed;  // sorted by place
   int64_t size = 0;
   for (Buffer* buffer : order) {
     int64_t place = 0;
@@ -77,7 +90,7 @@ inline int64_t plan_arena(std::vector<Buffer>& buffers) {
   return size;
 }
 
-// The share of a step that one thread takes at a time, and how many there are.
+// The division of a step's tasks: so many chunks of so many tasks.
 struct Chunks {
   int64_t count;
   int64_t tasks;
@@ -89,7 +102,7 @@ inline Chunks chunks_of(const Step& step, int64_t threads) {
   return {(step.tasks + tasks - 1) / tasks, tasks};
 }
 
-// How far the threads of a run have come with the steps.
+// Which chunks of which steps the threads of a run have claimed and finished.
 class Progress {
  public:
   explicit Progress(int64_t steps) : done_(steps) {}
@@ -104,7 +117,7 @@ class Progress {
     for (Count& count : done_) count.chunks.store(0, std::memory_order_relaxed);
   }
 
-  // Whether the caller is the one to run a share.
+  // Claims a chunk. Returns whether the caller is the first, and so has to run it.
   bool claim(int64_t step, int64_t chunk) {
     std::atomic<bool>& taken = taken_[step * chunks_per_step_ + chunk];
     return !taken.load(std::memory_order_relaxed) && !taken.exchange(true, std::memory_order_relaxed);
@@ -118,17 +131,17 @@ class Progress {
   };
   std::vector<Count> done_;
   std::vector<std::atomic<bool>> taken_;
-  int64_t chunks_per_step_ = 0;  // shares of a step
+  int64_t chunks_per_step_ = 0;
 };
 
-// A pointer that is another in each run.
+// A pointer in the argument block that is written before a run.
 struct PointerPatch {
-  int64_t at;
-  int64_t index;
-  int64_t offset;
+  int64_t at;      // where it stands in the argument block
+  int64_t index;   // number of the input or output that it leads to
+  int64_t offset;  // bytes from the begin of what it leads to
 };
 
-// What a run writes to. Only one thread has it at a time.
+// The memory of a run. Runs of several threads have one each.
 struct Workspace {
   Memory arguments;
   Memory arena;
@@ -141,8 +154,10 @@ class Program {
  public:
   explicit Program(const Recorder& recorder) : steps_(recorder.steps), arguments_(recorder.arguments.bytes) {
     count_allocation();
+    // Fuse lookup tables into the steps before them.
     std::vector<PointerSlot> slots = recorder.arguments.slots;
     fuse_tables(steps_, slots);
+    // Sort the pointers by what they lead to. A temporary tensor is alive from the first step that uses it to the last.
     std::vector<Buffer> buffers;
     std::map<const Region*, size_t> buffer_of;
     struct ArenaSlot {
@@ -153,7 +168,7 @@ class Program {
     std::vector<ArenaSlot> arena_slots;
     int64_t step = 0;
     for (const PointerSlot& slot : slots) {
-      // slots come in the order of their steps, as places in the image do
+      // Pointers come in the order of their steps, as the argument structs do.
       while (step + 1 < static_cast<int64_t>(steps_.size()) && steps_[step + 1].args <= slot.at) ++step;
       if (slot.region == nullptr) {
         internal_.push_back({slot.at, 0, slot.offset});
@@ -172,19 +187,22 @@ class Program {
         }
       }
     }
+    // Place the temporary tensors in the arena.
     arena_bytes_ = plan_arena(buffers);
     for (const ArenaSlot& slot : arena_slots) arena_.push_back({slot.at, 0, buffers[slot.buffer].place + slot.offset});
     for (const Step& each : steps_) scratch_bytes_ = std::max(scratch_bytes_, aligned(each.scratch));
   }
 
-  // With a pattern, that is what the memory between the loops is filled with first: what is read before it is written
-  // shows.
+  // Runs the program once. With a pattern, arena and scratch memory are filled with it first, so that a loop that reads what
+  // no loop wrote gives other results.
   void run(uint8_t* const* inputs, uint8_t* const* outputs, std::optional<uint8_t> pattern) {
     std::unique_ptr<Workspace> workspace = acquire_workspace();
+    // Patch the pointers to inputs and outputs.
     uint8_t* arguments = workspace->arguments.get();
     for (const PointerPatch& slot : inputs_) write(arguments, slot.at, inputs[slot.index] + slot.offset);
     for (const PointerPatch& slot : outputs_) write(arguments, slot.at, outputs[slot.index] + slot.offset);
-    int64_t most = 1;  // shares of a step
+    // Divide the steps among the threads, and provide scratch memory for each thread.
+    int64_t most = 1;  // chunks of a step
     const int64_t threads = torch::stable::get_num_threads();
     for (const Step& step : steps_) most = std::max(most, chunks_of(step, threads).count);
     if (workspace->scratch_bytes < most * scratch_bytes_) {
@@ -192,6 +210,7 @@ class Program {
       workspace->scratch.reset();
       workspace->scratch = allocate(workspace->scratch_bytes);
     }
+    // Fill the memory, and run.
     if (pattern.has_value()) {
       std::memset(workspace->arena.get(), *pattern, arena_bytes_);
       std::memset(workspace->scratch.get(), *pattern, workspace->scratch_bytes);
@@ -218,9 +237,9 @@ class Program {
     std::memcpy(arguments + at, &pointer, sizeof(pointer));
   }
 
-  // Every thread goes through all steps. It takes the share of its number, whose values are in its cache if they are of
-  // the same images as those of the step before; then what others left. One that comes late finds nothing; one that
-  // comes never is not missed: the others wait for shares that somebody works on, and for nothing else.
+  // Goes through all steps, as every thread does. It first claims the chunk of its own number: the values that it reads are
+  // often those that this thread wrote in the step before, which are in its cache. Then it claims chunks that no thread has
+  // claimed. It waits for chunks that other threads run, and never for a thread that has not come.
   void run_steps(Workspace& workspace, int64_t threads, int64_t thread) const {
     constexpr int kSpins = 2000;
     uint8_t* scratch = workspace.scratch.get() + thread * scratch_bytes_;
@@ -244,7 +263,7 @@ class Program {
         __builtin_ia32_pause();
 #endif
         if (spins < kSpins) continue;
-        run_unclaimed(0);  // whose number this is has not come, and may never
+        run_unclaimed(0);  // The thread of this number has not come, and may never come.
 #if defined(__linux__)
         sched_yield();
 #endif
@@ -272,7 +291,7 @@ class Program {
     return workspace;
   }
 
-  // Of the workspaces of many threads that ran at once, a few stay.
+  // Keeps a few workspaces for later runs, and frees the others.
   void release_workspace(std::unique_ptr<Workspace> workspace) {
     constexpr size_t kIdle = 2;
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -150,7 +150,7 @@ struct PairedQParamsArrays {
   PairedQParams<float> view() const { return {even.view(), odd.view()}; }
 };
 
-// The grids in both precisions; only the one that x needs is filled.
+// The qparams in both precisions; only the one that x needs is filled.
 struct QParamsOfEitherType {
   QParamsArrays<float> floats;
   QParamsArrays<double> doubles;

@@ -1,4 +1,4 @@
-// Records what the operators of a thread launch, to be run again without them: see program.h.
+// Records which loops the operators of a thread launch, and on which memory. program.h runs them again.
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 
@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "common/checks.h"
+#include "common/layout.h"
 #include "cpu/allocations.h"
 
 namespace fxquant {
 
-// A stretch of memory, and what it is to a program.
+// The role of a region of memory in a program.
 enum class Role : int64_t { kInput, kOutput, kTemporary, kConstant };
 
 struct Region {
@@ -26,7 +27,7 @@ struct Region {
   int64_t index;  // of an input or an output
 };
 
-// All memory that a recording knows. What was added stays where it is until the recording ends.
+// The memory that a recording knows. A region that was added stays alive until the recording ends.
 class Regions {
  public:
   void add(const Region& added) {
@@ -36,7 +37,7 @@ class Regions {
     if (after != regions_.begin()) {
       Region& before = std::prev(after)->second;
       if (before.begin == added.begin) {
-        // what a binding allocated becomes known by its role once it is handed out
+        // A tensor that a binding allocated is temporary, until it becomes an output.
         if (before.bytes != added.bytes || before.role != Role::kTemporary) fail_shared();
         before = added;
         return;
@@ -47,7 +48,7 @@ class Regions {
     regions_.emplace(added.begin, added);
   }
 
-  // The region in which a pointer lies.
+  // Returns the region in which a pointer lies.
   const Region* around(const void* pointer) const {
     const auto* memory = static_cast<const uint8_t*>(pointer);
     const auto after = regions_.upper_bound(memory);
@@ -64,15 +65,15 @@ class Regions {
   std::map<const uint8_t*, Region> regions_;
 };
 
-// A pointer inside the image.
+// A pointer in the argument block.
 struct PointerSlot {
-  int64_t at;            // its own place in the image
-  const Region* region;  // into which it points; null: into the image
-  int64_t offset;        // there
+  int64_t at;            // where it stands in the argument block
+  const Region* region;  // into which it points; null: into the argument block
+  int64_t offset;        // bytes from the begin of the region
 };
 
-// Places in the image of the pointers of a step whose bytes may be looked up in a table at once (then `bytes` is where it
-// writes them to), or which does nothing but look bytes up (then `x` is where it reads them). -1: it is no such step.
+// Where the pointers of a step stand in the argument block, if a lookup table can be fused into the step (`bytes` is what it
+// writes), or if the step is a lookup itself (`x` is what it reads). -1: it is no such step.
 struct FusibleLookup {
   int64_t x = -1;
   int64_t table = -1;
@@ -83,17 +84,15 @@ struct FusibleLookup {
 struct Step {
   void (*call)(void (*loop)(), const void* args, int64_t begin, int64_t end, void* scratch);
   void (*loop)();
-  int64_t args;  // its place in the image
+  int64_t args;  // where its argument struct stands in the argument block
   int64_t tasks;
   int64_t grain;
   int64_t scratch;
   FusibleLookup lookup;
 };
 
-// The arguments of all steps and the arrays that they point to, one behind the other.
+// The argument structs of all steps and the arrays that they point to, one behind the other.
 struct ArgumentBlock {
-  static constexpr int64_t kAlignment = 64;
-
   std::vector<uint8_t> bytes;
   std::vector<PointerSlot> slots;
 
@@ -103,19 +102,19 @@ struct ArgumentBlock {
     count_allocation();
     const int64_t place = static_cast<int64_t>(bytes.size());
     const int64_t length = count * static_cast<int64_t>(sizeof(T));
-    bytes.resize(place + (length + kAlignment - 1) / kAlignment * kAlignment);
+    bytes.resize(place + (length + kCacheLine - 1) / kCacheLine * kCacheLine);
     std::memcpy(bytes.data() + place, from, length);
     return place;
   }
 };
 
-// What the `pointers` of an argument struct is called with; it names each pointer of the struct once, as one of these.
+// The visitor of an argument struct, whose method `pointers` names each pointer of the struct once, as one of three kinds.
 class Pointers {
  public:
   Pointers(ArgumentBlock& arguments, const Regions& regions, const void* base, int64_t place)
       : arguments_(arguments), regions_(regions), base_(static_cast<const uint8_t*>(base)), place_(place) {}
 
-  // To memory of a tensor.
+  // A pointer to memory of a tensor.
   template <typename T>
   void tensor(T* const& field) {
     if (field == nullptr) return;
@@ -123,12 +122,12 @@ class Pointers {
     const auto* memory = static_cast<const uint8_t*>(static_cast<const void*>(field));
     arguments_.slots.push_back({place_of(&field), region, memory - region->begin});
   }
-  // To an array of the binding, which is gone after the call; it holds no pointers.
+  // A pointer to an array of the binding, which is gone after the call. It holds no pointers.
   template <typename T>
   void array(const T* const& field, int64_t count) {
     if (field != nullptr) arguments_.slots.push_back({place_of(&field), nullptr, arguments_.append(field, count)});
   }
-  // To an array of structs with pointers to tensors.
+  // A pointer to an array of structs, which hold pointers to tensors.
   template <typename T>
   void structs(const T* const& field, int64_t count) {
     const int64_t place = arguments_.append(field, count);
@@ -165,7 +164,7 @@ struct IsLookupStep<Args, std::void_t<decltype(std::declval<const Args&>().looku
 
 class Recorder {
  public:
-  // Throws where a pointer leads to memory that is not known: whoever made that has let a program miss it.
+  // Records one launch. Throws where a pointer leads to memory that the recording does not know.
   template <typename Args>
   void add(const Args& args, int64_t tasks, int64_t grain, void (*loop)(const Args&, int64_t, int64_t, void*),
            int64_t scratch) {
@@ -188,7 +187,7 @@ class Recorder {
     steps.push_back({call<Args>, reinterpret_cast<void (*)()>(loop), place, tasks, grain, scratch, lookup});
   }
 
-  // Nothing else is to be allocated where x, a dense tensor, lies until the recording ends.
+  // Keeps a dense tensor alive until the recording ends, so that no other tensor gets its address.
   void keep_alive(const torch::stable::Tensor& x) {
     count_allocation();
     keep_alive_.push_back(x);
@@ -196,7 +195,7 @@ class Recorder {
     regions.add({static_cast<const uint8_t*>(x.const_data_ptr()), bytes, Role::kTemporary, 0});
   }
 
-  // Forgets the steps from `count` on.
+  // Drops the steps from number `count` on.
   void forget(int64_t count) {
     if (count >= static_cast<int64_t>(steps.size())) return;
     const int64_t place = steps[count].args;
@@ -219,7 +218,7 @@ class Recorder {
   std::vector<torch::stable::Tensor> keep_alive_;
 };
 
-// That of this thread; null where nothing is recorded.
+// Returns the recorder of this thread, or null where nothing is recorded.
 Recorder* recorder();
 
 }  // namespace fxquant

@@ -14,7 +14,7 @@
 
 namespace fxquant {
 
-// What a kernel gets by value. Without arrays there is one grid for all.
+// What a kernel gets by value. Without arrays one scale and zero point hold for all.
 struct DeviceQParams {
   const float* scales = nullptr;
   const int32_t* zero_points = nullptr;
@@ -57,7 +57,7 @@ struct QParams {
   }
 };
 
-// The grid of each element of a tensor, for kernels that compute in Real.
+// The qparams of each element of a tensor, for kernels that compute in Real.
 template <typename Real>
 struct DeviceAffine {
   DeviceQParams qparams;

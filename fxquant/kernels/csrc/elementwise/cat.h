@@ -13,7 +13,7 @@ struct Cat {
   std::vector<Tensor> parts;  // dense, in the memory order of y
   std::vector<float> scales;
   std::vector<int32_t> zero_points;
-  std::vector<bool> copied;  // already on the grid of y, and none of its integers is beyond the limits
+  std::vector<bool> copied;  // It has the qparams of y, and no value lies beyond the limits.
   OutputQParams y_qparams;
   int64_t inner;  // elements inside the axis, in the order of memory
 

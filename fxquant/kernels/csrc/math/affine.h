@@ -1,7 +1,7 @@
 // Per-element affine quantization, written once for the CPU (C++) and for CUDA.
 // No torch, no tensors, no loops: only the arithmetic, so that the two devices cannot drift apart.
 //
-// A grid value stays in floating point until it is stored: inf and NaN are representable there, and are clamped before
+// A quantized value stays in floating point until it is stored: inf and NaN are representable there, and are clamped before
 // any cast. Clamps are ternaries, which send NaN to the lower limit and vectorise (fmaxf and fminf do neither).
 // Real is float, or double for double tensors.
 #pragma once
@@ -17,14 +17,14 @@
 
 namespace fxquant {
 
-// The grid of one channel. The limits are whole numbers that Real can represent.
+// The qparams of one channel. The limits are whole numbers that Real can represent.
 template <typename Real>
 struct Affine {
-  Real scale;       // real units per step
+  Real scale;       // of one quantized unit
   Real inverse;     // 1 / scale, rounded to Real
-  Real zero_point;  // in steps
-  Real low;         // smallest step
-  Real high;        // largest step
+  Real zero_point;  // in quantized units
+  Real low;         // quant_min
+  Real high;        // quant_max
 };
 
 // Nearest integer, ties to even.
@@ -42,7 +42,7 @@ FXQ_HOST_DEVICE float round_even(float x) { return ::nearbyintf(x); }
 #endif
 FXQ_HOST_DEVICE double round_even(double x) { return ::nearbyint(x); }
 
-// The nearest step, not clamped: may be any number, inf or NaN.
+// Rounds to the nearest quantized value, not clamped: any number, inf or NaN.
 template <typename Real>
 FXQ_HOST_DEVICE Real round_to_quantized(Real x, const Affine<Real>& a) {
   return round_even(x * a.inverse) + a.zero_point;
@@ -54,19 +54,19 @@ FXQ_HOST_DEVICE Real saturate(Real q, const Affine<Real>& a) {
   return at_least_low < a.high ? at_least_low : a.high;
 }
 
-// Whether fake quantization lets the gradient through: the step is on the grid before clamping. False for NaN.
+// Tells whether fake quantization lets the gradient through: q lies within the limits before clamping. False for NaN.
 template <typename Real>
 FXQ_HOST_DEVICE bool inside(Real q, const Affine<Real>& a) {
   return (q >= a.low) & (q <= a.high);
 }
 
-// Real number of a clamped step. The difference is exact where |step| and |zero_point| are below 2^24.
+// Dequantizes a clamped value. The difference is exact where |q| and |zero_point| are below 2^24.
 template <typename Real>
 FXQ_HOST_DEVICE Real dequantize(Real q, const Affine<Real>& a) {
   return (q - a.zero_point) * a.scale;
 }
 
-// Derivative of a fake-quantized x by its scale, where step = round_to_quantized(x): the rounding error in steps, or,
+// Derivative of a fake-quantized x by its scale, where q = round_to_quantized(x): the rounding error in quantized units, or,
 // clipped, the distance of the limit from the zero point.
 template <typename Real>
 FXQ_HOST_DEVICE Real slope_of_scale(Real x, Real q, const Affine<Real>& a) {
@@ -75,12 +75,12 @@ FXQ_HOST_DEVICE Real slope_of_scale(Real x, Real q, const Affine<Real>& a) {
   return inside(q, a) ? error : clipped - a.zero_point;
 }
 
-// Real number of an integer whose distance from the zero point fits an int32.
+// Dequantizes an integer whose distance from the zero point fits an int32.
 FXQ_HOST_DEVICE float dequantize(int32_t q, float scale, int32_t zero_point) {
   return static_cast<float>(q - zero_point) * scale;
 }
 
-// The same for any: the distance may need 33 bits. It becomes a float first, then the product is rounded.
+// Dequantizes any integer: the distance may need 33 bits. It becomes a float first, then the product is rounded.
 FXQ_HOST_DEVICE float dequantize_wide(int32_t q, float scale, int32_t zero_point) {
   return static_cast<float>(static_cast<int64_t>(q) - static_cast<int64_t>(zero_point)) * scale;
 }

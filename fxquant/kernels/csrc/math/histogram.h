@@ -68,7 +68,7 @@ FXQ_HOST_DEVICE double reach(float x) {
   return at_least_0 < largest ? at_least_0 : largest;
 }
 
-// The narrowest bins of which `bins`, at least 16, reach from low to high, and to 0, which every grid holds. If nothing
+// The narrowest bins of which `bins`, at least 16, reach from low to high, and to 0, which every quantization range holds. If nothing
 // was seen, so that low > high, the narrowest of all.
 FXQ_HOST_DEVICE BinWindow window_of(float low, float high, int64_t bins) {
   const double above = low <= high ? reach(high) : 0;

@@ -1,4 +1,4 @@
-// Real numbers of a table of integers: grids per row whose zero point may be a real number, two values in a byte.
+// Float values of a quantized table: qparams for each row, whose zero point may be a float, and two values in a byte.
 #pragma once
 #include "math/affine.h"
 

@@ -16,7 +16,7 @@ struct QParamsOptions {
   float averaging;  // weight of the newest batch
   int32_t quant_min;
   int32_t quant_max;
-  int32_t middle;  // zero point of a symmetric grid
+  int32_t middle;  // zero point of symmetric qparams
   bool symmetric;
 };
 

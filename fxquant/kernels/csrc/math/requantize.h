@@ -1,4 +1,4 @@
-// The last step of every int8 operator: a real number to the byte that stores it. Shared by the CPU and CUDA kernels.
+// The last step of every int8 operator: a float value to the quantized byte that is stored. Shared by the CPU and CUDA kernels.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 namespace fxquant {
 
-// A per-tensor output grid. low and high are quant_min and quant_max in steps from the zero point.
+// The qparams of a result, per tensor. low and high are quant_min and quant_max, as distances from the zero point.
 struct OutputQParams {
   float inv_scale;  // 1 / scale, in float32
   float low;

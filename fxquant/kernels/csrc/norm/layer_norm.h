@@ -9,7 +9,7 @@ struct LayerNorm {
   Rows rows;
   Tensor weight;
   Tensor bias;
-  double eps;  // of stored integers, in squared steps
+  double eps;  // with a quantized x in squared quantized units
 };
 
 inline Tensor checked_coefficients(const char* op, const char* argument, const Tensor& values, const Tensor& x) {

@@ -1,4 +1,4 @@
-// What the bindings of softmax and layer_norm share: rows of real numbers, or of stored integers, to stored integers.
+// What the bindings of softmax and layer_norm share: rows of float or quantized values become quantized values.
 #pragma once
 #include "common/memory_format.h"
 #include "common/quantized_checks.h"
@@ -12,7 +12,7 @@ struct Rows {
   RowType type;
   int64_t count;
   int64_t columns;
-  float x_scale;  // of stored integers
+  float x_scale;  // of quantized values
   OutputQParams y_qparams;
 };
 

@@ -76,8 +76,8 @@ inline std::vector<bool> reduced_flags(const char* op, const Tensor& x, const st
   return reduced;
 }
 
-// A mean is one window: of images [kept, reduced, kept] where the memory of x has that order, else of a copy that
-// has the order [kept, reduced].
+// A mean is one window: of images [not reduced, reduced, not reduced] where the memory of x has that order, else of a copy
+// in the order [not reduced, reduced].
 inline Average prepare_mean(const Tensor& x, const std::vector<int64_t>& dim, bool keepdim, double x_scale,
                             int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
                             int64_t quant_max) {

@@ -1,4 +1,4 @@
-// Walks [outer, channels, inner] for loops with one grid per channel. No torch.
+// Loops over [outer, channels, inner] with qparams for each channel. No torch.
 #pragma once
 #include "common/layout.h"
 #include "cpu/loops/blocks.h"
@@ -32,10 +32,10 @@ static inline void for_each_channel(const Layout& layout, int64_t begin, int64_t
   }
 }
 
-// Channels side by side whose grids are kept in registers, row after row.
+// Channels side by side whose qparams stay in registers, row after row.
 constexpr int64_t kColumns = 64;
 
-// The grids of all channels, as arrays: [channels] each.
+// The qparams of all channels, as arrays: [channels] each.
 template <typename Real>
 struct ChannelQParams {
   const Real* scale;
@@ -55,8 +55,7 @@ struct ChannelQParams {
   }
 };
 
-// ChannelQParams of channels side by side that are taken two at a time: even channels and odd ones apart, [channels /
-// 2] each.
+// The qparams of channels side by side that are taken two at a time: even and odd channels apart, [channels / 2] each.
 template <typename Real>
 struct PairedQParams {
   ChannelQParams<Real> even;
@@ -66,12 +65,12 @@ struct PairedQParams {
   ChannelQParams<Real> every_second_from(int64_t c) const { return (c % 2 ? odd : even).from(c / 2); }
 };
 
-// One grid for all, in the place of ChannelQParams.
+// One scale and zero point for all, in the place of ChannelQParams.
 template <typename Real>
 struct TensorQParams {
   Affine<Real> affine;
 
-  // field by field: a copy of the whole does not vectorise
+  // It is copied field by field: a copy of the whole does not vectorise.
   Affine<Real> at(int64_t) const { return {affine.scale, affine.inverse, affine.zero_point, affine.low, affine.high}; }
   TensorQParams from(int64_t) const { return *this; }
 };

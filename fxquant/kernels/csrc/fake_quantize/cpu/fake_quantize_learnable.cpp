@@ -20,7 +20,7 @@ int64_t parts_of(int64_t numel, int64_t channels) {
   return std::max<int64_t>(1, std::min({kMost, numel / kGrain, numel / (std::max<int64_t>(channels, 1) * kPerSum)}));
 }
 
-// How many sums are kept for `channels` grids in a row of `row`: a whole number of vectors where that is possible, since
+// How many sums are needed for `channels` channels in a row of `row`: a whole number of vectors where that is possible, since
 // channels lie side by side in them.
 int64_t period_of(int64_t channels, int64_t row) {
   int64_t period = channels;

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kOp = "fxquant::fake_quantize_folded";
 constexpr const char* kBackwardOp = "fxquant::fake_quantize_folded_backward";
 
-// Factor and grid of a channel.
+// Factor and qparams of a channel.
 template <typename Real>
 struct FoldedChannel {
   Real factor;

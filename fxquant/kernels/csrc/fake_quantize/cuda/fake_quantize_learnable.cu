@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kOp = "fxquant::fake_quantize_learnable_backward";
 struct Gradients {
   double of_scale;
-  double clipped;  // incoming gradient of what lies beyond the grid
+  double clipped;  // incoming gradient of what was clipped
 };
 
 template <typename T>
@@ -34,7 +34,7 @@ struct Backward {
 
   FXQ_MEMBER Affine<Real> channel(int64_t c) const { return affine.of_channel(c); }
 
-  // Stores the gradients of N elements, and adds what they give to those of their grid.
+  // Stores the gradients of N elements, and adds their part to those of their qparams.
   template <int N>
   FXQ_MEMBER void add(const Affine<Real>& a, int64_t i, Gradients& gradients) const {
     const Pack<T, N> values = load_pack<N>(x + i);

@@ -1,4 +1,4 @@
-// Runs what common/average.h prepared.
+// Runs what pool/average.h prepared.
 #pragma once
 #include "cpu/launch.h"
 #include "pool/average.h"

@@ -1,4 +1,4 @@
-// Runs what common/average.h prepared: one thread per element of the result.
+// Runs what pool/average.h prepared: one thread per element of the result.
 #pragma once
 #include "cuda/launch.h"
 #include "pool/average.h"

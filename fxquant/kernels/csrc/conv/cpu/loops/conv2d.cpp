@@ -18,9 +18,10 @@
 #include "conv/cpu/loops/conv2d.h"
 
 #include "conv/cpu/loops/conv_depthwise.h"
-#include "conv/cpu/loops/conv_tile.h"
+#include "conv/cpu/loops/conv_epilogue.h"
 #include "conv/cpu/loops/deferred_lookup.h"
 #include "conv/cpu/loops/tap_pointers.h"
+#include "cpu/loops/tile.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

@@ -17,8 +17,9 @@
 // Two rows of a plane are computed from one packing of four rows of x: for the second one, the weights are shifted by one
 // byte within their K groups.
 #pragma once
-#include "conv/cpu/loops/conv_tile.h"
+#include "conv/cpu/loops/conv_epilogue.h"
 #include "cpu/loops/interleave.h"
+#include "cpu/loops/tile.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

@@ -11,7 +11,7 @@ struct CatPart {
   int64_t length;  // of a row: the dimension of the cat and all inside it
   float scale;
   int32_t zero_point;
-  bool copied;  // it is on the result's grid
+  bool copied;  // It has the qparams of the result.
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

@@ -1,4 +1,4 @@
-// Rows of a table as real numbers. No torch.
+// Rows of a table as float values. No torch.
 #pragma once
 #include "cpu/loops/blocks.h"
 #include "cpu/loops/intrinsics.h"

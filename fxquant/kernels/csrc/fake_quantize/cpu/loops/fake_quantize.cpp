@@ -1,3 +1,17 @@
+// Fake quantization: y = dequantize(clamp(round(x / scale) + zero_point)), and a mask of where the gradient passes.
+//
+// A dense tensor is seen as [outer, channels, inner] in the order of its memory (common/layout.h). A task is a range of its
+// elements, which need not be whole rows.
+//
+//   for range of elements in tasks:         # in parallel
+//       for stretch of one channel:         # inner > 1, or one channel: qparams are constants of the loop
+//           for element: round, clamp, dequantize
+//       for row of channels side by side:   # inner == 1
+//           for kColumns channels:          # their qparams stay in registers while all rows are taken
+//               for row, element: round, clamp, dequantize
+//
+// float and double are computed as they are. float16 is converted in blocks of kBlock floats that stay in the first cache.
+// bfloat16 is taken in pairs (pairs.h): a 32-bit word holds two elements, and no lane changes its width.
 #include "fake_quantize/cpu/loops/fake_quantize.h"
 
 #include "cpu/loops/rows.h"
@@ -7,7 +21,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// G: ChannelQParams, or TensorQParams for a stretch of one channel.
+// G is ChannelQParams, or TensorQParams for a stretch of one channel.
 template <typename Real, typename G>
 FXQ_ONE_LOOP void run(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, int64_t count, const G g) {
   for (int64_t i = 0; i < count; ++i) {
@@ -27,7 +41,7 @@ FXQ_ONE_LOOP void run_mask(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, boo
   }
 }
 
-// Some columns of rows that are `line` elements long: their grids stay in registers.
+// Takes kColumns columns of rows that are `line` elements long. Their qparams stay in registers.
 FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t rows, int64_t line,
                               const ChannelQParams<float> g) {
   for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
@@ -52,13 +66,13 @@ FXQ_ONE_LOOP void run_columns_mask(const float* FXQ_RESTRICT x, float* FXQ_RESTR
   }
 }
 
-// Both elements of a pair, each to its grid and back.
+// Fake-quantizes both elements of a pair.
 inline Pair rounded(Pair value, const Affine<float>& a, const Affine<float>& b) {
   return {dequantize(saturate(round_to_quantized(value.first, a), a), a),
           dequantize(saturate(round_to_quantized(value.second, b), b), b)};
 }
 
-// first and second: the grids of the first and of the second element of each pair.
+// `first` and `second` are the qparams of the first and of the second element of each pair.
 template <typename G>
 struct Pairs {
   const BFloat16* x;
@@ -186,8 +200,9 @@ void fake_quantize_range(const FakeQuantizeArgs& args, const ChannelQParams<Real
       [&](int64_t i, int64_t n, int64_t c) { row(args, qparams, x + i, y + i, mask ? mask + i : nullptr, n, c); });
 }
 
-// Bits: a select of the incoming gradient, so that a clipped element gets 0 whatever comes in. Mask bytes are 0 or 1.
-// A bitwise and in a free function: a conditional load, or pointers that may alias, would not vectorise (6 times slower).
+// Selects the incoming gradient on its bits, so that a clipped element gets 0 whatever comes in. Mask bytes are 0 or 1.
+// It is a bitwise and in a free function: a conditional load, or pointers that may alias, would not vectorise (6 times
+// slower).
 template <typename Bits>
 void select(const Bits* FXQ_RESTRICT grad, const uint8_t* FXQ_RESTRICT mask, Bits* FXQ_RESTRICT result,
             int64_t count) {

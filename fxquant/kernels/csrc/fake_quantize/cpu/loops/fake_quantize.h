@@ -11,10 +11,10 @@ struct FakeQuantizeArgs {
   void* y;
   bool* mask;  // true where the gradient passes; null: not wanted
   Layout layout;
-  int64_t channels;            // of which a row of the layout may have several rounds
+  int64_t channels;            // A row of the layout may hold them several times.
   ChannelQParams<float> qparams;          // for every type but double
   ChannelQParams<double> double_qparams;  // for double
-  PairedQParams<float> paired;   // the same as grids, for bfloat16 with channels side by side
+  PairedQParams<float> paired;   // the same as qparams, for bfloat16 with channels side by side
 };
 
 struct FakeQuantizeBackwardArgs {

@@ -1,3 +1,10 @@
+// Fake quantization of a weight that a batch norm will be folded into: y = fake_quantize(x * factor) / factor, and its
+// backward pass.
+//
+//   for channel in tasks:                        # in parallel; x is [channels, inner]
+//       for block of kBlock elements:            # stays in the first cache
+//           for element: the value, or dx and a summand of the factor's gradient
+//           backward: add the summands in kSumLanes float64 lanes
 #include "fake_quantize/cpu/loops/fake_quantize_folded.h"
 
 #include "fake_quantize/cpu/loops/sums.h"
@@ -22,7 +29,7 @@ void gradients(const Real* FXQ_RESTRICT x, const Real* FXQ_RESTRICT grad, Real* 
   }
 }
 
-// float and double as they are; 16-bit floats block by block.
+// float and double are computed as they are, 16-bit floats block by block.
 template <typename Real>
 void channel(const Real* x, Real* y, int64_t count, Real factor, const Affine<Real>& a) {
   values(x, y, count, factor, a);

@@ -5,7 +5,7 @@
 
 namespace fxquant {
 
-// x is [channels, inner], dense; one factor and one grid for each channel.
+// x is [channels, inner], dense; one factor, one scale and one zero point for each channel.
 struct FoldedArgs {
   Float type;  // of x, and of whatever else has its shape
   const void* x;

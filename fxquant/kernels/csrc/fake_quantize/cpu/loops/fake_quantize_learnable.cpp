@@ -1,3 +1,15 @@
+// Backward pass of fake quantization with learned qparams: the gradient of x, and sums for those of scale and zero point.
+//
+// A dense tensor is seen as [outer, channels, inner] in the order of its memory (common/layout.h). A task is a part of its
+// elements, and has sums of its own, so that the result does not depend on threads.
+//
+//   for part in tasks:                           # in parallel
+//       for stretch of one channel, or row of channels side by side:
+//           for block of kBlock elements:        # stays in the first cache
+//               for element: dx, and two summands in the dtype of the computation
+//               add the summands to float64 sums # in kSumLanes lanes (sums.h), or channel by channel
+//
+// Elements are computed and summed in two loops, since one loop of both does not vectorise. bfloat16 is taken in pairs.
 #include "fake_quantize/cpu/loops/fake_quantize_learnable.h"
 
 #include "cpu/loops/rows.h"
@@ -7,8 +19,8 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Everything per element of one block; then it is summed, which does not vectorise in one loop with this.
-// G: ChannelQParams, or TensorQParams for a stretch of one channel.
+// Computes dx and the summands of each element of one block. G is ChannelQParams, or TensorQParams for a stretch of one
+// channel.
 template <typename Real, typename G>
 FXQ_ONE_LOOP void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT dx,
                            Real* FXQ_RESTRICT scale, Real* FXQ_RESTRICT clipped, int64_t count, const G g) {
@@ -23,7 +35,7 @@ FXQ_ONE_LOOP void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRI
   }
 }
 
-// The same of some columns of rows that are `line` elements long: their grids stay in registers.
+// Does the same for kColumns columns of rows that are `line` elements long. Their qparams stay in registers.
 FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT grad, const float* FXQ_RESTRICT x, float* FXQ_RESTRICT dx,
                               float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped, int64_t rows, int64_t line,
                               const ChannelQParams<float> g) {
@@ -53,7 +65,7 @@ void elements(const Short<type>* grad, const Short<type>* x, Short<type>* dx, fl
   narrow(result, dx, count);
 }
 
-// Where the summands of a pair go: both kinds of places for kBlock elements.
+// The summands of a pair are stored side by side or apart. Each way has room for kBlock elements.
 constexpr int64_t kApart = kBlock / 2 + kSumLanes;
 static_assert(kApart % kSumLanes == 0, "whole rounds of the lanes");
 
@@ -62,12 +74,12 @@ struct SideBySide {  // in the order of the elements
   static constexpr int64_t second(int64_t p) { return 2 * p + 1; }
 };
 
-struct Apart {  // all first ones, then all second ones, which needs no shuffling: for one grid, where any order will do
+struct Apart {  // all first ones, then all second ones: needs no shuffle, for one channel, where any order will do
   static constexpr int64_t first(int64_t p) { return p; }
   static constexpr int64_t second(int64_t p) { return kApart + p; }
 };
 
-// What a pair gives.
+// The gradients and the summands of a pair.
 struct PairGradients {
   Pair scale;
   Pair clipped;
@@ -86,7 +98,7 @@ inline PairGradients gradients_of(uint32_t grad, Pair value, const Affine<float>
           grad & ((lower_passes ? 0xffffu : 0u) | (upper_passes ? 0xffff0000u : 0u))};
 }
 
-// first and second: the grids of the first and of the second element of each pair.
+// `first` and `second` are the qparams of the first and of the second element of each pair.
 template <typename Places, typename G>
 struct Pairs {
   const BFloat16* grad;
@@ -114,7 +126,7 @@ FXQ_ONE_LOOP void run_pairs(const BFloat16* grad, const BFloat16* x, BFloat16* d
   for_each_in_row(pairs, Pairs<Places, G>{grad, x, dx, scale, clipped, first, second});
 }
 
-// The same of some columns of rows that are `line` elements long: their grids stay in registers.
+// Does the same for kColumns columns of rows that are `line` elements long. Their qparams stay in registers.
 FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_RESTRICT x,
                                    BFloat16* FXQ_RESTRICT dx, float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped,
                                    int64_t rows, int64_t line, const ChannelQParams<float> first,
@@ -149,7 +161,7 @@ void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scal
   }
 }
 
-// Of channels side by side, from c on.
+// Takes a row of channels side by side, from channel c on.
 void row(const LearnableBackwardArgs& args, const ChannelQParams<float>& qparams, const float* grad, const float* x,
          float* dx, float* scale, float* clipped, int64_t count, int64_t c) {
   const int64_t line = args.channels;
@@ -187,14 +199,15 @@ void add_each(const Real* FXQ_RESTRICT values, int64_t count, double* FXQ_RESTRI
   for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<double>(values[i]);
 }
 
-// The summands of one block, in the room that either kind of places needs.
+// The summands of one block, with room for either way of storing pairs.
 template <typename Real>
 struct Summands {
   Real scale[2 * kApart];
   Real clipped[2 * kApart];
 };
 
-// Adds to the sums of channels side by side, of which there are sums.period. The first summand is of the channel `first`.
+// Adds summands to the sums of channels side by side, which repeat after sums.period. The first summand belongs to channel
+// `first`.
 template <typename Real>
 void add_channels(const Summands<Real>& of, int64_t count, int64_t first, const LearnableSums& sums) {
   const int64_t period = sums.period;
@@ -212,7 +225,7 @@ void add_channels(const Summands<Real>& of, int64_t count, int64_t first, const 
   }
 }
 
-// Adds up the summands of one grid, block by block.
+// Adds up the summands of one channel, block by block.
 template <typename Real>
 struct BlockSums {
   double scale_lanes[kSumLanes] = {};

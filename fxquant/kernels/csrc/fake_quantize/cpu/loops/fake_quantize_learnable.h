@@ -12,13 +12,13 @@ struct LearnableBackwardArgs {
   const void* x;
   void* dx;
   Layout layout;
-  int64_t channels;            // of which a row of the layout may have several rounds
+  int64_t channels;            // A row of the layout may hold them several times.
   ChannelQParams<float> qparams;          // for every type but double
   ChannelQParams<double> double_qparams;  // for double
-  PairedQParams<float> paired;   // the same as grids, for bfloat16 with channels side by side
+  PairedQParams<float> paired;   // the same as qparams, for bfloat16 with channels side by side
 };
 
-// What a stretch of the tensor adds to the gradients of its grids, in float64: [period] each. Channels side by side may
+// What a part of the tensor adds to the gradients of its qparams, in float64: [period] each. Channels side by side may
 // repeat within a row of the layout, and a few times within a period.
 struct LearnableSums {
   int64_t period;

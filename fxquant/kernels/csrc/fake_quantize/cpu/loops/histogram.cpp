@@ -1,3 +1,10 @@
+// Histogram of the values of one row, with bins whose width is a power of two (math/histogram.h).
+//
+//   for part of kPart elements:      # stays in the first cache
+//       find the extremes; leave out what is not finite
+//       if the bins do not reach the extremes: widen the bins, which merges counts
+//       for element: compute the index of its bin
+//       for element: count it, in one of kReplicas counters of the bin
 #include "fake_quantize/cpu/loops/histogram.h"
 
 #include <cstring>
@@ -29,12 +36,12 @@ Extremes extremes(const float* FXQ_RESTRICT x, int64_t count) {
   return {low, high};
 }
 
-// Where the first counter of each bin is.
+// Computes the index of the first counter of each element's bin.
 void places(const float* FXQ_RESTRICT x, int32_t* FXQ_RESTRICT place, int64_t count, float inverse, int32_t first) {
   for (int64_t i = 0; i < count; ++i) place[i] = (bin_of(x[i], inverse) - first) * static_cast<int32_t>(kReplicas);
 }
 
-// Meanwhile the memory bus is idle, so it fetches what comes next.
+// Counts. The memory bus is idle meanwhile, so it prefetches the next part.
 void count_up(const int32_t* FXQ_RESTRICT place, uint16_t* FXQ_RESTRICT replicas, int64_t count, const char* next,
               int64_t bytes) {
   int64_t i = 0;
@@ -84,7 +91,7 @@ bool window_holds(const BinCounts& c, float low, float high) {
   return bin_of(low, inverse) >= c.window.first && bin_of(high, inverse) < c.window.first + c.bins;
 }
 
-// A window for all that was seen. What it has to scratch lies at both ends, so that it seldom has to move again.
+// Chooses bins that reach all values so far. Spare bins lie at both ends, so that the bins seldom change again.
 void widen(BinCounts& c) {
   BinWindow window = window_of(c.low, c.high, c.bins);
   if (c.low < 0) {

@@ -134,15 +134,10 @@ struct TileOperands {
   int64_t left;  // columns of y from there on
 };
 
-template <int V, int v = 0>
-FXQ_INLINE void store_row(const Epilogue& epilogue, const Accumulators* acc, int32_t row, int64_t at, int64_t left) {
-  epilogue.store(acc[v], row, at + v * kPanel, left - v * kPanel);
-  if constexpr (v + 1 < V) store_row<V, v + 1>(epilogue, acc, row, at, left);
-}
-
+// Finishes a tile of R rows.
 template <int R, int V, int r = 0>
 FXQ_INLINE void store_rows(const Epilogue& epilogue, const Accumulators (*acc)[V], const TileOperands& operands) {
-  store_row<V>(epilogue, acc[r], operands.row_sums[r], operands.at + r * epilogue.a.columns, operands.left);
+  epilogue.store<V>(acc[r], operands.row_sums[r], operands.at + r * epilogue.columns(), operands.left);
   if constexpr (r + 1 < R) store_rows<R, V, r + 1>(epilogue, acc, operands);
 }
 

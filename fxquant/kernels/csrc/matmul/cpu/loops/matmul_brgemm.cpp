@@ -56,8 +56,9 @@ struct MatmulTask {
     for (int64_t r = 0; r < count; ++r) {
       const int64_t at = (batch * a.rows + row + r) * a.columns + first * kPanel;
       for (int64_t v = 0; v < width; ++v) {
-        end.store(accumulators_of_sum(acc + (r * width + v) * kPanel, a.column_sums + (before + v) * kPanel),
-                  row_sums[r], at + v * kPanel, a.columns - (first + v) * kPanel);
+        const Accumulators each =
+            accumulators_of_sum(acc + (r * width + v) * kPanel, a.column_sums + (before + v) * kPanel);
+        end.store<1>(&each, row_sums[r], at + v * kPanel, a.columns - (first + v) * kPanel);
       }
     }
   }

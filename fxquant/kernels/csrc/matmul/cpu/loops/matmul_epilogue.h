@@ -1,5 +1,6 @@
-// From the sums of a product of two activations to bytes of the result, or to real numbers. No torch.
+// Epilogue of a product of two activations: value = (accumulator + term of the row) * scale; then it is stored. No torch.
 #pragma once
+#include "cpu/loops/output_store.h"
 #include "cpu/loops/products.h"
 #include "cpu/loops/vector.h"
 #include "matmul/cpu/loops/matmul.h"
@@ -8,6 +9,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
+// Returns the sum of the bytes of a row, modulo 2^32.
 inline uint32_t sum_of(const uint8_t* row, int64_t count) {
 #if defined(__AVX512BW__)
   __m512i acc = _mm512_setzero_si512();
@@ -24,56 +26,71 @@ inline uint32_t sum_of(const uint8_t* row, int64_t count) {
 }
 
 #if defined(__AVX512BW__)
-// From the sums of 16 columns to the result.
-struct Epilogue {
-  const MatmulArgs& a;
-  const __m512 scale = _mm512_set1_ps(a.scale);
-  const __m512 inv_scale = _mm512_set1_ps(a.y_qparams.inv_scale);
-  const __m512 low = _mm512_set1_ps(a.y_qparams.low);
-  const __m512 high = _mm512_set1_ps(a.y_qparams.high);
-  const __m512 shift = _mm512_set1_ps(kRoundingShift);
-  const __m512i zero_point = _mm512_set1_epi32(a.y_qparams.zero_point);
+class Epilogue {
+ public:
+  explicit Epilogue(const MatmulArgs& a)
+      : columns_(a.columns), scale_(_mm512_set1_ps(a.scale)), output_(a.y, a.y_float, a.y_qparams) {}
 
-  explicit Epilogue(const MatmulArgs& args) : a(args) {}
+  int64_t columns() const { return columns_; }
 
-  // What requantize() of math/requantize.h does; max and min give their second operand for NaN, as its clamps do.
-  FXQ_INLINE void store(const Accumulators& acc, int32_t row, int64_t at, int64_t left) const {
-    const __mmask16 mask = static_cast<__mmask16>(left >= kPanel ? 0xffff : (1 << left) - 1);
-    const __m512i sum = _mm512_add_epi32(horizontal_sum(acc), _mm512_set1_epi32(row));
-    const __m512 real = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale);
-    if (a.y_float != nullptr) {
-      _mm512_mask_storeu_ps(a.y_float + at, mask, real);
-      return;
-    }
-    const __m512 steps = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(real, inv_scale), low), high);
-    const __m512i bits = _mm512_castps_si512(_mm512_add_ps(steps, shift));
-    _mm_mask_storeu_epi8(a.y + at, mask, _mm512_cvtepi32_epi8(_mm512_add_epi32(bits, zero_point)));
+  // Finishes V panels of one row, from index `at` of the result on. `left` columns exist from there on.
+  template <int V>
+  FXQ_INLINE void store(const Accumulators* acc, int32_t row_term, int64_t at, int64_t left) const {
+    left >= V * kPanel ? store_as<V, true>(acc, row_term, at, left) : store_as<V, false>(acc, row_term, at, left);
+  }
+
+ private:
+  const int64_t columns_;
+  const __m512 scale_;
+  const OutputStore output_;
+
+  template <int V, int v = 0>
+  FXQ_INLINE void scale(const Accumulators* acc, __m512i row_term, __m512* values) const {
+    const __m512i sum = _mm512_add_epi32(horizontal_sum(acc[v]), row_term);
+    values[v] = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale_);
+    if constexpr (v + 1 < V) scale<V, v + 1>(acc, row_term, values);
+  }
+
+  template <int V, bool kWhole>
+  FXQ_INLINE void store_as(const Accumulators* acc, int32_t row_term, int64_t at, int64_t left) const {
+    __mmask16 masks[V];
+    masks_of<V, kWhole>(left, masks);
+    __m512 values[V];
+    scale<V>(acc, _mm512_set1_epi32(row_term), values);
+    output_.store<V, kWhole>(values, masks, at, left);
   }
 };
 #else
-struct Epilogue {
-  const MatmulArgs& a;
+class Epilogue {
+ public:
+  explicit Epilogue(const MatmulArgs& a) : columns_(a.columns), scale_(a.scale), output_{a.y, a.y_float, a.y_qparams} {}
 
-  explicit Epilogue(const MatmulArgs& args) : a(args) {}
+  int64_t columns() const { return columns_; }
 
-  void store(const Accumulators& of, int32_t row, int64_t at, int64_t left) const {
-    int32_t acc[kPanel];
-    horizontal_sum(of, acc);
-    float real[kPanel];
-    for (int64_t c = 0; c < kPanel; ++c) {
-      const uint32_t sum = static_cast<uint32_t>(acc[c]) + static_cast<uint32_t>(row);  // modulo 2^32: the whole fits
-      real[c] = static_cast<float>(static_cast<int32_t>(sum)) * a.scale;
+  // Finishes V panels of one row, from index `at` of the result on. `left` columns exist from there on.
+  template <int V>
+  void store(const Accumulators* acc, int32_t row_term, int64_t at, int64_t left) const {
+    for (int v = 0; v < V; ++v, at += kPanel, left -= kPanel) {
+      int32_t sums[kPanel];
+      horizontal_sum(acc[v], sums);
+      float values[kPanel];
+      for (int64_t c = 0; c < kPanel; ++c) {
+        // Computed modulo 2^32: the parts may overflow, the whole does not.
+        const uint32_t sum = static_cast<uint32_t>(sums[c]) + static_cast<uint32_t>(row_term);
+        values[c] = static_cast<float>(static_cast<int32_t>(sum)) * scale_;
+      }
+      if (left >= kPanel) {
+        output_.store(values, at, kPanel);
+      } else {
+        output_.store(values, at, left);
+      }
     }
-    const int64_t count = left < kPanel ? left : kPanel;
-    if (a.y_float != nullptr) {
-      std::memcpy(a.y_float + at, real, count * sizeof(float));
-      return;
-    }
-    uint8_t bytes[kPanel];
-    FXQ_INDEPENDENT
-    for (int64_t c = 0; c < kPanel; ++c) bytes[c] = requantize(real[c], a.y_qparams);
-    std::memcpy(a.y + at, bytes, count);
   }
+
+ private:
+  const int64_t columns_;
+  const float scale_;
+  const OutputStore output_;
 };
 #endif
 

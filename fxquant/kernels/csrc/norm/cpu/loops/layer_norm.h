@@ -12,7 +12,7 @@ struct LayerNormArgs {
   uint8_t* y;
   RowType type;
   int64_t columns;
-  double eps;  // of stored integers, in squared steps
+  double eps;  // with a quantized x in squared quantized units
   OutputQParams y_qparams;
 
   template <typename Visitor>

@@ -27,7 +27,7 @@ void add_taps(const Q* tap, int64_t step, Sum* sums) {
   }
 }
 
-// A window, block by block of its channels. Sum holds sums of stored integers; zero points are taken off at the end.
+// A window, block by block of its channels. Sum holds sums of quantized values; zero points are taken off at the end.
 template <typename Q, typename Sum>
 struct ChannelBlocks {
   const Q* corner;  // the window's first element, and its first channel

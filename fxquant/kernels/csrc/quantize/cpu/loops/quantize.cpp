@@ -122,7 +122,7 @@ void quantize_image(const QuantizeImageArgs& args, const ChannelQParams<Real>& q
   }
 }
 
-// Calls one of the two walks with its types: F is Flat or Image.
+// FlatLoop or ImageLoop, called with its types.
 struct FlatLoop {
   template <typename T, typename Q, typename Real>
   static void go(const QuantizeArgs& args, const ChannelQParams<Real>& qparams, int64_t begin, int64_t end) {

@@ -19,7 +19,7 @@ struct QuantizeArgs {
     pointers(visit, layout.channels);
   }
   template <typename Visitor>
-  void pointers(Visitor& visit, int64_t count) const {  // of grids
+  void pointers(Visitor& visit, int64_t count) const {  // of the qparams
     visit.tensor(x);
     visit.tensor(q);
     qparams.pointers(visit, count);
@@ -30,7 +30,7 @@ struct QuantizeArgs {
 // From [images, channels, pixels] to [images, pixels, channels].
 struct QuantizeImageArgs {
   QuantizeArgs quantize;  // its layout is that of x along the channels: [images, channels, pixels]
-  bool per_channel;       // whether there is a grid for each channel, or one for all
+  bool per_channel;       // There are qparams for each channel, or else one for all.
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {

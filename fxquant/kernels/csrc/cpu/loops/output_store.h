@@ -1,0 +1,106 @@
+// The last step of an epilogue: float values are requantized to the bytes of the result, or stored as float32. No torch.
+#pragma once
+#include "conv/conv_shape.h"
+#include "cpu/loops/products.h"
+#include "cpu/loops/vector.h"
+#include "math/requantize.h"
+
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+#if defined(__AVX512BW__)
+// Computes as unsigned bytes: int8 is shifted by 128, and its sign bit is flipped at the end.
+class OutputStore {
+ public:
+  OutputStore(uint8_t* y, float* y_float, const OutputQParams& q)
+      : y_(y),
+        y_float_(y_float),
+        byte_offset_(q.low + static_cast<float>(q.zero_point) < 0 ? 128 : 0),
+        flip_(_mm512_set1_epi8(static_cast<char>(byte_offset_))),
+        zero_point_(_mm512_set1_epi16(static_cast<int16_t>(q.zero_point + byte_offset_))),
+        low_(_mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(q.low) + q.zero_point + byte_offset_))),
+        inv_scale_(_mm512_set1_ps(q.inv_scale)),
+        high_(_mm512_set1_ps(q.high)) {}
+
+  // Stores V panels from index `at` on, of whose channels `left` exist: all of them if kWhole.
+  template <int V, bool kWhole>
+  FXQ_INLINE void store(const __m512* values, const __mmask16* masks, int64_t at, int64_t left) const {
+    if (y_float_ != nullptr) {
+      FXQ_UNROLL
+      for (int v = 0; v < V; ++v) _mm512_mask_storeu_ps(y_float_ + at + v * kPanel, masks[v], values[v]);
+    } else {
+      store_bytes<V, kWhole>(requantized<V>(values), y_ + at, left);
+    }
+  }
+
+ private:
+  uint8_t* const y_;
+  float* const y_float_;
+  const int32_t byte_offset_;
+  const __m512i flip_;
+  const __m512i zero_point_;
+  const __m512i low_;
+  const __m512 inv_scale_;
+  const __m512 high_;
+
+  // Does what requantize() of math/requantize.h does. The minimum gives its second operand for NaN, which becomes the
+  // smallest int32, as what lies below all of them does. Saturation takes that to the lowest byte.
+  template <int V>
+  FXQ_INLINE __m512i requantized(const __m512* values) const {
+    const __m512i first = pair(values[0], values[V > 1 ? 1 : 0]);
+    const __m512i last = V > 2 ? pair(values[V > 2 ? 2 : 0], values[V > 3 ? 3 : 0]) : first;
+    const __m512i bytes = _mm512_xor_si512(_mm512_max_epu8(_mm512_packus_epi16(first, last), low_), flip_);
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    return _mm512_permutexvar_epi32(order, bytes);
+  }
+
+  FXQ_INLINE __m512i pair(__m512 a, __m512 b) const {
+    return _mm512_adds_epi16(_mm512_packs_epi32(integers(a), integers(b)), zero_point_);
+  }
+  FXQ_INLINE __m512i integers(__m512 values) const {
+    return _mm512_cvtps_epi32(_mm512_min_ps(high_, _mm512_mul_ps(values, inv_scale_)));
+  }
+
+  template <int V, bool kWhole>
+  static FXQ_INLINE void store_bytes(__m512i bytes, uint8_t* y, int64_t left) {
+    if (!kWhole) {
+      _mm512_mask_storeu_epi8(y, (__mmask64{1} << left) - 1, bytes);
+    } else if (V == 4) {
+      _mm512_storeu_si512(y, bytes);
+    } else if (V == 1) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y), _mm512_castsi512_si128(bytes));
+    } else {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm512_castsi512_si256(bytes));
+      if (V == 3) _mm_storeu_si128(reinterpret_cast<__m128i*>(y + 32), _mm512_extracti32x4_epi32(bytes, 2));
+    }
+  }
+};
+
+// Computes the masks of the channels of V panels, of which `left` exist.
+template <int V, bool kWhole>
+FXQ_INLINE void masks_of(int64_t left, __mmask16* masks) {
+  FXQ_UNROLL
+  for (int v = 0; v < V; ++v) masks[v] = kWhole ? 0xffff : mask_of(left - v * kPanel);
+}
+#else
+struct OutputStore {
+  uint8_t* y;
+  float* y_float;
+  OutputQParams y_qparams;
+
+  // Stores `count` values from index `at` on. `count` should be a constant after inlining where it is kPanel.
+  FXQ_INLINE void store(const float* values, int64_t at, int64_t count) const {
+    if (y_float != nullptr) {
+      for (int64_t c = 0; c < count; ++c) y_float[at + c] = values[c];
+      return;
+    }
+    FXQ_INDEPENDENT
+    for (int64_t c = 0; c < count; ++c) y[at + c] = requantize(values[c], y_qparams);
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace FXQ_ISA
+}  // namespace fxquant
