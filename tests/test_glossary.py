@@ -37,6 +37,19 @@ REFUSED = {
 }
 """A word that only this project would use -> the field's word."""
 
+REFUSED_IN_CPP = {
+    **{word: other for word, other in REFUSED.items() if word not in ("bundle", "lane", "lanes", "moves")},
+    "border": "pointer patch",
+    "moved": "shifted, or rebinned",
+    "piece": "K block",
+    "pieces": "K blocks",
+    "quad": "K group",
+    "quads": "K groups",
+    "started": "init accumulators",
+    "walk": "for each tile",
+}
+"""The same for C++, where a lane is one of a vector register and ``std::move`` moves."""
+
 PUBLIC = {
     "choose_grid": "method of fake-quantize modules, which users override",
     "grids": "argument of adaround",
@@ -74,6 +87,44 @@ def test_names_use_the_words_of_the_field():
         found += [f"{where}: the module" for _ in refused(iter([(0, path.stem)]))]
         found += [f"{where}:{line}: {name}" for line, name in refused(names_in(ast.parse(path.read_text("utf-8"))))]
     assert found == []
+
+
+CPP_NAME = re.compile(
+    r"^\s*(?:struct|class|enum(?: class)?|using)\s+(?:alignas\([^)]*\)\s+)?(\w+)\s*[{:=\n]"  # a type
+    r"|^[ \t]*(?:[\w:<>,*&\[\]]+[ \t]+)+[*&]*(\w+)\((?![^\n]*\)[ \t]*;)[^\n]*[{,]$",  # a function, or its first line
+    re.MULTILINE,
+)
+
+
+def cpp_names_in(text: str) -> list[str]:
+    return [name for found in CPP_NAME.findall(text) for name in found if name]
+
+
+def refused_in_cpp(text: str) -> list[str]:
+    return [name for name in cpp_names_in(text) if {*words_of(name)} & {*REFUSED_IN_CPP}]
+
+
+def test_cpp_names_use_the_words_of_the_field():
+    """Of types and functions; a word in the middle of a function is seen by readers alone."""
+    csrc = PACKAGE / "kernels" / "csrc"
+    texts = {path: path.read_text("utf-8") for path in sorted(csrc.rglob("*")) if path.suffix in (".h", ".cpp", ".cu")}
+    assert {"ConvTask", "for_each_tile", "PointerPatch"} <= {n for text in texts.values() for n in cpp_names_in(text)}
+    assert {path.name: refused_in_cpp(text) for path, text in texts.items() if refused_in_cpp(text)} == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("struct Walk {\n", ["Walk"]),
+        ("template <typename T>\nvoid walk_rows(const T* x, int64_t count) {\n", ["walk_rows"]),
+        ("  FXQ_INLINE int64_t quads() const {\n", ["quads"]),
+        ("struct Border {\n  int64_t at;\n};\nstruct Sidewalk {\n", ["Border"]),
+        ("inline void check_grid(const char* op,\n", ["check_grid"]),
+        ("  walk(x, y);\n", []),
+    ],
+)
+def test_what_is_refused_in_cpp(code, names):
+    assert refused_in_cpp(code) == names
 
 
 @pytest.mark.parametrize(

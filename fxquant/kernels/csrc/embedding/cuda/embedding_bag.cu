@@ -15,8 +15,8 @@ struct ReduceColumn {
   int64_t count;  // of indices
   float* y;
 
-  // Borders are clamped to the indices, since they are not looked at on the host.
-  FXQ_MEMBER int64_t border(int64_t bag) const {
+  // Offsets are clamped to the indices, since they are not checked on the host.
+  FXQ_MEMBER int64_t clamped_offset(int64_t bag) const {
     const int64_t at = bags.offsets[bag];
     return at < 0 ? 0 : at > count ? count : at;
   }
@@ -26,8 +26,8 @@ struct ReduceColumn {
     const int64_t bag = i / columns;
     int64_t used = 0;
     float sum = 0;
-    const int64_t end = border(bag + 1);
-    for (int64_t k = border(bag); k < end; ++k) {
+    const int64_t end = clamped_offset(bag + 1);
+    for (int64_t k = clamped_offset(bag); k < end; ++k) {
       if (bags.indices[k] == bags.padding_idx) continue;
       const float value = table.at(bags.indices[k], i % columns);
       if (bags.mode == BagMode::kMax) {
