@@ -107,7 +107,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # What a comparison finds, and what it says of it, is the answer of all of these.
     "analysis/test_compare.py": (
         "analysis/float_reference.py",
-        "analysis/facts.py",
         "analysis/places.py",
         "analysis/suspects.py",
         "analysis/weights.py",

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.analysis.comparison import Comparison, LayerComparison, Unmatched, sorted_by_harm
-from fxquant.analysis.float_reference import check_float_model, float_graph, is_trainable
+from fxquant.analysis.float_reference import check_float_model, float_graph, quantized_graph
 from fxquant.analysis.inputs import batches_of
 from fxquant.analysis.places import Place, Places, places_of
 from fxquant.analysis.suspects import cause_of, fault_of
@@ -23,7 +23,6 @@ from fxquant.measure.noise import DeviationSums
 from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import Stepper, ValuesOnDemand
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.training.trained import quantizer_of
 
 
 def compare(
@@ -69,7 +68,7 @@ def compare(
         (['0', '2', 'input_1'], '')
     """
     check_float_model(float_model)
-    quantized = _quantized(quantized_model)
+    quantized = quantized_graph(quantized_model)
     example, batches = batches_of(data, quantized, num_batches=num_batches, progress=progress, what="compare")
     floats = float_graph(float_model, quantized, *example)
     places = places_of(quantized, plan_of(quantized), floats)
@@ -90,21 +89,6 @@ def compare(
             if not run.batches:
                 raise
     return run.result()
-
-
-def _quantized(model: object) -> GraphModule:
-    if isinstance(model, Quantizer):
-        raise InputError(
-            "compare takes a quantized model second",
-            got="what prepare gave",
-            expected="what convert gave",
-            hint="convert(prepared), or convert(prepared, to='fake_quant')",
-        )
-    if isinstance(model, nn.Module) and is_trainable(model):
-        return quantizer_of(model).convert(to="fake_quant")
-    plan_of(model)  # type: ignore[arg-type]  # raises where it is nothing of the kind
-    assert isinstance(model, GraphModule)  # only these have a plan
-    return model
 
 
 class _Run:
@@ -164,7 +148,7 @@ class _Run:
                 self._weight[place].add(given, with_weight, axis)
             self._here[place].add(expected, result, axis)
             self._alone[place].add(given, place.real(isolated), axis)
-            place.facts.look(given, place.qparams)
+            place.clipping.look(given, place.qparams)
         elif isinstance(expected, Tensor) and isinstance(result, Tensor):
             self._other[place] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"
         for node in place.reads:

@@ -17,6 +17,7 @@ from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.module import noted
 from fxquant.graph.query import BY_REQUEST, CALLED, canonical_type, module_of, module_path, nodes_by_name
+from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import run_nodes
 from fxquant.observers.defaults import get_default_qconfig_mapping
 from fxquant.passes.fold_conv_bn import fold
@@ -80,6 +81,26 @@ def float_graph(
             hint="compare(prepared, …) takes the graph that prepare made, in place of the float model",
         ) from error
     return prepared.graph_module
+
+
+def quantized_graph(model: object) -> GraphModule:
+    """Return the graph of the quantized model that ``compare`` was given; of a model in training, what it would become.
+
+    Raises:
+        InputError: it is no quantized model.
+    """
+    if isinstance(model, Quantizer):
+        raise InputError(
+            "compare takes a quantized model second",
+            got="what prepare gave",
+            expected="what convert gave",
+            hint="convert(prepared), or convert(prepared, to='fake_quant')",
+        )
+    if isinstance(model, nn.Module) and is_trainable(model):
+        return quantizer_of(model).convert(to="fake_quant")
+    plan_of(model)  # type: ignore[arg-type]  # raises where it is nothing of the kind
+    assert isinstance(model, GraphModule)  # only these have a plan
+    return model
 
 
 def _configuration(quantized: GraphModule) -> Any:

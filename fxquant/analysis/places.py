@@ -13,7 +13,6 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.analysis.comparison import Unmatched
-from fxquant.analysis.facts import ResultFacts
 from fxquant.analysis.float_reference import FloatUnit, float_unit
 from fxquant.analysis.naming import path_of, title_of
 from fxquant.analysis.weights import Weights, weights_of
@@ -30,6 +29,38 @@ CALLS = ("call_module", "call_function", "call_method")
 IMAGE_RANK = 4
 
 Rounding = Callable[[Any], Any]
+
+
+@dataclass(slots=True)
+class ClippingSums:
+    """Sums up how much of a unit's result lies beyond its quantization range, batch by batch."""
+
+    values: int = 0
+    clipped: int = 0
+    """Values beyond the ends of the quantization range."""
+    clipping_noise: float = 0.0
+    """Sum of the squares of what is cut off."""
+
+    def look(self, expected: Any, qparams: QParams | None) -> None:
+        """Count the values of one batch."""
+        if qparams is None or not isinstance(expected, Tensor) or qparams.scale.numel() != 1:
+            return
+        low, high = ends(qparams)
+        cut = (expected - expected.clamp(low, high)).abs()
+        self.values += expected.numel()
+        self.clipped += int((cut > qparams.scale.to(cut.device) / 2).sum())
+        self.clipping_noise += float(cut.double().square().sum())
+
+    @property
+    def share(self) -> float:
+        """Return the share of the values that are clipped, 0 to 1."""
+        return self.clipped / max(self.values, 1)
+
+
+def ends(qparams: QParams) -> tuple[float, float]:
+    """Return the ends of a quantization range per tensor, as float values."""
+    scale, zero_point = float(qparams.scale), float(qparams.zero_point)
+    return (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale
 
 
 @dataclass(eq=False)
@@ -56,7 +87,7 @@ class Place:
     """Shares the grid of its input: rounds nothing."""
     planned: Mapping[str, QParams] = field(default_factory=dict)
     """Role of the unit -> the grid that its tensor has by the plan, as far as that is known."""
-    facts: ResultFacts = field(default_factory=ResultFacts)
+    clipping: ClippingSums = field(default_factory=ClippingSums)
 
     @property
     def layer(self) -> Node:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fxquant.analysis.facts import ends
-from fxquant.analysis.places import Place
+from fxquant.analysis.places import Place, ends
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import module_of
 from fxquant.measure.noise import DeviationSums
@@ -132,7 +131,7 @@ def _no_noise(case: _Case) -> str:
 
 
 def _clipped(case: _Case) -> str:
-    facts, qparams = case.place.facts, case.place.qparams
+    facts, qparams = case.place.clipping, case.place.qparams
     if qparams is None or case.spares_the_whole or facts.clipping_noise < HALF * float(case.sums.noise.sum()):
         return ""
     low, high = ends(qparams)

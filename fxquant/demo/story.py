@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.demo.comparison import Comparison
-from fxquant.demo.layers import layer_sqnr
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.demo.picture import save_picture
 from fxquant.errors import SampleError, writing
@@ -108,6 +107,23 @@ def compare(
             file_bytes={"float": saved_bytes(model), "int8": saved_bytes(int8)},
             layers=layer_sqnr(prepared, int8, images),
         )
+
+
+def layer_sqnr(prepared: fxq.Quantizer, int8: Any, x: Tensor) -> tuple[tuple[str, float], ...]:
+    """Measure the SQNR of the output of every unit that multiplies and accumulates.
+
+    Args:
+        prepared: A calibrated quantizer: its graph is the float model.
+        int8: What ``convert(prepared)`` gave.
+        x: The only input of the model.
+
+    Returns:
+        Name of the user's module (or of the node) and dB, in the order in which they run. Noise adds up: a value holds
+        that of all layers before it.
+    """
+    wanted = {row.node: row.module or row.node for row in prepared.coverage() if row.fate == "int8" and row.macs}
+    rows = sorted(fxq.compare(prepared, int8, [x], progress=False), key=lambda row: row.place)
+    return tuple((wanted[row.unit], row.accumulated.sqnr) for row in rows if row.unit in wanted)
 
 
 def saved_bytes(model: nn.Module) -> int:

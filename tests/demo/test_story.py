@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from fxquant.demo.story import load, run_demo, saved_bytes
+import fxquant as fxq
+from fxquant.demo.story import layer_sqnr, load, run_demo, saved_bytes
 from fxquant.errors import SampleError
+from fxquant.measure.noise import sqnr
 from fxquant.samples.networks import mobilenet_v2
 
 
@@ -39,3 +42,20 @@ def test_size_is_that_of_the_file() -> None:
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     assert saved_bytes(model) == len(file.getvalue()) > 40_000
+
+
+def test_one_value_for_each_layer_that_multiplies() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5)).eval()
+    x = torch.randn(4, 3, 8, 8)
+    plain = replace(fxq.get_default_qconfig(), correct_bias=False)  # corrected, the last may be nearer
+    prepared = fxq.prepare(model, x, plain)
+    prepared.observe(x)
+    int8 = fxq.convert(prepared)
+    (first, first_db), (last, last_db) = layer_sqnr(prepared, int8, x)
+    assert (first, last) == ("0", "4")
+    assert first_db > last_db > 20  # noise adds up
+    with torch.no_grad():
+        assert (
+            abs(last_db - sqnr(model(x), int8(x))) < 1e-3
+        )  # the last layer is the output: the same value, dequantized
