@@ -90,17 +90,10 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/configure.py",
         "passes/tuple_outputs.py",
     ),
-    # Which grid a value has that is joined, before its range is known and after.
-    "passes/test_joins.py": ("passes/share_join_qparams.py", "passes/share_qparams.py"),
     # What conversion does to a graph is read as one text, pass by pass, in the order of the pipelines.
     "passes/test_conversion.py": (
-        "passes/choose_layout.py",
-        "passes/fold_conv_bn.py",
         "passes/insert_fake_quant.py",
-        "passes/insert_quantize_dequantize.py",
         "passes/lower_units.py",
-        "passes/merge_requantize.py",
-        "passes/observe_weights.py",
         "passes/pipelines.py",
         "passes/rounding.py",
     ),
@@ -114,14 +107,12 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # Weights that are computed: into training and back, by models.
     "test_computed_weights.py": (
         "nn/computed.py",
-        "passes/compute_tensors.py",
-        "passes/fold_tensors.py",
+        "passes/computed_tensors.py",
     ),
     "cli/test_main.py": ("commandline.py",),
     # Into training and back is one way.
     "training/test_qat.py": (
-        "passes/insert_training_fake_quant.py",
-        "passes/strip_fake_quant.py",
+        "passes/training.py",
         "training/carry_over.py",
         "training/trained.py",
     ),

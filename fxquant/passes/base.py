@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
 from fxquant.nn.fake_quantized import FakeQuantizedWeight
-from fxquant.patterns.pattern import Pattern
+from fxquant.patterns.pattern import Output, Pattern
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import TensorRef
@@ -45,6 +45,11 @@ class PassContext:
     def pattern_of(self, unit: QuantUnit) -> Pattern:
         """The pattern that a unit of the plan was matched by."""
         return self._by_name[unit.pattern]
+
+    def joins(self) -> tuple[QuantUnit, ...]:
+        """The units of the plan that put several values on the same qparams, in the order of the graph."""
+        patterns = [(unit, self.pattern_of(unit)) for unit in self.plan.units]
+        return tuple(unit for unit, its in patterns if its.output is Output.ONE_FOR_ALL and its.handler is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from fxquant.observers.qparams import choose_qparams
 from fxquant.passes.base import PassContext
 from fxquant.passes.configure import decide
 from fxquant.passes.elements import readers_of
-from fxquant.passes.joins import joins_of
 from fxquant.patterns.pattern import Bounded, Output
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
@@ -56,7 +55,7 @@ def with_joins_in_float(
         limit: The ratio of ranges beyond which integers are worse.
     """
     decision = _Decision(gm, ctx, {each.node for each in refused})
-    for unit in reversed([unit for unit in joins_of(ctx) if unit.root in joins]):
+    for unit in reversed([unit for unit in ctx.joins() if unit.root in joins]):
         if joins[unit.root].ratio > limit:
             decision.leave(unit, UNEQUAL.format(joins[unit.root].ratio))
         elif decision.is_on_qparams_of_one(unit):
@@ -71,7 +70,7 @@ def with_joins_in_float(
 def joins_of_floats(gm: GraphModule, ctx: PassContext) -> set[str]:
     """Roots of the joins that nothing needs integers of: they become integers only where one grid suits them."""
     decision = _Decision(gm, ctx, set())
-    return {unit.root for unit in joins_of(ctx) if decision.floats_suffice(unit.root)}
+    return {unit.root for unit in ctx.joins() if decision.floats_suffice(unit.root)}
 
 
 class _Decision:
@@ -130,7 +129,7 @@ class _Decision:
         return policies, own
 
     def _joins_in_float(self) -> list[QuantUnit]:
-        return [unit for unit in joins_of(self._ctx) if unit.root in self.in_float]
+        return [unit for unit in self._ctx.joins() if unit.root in self.in_float]
 
     def _owners(self) -> set[TensorRef]:
         """Of the grids of joins that stay float."""

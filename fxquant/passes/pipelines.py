@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from fxquant.passes.annotate import annotate
-from fxquant.passes.apply_learned_rounding import apply_learned_rounding
 from fxquant.passes.base import Pass
-from fxquant.passes.choose_layout import choose_layout
-from fxquant.passes.compute_tensors import compute_tensors
+from fxquant.passes.cleanup import choose_layout, eliminate_dead_code, merge_requantize
+from fxquant.passes.computed_tensors import compute_tensors, fold_tensors
 from fxquant.passes.correct_bias import correct_bias
-from fxquant.passes.decompose_attention import decompose_attention
-from fxquant.passes.decompose_compounds import decompose_compounds
+from fxquant.passes.decompose import decompose_attention, decompose_compounds
 from fxquant.passes.drop_idle import drop_idle
-from fxquant.passes.eliminate_dead_code import eliminate_dead_code
 from fxquant.passes.fold_constants import fold_constants
-from fxquant.passes.fold_conv_bn import fold_conv_bn
-from fxquant.passes.fold_tensors import fold_tensors
-from fxquant.passes.functional_to_module import functional_to_module
-from fxquant.passes.guard_ranks import guard_ranks
-from fxquant.passes.insert_fake_quant import insert_fake_quant
-from fxquant.passes.insert_quantize_dequantize import insert_quantize_dequantize
-from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
+from fxquant.passes.functional_to_module import functional_to_module, make_norms
+from fxquant.passes.insert_fake_quant import insert_fake_quant, insert_quantize_dequantize
 from fxquant.passes.lower_units import lower_units
-from fxquant.passes.make_norms import make_norms
-from fxquant.passes.merge_requantize import merge_requantize
 from fxquant.passes.normalize import normalize
-from fxquant.passes.observe_weights import observe_weights
-from fxquant.passes.share_join_qparams import share_join_qparams
-from fxquant.passes.share_qparams import share_qparams
-from fxquant.passes.specialize_shapes import specialize_shapes
-from fxquant.passes.strip_fake_quant import strip_fake_quant
+from fxquant.passes.share_qparams import share_join_qparams, share_qparams
+from fxquant.passes.specialize_shapes import guard_ranks, specialize_shapes
+from fxquant.passes.training import insert_training_fake_quant, strip_fake_quant
+from fxquant.passes.weights import apply_learned_rounding, fold_conv_bn, observe_weights
 
 Pipeline = tuple[Pass, ...]
 

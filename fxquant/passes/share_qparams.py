@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from torch.fx import GraphModule
+import torch
+from torch.fx import GraphModule, Node
 
+from fxquant.graph.query import is_shape_query, nodes_by_name
+from fxquant.observers.qparams import choose_qparams
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.joins import Joins
-from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import Observed, QParamsPolicy, QScheme, SharedWith, TensorRef
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import Observed, QParams, QParamsPolicy, QScheme, SharedWith, TensorRef
 
 
 @graph_pass(after=("annotate",), keeps_values=True)
@@ -42,3 +45,157 @@ def _on_one_qparams(plan: QuantPlan, owner: TensorRef, targets: set[TensorRef]) 
 
 def _scheme_of(policy: QParamsPolicy) -> QScheme | None:
     return policy.observer().scheme if isinstance(policy, Observed) else None
+
+
+Range = tuple[float, float]
+"""Smallest and largest number, in real units."""
+
+CLOSE_VALUE = 2**0.5
+"""How many times as wide as its range the grid of a joined value may be that others read, too. Rounding once on steps
+√2 times as wide makes as much noise, over both readers, as rounding on its own grid and again on that of the join."""
+CLOSE_JOIN = 2.0
+"""The same for the result of a join that is itself joined no further: a bit, for which what several joins read, as in a
+dense block, is rounded once in place of once more in each of them."""
+
+
+@graph_pass(keeps_values=True)
+def share_join_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """Where nothing is lost by it, what is joined lies on the grid of the join, which then only copies.
+
+    The graph stays as it is. After training, so does the plan: it was trained on.
+    """
+    if ctx.plan.fake_quants:
+        return gm
+    joins, plan = Joins(gm, ctx), ctx.plan
+    made_by = {unit.root: plan.qparams_owner(unit.roles["y"]) for unit in joins.units}
+    beside_others: dict[TensorRef, set[TensorRef]] = {}
+    joined_only: dict[TensorRef, set[TensorRef]] = {}
+    for owner, readers in joins.joined().items():
+        (beside_others if readers.others else joined_only)[owner] = {made_by[root] for root in readers.joins}
+    limits = dict.fromkeys(made_by.values(), CLOSE_JOIN) | dict.fromkeys(beside_others, CLOSE_VALUE)
+    groups = _connected(
+        [*joined_only.values(), *({owner, *all_qparams} for owner, all_qparams in beside_others.items())]
+    )
+    for members in (members for group in groups for members in _alike(group, limits, plan)):
+        joined = [owner for owner, all_qparams in joined_only.items() if all_qparams <= {*members}]
+        plan = _on_joint_qparams(members, joined, plan)
+    ctx.plan = plan
+    return gm
+
+
+def _connected(sets: Iterable[set[TensorRef]]) -> list[set[TensorRef]]:
+    """The unions of those sets that overlap, directly or through others."""
+    groups: list[set[TensorRef]] = []
+    for each in sets:
+        touching = [group for group in groups if group & each]
+        groups = [group for group in groups if not group & each] + [each.union(*touching)]
+    return groups
+
+
+def _alike(owners: Iterable[TensorRef], limits: Mapping[TensorRef, float], plan: QuantPlan) -> list[list[TensorRef]]:
+    """Grids that one grid can stand for: the widest with all that are nearly as wide, then the widest of the rest, …"""
+    ends = {ref: _ends(plan.qparams[ref]) for ref in owners if isinstance(plan.policies[ref], Observed)}
+    widths = {ref: high - low for ref, (low, high) in ends.items()}
+    found: list[list[TensorRef]] = []
+    for owner in sorted(ends, key=lambda ref: (-widths[ref], str(ref))):
+        for members in found:
+            together = [*members, owner]
+            low, high = _hull([ends[ref] for ref in together])
+            one_scheme = len({plan.qparams[ref].scheme for ref in together}) == 1
+            if one_scheme and all(high - low <= limits[ref] * widths[ref] for ref in together):
+                members.append(owner)
+                break
+        else:
+            found.append([owner])
+    return found
+
+
+def _on_joint_qparams(members: Sequence[TensorRef], joined: Sequence[TensorRef], plan: QuantPlan) -> QuantPlan:
+    target, qparams = members[0], _over([plan.qparams[ref] for ref in members])
+    policies: dict[TensorRef, QParamsPolicy] = dict(plan.policies)
+    for ref in (*members[1:], *joined):
+        if ref != target and isinstance(policies[ref], Observed) and plan.qparams[ref].scheme == qparams.scheme:
+            policies[ref] = SharedWith(target)
+    merged = replace(plan, policies=policies)
+    moved = {
+        ref: qparams.scaled(merged.qparams_factor(ref))
+        for ref in plan.qparams
+        if ref in policies and merged.qparams_owner(ref) == target
+    }
+    return replace(merged, qparams={**plan.qparams, **moved})
+
+
+def _over(all_qparams: Sequence[QParams]) -> QParams:
+    """A grid over the ranges of all; grids that are one and the same are that one."""
+    if len(all_qparams) == 1 or all(qparams.same_qparams(all_qparams[0]) for qparams in all_qparams):
+        return all_qparams[0]
+    low, high = torch.tensor(_hull([_ends(qparams) for qparams in all_qparams])).to(all_qparams[0].scale)
+    return choose_qparams(low, high, all_qparams[0].scheme, eps=min(float(qparams.scale) for qparams in all_qparams))
+
+
+def _hull(ranges: Sequence[Range]) -> Range:
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _ends(qparams: QParams) -> Range:
+    """Smallest and largest number of a grid, in real units."""
+    scale, zero_point = float(qparams.scale), int(qparams.zero_point)
+    return (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What reads the values on one grid."""
+
+    joins: tuple[str, ...]
+    """Roots of the joins among them, in the order of the graph."""
+    others: bool
+    """Whether anything else does: another operator, or whoever called the model."""
+
+
+class Joins:
+    """The joins of a plan, and who reads what they join.
+
+    A value that only moves or clamps another one has the same grid, and so counts as that one: what reads it reads the
+    integers of both.
+    """
+
+    def __init__(self, gm: GraphModule, ctx: PassContext) -> None:
+        plan = ctx.plan
+        self.units: tuple[QuantUnit, ...] = ctx.joins()
+        """In the order of the graph."""
+        self._order = {unit.root: index for index, unit in enumerate(self.units)}
+        self._plan = plan
+        self._nodes = nodes_by_name(gm)
+        self._unit_of = plan.unit_of()
+        self._on_qparams_of: dict[TensorRef, list[TensorRef]] = {}
+        for ref in plan.policies:
+            if ref.kind == "activation":
+                self._on_qparams_of.setdefault(plan.qparams_owner(ref), []).append(ref)
+
+    def joined(self) -> dict[TensorRef, Readers]:
+        """The owner of the grid of every value that is joined -> what reads the values on that grid."""
+        owners = (self._plan.qparams_owner(unit.roles[name]) for unit in self.units for name in unit.inputs)
+        return {owner: self._reading(owner) for owner in dict.fromkeys(owners)}
+
+    def _reading(self, owner: TensorRef) -> Readers:
+        found: set[str] = set()
+        others = False
+        for ref in self._on_qparams_of[owner]:
+            others |= self._plan.qparams_factor(ref) != 1  # the same integers stand for other numbers there
+            for reader in self._readers(ref):
+                unit = self._unit_of.get(reader.name)
+                if unit is not None and unit.root in self._order:
+                    found.add(unit.root)
+                else:
+                    others |= unit is None or not self._is_on_qparams(unit, owner)
+        return Readers(tuple(sorted(found, key=self._order.__getitem__)), others)
+
+    def _readers(self, ref: TensorRef) -> Sequence[Node]:
+        """What reads the integers of a value. Of one that no unit makes, float operators read the real numbers."""
+        node = self._nodes[ref.name]
+        readers = [user for user in node.users if not is_shape_query(user)]
+        return readers if ref.name in self._unit_of else [user for user in readers if user.name in self._unit_of]
+
+    def _is_on_qparams(self, unit: QuantUnit, owner: TensorRef) -> bool:
+        return "y" in unit.roles and self._plan.qparams_owner(unit.roles["y"]) == owner

@@ -10,11 +10,9 @@ from fxquant.calibration.observed_qparams import make_observers
 from fxquant.calibration.statistics import Statistics
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.query import follow
-from fxquant.passes.apply_learned_rounding import layers_of_own_integers
 from fxquant.passes.float_joins import joins_of_floats
-from fxquant.passes.fold_conv_bn import fold_conv_bn
-from fxquant.passes.joins import joins_of
 from fxquant.passes.manager import PassManager
+from fxquant.passes.weights import fold_conv_bn, layers_of_own_integers
 from fxquant.plan.spec import Observed
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.run_passes import pass_context
@@ -27,7 +25,7 @@ def attach_observers(prepared: PreparedModel) -> None:
     context = pass_context(prepared, prepared.plan)
     in_float = joins_of_floats(prepared.graph_module, context)
     prepared.statistics = Statistics(
-        prepared.graph_module, prepared.plan, prepared.observers, joins_of(context), in_float
+        prepared.graph_module, prepared.plan, prepared.observers, context.joins(), in_float
     )
     prepared.weight_layers = _weight_layers(prepared)
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from fxquant.backends.base import Backend
 from fxquant.calibration.joined_ranges import Part
 from fxquant.calibration.statistics import Statistics
-from fxquant.passes.snapshot import Snapshot
+from fxquant.passes.instruments import Snapshot
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan

@@ -10,9 +10,8 @@ from torch.fx import GraphModule
 
 from fxquant.calibration.observed_qparams import means_of
 from fxquant.passes.base import Pass, PassContext
-from fxquant.passes.instruments import instruments_for
+from fxquant.passes.instruments import Snapshot, instruments_for
 from fxquant.passes.manager import PassManager
-from fxquant.passes.snapshot import Snapshot
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.data import PreparedModel
 from fxquant.settings import read_settings

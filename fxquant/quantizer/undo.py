@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
 from fxquant.graph.module_state import undone_on_error
 from fxquant.graph.query import module_of
-from fxquant.passes.eliminate_dead_code import has_effect
+from fxquant.passes.cleanup import has_effect
 
 
 class RunState:

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from fxquant.passes.instruments import Snapshot
 from fxquant.passes.pipelines import CONVERT, FROM_TRAINING, PREPARE, TO_TRAINING
-from fxquant.passes.snapshot import Snapshot
 
 HELP = {
     item.name: (item.run.__doc__ or "").strip().partition("\n")[0].replace("``", "")

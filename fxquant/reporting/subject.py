@@ -13,7 +13,7 @@ from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.module import noted
 from fxquant.measure.coverage import Coverage
-from fxquant.passes.snapshot import Snapshot
+from fxquant.passes.instruments import Snapshot
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.trained import quantizer_of

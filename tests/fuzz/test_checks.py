@@ -9,8 +9,8 @@ import torch
 
 import fxquant as fxq
 from fxquant.graph.edit import insert_after
-from fxquant.passes.insert_training_fake_quant import insert_training_fake_quant
-from fxquant.passes.joins import Joins, Readers
+from fxquant.passes.share_qparams import Joins, Readers
+from fxquant.passes.training import insert_training_fake_quant
 from fxquant.runtime.program import Program
 from fxquant.training import qat
 from tests.fuzz import checks

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import difflib
 
-from fxquant.passes.snapshot import Snapshot
+from fxquant.passes.instruments import Snapshot
 from fxquant.reporting.passes import HELP, passes
 
 A, B = "x = input\na = f(x)\nb = g(a)", "x = input\nb = h(x)"

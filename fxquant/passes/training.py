@@ -13,16 +13,22 @@ from fxquant.errors import PlanError
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
 from fxquant.fake_quantize.plain import FakeQuantize
-from fxquant.graph.edit import add_module, insert_after, retarget
-from fxquant.graph.query import ONLY_IN_TRAINING, REGULARIZER, SAME_WHILE_TRAINING, called_module, nodes_by_name
-from fxquant.nn.fake_quantized import with_fake_quantized_weight
+from fxquant.graph.edit import add_module, erase_unread, insert_after, retarget
+from fxquant.graph.query import (
+    ONLY_IN_TRAINING,
+    REGULARIZER,
+    SAME_WHILE_TRAINING,
+    called_module,
+    module_of,
+    nodes_by_name,
+)
+from fxquant.nn.fake_quantized import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.nn.folding import training_factor
 from fxquant.nn.joined_range import JoinedRange
 from fxquant.nn.regularizer import Regularizer
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.idle import restore_idle
-from fxquant.passes.joins import joins_of
+from fxquant.passes.idle import drop_restored, restore_idle
 from fxquant.passes.rounding import insert_call_qparams, rounding_points, weighted_nodes
 from fxquant.patterns.shape import DROPOUT_FUNCTIONS
 from fxquant.plan.spec import Fixed, Handled, Observed, QParamsPolicy, TensorRef
@@ -104,7 +110,7 @@ def _watch_joins(gm: GraphModule, ctx: PassContext) -> None:
     """Keep the ranges of what is joined, which needs no grid: ``convert`` warns of those that differ much."""
     nodes = nodes_by_name(gm)
     readers: dict[Node, list[Node]] = {}
-    for join in (nodes[unit.root] for unit in joins_of(ctx)):
+    for join in (nodes[unit.root] for unit in ctx.joins()):
         for value in join.all_input_nodes:
             readers.setdefault(value, []).append(join)
     for value, joins in readers.items():
@@ -145,3 +151,33 @@ def _refuse_handlers(ctx: PassContext) -> None:
             got=", ".join(handled),
             hint="set_module_name(name, None) keeps it in float; a pattern without a handler trains",
         )
+
+
+@graph_pass(required=True)
+def strip_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
+    """``t_fake_quant(t)`` becomes ``t`` again, layers get their plain weight back; parameters stay as trained."""
+    homes = {path for ref, path in ctx.plan.fake_quants.items() if ref.kind != "parameter"}
+    for node in list(gm.graph.nodes):
+        if node.op == "call_module" and (node.target in homes or isinstance(module_of(node), JoinedRange)):
+            value = node.args[0]
+            assert isinstance(value, Node)  # the pass that inserted it gave it one
+            node.replace_all_uses_with(value, propagate_meta=False)
+            gm.graph.erase_node(node)
+    drop_restored(gm, ctx.plan.idle)
+    for ref, path in ctx.plan.fake_quants.items():
+        if ref.kind == "parameter":
+            _plain(gm, path)
+    return gm
+
+
+def _plain(gm: GraphModule, path: str) -> None:
+    layer = gm.get_submodule(path)
+    if not isinstance(layer, FakeQuantizedWeight):
+        return  # two weights may share a layer
+    gm.set_submodule(path, without_fake_quantized_weight(layer))
+    for node in gm.graph.nodes:
+        if node.op == "call_module" and node.target == path and "factor" in node.kwargs:
+            factor = node.kwargs["factor"]
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "factor"}
+            assert isinstance(factor, Node)
+            erase_unread(gm.graph, (factor,))

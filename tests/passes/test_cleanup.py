@@ -6,7 +6,7 @@ from torch import nn
 
 from fxquant.capture.tracing import trace
 from fxquant.errors import InputError
-from fxquant.passes.eliminate_dead_code import eliminate_dead_code
+from fxquant.passes.cleanup import eliminate_dead_code
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
