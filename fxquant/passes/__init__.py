@@ -1,1 +1,1 @@
-"""Passes, one a file, the orders in which they run (``pipelines``), and the manager that runs them."""
+"""Holds the passes, the orders in which they run (``pipelines``), and the manager that runs them."""

@@ -1,4 +1,4 @@
-"""Takes out conversions that cancel: integers that become floats only to become integers again."""
+"""Cleans the graph up behind lowering: removes conversions that cancel, chooses memory layouts, removes dead code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fxquant.graph.edit import add_module, drop_unused_modules
 from fxquant.graph.query import canonical_type, has_hooks, module_of, value_of
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
 from fxquant.passes.base import PassContext, graph_pass
+
+IMAGE_RANK = 4
 
 
 @graph_pass(after=("lower_units",), keeps_values=True)
@@ -31,9 +33,6 @@ def merge_requantize(gm: GraphModule, ctx: PassContext) -> GraphModule:
             node.target = add_module(gm, f"{source.name}_requantize", Requantize(old, new))
             node.args = (source,)
     return gm
-
-
-IMAGE_RANK = 4
 
 
 @graph_pass(after=("lower_units",), keeps_values=True)

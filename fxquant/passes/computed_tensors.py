@@ -1,4 +1,4 @@
-"""Puts into a training graph what computes the tensors of layers, where passes so far saw their values."""
+"""Lets a training graph compute tensors of layers from parameters, and stores their values in the layers afterwards."""
 
 from __future__ import annotations
 

@@ -18,6 +18,9 @@ from fxquant.nn.fake_quantized import FLOAT_BIAS
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import rounded_weight, weighted_nodes
 
+Sizes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Spatial sizes of the input and of the output of a convolution."""
+
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"))
 def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
@@ -82,10 +85,6 @@ def mean_error(layer: Any, error: Tensor, means: Tensor, sizes: Sizes | None = N
     else:
         taps = taps.view(groups, -1, taps.shape[1])
     return (taps @ by_group).flatten()
-
-
-Sizes = tuple[tuple[int, ...], tuple[int, ...]]
-"""Spatial sizes of the input and of the output of a convolution."""
 
 
 def padding_coverage(layer: Any, sizes: Sizes | None) -> Tensor:

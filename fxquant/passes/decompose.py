@@ -1,4 +1,4 @@
-"""Takes attention apart where its parts can be quantized: one call hides four linear layers and two products."""
+"""Takes operators apart whose parts can be quantized: attention, einsum, addmm, gated linear units."""
 
 from __future__ import annotations
 

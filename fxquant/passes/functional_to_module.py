@@ -1,4 +1,4 @@
-"""Makes layers of functions that take constant weights, so that patterns need to know layers only."""
+"""Makes layers of functions that take constant weights, and norms of products and sums with constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulates the planned grids in float: every planned tensor and weight goes through a fake-quantize module."""
+"""Simulates the planned qparams in float: by fake-quantize modules, or by explicit quantize and dequantize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that are the same in every call become numbers, and so does what is computed of numbers alone."""
+"""Replaces sizes that are the same in every call by numbers, and guards units that hold for one rank only."""
 
 from __future__ import annotations
 

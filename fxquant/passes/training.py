@@ -1,4 +1,4 @@
-"""Makes a graph that trains as it will be quantized: fake-quantize modules of the user's choice, batch norms kept."""
+"""Puts fake-quantize modules into a graph that trains, and takes them out again."""
 
 from __future__ import annotations
 

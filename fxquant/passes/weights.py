@@ -1,4 +1,4 @@
-"""Folds batch norms into the weights before them, in planned units only: what the config leaves out keeps its own."""
+"""Prepares the weight of each unit: folds the batch norm in, observes it, and rounds it where rounding was learned."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""What nothing reads is removed, unless running it has an effect."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Attention taken apart: the same values, the user's paths, and rules that mean what they say."""
+"""Attention, einsum and others taken apart: the same values, the user's paths, rules that mean what they say."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_a_product_has_the_name_and_the_line_of_the_einsum():
     prepared = fxq.prepare(Products().eval(), X, rounding_outputs())
     assert units(prepared) == ["linear", "permute", "matmul"]
     assert [row.node for row in prepared.coverage() if row.operator == "matmul"] == ["einsum"]
-    assert "test_decompose_compounds.py" in next(row.line for row in prepared.coverage() if row.node == "einsum")
+    assert "test_decompose.py" in next(row.line for row in prepared.coverage() if row.node == "einsum")
     assert reasons(prepared) == {"einsum": MANY}
 
 

@@ -1,4 +1,4 @@
-"""Functions of constant weights become layers: where these stand, what is shared, and what is left alone."""
+"""Functions of constant weights become layers, and products and sums with constants become norms."""
 
 from __future__ import annotations
 
@@ -300,7 +300,8 @@ def give_values(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             scale = module.weight[0].numel() ** -0.5
-            module.weight.data = torch.randn(module.weight.shape, generator=generator) * scale
+            for tensor in module.parameters():
+                tensor.data = torch.randn(tensor.shape, generator=generator) * scale
         elif isinstance(module, (nn.BatchNorm2d, FrozenBatchNorm2d)):
             for tensor, low in zip(
                 (module.weight, module.bias, module.running_mean, module.running_var),

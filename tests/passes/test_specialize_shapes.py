@@ -1,4 +1,4 @@
-"""Sizes that never change are numbers; others stay what they are."""
+"""Sizes that never change are numbers, others stay what they are; units for one rank refuse another."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_line_of_the_user_is_named() -> None:
             return self.bn(self.fc(x))
 
     prepared = fxq.prepare(Net().eval(), torch.randn(4, 8))
-    with pytest.raises(fxq.errors.InputError, match=r"bn \(Linear and BatchNorm1d\), from .*test_guard_ranks.py:"):
+    with pytest.raises(fxq.errors.InputError, match=r"bn \(Linear and BatchNorm1d\), from .*shapes.py:"):
         prepared(torch.randn(4, 8, 8))
 
 
