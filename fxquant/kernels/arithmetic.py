@@ -128,3 +128,22 @@ class RequantizingCall(OperatorCall):
     def requantize(self, real: Tensor, dtype: torch.dtype) -> Tensor:
         """Round float32 values to the qparams of the result; ``dtype`` is uint8 or int8."""
         return requantize(real, self.scale, self.zero_point, self.quant_min, self.quant_max, dtype)
+
+
+class AveragingCall(RequantizingCall):
+    """A call that averages ``x``, which has the qparams ``x_scale`` and ``x_zero_point``."""
+
+    x: Tensor
+    x_scale: float
+    x_zero_point: int
+
+    def check_average(self) -> None:
+        """Check the input and the qparams of both sides."""
+        check_stored(self.op, "x", self.x)
+        check_qparams(self.op, "x_", self.x_scale, self.x_zero_point, self.x.dtype)
+        self.check_output(self.x.dtype)
+
+    def average(self, sums: Tensor, divisor: Tensor) -> Tensor:
+        """Divide exact sums of ``x - x_zero_point`` and requantize the quotients, as :func:`average` does."""
+        y = (self.scale, self.zero_point, self.quant_min, self.quant_max)
+        return average(sums, divisor, self.x_scale, *y, self.x.dtype)

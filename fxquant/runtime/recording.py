@@ -12,29 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxquant.errors import KernelError
+from fxquant.kernels.call import CALLS
 from fxquant.runtime.program import CONSTANT, INPUT, OUTPUT, TEMPORARY, Buffer, Program, View, last_failure, library
 
-RECORDED = frozenset(
-    getattr(torch.ops.fxquant, name).default
-    for name in (
-        "adaptive_avg_pool2d",
-        "add",
-        "avg_pool2d",
-        "cat",
-        "conv2d",
-        "conv3d",
-        "layer_norm",
-        "linear",
-        "matmul",
-        "max_pool2d",
-        "mean",
-        "mul",
-        "prelu",
-        "resample2d",
-        "softmax",
-        "table",
-    )
-)
+RECORDED = frozenset(getattr(torch.ops.fxquant, name).default for name, call in CALLS.items() if call.recorded)
 """Operators whose bindings do nothing but check shapes and launch loops."""
 
 RECORDED_QUANTIZE = frozenset((torch.ops.fxquant.quantize.default, torch.ops.fxquant.dequantize.default))

@@ -6,29 +6,27 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.arithmetic import STORED, check_output, check_qparams
+from fxquant.kernels.arithmetic import STORED, RequantizingCall, check_qparams
 from fxquant.kernels.checks import check_dtype
 
 
-def empty_result(
-    op: str,
-    x: Tensor,
-    x_scale: float,
-    scale: float,
-    zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Check the arguments; an empty contiguous tensor of the result's shape and dtype."""
-    check_dtype(op, "x", x, (torch.float32, *STORED))
-    if x.dim() == 0:
-        raise KernelError(f"{op}: x has no dimension", got=[], expected="[..., columns]")
-    check_dtype(op, "dtype", dtype, STORED)
-    if x.dtype != torch.float32:
-        check_qparams(op, "x_", x_scale, 0, x.dtype)
-    check_output(op, scale, zero_point, quant_min, quant_max, dtype)
-    return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
+class RowsCall(RequantizingCall):
+    """A call that normalizes the rows of ``x`` [..., columns]: float values, or integers of scale ``x_scale``."""
+
+    x: Tensor
+    x_scale: float
+    dtype: torch.dtype
+
+    def empty_result(self) -> Tensor:
+        op, x, dtype = self.op, self.x, self.dtype
+        check_dtype(op, "x", x, (torch.float32, *STORED))
+        if x.dim() == 0:
+            raise KernelError(f"{op}: x has no dimension", got=[], expected="[..., columns]")
+        check_dtype(op, "dtype", dtype, STORED)
+        if x.dtype != torch.float32:
+            check_qparams(op, "x_", self.x_scale, 0, x.dtype)
+        self.check_output(dtype)
+        return torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def power_of_two(exponent: Tensor) -> Tensor:

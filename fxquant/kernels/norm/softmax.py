@@ -1,15 +1,16 @@
-"""``fxquant::softmax``: rows of real numbers or integers, as shares of 1 on a grid. Schema, reference, shapes."""
+"""``fxquant::softmax``: rows of real numbers or integers, as shares of 1 on a grid."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fxquant.kernels.arithmetic import float32, requantize
-from fxquant.kernels.library import define
-from fxquant.kernels.norm.rows import empty_result, power_of_two
-
-OP = "fxquant::softmax"
+from fxquant.kernels.arithmetic import float32
+from fxquant.kernels.call import define_operator
+from fxquant.kernels.norm.rows import RowsCall, power_of_two
 
 EXP_BITS = 30
 """Exponentials are whole multiples of 2^-30."""
@@ -28,16 +29,8 @@ SERIES = (
 LOG2_E = 1.4426950408889634
 
 
-def softmax(
-    x: Tensor,
-    x_scale: float,
-    safe: bool,
-    scale: float,
-    zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class SoftmaxCall(RowsCall):
     """Exponentials of each row divided by their sum, stored on the output's grid.
 
     ``e = exp_steps(x - max(x))``, whole multiples of 2^-30, whose sum is exact in any order;
@@ -46,57 +39,48 @@ def softmax(
     ``x - max(x)`` is ``float(q - max(q)) * x_scale``, so there are 256 exponentials. A row with NaN or infinity is NaN,
     and so is one of nothing but minus infinity: all of it becomes ``quant_min``.
 
-    Args:
-        x: float32, uint8 or int8 [..., columns].
-        x_scale: Real units per step of stored integers; rounded to float32 first. Their zero point does not matter.
-        safe: Whether a row of nothing but minus infinity is 0 in place of NaN.
-        scale: Of the output.
-        zero_point: Of the output.
-        quant_min: Smallest integer of the output, inside the range of the dtype.
-        quant_max: Largest integer of the output.
-        dtype: Of the output, uint8 or int8.
-
     Returns:
         ``dtype``, of the shape of ``x``, contiguous.
-
-    Raises:
-        RuntimeError: a dtype, scale, zero point or limit is not as above; the message names the argument.
 
     Source:
         Kim et al., "I-BERT: Integer-only BERT Quantization", arXiv:2101.01321, section 3.4: the largest value taken
         off, powers of two as shifts, and a polynomial for what is left.
     """
-    return torch.ops.fxquant.softmax.default(x, x_scale, safe, scale, zero_point, quant_min, quant_max, dtype)
 
+    op: ClassVar[str] = "fxquant::softmax"
 
-def reference(
-    x: Tensor,
-    x_scale: float,
-    safe: bool,
-    scale: float,
-    zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The oracle of the tests, and the kernel of devices that have no native one."""
-    y = empty_result(OP, x, x_scale, scale, zero_point, quant_min, quant_max, dtype)
-    if y.numel() == 0:
-        return y
-    if x.dtype == torch.float32:
-        largest = torch.where(x.isnan(), torch.inf, x).amax(-1, keepdim=True)
-        below, finite, masked = x - largest, largest.isfinite(), largest == -torch.inf
-    else:
-        q = x.to(torch.int32)
-        below = (q - q.amax(-1, keepdim=True)).to(torch.float32) * float32(x_scale)
-        finite = torch.ones_like(below[..., :1], dtype=torch.bool)
-        masked = ~finite
-    steps = exp_steps(below)
-    factor = (1.0 / steps.sum(-1, keepdim=True, dtype=torch.int64).to(torch.float64)).to(torch.float32)
-    factor = torch.where(finite, factor, torch.nan)
-    if safe:
-        factor = torch.where(masked, 0.0, factor)
-    return y.copy_(requantize(steps.to(torch.float32) * factor, scale, zero_point, quant_min, quant_max, dtype))
+    x: Tensor
+    """float32, uint8 or int8 [..., columns]."""
+    x_scale: float
+    """Real units per step of stored integers; rounded to float32 first. Their zero point does not matter."""
+    safe: bool
+    """Whether a row of nothing but minus infinity is 0 in place of NaN."""
+    scale: float
+    zero_point: int
+    quant_min: int
+    """Smallest integer of the output, inside the range of the dtype."""
+    quant_max: int
+    """Largest integer of the output."""
+    dtype: torch.dtype
+
+    def reference(self) -> Tensor:
+        y = self.empty_result()
+        if y.numel() == 0:
+            return y
+        if self.x.dtype == torch.float32:
+            largest = torch.where(self.x.isnan(), torch.inf, self.x).amax(-1, keepdim=True)
+            below, finite, masked = self.x - largest, largest.isfinite(), largest == -torch.inf
+        else:
+            q = self.x.to(torch.int32)
+            below = (q - q.amax(-1, keepdim=True)).to(torch.float32) * float32(self.x_scale)
+            finite = torch.ones_like(below[..., :1], dtype=torch.bool)
+            masked = ~finite
+        steps = exp_steps(below)
+        factor = (1.0 / steps.sum(-1, keepdim=True, dtype=torch.int64).to(torch.float64)).to(torch.float32)
+        factor = torch.where(finite, factor, torch.nan)
+        if self.safe:
+            factor = torch.where(masked, 0.0, factor)
+        return y.copy_(self.requantize(steps.to(torch.float32) * factor, self.dtype))
 
 
 def exp_steps(x: Tensor) -> Tensor:
@@ -119,22 +103,4 @@ def exp_steps(x: Tensor) -> Tensor:
     return torch.round(y * power_of_two(whole.to(torch.int32) + EXP_BITS)).to(torch.int32)
 
 
-def _fake(
-    x: Tensor,
-    x_scale: float,
-    safe: bool,
-    scale: float,
-    zero_point: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    return empty_result(OP, x, x_scale, scale, zero_point, quant_min, quant_max, dtype)
-
-
-define(
-    "softmax(Tensor x, float x_scale, bool safe, float scale, int zero_point, int quant_min, int quant_max, "
-    "ScalarType dtype) -> Tensor",
-    reference=reference,
-    fake=_fake,
-)
+softmax, reference = define_operator(SoftmaxCall)

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "common/call.h"
 #include "common/memory_format.h"
 #include "common/quantized_checks.h"
 
@@ -20,35 +21,45 @@ struct Cat {
   int64_t length(size_t i) const { return parts[i].size(axis) * inner; }
 };
 
-inline Cat prepare_cat(const char* op, const std::vector<Tensor>& tensors, const std::vector<double>& scales,
-                       const std::vector<int64_t>& zero_points, int64_t dim, double scale, int64_t zero_point,
-                       int64_t quant_min, int64_t quant_max) {
-  if (tensors.empty() || tensors.size() != scales.size() || tensors.size() != zero_points.size()) {
+struct CatCall {
+  std::vector<Tensor> tensors;
+  std::vector<double> scales;
+  std::vector<int64_t> zero_points;
+  int64_t dim;
+  double scale;
+  int64_t zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+};
+
+inline Cat prepare_cat(const CatCall& c) {
+  constexpr const char* op = "fxquant::cat";
+  if (c.tensors.empty() || c.tensors.size() != c.scales.size() || c.tensors.size() != c.zero_points.size()) {
     fail(std::string(op) + ": tensors, scales and zero_points do not go together",
-         std::to_string(tensors.size()) + ", " + std::to_string(scales.size()) + " and " +
-             std::to_string(zero_points.size()) + " of them",
+         std::to_string(c.tensors.size()) + ", " + std::to_string(c.scales.size()) + " and " +
+             std::to_string(c.zero_points.size()) + " of them",
          "as many of each, and at least one");
   }
-  const ScalarType dtype = tensors[0].scalar_type();
-  Cat cat{tensors[0], 0, {}, {}, {}, {}, {}, 1};
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  const ScalarType dtype = c.tensors[0].scalar_type();
+  Cat cat{c.tensors[0], 0, {}, {}, {}, {}, {}, 1};
+  for (size_t i = 0; i < c.tensors.size(); ++i) {
     const std::string name = "tensors[" + std::to_string(i) + "]";
-    check_quantized(op, name, tensors[i]);
-    check_same_dtype(op, name, tensors[i], tensors[0]);
-    check_same_device(op, name, tensors[i], tensors[0]);
-    const float s = check_qparams(op, name + " ", scales[i], zero_points[i], dtype);
-    if (tensors[i].dim() == 1 && tensors[i].size(0) == 0) continue;
-    cat.parts.push_back(tensors[i]);
+    check_quantized(op, name, c.tensors[i]);
+    check_same_dtype(op, name, c.tensors[i], c.tensors[0]);
+    check_same_device(op, name, c.tensors[i], c.tensors[0]);
+    const float s = check_qparams(op, name + " ", c.scales[i], c.zero_points[i], dtype);
+    if (c.tensors[i].dim() == 1 && c.tensors[i].size(0) == 0) continue;
+    cat.parts.push_back(c.tensors[i]);
     cat.scales.push_back(s);
-    cat.zero_points.push_back(static_cast<int32_t>(zero_points[i]));
+    cat.zero_points.push_back(static_cast<int32_t>(c.zero_points[i]));
   }
-  cat.y_qparams = check_output_qparams(op, scale, zero_point, quant_min, quant_max, dtype);
+  cat.y_qparams = check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype);
   if (cat.parts.empty()) {
-    cat.y = empty_as(tensors[0], {0}, false);
+    cat.y = empty_as(c.tensors[0], {0}, false);
     return cat;
   }
   const Tensor& first = cat.parts[0];
-  cat.axis = check_axis(op, dim, first.dim());
+  cat.axis = check_axis(op, c.dim, first.dim());
   std::vector<int64_t> sizes = sizes_of(first);
   sizes[cat.axis] = 0;
   bool channels_last = true;
@@ -67,10 +78,10 @@ inline Cat prepare_cat(const char* op, const std::vector<Tensor>& tensors, const
     channels_last = channels_last && is_channels_last(x);
   }
   check_result_sizes(op, sizes);
-  const bool all = quant_min == smallest_of(dtype) && quant_max == smallest_of(dtype) + 255;
+  const bool all = c.quant_min == smallest_of(dtype) && c.quant_max == smallest_of(dtype) + 255;
   for (size_t i = 0; i < cat.parts.size(); ++i) {
     cat.parts[i] = in_order(cat.parts[i], channels_last);
-    cat.copied.push_back(all && cat.scales[i] == static_cast<float>(scale) && cat.zero_points[i] == zero_point);
+    cat.copied.push_back(all && cat.scales[i] == static_cast<float>(c.scale) && cat.zero_points[i] == c.zero_point);
   }
   cat.y = empty_as(first, sizes, channels_last);
   const std::vector<int64_t> strides = dense_strides(sizes, channels_last);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/call.h"
 #include "common/memory_format.h"
 #include "common/quantized_checks.h"
 #include "matmul/batches.h"
@@ -48,22 +49,36 @@ inline Batches batches_of(const Tensor& x, const std::vector<int64_t>& sizes) {
   return batches;
 }
 
-inline Matmul prepare_matmul(const Tensor& a, double a_scale, int64_t a_zero_point, const Tensor& b, double b_scale,
-                             int64_t b_zero_point, double y_scale, int64_t y_zero_point, int64_t quant_min,
-                             int64_t quant_max, ScalarType dtype) {
+struct MatmulCall {
+  Tensor a;
+  double a_scale;
+  int64_t a_zero_point;
+  Tensor b;
+  double b_scale;
+  int64_t b_zero_point;
+  double y_scale;
+  int64_t y_zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+  ScalarType dtype;
+};
+
+inline Matmul prepare_matmul(const MatmulCall& c) {
+  const Tensor &a = c.a, &b = c.b;
   const char* op = "fxquant::matmul";
   const std::string name = op;
   check_quantized(op, "a", a);
   check_quantized(op, "b", b);
   check_same_device(op, "b", b, a);
-  const float sa = check_qparams(op, "a_", a_scale, a_zero_point, a.scalar_type());
-  const float sb = check_qparams(op, "b_", b_scale, b_zero_point, b.scalar_type());
-  const bool is_float = dtype == ScalarType::Float;
-  if (!is_float && dtype != ScalarType::Byte && dtype != ScalarType::Char) {
-    fail_dtype(op, "dtype", dtype, "uint8, int8 or float32");
+  const float sa = check_qparams(op, "a_", c.a_scale, c.a_zero_point, a.scalar_type());
+  const float sb = check_qparams(op, "b_", c.b_scale, c.b_zero_point, b.scalar_type());
+  const bool is_float = c.dtype == ScalarType::Float;
+  if (!is_float && c.dtype != ScalarType::Byte && c.dtype != ScalarType::Char) {
+    fail_dtype(op, "dtype", c.dtype, "uint8, int8 or float32");
   }
   const OutputQParams y_qparams =
-      is_float ? OutputQParams{} : check_output_qparams(op, y_scale, y_zero_point, quant_min, quant_max, dtype);
+      is_float ? OutputQParams{}
+               : check_output_qparams(op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
   const std::string both = shape_of(a) + " and " + shape_of(b);
   if (a.dim() == 0 || b.dim() == 0) {
     fail(name + ": a and b cannot be multiplied", both, "at least one dimension each");
@@ -97,8 +112,8 @@ inline Matmul prepare_matmul(const Tensor& a, double a_scale, int64_t a_zero_poi
                   step,
                   batches_of(x, sizes)};
   };
-  const Factor left = factor(a, a_zero_point, has_rows ? a.stride(a.dim() - 2) : 0, a.stride(a.dim() - 1));
-  const Factor right = factor(b, b_zero_point, has_columns ? b.stride(b.dim() - 1) : 0, b.stride(inner));
+  const Factor left = factor(a, c.a_zero_point, has_rows ? a.stride(a.dim() - 2) : 0, a.stride(a.dim() - 1));
+  const Factor right = factor(b, c.b_zero_point, has_columns ? b.stride(b.dim() - 1) : 0, b.stride(inner));
   const int64_t rows = has_rows ? a.size(a.dim() - 2) : 1;
   const int64_t columns = has_columns ? b.size(b.dim() - 1) : 1;
   if (has_rows) sizes.push_back(rows);
@@ -106,7 +121,7 @@ inline Matmul prepare_matmul(const Tensor& a, double a_scale, int64_t a_zero_poi
   check_result_sizes(op, sizes);
   int64_t batch = 1;
   for (int d = 0; d < left.matrices.dims; ++d) batch *= left.matrices.size[d];
-  return {batch, rows, depth, columns, left, right, sa * sb, y_qparams, is_float, empty_as(a, sizes, false, dtype)};
+  return {batch, rows, depth, columns, left, right, sa * sb, y_qparams, is_float, empty_as(a, sizes, false, c.dtype)};
 }
 
 }  // namespace fxquant

@@ -19,19 +19,32 @@ inline Tensor checked_coefficients(const char* op, const char* argument, const T
   return row_major(values);
 }
 
-inline LayerNorm prepare_layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
-                                    double x_scale, double scale, int64_t zero_point, int64_t quant_min,
-                                    int64_t quant_max, ScalarType dtype) {
+struct LayerNormCall {
+  Tensor x;
+  Tensor weight;
+  Tensor bias;
+  double eps;
+  double x_scale;
+  double scale;
+  int64_t zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+  ScalarType dtype;
+};
+
+inline LayerNorm prepare_layer_norm(const LayerNormCall& c) {
   constexpr const char* op = "fxquant::layer_norm";
-  const Rows rows = prepare_rows(op, x, x_scale, scale, zero_point, quant_min, quant_max, dtype);
-  if (!(eps >= 0 && eps <= 1e300)) fail(std::string(op) + ": eps is out of range", eps, "0 or a small positive number");
+  const Rows rows = prepare_rows(op, c);
+  if (!(c.eps >= 0 && c.eps <= 1e300)) {
+    fail(std::string(op) + ": eps is out of range", c.eps, "0 or a small positive number");
+  }
   if (rows.columns > kMostColumns) {
     fail(std::string(op) + ": a row is too long for an exact sum of squares", rows.columns,
          "at most " + std::to_string(kMostColumns) + " columns");
   }
   const double step = static_cast<double>(rows.x_scale);
-  return {rows, checked_coefficients(op, "weight", weight, rows.x), checked_coefficients(op, "bias", bias, rows.x),
-          rows.type == RowType::kFloat ? eps : eps / (step * step)};
+  return {rows, checked_coefficients(op, "weight", c.weight, rows.x), checked_coefficients(op, "bias", c.bias, rows.x),
+          rows.type == RowType::kFloat ? c.eps : c.eps / (step * step)};
 }
 
 }  // namespace fxquant

@@ -27,39 +27,61 @@ struct AverageQParams {
   OutputQParams y_qparams;
 };
 
-inline AverageQParams check_average(const char* op, const Tensor& x, double x_scale, int64_t x_zero_point, double scale,
-                                  int64_t zero_point, int64_t quant_min, int64_t quant_max) {
-  check_quantized(op, "x", x);
-  const float rounded = check_qparams(op, "x_", x_scale, x_zero_point, x.scalar_type());
-  return {rounded, static_cast<int32_t>(x_zero_point),
-          check_output_qparams(op, scale, zero_point, quant_min, quant_max, x.scalar_type())};
+template <typename Call>
+AverageQParams check_average(const char* op, const Call& c) {
+  check_quantized(op, "x", c.x);
+  const ScalarType dtype = c.x.scalar_type();
+  const float rounded = check_qparams(op, "x_", c.x_scale, c.x_zero_point, dtype);
+  return {rounded, static_cast<int32_t>(c.x_zero_point),
+          check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype)};
 }
 
-inline Average prepare_avg_pool2d(const Tensor& x, const std::vector<int64_t>& kernel_size,
-                                  const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
-                                  bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor_override,
-                                  double x_scale, int64_t x_zero_point, double scale, int64_t zero_point,
-                                  int64_t quant_min, int64_t quant_max) {
+struct AvgPool2dCall {
+  Tensor x;
+  std::vector<int64_t> kernel_size;
+  std::vector<int64_t> stride;
+  std::vector<int64_t> padding;
+  bool ceil_mode;
+  bool count_include_pad;
+  std::optional<int64_t> divisor_override;
+  double x_scale;
+  int64_t x_zero_point;
+  double scale;
+  int64_t zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+};
+
+inline Average prepare_avg_pool2d(const AvgPool2dCall& c) {
   constexpr const char* op = "fxquant::avg_pool2d";
-  const AverageQParams g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
-  if (divisor_override == 0) {
+  const AverageQParams g = check_average(op, c);
+  if (c.divisor_override == 0) {
     fail(std::string(op) + ": divisor_override is out of range", 0, "None or a number other than 0");
   }
-  check_image(op, x);
-  const Images images = prepare_pool(op, x, kernel_size, stride, padding, {1, 1}, ceil_mode);
-  return {images, count_include_pad, divisor_override.value_or(0), g.x_scale, g.x_zero_point, g.y_qparams};
+  check_image(op, c.x);
+  const Images images = prepare_pool(op, c.x, c.kernel_size, c.stride, c.padding, {1, 1}, c.ceil_mode);
+  return {images, c.count_include_pad, c.divisor_override.value_or(0), g.x_scale, g.x_zero_point, g.y_qparams};
 }
 
-inline Average prepare_adaptive_avg_pool2d(const Tensor& x, const std::vector<int64_t>& output_size, double x_scale,
-                                           int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
-                                           int64_t quant_max) {
+struct AdaptiveAvgPool2dCall {
+  Tensor x;
+  std::vector<int64_t> output_size;
+  double x_scale;
+  int64_t x_zero_point;
+  double scale;
+  int64_t zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+};
+
+inline Average prepare_adaptive_avg_pool2d(const AdaptiveAvgPool2dCall& c) {
   constexpr const char* op = "fxquant::adaptive_avg_pool2d";
-  const AverageQParams g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
-  check_image(op, x);
-  const std::vector<int64_t> outputs = pair(op, "output_size", output_size, 0);
-  const PoolAxis rows{x.size(x.dim() - 2), outputs[0], 0, 0, 0, 0};
-  const PoolAxis columns{x.size(x.dim() - 1), outputs[1], 0, 0, 0, 0};
-  return {images_of(op, x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.y_qparams};
+  const AverageQParams g = check_average(op, c);
+  check_image(op, c.x);
+  const std::vector<int64_t> outputs = pair(op, "output_size", c.output_size, 0);
+  const PoolAxis rows{c.x.size(c.x.dim() - 2), outputs[0], 0, 0, 0, 0};
+  const PoolAxis columns{c.x.size(c.x.dim() - 1), outputs[1], 0, 0, 0, 0};
+  return {images_of(op, c.x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.y_qparams};
 }
 
 // Dimensions that are reduced, as flags.
@@ -76,18 +98,29 @@ inline std::vector<bool> reduced_flags(const char* op, const Tensor& x, const st
   return reduced;
 }
 
+struct MeanCall {
+  Tensor x;
+  std::vector<int64_t> dim;
+  bool keepdim;
+  double x_scale;
+  int64_t x_zero_point;
+  double scale;
+  int64_t zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+};
+
 // A mean is one window: of images [not reduced, reduced, not reduced] where the memory of x has that order, else of a copy
 // in the order [not reduced, reduced].
-inline Average prepare_mean(const Tensor& x, const std::vector<int64_t>& dim, bool keepdim, double x_scale,
-                            int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
-                            int64_t quant_max) {
+inline Average prepare_mean(const MeanCall& c) {
+  const Tensor& x = c.x;
   constexpr const char* op = "fxquant::mean";
-  const AverageQParams g = check_average(op, x, x_scale, x_zero_point, scale, zero_point, quant_min, quant_max);
-  const std::vector<bool> reduced = reduced_flags(op, x, dim);
-  const bool channels_last = keepdim && is_channels_last(x);
+  const AverageQParams g = check_average(op, c);
+  const std::vector<bool> reduced = reduced_flags(op, x, c.dim);
+  const bool channels_last = c.keepdim && is_channels_last(x);
   std::vector<int64_t> sizes;
   for (int64_t d = 0; d < x.dim(); ++d) {
-    if (!reduced[d] || keepdim) sizes.push_back(reduced[d] ? 1 : x.size(d));
+    if (!reduced[d] || c.keepdim) sizes.push_back(reduced[d] ? 1 : x.size(d));
   }
   const Tensor y = empty_as(x, sizes, channels_last);
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "common/call.h"
 #include "common/memory_format.h"
 #include "common/quantized_checks.h"
 #include "math/window.h"
@@ -88,13 +89,20 @@ inline Images prepare_pool(const char* op, const Tensor& x, const std::vector<in
   return images_of(op, x, axes[0], axes[1]);
 }
 
-inline Images prepare_max_pool2d(const Tensor& x, const std::vector<int64_t>& kernel_size,
-                                 const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
-                                 const std::vector<int64_t>& dilation, bool ceil_mode) {
+struct MaxPool2dCall {
+  Tensor x;
+  std::vector<int64_t> kernel_size;
+  std::vector<int64_t> stride;
+  std::vector<int64_t> padding;
+  std::vector<int64_t> dilation;
+  bool ceil_mode;
+};
+
+inline Images prepare_max_pool2d(const MaxPool2dCall& c) {
   constexpr const char* op = "fxquant::max_pool2d";
-  check_quantized(op, "x", x);
-  check_image(op, x);
-  return prepare_pool(op, x, kernel_size, stride, padding, dilation, ceil_mode);
+  check_quantized(op, "x", c.x);
+  check_image(op, c.x);
+  return prepare_pool(op, c.x, c.kernel_size, c.stride, c.padding, c.dilation, c.ceil_mode);
 }
 
 }  // namespace fxquant

@@ -41,21 +41,34 @@ inline ResampleAxis check_resample_axis(const char* op, const std::string& name,
   return {row_major(start), row_major(weight), weight.size(1)};
 }
 
-inline Resample prepare_resample2d(const Tensor& x, const Tensor& row_start, const Tensor& row_weight,
-                                   const Tensor& column_start, const Tensor& column_weight, double x_scale,
-                                   int64_t x_zero_point, double scale, int64_t zero_point, int64_t quant_min,
-                                   int64_t quant_max) {
+struct Resample2dCall {
+  Tensor x;
+  Tensor row_start;
+  Tensor row_weight;
+  Tensor column_start;
+  Tensor column_weight;
+  double x_scale;
+  int64_t x_zero_point;
+  double scale;
+  int64_t zero_point;
+  int64_t quant_min;
+  int64_t quant_max;
+};
+
+inline Resample prepare_resample2d(const Resample2dCall& c) {
   constexpr const char* op = "fxquant::resample2d";
-  check_quantized(op, "x", x);
-  const float step = check_qparams(op, "x_", x_scale, x_zero_point, x.scalar_type());
-  const OutputQParams y_qparams = check_output_qparams(op, scale, zero_point, quant_min, quant_max, x.scalar_type());
-  check_image(op, x);
-  const int64_t height = x.size(x.dim() - 2);
-  const int64_t width = x.size(x.dim() - 1);
-  const ResampleAxis rows = check_resample_axis(op, "row", row_start, row_weight, x, height);
-  const ResampleAxis columns = check_resample_axis(op, "column", column_start, column_weight, x, width);
-  const Images images = images_of(op, x, {height, row_start.size(0), 0, 0, 0, 0}, {width, column_start.size(0), 0, 0, 0, 0});
-  return {images, rows, columns, step, static_cast<int32_t>(x_zero_point), y_qparams};
+  check_quantized(op, "x", c.x);
+  const ScalarType dtype = c.x.scalar_type();
+  const float step = check_qparams(op, "x_", c.x_scale, c.x_zero_point, dtype);
+  const OutputQParams y_qparams = check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype);
+  check_image(op, c.x);
+  const int64_t height = c.x.size(c.x.dim() - 2);
+  const int64_t width = c.x.size(c.x.dim() - 1);
+  const ResampleAxis rows = check_resample_axis(op, "row", c.row_start, c.row_weight, c.x, height);
+  const ResampleAxis columns = check_resample_axis(op, "column", c.column_start, c.column_weight, c.x, width);
+  const Images images = images_of(op, c.x, {height, c.row_start.size(0), 0, 0, 0, 0},
+                                  {width, c.column_start.size(0), 0, 0, 0, 0});
+  return {images, rows, columns, step, static_cast<int32_t>(c.x_zero_point), y_qparams};
 }
 
 }  // namespace fxquant

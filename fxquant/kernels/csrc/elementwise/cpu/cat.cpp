@@ -1,18 +1,13 @@
 #include "elementwise/cat.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/launch.h"
 #include "elementwise/cpu/loops/cat.h"
 
 namespace fxquant {
 namespace {
 
-Tensor cat_cpu(const std::vector<Tensor>& tensors, const std::vector<double>& scales,
-               const std::vector<int64_t>& zero_points, int64_t dim, double scale, int64_t zero_point,
-               int64_t quant_min, int64_t quant_max) {
-  const Cat cat =
-      prepare_cat("fxquant::cat", tensors, scales, zero_points, dim, scale, zero_point, quant_min, quant_max);
+Tensor cat_cpu(const CatCall& c) {
+  const Cat cat = prepare_cat(c);
   std::vector<CatPart> parts;
   int64_t row = 0;
   for (size_t i = 0; i < cat.parts.size(); ++i) {
@@ -31,6 +26,6 @@ Tensor cat_cpu(const std::vector<Tensor>& tensors, const std::vector<double>& sc
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("cat", TORCH_BOX(&cat_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("cat", FXQ_KERNEL(cat_cpu)); }
 
 }  // namespace fxquant

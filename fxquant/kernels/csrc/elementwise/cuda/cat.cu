@@ -1,7 +1,5 @@
 #include "elementwise/cat.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/launch.h"
 
 namespace fxquant {
@@ -40,17 +38,14 @@ void join(const Cat& cat) {
   }
 }
 
-Tensor cat_cuda(const std::vector<Tensor>& tensors, const std::vector<double>& scales,
-                const std::vector<int64_t>& zero_points, int64_t dim, double scale, int64_t zero_point,
-                int64_t quant_min, int64_t quant_max) {
-  const Cat cat =
-      prepare_cat("fxquant::cat", tensors, scales, zero_points, dim, scale, zero_point, quant_min, quant_max);
+Tensor cat_cuda(const CatCall& c) {
+  const Cat cat = prepare_cat(c);
   cat.y.scalar_type() == ScalarType::Char ? join<int8_t>(cat) : join<uint8_t>(cat);
   return cat.y;
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("cat", TORCH_BOX(&cat_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("cat", FXQ_KERNEL(cat_cuda)); }
 
 }  // namespace fxquant

@@ -1,5 +1,3 @@
-#include <torch/csrc/stable/library.h>
-
 #include "elementwise/cuda/elementwise.h"
 #include "elementwise/prelu.h"
 #include "math/prelu.h"
@@ -13,16 +11,16 @@ struct PRelu {
   }
 };
 
-Tensor prelu_cuda(const Tensor& x, double x_scale, int64_t x_zero_point, const Tensor& slope, double scale,
-                  int64_t zero_point, int64_t quant_min, int64_t quant_max) {
-  const Elementwise e = prepare_prelu(x, x_scale, x_zero_point, slope, scale, zero_point, quant_min, quant_max);
-  const bool is_signed = x.scalar_type() == ScalarType::Char;
-  is_signed ? run_elementwise<int8_t, float, PRelu>(x, slope, e) : run_elementwise<uint8_t, float, PRelu>(x, slope, e);
+Tensor prelu_cuda(const PReluCall& c) {
+  const Elementwise e = prepare_prelu(c);
+  const bool is_signed = c.x.scalar_type() == ScalarType::Char;
+  is_signed ? run_elementwise<int8_t, float, PRelu>(c.x, c.slope, e)
+            : run_elementwise<uint8_t, float, PRelu>(c.x, c.slope, e);
   return e.y;
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("prelu", TORCH_BOX(&prelu_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("prelu", FXQ_KERNEL(prelu_cuda)); }
 
 }  // namespace fxquant

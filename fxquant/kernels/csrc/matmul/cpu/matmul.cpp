@@ -1,7 +1,5 @@
 #include "matmul/matmul.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/brgemm.h"
 #include "cpu/launch.h"
 #include "matmul/cpu/loops/matmul.h"
@@ -28,11 +26,8 @@ struct DistinctMatrices {
 
 Tensor bytes_for(const Tensor& like, int64_t size) { return empty_as(like, {size}, false, ScalarType::Byte); }
 
-Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const Tensor& b, double b_scale,
-                  int64_t b_zero_point, double y_scale, int64_t y_zero_point, int64_t quant_min, int64_t quant_max,
-                  ScalarType dtype) {
-  const Matmul m = prepare_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, quant_min,
-                                  quant_max, dtype);
+Tensor matmul_cpu(const MatmulCall& c) {
+  const Matmul m = prepare_matmul(c);
   if (m.y.numel() == 0) return m.y;
   // a is multiplied as uint8, b as int8. Flipping the sign bit shifts the zero point by 128.
   const int32_t a_zero = m.a.zero_point + (m.a.is_signed ? 128 : 0);
@@ -46,8 +41,8 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   // Pack b.
   const DistinctMatrices of_b(m.b.matrices);
   const int64_t panels = (m.columns + kPanel - 1) / kPanel;
-  const Tensor packed = bytes_for(a, of_b.count * panels * kPanel * padded);
-  const Tensor column_sums = empty_as(a, {of_b.count * panels * kPanel}, false, ScalarType::Int);
+  const Tensor packed = bytes_for(c.a, of_b.count * panels * kPanel * padded);
+  const Tensor column_sums = empty_as(c.a, {of_b.count * panels * kPanel}, false, ScalarType::Int);
   const PackArgs pack_b{m.b.data,
                         static_cast<uint8_t>(m.b.is_signed ? 0 : 0x80),
                         of_b.each,
@@ -95,7 +90,7 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
   std::optional<Tensor> rows;
   if (m.a.is_signed || m.a.step != 1) {
     const DistinctMatrices of_a(m.a.matrices);
-    rows = bytes_for(a, of_a.count * m.rows * padded);
+    rows = bytes_for(c.a, of_a.count * m.rows * padded);
     const PackArgs pack_a{m.a.data,
                           static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0),
                           of_a.each,
@@ -126,6 +121,6 @@ Tensor matmul_cpu(const Tensor& a, double a_scale, int64_t a_zero_point, const T
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("matmul", TORCH_BOX(&matmul_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("matmul", FXQ_KERNEL(matmul_cpu)); }
 
 }  // namespace fxquant

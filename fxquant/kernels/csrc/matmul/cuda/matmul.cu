@@ -1,7 +1,5 @@
 #include "matmul/matmul.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/launch.h"
 
 namespace fxquant {
@@ -40,11 +38,8 @@ struct MatmulKernel {
   }
 };
 
-Tensor matmul_cuda(const Tensor& a, double a_scale, int64_t a_zero_point, const Tensor& b, double b_scale,
-                   int64_t b_zero_point, double y_scale, int64_t y_zero_point, int64_t quant_min, int64_t quant_max,
-                   ScalarType dtype) {
-  const Matmul m = prepare_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point, quant_min,
-                                  quant_max, dtype);
+Tensor matmul_cuda(const MatmulCall& c) {
+  const Matmul m = prepare_matmul(c);
   for_each(m.y, m.y.numel(),
            MatmulKernel{m.a, m.b, m.rows, m.depth, m.columns, m.scale, m.y_qparams,
                         m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
@@ -54,6 +49,6 @@ Tensor matmul_cuda(const Tensor& a, double a_scale, int64_t a_zero_point, const 
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("matmul", TORCH_BOX(&matmul_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("matmul", FXQ_KERNEL(matmul_cuda)); }
 
 }  // namespace fxquant

@@ -1,17 +1,13 @@
 #include "norm/layer_norm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/launch.h"
 #include "norm/cpu/loops/layer_norm.h"
 
 namespace fxquant {
 namespace {
 
-Tensor layer_norm_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, double x_scale,
-                      double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max, ScalarType dtype) {
-  const LayerNorm n =
-      prepare_layer_norm(x, weight, bias, eps, x_scale, scale, zero_point, quant_min, quant_max, dtype);
+Tensor layer_norm_cpu(const LayerNormCall& c) {
+  const LayerNorm n = prepare_layer_norm(c);
   const Rows& r = n.rows;
   const LayerNormArgs args{r.x.const_data_ptr(),
                            static_cast<const float*>(n.weight.const_data_ptr()),
@@ -32,6 +28,6 @@ Tensor layer_norm_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("layer_norm", TORCH_BOX(&layer_norm_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("layer_norm", FXQ_KERNEL(layer_norm_cpu)); }
 
 }  // namespace fxquant

@@ -1,5 +1,3 @@
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/launch.h"
 #include "norm/cpu/loops/softmax.h"
 #include "norm/normalize.h"
@@ -7,11 +5,10 @@
 namespace fxquant {
 namespace {
 
-Tensor softmax_cpu(const Tensor& x, double x_scale, bool safe, double scale, int64_t zero_point, int64_t quant_min,
-                   int64_t quant_max, ScalarType dtype) {
-  const Rows r = prepare_rows("fxquant::softmax", x, x_scale, scale, zero_point, quant_min, quant_max, dtype);
+Tensor softmax_cpu(const SoftmaxCall& c) {
+  const Rows r = prepare_rows("fxquant::softmax", c);
   const SoftmaxArgs args{r.x.const_data_ptr(), static_cast<uint8_t*>(r.y.mutable_data_ptr()), r.type, r.columns,
-                         r.x_scale, safe, r.y_qparams};
+                         r.x_scale, c.safe, r.y_qparams};
   launch(
       args, r.count, grain_of_rows(r.columns),
       [](const SoftmaxArgs& a, int64_t begin, int64_t end, void* scratch) {
@@ -23,6 +20,6 @@ Tensor softmax_cpu(const Tensor& x, double x_scale, bool safe, double scale, int
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("softmax", TORCH_BOX(&softmax_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("softmax", FXQ_KERNEL(softmax_cpu)); }
 
 }  // namespace fxquant

@@ -1,7 +1,5 @@
 #include "norm/layer_norm.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/launch.h"
 
 namespace fxquant {
@@ -48,10 +46,8 @@ struct NormalizeRow {
   }
 };
 
-Tensor layer_norm_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, double x_scale,
-                       double scale, int64_t zero_point, int64_t quant_min, int64_t quant_max, ScalarType dtype) {
-  const LayerNorm n =
-      prepare_layer_norm(x, weight, bias, eps, x_scale, scale, zero_point, quant_min, quant_max, dtype);
+Tensor layer_norm_cuda(const LayerNormCall& c) {
+  const LayerNorm n = prepare_layer_norm(c);
   const Rows& r = n.rows;
   const auto run = [&](auto element) {
     using T = decltype(element);
@@ -71,6 +67,6 @@ Tensor layer_norm_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("layer_norm", TORCH_BOX(&layer_norm_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("layer_norm", FXQ_KERNEL(layer_norm_cuda)); }
 
 }  // namespace fxquant

@@ -1,5 +1,3 @@
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/launch.h"
 #include "math/histogram.h"
 #include "math/softmax.h"
@@ -57,14 +55,13 @@ struct QuantizedRow {
   FXQ_MEMBER int32_t steps(int32_t difference) const { return exp_steps(static_cast<float>(difference) * x_scale); }
 };
 
-Tensor softmax_cuda(const Tensor& x, double x_scale, bool safe, double scale, int64_t zero_point, int64_t quant_min,
-                    int64_t quant_max, ScalarType dtype) {
-  const Rows r = prepare_rows("fxquant::softmax", x, x_scale, scale, zero_point, quant_min, quant_max, dtype);
+Tensor softmax_cuda(const SoftmaxCall& c) {
+  const Rows r = prepare_rows("fxquant::softmax", c);
   auto* y = static_cast<uint8_t*>(r.y.mutable_data_ptr());
   const void* from = r.x.const_data_ptr();
   switch (r.type) {
     case RowType::kFloat:
-      for_each(r.x, r.count, FloatRow{static_cast<const float*>(from), y, r.columns, safe, r.y_qparams});
+      for_each(r.x, r.count, FloatRow{static_cast<const float*>(from), y, r.columns, c.safe, r.y_qparams});
       break;
     case RowType::kUint8:
       for_each(r.x, r.count,
@@ -80,6 +77,6 @@ Tensor softmax_cuda(const Tensor& x, double x_scale, bool safe, double scale, in
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("softmax", TORCH_BOX(&softmax_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("softmax", FXQ_KERNEL(softmax_cuda)); }
 
 }  // namespace fxquant

@@ -1,5 +1,3 @@
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/launch.h"
 #include "pool/cpu/loops/max_pool2d.h"
 #include "pool/cpu/windows.h"
@@ -8,9 +6,8 @@
 namespace fxquant {
 namespace {
 
-Tensor max_pool2d_cpu(const Tensor& x, const std::vector<int64_t>& kernel_size, const std::vector<int64_t>& stride,
-                      const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, bool ceil_mode) {
-  const Images im = prepare_max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode);
+Tensor max_pool2d_cpu(const MaxPool2dCall& c) {
+  const Images im = prepare_max_pool2d(c);
   const std::vector<Window> rows = windows_of(im.rows);
   const std::vector<Window> columns = windows_of(im.columns);
   const MaxPoolArgs args{im.x.const_data_ptr(), im.y.mutable_data_ptr(), im.x.scalar_type() == ScalarType::Char,
@@ -30,6 +27,6 @@ Tensor max_pool2d_cpu(const Tensor& x, const std::vector<int64_t>& kernel_size, 
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("max_pool2d", TORCH_BOX(&max_pool2d_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("max_pool2d", FXQ_KERNEL(max_pool2d_cpu)); }
 
 }  // namespace fxquant

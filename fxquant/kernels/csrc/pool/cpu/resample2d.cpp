@@ -1,5 +1,3 @@
-#include <torch/csrc/stable/library.h>
-
 #include "cpu/launch.h"
 #include "pool/cpu/loops/resample2d.h"
 #include "pool/resample.h"
@@ -20,11 +18,8 @@ const int64_t* checked_starts(const char* name, const ResampleAxis& axis, int64_
   return start;
 }
 
-Tensor resample2d_cpu(const Tensor& x, const Tensor& row_start, const Tensor& row_weight, const Tensor& column_start,
-                      const Tensor& column_weight, double x_scale, int64_t x_zero_point, double scale,
-                      int64_t zero_point, int64_t quant_min, int64_t quant_max) {
-  const Resample r = prepare_resample2d(x, row_start, row_weight, column_start, column_weight, x_scale, x_zero_point,
-                                        scale, zero_point, quant_min, quant_max);
+Tensor resample2d_cpu(const Resample2dCall& c) {
+  const Resample r = prepare_resample2d(c);
   const Images& im = r.images;
   const ResampleArgs args{im.x.const_data_ptr(),
                           static_cast<uint8_t*>(im.y.mutable_data_ptr()),
@@ -56,6 +51,6 @@ Tensor resample2d_cpu(const Tensor& x, const Tensor& row_start, const Tensor& ro
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("resample2d", TORCH_BOX(&resample2d_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("resample2d", FXQ_KERNEL(resample2d_cpu)); }
 
 }  // namespace fxquant

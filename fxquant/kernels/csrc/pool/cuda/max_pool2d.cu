@@ -1,5 +1,3 @@
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/launch.h"
 #include "pool/pool.h"
 
@@ -42,15 +40,14 @@ void pool(const Images& im) {
                             im.channels, im.rows, im.columns, lowest});
 }
 
-Tensor max_pool2d_cuda(const Tensor& x, const std::vector<int64_t>& kernel_size, const std::vector<int64_t>& stride,
-                       const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, bool ceil_mode) {
-  const Images im = prepare_max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode);
-  x.scalar_type() == ScalarType::Char ? pool<int8_t>(im) : pool<uint8_t>(im);
+Tensor max_pool2d_cuda(const MaxPool2dCall& c) {
+  const Images im = prepare_max_pool2d(c);
+  im.x.scalar_type() == ScalarType::Char ? pool<int8_t>(im) : pool<uint8_t>(im);
   return im.y;
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("max_pool2d", TORCH_BOX(&max_pool2d_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("max_pool2d", FXQ_KERNEL(max_pool2d_cuda)); }
 
 }  // namespace fxquant

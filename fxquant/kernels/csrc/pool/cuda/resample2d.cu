@@ -1,5 +1,3 @@
-#include <torch/csrc/stable/library.h>
-
 #include "cuda/launch.h"
 #include "pool/resample.h"
 
@@ -51,11 +49,8 @@ struct ResampleKernel {
   }
 };
 
-Tensor resample2d_cuda(const Tensor& x, const Tensor& row_start, const Tensor& row_weight, const Tensor& column_start,
-                       const Tensor& column_weight, double x_scale, int64_t x_zero_point, double scale,
-                       int64_t zero_point, int64_t quant_min, int64_t quant_max) {
-  const Resample r = prepare_resample2d(x, row_start, row_weight, column_start, column_weight, x_scale, x_zero_point,
-                                        scale, zero_point, quant_min, quant_max);
+Tensor resample2d_cuda(const Resample2dCall& c) {
+  const Resample r = prepare_resample2d(c);
   const Images& im = r.images;
   const auto run = [&](auto q) {
     using Q = decltype(q);
@@ -74,6 +69,6 @@ Tensor resample2d_cuda(const Tensor& x, const Tensor& row_start, const Tensor& r
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("resample2d", TORCH_BOX(&resample2d_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("resample2d", FXQ_KERNEL(resample2d_cuda)); }
 
 }  // namespace fxquant
