@@ -27,7 +27,8 @@ from torch import nn
 seen, files = set(), set()
 def note(frame, event, arg):
     if event == "call" and "/fxquant/" in frame.f_code.co_filename:
-        seen.add(frame.f_code)
+        if not frame.f_code.co_name.startswith("<"):  # a comprehension, or the body of a module
+            seen.add(frame.f_code)
         files.add(frame.f_code.co_filename)
 import fxquant as fxq
 torch.manual_seed(0)

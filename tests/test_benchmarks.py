@@ -234,9 +234,8 @@ def test_int8_usage(benchmark: Run) -> None:
 
 
 def test_checkouts(benchmark: Run) -> None:
-    text, results = benchmark(
-        "checkouts.py", "--models", "shufflenet_v2_x0_5", *["--rounds", "1", "--plan-rounds", "1", "--side", "64"]
-    )
+    arguments = ("--rounds", "1", "--plan-rounds", "1", "--side", "64")
+    text, results = benchmark("checkouts.py", "--models", "shufflenet_v2_x0_5", *arguments)
     (row,) = results["rows"]
     assert row["before dB"] == row["now dB"]
     assert row["before ms"] > 0

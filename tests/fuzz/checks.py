@@ -58,6 +58,10 @@ def prepared_is_float(case: Case) -> str:
             # A fused attention has its own way with what overflows, with equal keys, and without any.
             case.skipped[f"{name} input of an attention: prepared = float"] += 1
             continue
+        if case.has_contraction and name == "huge":
+            # Whether the sum of an einsum overflows to one side, or to both and so to NaN, hangs on the order.
+            case.skipped[f"{name} input of an einsum: prepared = float"] += 1
+            continue
         reordered = case.has_attention or case.has_contraction or (case.has_copy and name in NOT_DENSE)
         share = ATTENTION_SHARE if reordered else 0.0
         expected, got = case.run(case.model, values), case.run(prepared, values)
