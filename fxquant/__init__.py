@@ -32,7 +32,7 @@ from fxquant.fake_quantize.defaults import (
     get_lsq_qconfig,
 )
 from fxquant.fake_quantize.learnable import enable_param_learning, enable_static_estimate
-from fxquant.nn.frozen import freeze_bn_stats, update_bn_stats
+from fxquant.nn.training import freeze_bn_stats, update_bn_stats
 from fxquant.observers import (
     EntropyObserver,
     FixedQParamsObserver,

@@ -15,7 +15,7 @@ from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import module_of
 from fxquant.measure.noise import DeviationSums
 from fxquant.nn.base import QuantizedModule
-from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight
+from fxquant.nn.fake_quantize import DequantizedWeight, FakeQuantizedWeight
 from fxquant.plan.spec import QParams
 
 SAME_SCALE = 1e-3

@@ -17,7 +17,7 @@ from fxquant.measure.noise import Deviation, DeviationSums
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.conv_transpose import QuantizedConvTranspose, plain_convolution
 from fxquant.nn.embedding import QuantizedLookup
-from fxquant.nn.fake_quantized import DequantizedWeight, FakeQuantizedWeight, WithWeight
+from fxquant.nn.fake_quantize import DequantizedWeight, FakeQuantizedWeight, WithWeight
 from fxquant.plan.spec import QParams
 
 ROUNDING = 1.01

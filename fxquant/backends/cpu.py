@@ -46,10 +46,10 @@ from fxquant.nn import (
     QuantizedSub,
     QuantizedSum,
     QuantizedTable,
-    max_ops,
+    max_pool,
 )
-from fxquant.nn.data_movement import interpolate as repeat
-from fxquant.nn.fake_quantized import with_dequantized_weight
+from fxquant.nn.fake_quantize import with_dequantized_weight
+from fxquant.nn.shape import interpolate as repeat
 from fxquant.nn.weight import LARGEST_FAN_IN
 from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.batch_norm import BATCH_NORM
@@ -378,7 +378,7 @@ CPU = register_backend(
             LoweringRule(("minimum",), minimum, byte_activation),
             LoweringRule(("max_values",), max_values, byte_activation),
             LoweringRule(names_of(EXTREMA), Lower.KEEP, byte_activation),
-            *(LoweringRule((p.name,), KeepAs(getattr(max_ops, p.name)), byte_activation) for p in MAXIMA),
+            *(LoweringRule((p.name,), KeepAs(getattr(max_pool, p.name)), byte_activation) for p in MAXIMA),
             LoweringRule(("max_pool2d",), max_pool2d, byte_activation),
             LoweringRule(("avg_pool1d", "avg_pool2d", "avg_pool3d"), avg_pool, byte_activation),
             LoweringRule(tuple(f.__name__ for f in ADAPTIVE_AVERAGES), adaptive_avg_pool, byte_activation),

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.graph.query import module_of, module_path
-from fxquant.nn.joined_range import JoinedRange
+from fxquant.nn.training import JoinedRange
 
 UNEQUAL = 8.0
 """How many times as wide the widest part of a join may be as the narrowest: beyond, three bits of that one are lost."""

@@ -15,7 +15,7 @@ from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.query import function_name, module_of
 from fxquant.graph.shapes import BoundInterpreter
-from fxquant.nn.fake_quantized import FakeQuantizedWeight
+from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.plan.quant_plan import QuantUnit
 
 ROUNDINGS = (StaticFakeQuantize, DynamicFakeQuantize)

@@ -1,30 +1,35 @@
 """The modules that a converted graph calls. Their state is plain int8 and float tensors in buffers."""
 
-from fxquant.nn.avg_pool3d import QuantizedAdaptiveAvgPool3d, QuantizedAvgPool3d
+from fxquant.nn.avg_pool import (
+    QuantizedAdaptiveAvgPool1d,
+    QuantizedAdaptiveAvgPool2d,
+    QuantizedAdaptiveAvgPool3d,
+    QuantizedAvgPool1d,
+    QuantizedAvgPool2d,
+    QuantizedAvgPool3d,
+    QuantizedMean,
+    QuantizedSum,
+)
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.batch_norm import QuantizedBatchNorm
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.conv_transpose import QuantizedConvTranspose
-from fxquant.nn.data_movement import QuantizedPad
-from fxquant.nn.dynamic_linear import QuantizedDynamicLinear
-from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
-from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
-from fxquant.nn.linear import QuantizedLinear
-from fxquant.nn.matmul import QuantizedMatmul
-from fxquant.nn.max_ops import QuantizedMaximum, QuantizedMaxValues
-from fxquant.nn.normalize import QuantizedLayerNorm, QuantizedSoftmax
-from fxquant.nn.pool import (
-    QuantizedAdaptiveAvgPool1d,
-    QuantizedAdaptiveAvgPool2d,
-    QuantizedAvgPool1d,
-    QuantizedAvgPool2d,
-    QuantizedMaxPool2d,
-    QuantizedMean,
-    QuantizedSum,
+from fxquant.nn.elementwise import (
+    QuantizedAdd,
+    QuantizedCat,
+    QuantizedMaximum,
+    QuantizedMul,
+    QuantizedPReLU,
+    QuantizedStack,
+    QuantizedSub,
 )
-from fxquant.nn.prelu import QuantizedPReLU
+from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
+from fxquant.nn.linear import QuantizedDynamicLinear, QuantizedLinear
+from fxquant.nn.matmul import QuantizedMatmul
+from fxquant.nn.max_pool import QuantizedMaxPool2d, QuantizedMaxValues
+from fxquant.nn.norm import QuantizedLayerNorm, QuantizedSoftmax
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
-from fxquant.nn.resample import QuantizedInterpolate
+from fxquant.nn.shape import QuantizedInterpolate, QuantizedPad
 from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
 
 __all__ = [

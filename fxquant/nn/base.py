@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.errors import CalibrationError, InputError
+from fxquant.errors import CalibrationError, InputError, LoweringError
 from fxquant.graph.module_state import Deriving, check_finite, check_integers, check_qparams
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
@@ -262,3 +262,67 @@ def check_features(module: QuantizedModule, x: Tensor, features: int) -> None:
         got=f"{counted(shape[-1], 'feature')} in {shape}" if shape else shape,
         expected=f"{counted(features, 'feature')}: [..., {features}]",
     )
+
+
+HALF = 128
+"""Distance between an int8 and the uint8 that takes its place."""
+
+
+class SameDtypeModule(QuantizedModule):
+    """Runs operators whose inputs and output share one dtype, on inputs that may come in the other one.
+
+    uint8 and int8 grids of equal scale hold the same numbers, 128 steps apart. So an input of the other dtype than the
+    output is moved over by flipping its highest bit, and its zero point with it: nothing is rounded.
+    """
+
+    y_dtype: torch.dtype
+    """uint8 or int8: of the output, and of the arithmetic."""
+
+    def add_same_dtype_qparams(self, role: str, qparams: QParams) -> None:
+        """As :meth:`add_qparams`, refusing what does not fit a byte; ``y`` comes first.
+
+        Raises:
+            LoweringError: the grid is wider than a byte, or has more than one scale.
+        """
+        self.add_qparams(role, byte_qparams("the output" if role == "y" else f"input {role}", qparams))
+        if role == "y":
+            self.y_dtype = qparams.scheme.dtype
+
+    def take(self, role: str, q: Tensor) -> Tensor:
+        """The input of a role, in the dtype of the arithmetic.
+
+        Raises:
+            InputError: it is not stored as its grid says.
+        """
+        dtype = self._schemes[role].dtype
+        if q.dtype != dtype:
+            raise InputError(
+                "a quantized operator got an input that it was not made for",
+                at=self.unit or type(self).__name__,
+                got=f"{role}: {q.dtype}",
+                expected=dtype,
+            )
+        return q if dtype == self.y_dtype else (q.view(torch.uint8) ^ HALF).view(self.y_dtype)
+
+    def numbers(self, role: str) -> tuple[float, int]:
+        """Scale and zero point of a role, in the dtype of the arithmetic."""
+        scale, zero_point = self.scalars(role)
+        if self._schemes[role].dtype == self.y_dtype:
+            return scale, zero_point
+        return scale, zero_point + (HALF if self.y_dtype == torch.uint8 else -HALF)
+
+
+def byte_qparams(role: str, qparams: QParams) -> QParams:
+    """The grid of an activation, if int8 operators can take it.
+
+    Raises:
+        LoweringError: more than 8 bits, or more than one grid for the tensor.
+    """
+    scheme = qparams.scheme
+    if scheme.bits > 8 or scheme.axis is not None or scheme.float_qparams:
+        raise LoweringError(
+            f"int8 operators cannot take the grid of {role}",
+            got=str(scheme),
+            expected="at most 8 bits, one integer grid for the whole tensor",
+        )
+    return qparams

@@ -11,10 +11,15 @@ from fxquant.errors import InputError
 from fxquant.kernels.conv.native import NativeConv
 from fxquant.kernels.conv.reference import ConvGeometry, conv_reference
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.nn.base import counted
-from fxquant.nn.kernel_selection import check_reference_may_run, kernel_of, native_refusal
-from fxquant.nn.weight import byte_qparams, float_bias, integer_weight
-from fxquant.nn.weighted import WeightedModule
+from fxquant.nn.base import byte_qparams, counted
+from fxquant.nn.weight import (
+    WeightedModule,
+    check_reference_may_run,
+    float_bias,
+    integer_weight,
+    kernel_of,
+    native_refusal,
+)
 from fxquant.plan.spec import Clamp, QParams
 
 

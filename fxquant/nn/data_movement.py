@@ -13,7 +13,6 @@ from fxquant.kernels import table
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.kernels.table.table import table_reference
 from fxquant.nn.quantize import Requantize
-from fxquant.nn.same_dtype import SameDtypeModule
 from fxquant.plan.spec import QParams
 
 

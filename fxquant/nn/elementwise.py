@@ -1,17 +1,22 @@
-"""Sums, products and joins of stored integers."""
+"""Sums, products, maxima and joins of quantized values, and PReLU with a slope for each channel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fxquant.kernels import add, cat, mul
+from fxquant.errors import LoweringError
+from fxquant.kernels import add, cat, mul, prelu, table
 from fxquant.kernels.elementwise.binary import add_reference, mul_reference
 from fxquant.kernels.elementwise.cat import reference as cat_reference
-from fxquant.nn.base import integer_limits
-from fxquant.nn.same_dtype import SameDtypeModule
+from fxquant.kernels.elementwise.prelu import reference as prelu_reference
+from fxquant.kernels.table.table import table_reference
+from fxquant.nn.base import QuantizedModule, SameDtypeModule, byte_qparams, integer_limits
+from fxquant.nn.quantize import Requantize
+from fxquant.nn.weight import all_finite
 from fxquant.plan.spec import Clamp, QParams
 
 
@@ -180,3 +185,98 @@ class QuantizedStack(QuantizedCat):
 
     def _take_all(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         return [q.unsqueeze(self.dim) for q in super()._take_all(inputs)]
+
+
+class QuantizedPReLU(SameDtypeModule):
+    """``q_y = quantize(prelu(x, slope))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.prelu``.
+
+    Args:
+        slope: float [C], or [1].
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output.
+
+    Shape:
+        uint8 or int8 [N, C, ...], as ``torch.nn.PReLU`` takes it.
+
+    Raises:
+        LoweringError: a grid does not fit a byte, a slope is not finite.
+    """
+
+    slope: Tensor
+
+    def __init__(self, slope: Tensor, x: QParams, y: QParams) -> None:
+        super().__init__()
+        if not all_finite(slope):
+            raise LoweringError(
+                "the slopes hold values that are not finite",
+                got=f"{int((~torch.isfinite(slope)).sum())} of {slope.numel()} values are inf or NaN",
+                expected="finite slopes",
+            )
+        self.register_buffer("slope", slope.detach().to(torch.float32).clone())
+        self.add_same_dtype_qparams("y", y)
+        self.add_same_dtype_qparams("x", x)
+
+    def pack(self) -> tuple[Any, ...]:
+        """Both grids, and the limits of the output."""
+        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, zero_point, *y = self._packed or self.packed()
+        return prelu(self.take("x", x), scale, zero_point, self._along(x), *y)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        scale, zero_point, *y = self.packed()
+        return prelu_reference(self.take("x", x), scale, zero_point, self._along(x), *y)
+
+    def _along(self, x: Tensor) -> Tensor:
+        """The slopes, along the dimension that torch takes for the channels: the second, or the only one."""
+        return self.slope if x.dim() < 3 else self.slope.reshape(-1, *[1] * (x.dim() - 2))
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.slope.numel()}, {super().extra_repr()}"
+
+
+class QuantizedMaximum(QuantizedModule):
+    """``q_y = quantize(max(a, b))`` of stored integers, element by element; or the minimum.
+
+    Quantizing never changes an order, so both are put on the output's grid first: exact.
+
+    Args:
+        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
+        b: Grid of the second one.
+        y: Grid of the output.
+        largest: Else the minimum.
+
+    Shape:
+        Two uint8 or int8 tensors that broadcast.
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, a: QParams, b: QParams, y: QParams, *, largest: bool = True) -> None:
+        super().__init__()
+        self.largest = largest
+        for role, what, qparams in (("a", "input a", a), ("b", "input b", b), ("y", "the output", y)):
+            self.add_qparams(role, byte_qparams(what, qparams))
+
+    def pack(self) -> tuple[Tensor, Tensor]:
+        y = self.qparams("y")
+        first, second = (Requantize(self.qparams(role), y).pack()[0] for role in ("a", "b"))
+        return first, second
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        for_a, for_b = self._packed or self.packed()
+        return self._pick(table(a, for_a), table(b, for_b))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        a, b = inputs
+        for_a, for_b = self.packed()
+        return self._pick(table_reference(a, for_a), table_reference(b, for_b))
+
+    def _pick(self, a: Tensor, b: Tensor) -> Tensor:
+        return (torch.maximum if self.largest else torch.minimum)(a, b)
+
+    def extra_repr(self) -> str:
+        return f"largest={self.largest}, {super().extra_repr()}"

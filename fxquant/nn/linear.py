@@ -1,21 +1,31 @@
-"""A linear layer on stored integers, with its activation already inside."""
+"""Linear layers on quantized values, whose input has qparams from calibration, or from each call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
+from fxquant.fake_quantize.dynamic import qparams_of
+from fxquant.kernels import quantize
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.linear.linear import NativeLinear
+from fxquant.kernels.linear.linear import DynamicLinear, NativeLinear
 from fxquant.kernels.linear.reference import linear_reference
-from fxquant.nn.base import check_features
-from fxquant.nn.kernel_selection import check_reference_may_run, kernel_of, native_refusal
-from fxquant.nn.weight import byte_qparams, float_bias, integer_weight
-from fxquant.nn.weighted import WeightedModule
-from fxquant.plan.spec import Clamp, QParams
+from fxquant.kernels.quantize.quantize import reference as quantize_reference
+from fxquant.nn.base import byte_qparams, check_features
+from fxquant.nn.weight import (
+    WeightedModule,
+    check_reference_may_run,
+    float_bias,
+    integer_weight,
+    kernel_of,
+    native_refusal,
+)
+from fxquant.plan.spec import Clamp, Dynamic, QParams
 
 
 class QuantizedLinear(WeightedModule):
@@ -114,3 +124,105 @@ class QuantizedLinear(WeightedModule):
         if self.activation is not None:
             parts.append(f"activation={self.activation}")
         return f"{', '.join(parts)}\n{super().extra_repr()}"
+
+
+Product = Callable[[Tensor, float, int], Tensor]
+"""Of stored integers, and of the scale and zero point they are on; real numbers, float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedByReference:
+    """A product that runs by an operator, and in graphs, which know no numbers, by the reference.
+
+    ``weight`` is int8 [out_features, in_features]; zero point and scale have [out_features] or [1].
+    """
+
+    run: Product
+    weight: Tensor
+    weight_zero_point: Tensor
+    weight_scale: Tensor
+    bias: Tensor | None
+
+    def __call__(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
+        return self.run(q, scale, zero_point)
+
+    def captured(self, q: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+        """The same in a graph, which knows the grid, [1] each, only when it runs."""
+        both = self.weight_scale * scale
+        epilogue = Epilogue(x_scale=1.0, weight_scale=both, bias=self.bias, dtype=torch.float32)
+        return linear_reference(q, zero_point, self.weight, self.weight_zero_point, epilogue)
+
+
+class QuantizedDynamicLinear(WeightedModule):
+    """``x @ weight.T + bias``, multiplied in integers; nothing is measured beforehand.
+
+    Each call takes the smallest and the largest value of its input, quantizes the input to the grid between them, and
+    multiplies as ``QuantizedLinear`` does, by the same kernels.
+
+    Args:
+        linear: The float layer.
+        x: How the input is put on a grid: a scheme of at most 8 bits, per tensor.
+        weight: Grid of the weight; at most 8 bits, per tensor or per output feature.
+
+    Shape:
+        Floats [..., in_features] to floats [..., out_features], in the form that ``float_result`` says.
+
+    Raises:
+        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+    """
+
+    bias: Tensor | None
+    weight_scale: Tensor
+    weight_zero_point: Tensor
+
+    def __init__(self, linear: nn.Linear, *, x: Dynamic, weight: QParams) -> None:
+        super().__init__()
+        integers, weight_qparams = integer_weight(linear.weight, weight)
+        self.add_weight(integers)
+        self.register_buffer("bias", float_bias(linear.bias))
+        self.add_qparams("weight", weight_qparams)
+        self.add_result(None)
+        self.x = x
+        self.in_features = linear.weight.shape[1]
+
+    def forward(self, input: Tensor) -> Tensor:
+        check_features(self, input, self.in_features)
+        if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
+            sums = self.weight_scale.new_zeros((*input.shape[:-1], self.weight_shape[0]))
+            return self.finished(sums if self.bias is None else sums + self.bias)
+        scheme, qparams = self.x.scheme, qparams_of(input, self.x)
+        q = quantize(input, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+        multiply = self._packed or self.packed()
+        if torch.compiler.is_compiling():
+            return self.finished(multiply.captured(q, qparams.scale, qparams.zero_point))
+        return self.finished(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        check_features(self, x, self.in_features)
+        if not x.numel():
+            return self(x)
+        self._check_calibrated()
+        scheme, qparams = self.x.scheme, qparams_of(x, self.x)
+        q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
+        return self.finished(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
+
+    def kernel(self) -> str:
+        """What runs: ``native``, or ``reference`` and why."""
+        return kernel_of(native_refusal(self.weight_zero_point))
+
+    def pack(self) -> DynamicLinear | CapturedByReference:
+        weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
+        if not refusal:
+            return DynamicLinear(weight, self.weight_scale, self.bias, self.x.scheme.dtype)
+        check_reference_may_run(self.unit or type(self).__name__, refusal)
+        return CapturedByReference(self._by_reference, weight, self.weight_zero_point, self.weight_scale, self.bias)
+
+    def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
+        epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)
+        return linear_reference(q, zero_point, self.plain_weight(), self.weight_zero_point, epilogue)
+
+    def extra_repr(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        features = f"{self.weight_shape[1]}, {self.weight_shape[0]}"
+        return f"{features}{bias}\nx: {self.x.scheme} per call, {super().extra_repr()}"

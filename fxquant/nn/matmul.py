@@ -8,8 +8,7 @@ from torch import Tensor
 from fxquant.errors import InputError
 from fxquant.kernels import matmul
 from fxquant.kernels.matmul.matmul import reference as matmul_reference
-from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.weight import byte_qparams
+from fxquant.nn.base import QuantizedModule, byte_qparams, integer_limits
 from fxquant.plan.spec import Clamp, QParams
 
 Arguments = tuple[float, int, tuple[float, int, float, int, int, int, torch.dtype]]

@@ -13,9 +13,8 @@ from fxquant.kernels import quantize, table
 from fxquant.kernels.quantize.dequantize import reference as dequantize_reference
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.kernels.table.table import table_reference
-from fxquant.nn.base import QuantizedModule
+from fxquant.nn.base import QuantizedModule, byte_qparams
 from fxquant.nn.quantize import every_byte, quantize_arguments
-from fxquant.nn.weight import byte_qparams
 from fxquant.plan.spec import Clamp, QParams
 
 

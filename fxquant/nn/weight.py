@@ -1,16 +1,23 @@
-"""From a float weight to the integers that a lowered module keeps."""
+"""Weights of quantized modules: their rounding, their memory order, and the kernel that multiplies by them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fxquant.errors import LoweringError
+from fxquant.errors import KernelError, LoweringError
 from fxquant.kernels import quantize
+from fxquant.kernels.conv.conv import MOST_TAPS
+from fxquant.kernels.conv.reference import ConvGeometry
+from fxquant.kernels.library import SETTINGS, native_status
+from fxquant.nn.base import DERIVING, QuantizedModule
 from fxquant.plan.spec import QParams
 
 LARGEST_FAN_IN = (2**31 - 1) // (255 * 128)
@@ -94,17 +101,139 @@ def float_bias(bias: Tensor | None) -> Tensor | None:
     return bias.detach().to(torch.float32).clone()
 
 
-def byte_qparams(role: str, qparams: QParams) -> QParams:
-    """The grid of an activation, if int8 operators can take it.
+class WeightedModule(QuantizedModule):
+    """A module with an int8 weight.
+
+    The weight is a buffer until the first call. Where a kernel packs it, only the packed order is kept from then on,
+    and the module has no such buffer: the weight would lie in memory twice. State dicts, copies and pickles hold it in
+    its own order all the same, and so does the attribute ``weight``: reading it brings the buffer back, for as long as
+    nothing is derived anew. What is written into it counts after :meth:`invalidate`, as for any buffer. What is written
+    into the tensor of a state dict does not reach the module.
+    """
+
+    weight_shape: torch.Size
+    """Of the weight, in its own order."""
+
+    def add_weight(self, integers: Tensor) -> None:
+        """Keep a weight."""
+        self.weight_shape = integers.shape
+        self._keep(integers)
+
+    @property
+    def weight(self) -> Tensor:
+        """int8, as the float layer has it."""
+        with DERIVING:
+            plain = self.plain_weight()
+            self._keep(plain)
+        return plain
+
+    @weight.setter
+    def weight(self, integers: Tensor) -> None:
+        self._keep(integers)
+
+    def plain_weight(self) -> Tensor:
+        """The weight in its own order, which the module need not keep."""
+        with DERIVING:
+            if (plain := self._buffers.get("weight")) is not None:
+                return plain
+            unpack = unpacking(self._packed)
+            assert unpack is not None
+            return unpack()
+
+    def packed(self) -> Any:
+        """As for any module; then the weight is kept in packed order, if there is one."""
+        self.check_capture()
+        with DERIVING:
+            found = super().packed()
+            if unpacking(found) is not None:
+                self._keep(None)
+        return found
+
+    def invalidate(self) -> None:
+        """Drop what was derived, but not the weight."""
+        with DERIVING:
+            self._keep(self.plain_weight())
+            super().invalidate()
+
+    def _keep(self, plain: Tensor | None) -> None:
+        """Have this buffer, before all others, or none."""
+        others = {name: buffer for name, buffer in self._buffers.items() if name != "weight"}
+        self.__dict__["_buffers"] = others if plain is None else {"weight": plain, **others}  # at once, for all threads
+
+    @contextmanager
+    def _with_plain_weight(self) -> Iterator[None]:
+        """For a while the buffer is there."""
+        with DERIVING:
+            kept = self._buffers.get("weight")
+            self._keep(self.plain_weight())
+            try:
+                yield
+            finally:
+                self._keep(kept)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WeightedModule:
+        self.invalidate()
+        super()._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.invalidate()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        with self._with_plain_weight():
+            super()._save_to_state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with DERIVING:
+            plain = self.plain_weight()
+            if get_spawning_popen() is not None:  # the new process is handed the memory later than this returns
+                self._keep(plain)
+        return {**super().__getstate__(), "_buffers": {"weight": plain, **self._buffers}}
+
+
+def unpacking(run: Any) -> Callable[[], Tensor] | None:
+    """What gives back the weight that a kernel was made of, in its own order; None where it does not hold it."""
+    return getattr(run, "unpacked", None)
+
+
+def native_refusal(weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
+    """Why fxquant's own operator cannot run a layer; empty if it can.
+
+    Args:
+        weight_zero_point: Of the layer, on the device where it runs.
+        geometry: None: a linear layer.
+    """
+    status, device = native_status(), weight_zero_point.device.type
+    if device not in status.devices:
+        return status.reason or f"no native kernels for {device}"
+    if bool(weight_zero_point.any()):
+        return "the int8 operators take no zero point of the weight"
+    if geometry is not None and math.prod(geometry.kernel_size) > MOST_TAPS:
+        return f"the int8 operators take windows of at most {MOST_TAPS} elements"
+    return ""
+
+
+def kernel_of(refusal: str) -> str:
+    """What runs a layer of which :func:`native_refusal` says this: ``native``, or ``reference`` and why."""
+    return f"reference: {refusal}" if refusal else "native"
+
+
+def check_reference_may_run(unit: str, refusal: str) -> None:
+    """Refuse what is left to the Python reference where the user insists on kernels.
+
+    Args:
+        unit: Name of the layer, for the message.
+        refusal: What :func:`native_refusal` says of it.
 
     Raises:
-        LoweringError: more than 8 bits, or more than one grid for the tensor.
+        KernelError: FXQUANT_KERNELS=native.
     """
-    scheme = qparams.scheme
-    if scheme.bits > 8 or scheme.axis is not None or scheme.float_qparams:
-        raise LoweringError(
-            f"int8 operators cannot take the grid of {role}",
-            got=str(scheme),
-            expected="at most 8 bits, one integer grid for the whole tensor",
+    if SETTINGS.kernels == "native":
+        raise KernelError(
+            "no kernel runs this layer, only the Python reference does",
+            at=unit,
+            got="FXQUANT_KERNELS=native",
+            expected=f"a layer that a kernel takes; but {refusal}",
+            hint="FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing",
         )
-    return qparams

@@ -15,7 +15,7 @@ from fxquant.calibration.range_history import RangeHistory
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
 from fxquant.kernels.raw_bytes import raw_bytes
-from fxquant.nn.joined_range import JoinedRange
+from fxquant.nn.training import JoinedRange
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.quantizer.quantizer import Quantizer

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.measure.noise import real
-from fxquant.nn.weighted import WeightedModule
+from fxquant.nn.weight import WeightedModule
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit

@@ -8,7 +8,7 @@ from fxquant.capture.hooks import carry_over_gradient_hooks
 from fxquant.errors import listing, warn
 from fxquant.graph.edit import order_alike
 from fxquant.graph.query import follow
-from fxquant.nn.frozen import keep_frozen_state
+from fxquant.nn.training import keep_frozen_state
 
 
 def carry_over(model: nn.Module, trainable: nn.Module) -> None:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.graph.query import called_module, module_of, nodes_by_name
-from fxquant.nn.fake_quantized import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
+from fxquant.nn.fake_quantize import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.ranges import split_groups
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit

@@ -8,7 +8,7 @@ from torch import nn
 
 from fxquant.fake_quantize.base import disable_observer
 from fxquant.fake_quantize.learnable import LearnableFakeQuantize
-from fxquant.nn.frozen import freeze_bn_stats
+from fxquant.nn.training import freeze_bn_stats
 
 
 def scale_parameters(model: nn.Module) -> Iterator[nn.Parameter]:

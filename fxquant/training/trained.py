@@ -15,7 +15,7 @@ from fxquant.errors import CalibrationError, listing, warn
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.module import RECORD, noted
-from fxquant.nn.frozen import forget_frozen_state
+from fxquant.nn.training import forget_frozen_state
 from fxquant.passes.pipelines import FROM_TRAINING
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef

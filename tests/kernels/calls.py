@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels.conv.packing import pack_weight, start_values
-from fxquant.nn.resample import taps_of
+from fxquant.nn.shape import taps_of
 
 Arguments = dict[str, Any]
 Place = Callable[[Tensor], Tensor]

@@ -16,7 +16,7 @@ import fxquant as fxq
 from fxquant.errors import InputError
 from fxquant.kernels.conv.packing import PackedWeight, start_values
 from fxquant.kernels.linear.linear import linear
-from fxquant.nn.dynamic_linear import QuantizedDynamicLinear
+from fxquant.nn.linear import QuantizedDynamicLinear
 
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 TOKENS = torch.tensor([[1, 2, 3], [4, 5, 6]])
@@ -164,7 +164,7 @@ def test_the_operator_of_graphs_gives_what_linear_gives(dtype):
 
 
 def test_a_dynamic_layer_without_kernels_is_captured_by_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fxquant.nn.dynamic_linear.native_refusal", lambda *_: "not today")
+    monkeypatch.setattr("fxquant.nn.linear.native_refusal", lambda *_: "not today")
     quantizer, x = prepared("dynamic")
     model = fxq.convert(quantizer)
     units = [module for module in model.modules() if isinstance(module, QuantizedDynamicLinear)]

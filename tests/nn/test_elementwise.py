@@ -10,8 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import CalibrationError
-from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul, QuantizedStack, QuantizedSub
+from fxquant.errors import CalibrationError, LoweringError
+from fxquant.fake_quantize.qparams import from_integers, to_integers
+from fxquant.nn.elementwise import (
+    QuantizedAdd,
+    QuantizedCat,
+    QuantizedMaximum,
+    QuantizedMul,
+    QuantizedPReLU,
+    QuantizedStack,
+    QuantizedSub,
+)
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
 
@@ -157,3 +166,66 @@ def test_a_stack_joins_along_a_new_dimension(dim: int) -> None:
     expected = torch.stack([to_qparams((a.int() - 3) * A.scale, Y), b.float()], dim)
     assert torch.equal(module(a, b).float(), expected)
     assert torch.equal(module.reference(a, b), module(a, b))
+
+
+SLOPE = torch.tensor([0.25, -0.5, 3.0])
+
+
+def prelu_qparams(scale: float, zero_point: int, *, signed: bool = False, bits: int = 8) -> QParams:
+    scheme = QScheme(bits=bits, signed=signed)
+    return QParams(scheme, torch.tensor([scale]), torch.tensor([zero_point], dtype=torch.int32))
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [(prelu_qparams(0.1, 100), prelu_qparams(0.07, 60)), (prelu_qparams(0.1, -5, signed=True), prelu_qparams(0.2, 30))],
+)
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 7), (2, 3, 4, 5), (2, 3, 2, 4, 5), (3,)])
+def test_it_is_the_float_function_between_the_grids(x, y, shape) -> None:
+    q = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    q = q.view(x.scheme.dtype)
+    norm = nn.PReLU(3 if len(shape) > 1 else 1)
+    slope = SLOPE if len(shape) > 1 else SLOPE[:1]
+    with torch.no_grad():
+        norm.weight.copy_(slope)
+        real = norm(from_integers(q, x.scale, x.zero_point, x.scheme))
+    module = QuantizedPReLU(slope, x, y)
+    assert torch.equal(module(q), to_integers(real, y.scale, y.zero_point, y.scheme))
+    assert torch.equal(module.reference(q), module(q))
+    assert torch.equal(pickle.loads(pickle.dumps(module))(q), module(q))
+
+
+def test_slopes_must_be_finite() -> None:
+    with pytest.raises(LoweringError) as error:
+        QuantizedPReLU(torch.tensor([1.0, float("nan")]), prelu_qparams(0.1, 0), prelu_qparams(0.1, 0))
+    assert str(error.value) == (
+        "the slopes hold values that are not finite\n"
+        "  got:      1 of 2 values are inf or NaN\n"
+        "  expected: finite slopes"
+    )
+
+
+def test_printing_of_prelu() -> None:
+    assert repr(QuantizedPReLU(SLOPE, prelu_qparams(0.1, 0), prelu_qparams(0.2, 3))) == (
+        "QuantizedPReLU(num_parameters=3, y: uint8 scale=0.2 zero_point=3, x: uint8 scale=0.1 zero_point=0)"
+    )
+
+
+def any_bytes(*shape: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).view(dtype)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_larger_of_two_on_other_grids(largest) -> None:
+    a, b, y = (
+        QParams(QScheme(signed=signed), torch.tensor([scale]), torch.tensor([zero], dtype=torch.int32))
+        for signed, scale, zero in ((False, 0.1, 100), (True, 0.07, 5), (False, 0.05, 90))
+    )
+    qa, qb = any_bytes(3, 40, 1), any_bytes(40, 7, dtype=torch.int8)
+    reals = (from_integers(q, g.scale, g.zero_point, g.scheme) for q, g in ((qa, a), (qb, b)))
+    expected = (torch.maximum if largest else torch.minimum)(*reals)
+    module = QuantizedMaximum(a, b, y, largest=largest)
+    assert torch.equal(module(qa, qb), to_integers(expected, y.scale, y.zero_point, y.scheme))
+    assert torch.equal(module.reference(qa, qb), module(qa, qb))
+    assert repr(module).startswith(f"QuantizedMaximum(largest={largest}, a: uint8")

@@ -21,8 +21,7 @@ from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
 from fxquant.kernels.linear.linear import NativeLinear
-from fxquant.nn.data_movement import interpolate
-from fxquant.nn.resample import taps_of
+from fxquant.nn.shape import interpolate, taps_of
 from fxquant.runtime.program import last_failure, library
 from fxquant.runtime.recording import RECORDED, RECORDED_QUANTIZE, ForbidCompute, NotRecordableError, Recording
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import fxquant as fxq
 from fxquant.errors import CalibrationError, FxQuantWarning, InputError
 from fxquant.fake_quantize.defaults import default_qat_qconfig
-from fxquant.nn.fake_quantized import FakeQuantizedConv2d, FakeQuantizedLinear
+from fxquant.nn.fake_quantize import FakeQuantizedConv2d, FakeQuantizedLinear
 from fxquant.observers.defaults import DEFAULT_QCONFIG
 
 ONE_STEP = 1.001

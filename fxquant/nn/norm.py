@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from fxquant.kernels import layer_norm, softmax
 from fxquant.kernels.norm.layer_norm import reference as layer_norm_reference
 from fxquant.kernels.norm.softmax import reference as softmax_reference
-from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.weight import byte_qparams
+from fxquant.nn.base import QuantizedModule, byte_qparams, integer_limits
 from fxquant.plan.spec import QParams
 
 

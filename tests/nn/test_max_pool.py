@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from fxquant.fake_quantize.qparams import from_integers, to_integers
-from fxquant.nn import max_ops
-from fxquant.nn.max_ops import QuantizedMaximum, QuantizedMaxValues
-from fxquant.plan.spec import QParams, QScheme
+from fxquant.nn import QuantizedMaxPool2d, max_pool
+from fxquant.nn.max_pool import QuantizedMaxValues
 
 
 def bytes_of(*shape: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
@@ -37,7 +36,7 @@ POOLS = [
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
 def test_pools(name, shape, arguments, dtype) -> None:
     q = bytes_of(*shape, dtype=dtype)
-    y = getattr(max_ops, name)(q, *arguments)
+    y = getattr(max_pool, name)(q, *arguments)
     assert y.dtype == dtype
     assert torch.equal(y.float(), getattr(F, name)(q.float(), *arguments))
 
@@ -53,16 +52,22 @@ def test_values_along_a_dimension(keepdim, largest) -> None:
     assert repr(module) == f"QuantizedMaxValues(dim=1, keepdim={keepdim}, largest={largest})"
 
 
-@pytest.mark.parametrize("largest", [False, True])
-def test_the_larger_of_two_on_other_grids(largest) -> None:
-    a, b, y = (
-        QParams(QScheme(signed=signed), torch.tensor([scale]), torch.tensor([zero], dtype=torch.int32))
-        for signed, scale, zero in ((False, 0.1, 100), (True, 0.07, 5), (False, 0.05, 90))
-    )
-    qa, qb = bytes_of(3, 40, 1), bytes_of(40, 7, dtype=torch.int8)
-    reals = (from_integers(q, g.scale, g.zero_point, g.scheme) for q, g in ((qa, a), (qb, b)))
-    expected = (torch.maximum if largest else torch.minimum)(*reals)
-    module = QuantizedMaximum(a, b, y, largest=largest)
-    assert torch.equal(module(qa, qb), to_integers(expected, y.scale, y.zero_point, y.scheme))
-    assert torch.equal(module.reference(qa, qb), module(qa, qb))
-    assert repr(module).startswith(f"QuantizedMaximum(largest={largest}, a: uint8")
+def image() -> Tensor:
+    q = torch.randint(0, 256, (2, 5, 9, 11), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    return q.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(2,), ((3, 2),), (3, 2, 1), (3, (2, 1), (1, 0), 1, True), (2, None, 0, (2, 3)), ([3, 3], [2, 2], [1, 1])],
+)
+def test_max_pool2d(arguments: tuple[object, ...]) -> None:
+    x = image()
+    module = QuantizedMaxPool2d(*arguments)
+    assert torch.equal(module(x).float(), F.max_pool2d(x.float(), *arguments))
+    assert torch.equal(module.reference(x), module(x))
+    assert module(x).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_max_pool2d_has_no_state() -> None:
+    assert not QuantizedMaxPool2d(2).state_dict()

@@ -1,4 +1,4 @@
-"""Pools and means of stored integers."""
+"""Average pools, means and sums of quantized values. In three dimensions they are summed in float, which is exact."""
 
 from __future__ import annotations
 
@@ -6,61 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fxquant.kernels import adaptive_avg_pool2d, avg_pool2d, max_pool2d, mean
+from fxquant.kernels import adaptive_avg_pool2d, avg_pool2d, dequantize, mean, quantize
+from fxquant.kernels.arithmetic import average, float32
 from fxquant.kernels.pool.adaptive_avg_pool2d import reference as adaptive_avg_pool2d_reference
 from fxquant.kernels.pool.avg_pool2d import reference as avg_pool2d_reference
-from fxquant.kernels.pool.max_pool2d import reference as max_pool2d_reference
 from fxquant.kernels.pool.mean import reference as mean_reference
-from fxquant.nn.base import QuantizedModule, integer_limits
-from fxquant.nn.same_dtype import SameDtypeModule
+from fxquant.kernels.pool.windows import Windows, adaptive_windows, pooling_windows, window_sums
+from fxquant.nn.base import SameDtypeModule, integer_limits
+from fxquant.nn.max_pool import Size, pair, several
 from fxquant.plan.spec import QParams
-
-Size = int | Sequence[int]
-
-
-class QuantizedMaxPool2d(QuantizedModule):
-    """The largest stored integer of each window, on the input's grid: ``fxquant.kernels.pool.max_pool2d``.
-
-    Args:
-        kernel_size: As in ``torch.nn.MaxPool2d``, like the others.
-        stride: None: ``kernel_size``.
-        padding: On each side; never chosen.
-        dilation: Distance of the elements of a window.
-        ceil_mode: Whether the last window may stick out.
-
-    Shape:
-        uint8 or int8 [N, C, H, W] or [C, H, W] to [N, C, OH, OW] or [C, OH, OW].
-    """
-
-    def __init__(
-        self,
-        kernel_size: Size,
-        stride: Size | None = None,
-        padding: Size = 0,
-        dilation: Size = 1,
-        ceil_mode: bool = False,
-    ) -> None:
-        super().__init__()
-        self.arguments = (
-            pair(kernel_size),
-            pair(kernel_size if stride is None else stride),
-            pair(padding),
-            pair(dilation),
-            ceil_mode,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return max_pool2d(x, *self.arguments)
-
-    def reference(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        return max_pool2d_reference(x, *self.arguments)
-
-    def extra_repr(self) -> str:
-        kernel_size, stride, padding, dilation, ceil_mode = self.arguments
-        return f"{kernel_size=}, {stride=}, {padding=}, {dilation=}, {ceil_mode=}"
 
 
 class _Average(SameDtypeModule):
@@ -266,8 +224,153 @@ class QuantizedSum(QuantizedMean):
         return scale * math.prod(x.shape[dim] for dim in self.dim or range(x.dim())), *rest
 
 
-def pair(size: Size) -> tuple[int, int]:
-    """One number for both axes, or one for each."""
-    if isinstance(size, int):
-        return size, size
-    return size[0], size[-1]
+EXACT_IN_FLOAT32 = 2**24 // 255
+"""Elements of a window up to which every partial sum is a float32: no step is further than 255 from the zero point."""
+
+
+class _AvgPool3d(SameDtypeModule):
+    """What both averages have in common."""
+
+    def __init__(self, x: QParams, y: QParams) -> None:
+        super().__init__()
+        self.add_same_dtype_qparams("y", y)
+        self.add_same_dtype_qparams("x", x)
+
+    def pack(self) -> tuple[float, int, float, int, int, int]:
+        """Both grids, and the limits of the output."""
+        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
+
+    def _rounded(self, sums: Tensor, divisor: Tensor) -> Tensor:
+        x_scale, _, scale, zero_point, low, high = self._packed or self.packed()
+        factor = torch.full((), float32(x_scale), device=sums.device) / divisor.to(sums.device, torch.float32)
+        return quantize(sums.to(torch.float32) * factor, scale, zero_point, low, high, self.y_dtype)
+
+    def _whole_numbers(self, x: Tensor, elements: int) -> Tensor:
+        """``q - zero_point`` in a dtype that sums of so many elements are exact in."""
+        _, zero_point, *_ = self._packed or self.packed()
+        values = dequantize(self.take("x", x), 1.0, zero_point)
+        return values if elements <= EXACT_IN_FLOAT32 else values.double()
+
+    def _reference(self, x: Tensor, windows: Sequence[Windows], divisor: Tensor) -> Tensor:
+        x_scale, x_zero_point, scale, zero_point, low, high = self.packed()
+        sums = window_sums(self.take("x", x).to(torch.int32) - x_zero_point, *windows)
+        return average(sums, divisor.to(x.device), x_scale, scale, zero_point, low, high, self.y_dtype)
+
+
+class QuantizedAvgPool3d(_AvgPool3d):
+    """The mean of each window of stored integers, rounded once, as ``fxquant.kernels.pool.avg_pool2d`` defines it.
+
+    Args:
+        kernel_size: As in ``torch.nn.AvgPool3d``, like the next five.
+        stride: None: ``kernel_size``.
+        padding: On each side.
+        ceil_mode: Whether the last window may stick out.
+        count_include_pad: Whether the divisor counts padding.
+        divisor_override: The divisor; None: the number of elements.
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output.
+
+    Shape:
+        uint8 or int8 [N, C, D, H, W] or [C, D, H, W] to [N, C, OD, OH, OW] or [C, OD, OH, OW].
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+        *,
+        x: QParams,
+        y: QParams,
+    ) -> None:
+        super().__init__(x, y)
+        self.kernel_size = several(kernel_size, 3)
+        self.stride = several(kernel_size if stride is None else stride, 3)
+        self.padding = several(padding, 3)
+        self.ceil_mode = ceil_mode
+        self.count_include_pad = count_include_pad
+        self.divisor_override = divisor_override
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = self._whole_numbers(x, math.prod(self.kernel_size))
+        sizes = (self.kernel_size, self.stride, self.padding, self.ceil_mode)
+        sums = F.avg_pool3d(values, *sizes, divisor_override=1)
+        return self._rounded(sums, self._divisor(self._windows(x)))
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        windows = self._windows(x)
+        return self._reference(x, windows, self._divisor(windows))
+
+    def _windows(self, x: Tensor) -> list[Windows]:
+        geometry = zip(x.shape[-3:], self.kernel_size, self.stride, self.padding, strict=True)
+        return [pooling_windows(*axis, self.ceil_mode) for axis in geometry]
+
+    def _divisor(self, windows: Sequence[Windows]) -> Tensor:
+        if self.divisor_override is not None:
+            return torch.tensor(self.divisor_override)
+        return _products([w.extent if self.count_include_pad else w.end - w.start for w in windows])
+
+    def extra_repr(self) -> str:
+        geometry = f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+        counting = f"count_include_pad={self.count_include_pad}, divisor_override={self.divisor_override}"
+        return f"{geometry}, ceil_mode={self.ceil_mode}, {counting}\n{super().extra_repr()}"
+
+
+class QuantizedAdaptiveAvgPool3d(_AvgPool3d):
+    """Means of stored integers over windows that fit the output size, rounded once.
+
+    Args:
+        output_size: One number, or three; None keeps the input's size, as in ``torch.nn``.
+        x: Grid of the input; at most 8 bits, per tensor.
+        y: Grid of the output.
+
+    Shape:
+        uint8 or int8 [N, C, D, H, W] or [C, D, H, W] to [N, C, OD, OH, OW] or [C, OD, OH, OW].
+
+    Raises:
+        LoweringError: a grid does not fit a byte.
+    """
+
+    def __init__(self, output_size: int | Sequence[int | None], x: QParams, y: QParams) -> None:
+        super().__init__(x, y)
+        self.output_size = tuple(output_size) if isinstance(output_size, Sequence) else (output_size,) * 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = self._sizes(x)
+        if all(outputs == 1 for _, outputs in sizes):
+            return mean(self.take("x", x), [-3, -2, -1], True, *(self._packed or self.packed()))
+        windows = self._windows(x)
+        divisor = _products([w.extent for w in windows])
+        if any(size % outputs for size, outputs in sizes):
+            return self._reference(x, windows, divisor)
+        blocks = [size // outputs for size, outputs in sizes]
+        sums = F.avg_pool3d(self._whole_numbers(x, math.prod(blocks)), blocks, divisor_override=1)
+        return self._rounded(sums, divisor)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        windows = self._windows(x)
+        return self._reference(x, windows, _products([w.extent for w in windows]))
+
+    def _sizes(self, x: Tensor) -> list[tuple[int, int]]:
+        wanted = zip(x.shape[-3:], self.output_size, strict=True)
+        return [(size, size if outputs is None else outputs) for size, outputs in wanted]
+
+    def _windows(self, x: Tensor) -> list[Windows]:
+        return [adaptive_windows(size, outputs) for size, outputs in self._sizes(x)]
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}, {super().extra_repr()}"
+
+
+def _products(counts: Sequence[Tensor]) -> Tensor:
+    """Elements of the windows of three axes: int64 [OD, OH, OW]."""
+    depth, rows, columns = counts
+    return depth[:, None, None] * rows[:, None] * columns

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fxquant.nn.pool import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean
+from fxquant.nn import QuantizedAdaptiveAvgPool2d, QuantizedAvgPool2d, QuantizedMaxPool2d, QuantizedMean, avg_pool
+from fxquant.nn.avg_pool import QuantizedAdaptiveAvgPool3d, QuantizedAvgPool3d
 from fxquant.plan.spec import QParams, QScheme
 
 TIE = 1e-3
@@ -44,18 +45,6 @@ def assert_near(module: nn.Module, x: Tensor, real: Tensor, y: QParams = Y) -> N
 
 def real_of(q: Tensor) -> Tensor:
     return (q.double() - X.zero_point) * X.scale.double()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [(2,), ((3, 2),), (3, 2, 1), (3, (2, 1), (1, 0), 1, True), (2, None, 0, (2, 3)), ([3, 3], [2, 2], [1, 1])],
-)
-def test_max_pool2d(arguments: tuple[object, ...]) -> None:
-    x = image()
-    module = QuantizedMaxPool2d(*arguments)
-    assert torch.equal(module(x).float(), F.max_pool2d(x.float(), *arguments))
-    assert torch.equal(module.reference(x), module(x))
-    assert module(x).is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +97,6 @@ def test_state_travels() -> None:
             assert torch.equal(other(x), expected)
 
 
-def test_max_pool2d_has_no_state() -> None:
-    assert not QuantizedMaxPool2d(2).state_dict()
-
-
 def test_printing() -> None:
     assert repr(QuantizedMaxPool2d(3, 2)) == (
         "QuantizedMaxPool2d(kernel_size=(3, 3), stride=(2, 2), padding=(0, 0), dilation=(1, 1), ceil_mode=False)"
@@ -126,3 +111,69 @@ def test_printing() -> None:
     assert "kernel_size=(2, 2), stride=(2, 2), padding=(0, 0), ceil_mode=False, count_include_pad=True" in repr(
         QuantizedAvgPool2d(2, x=X, y=Y)
     )
+
+
+X3 = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([100], dtype=torch.int32))
+Y3 = QParams(QScheme(signed=False), torch.tensor([0.06]), torch.tensor([90], dtype=torch.int32))
+SIGNED = QParams(QScheme(signed=True), torch.tensor([0.06]), torch.tensor([-3], dtype=torch.int32))
+FLOAT32 = 1e-4
+"""In steps: the sums are exact, and float32 rounds four times after them."""
+
+
+def bytes_of(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def check(module: nn.Module, q: torch.Tensor, mean: torch.Tensor, y: QParams) -> None:
+    low, high = y.scheme.quant_min, y.scheme.quant_max
+    steps = (mean / y.scale.double() + int(y.zero_point)).clamp(low, high)
+    got = module(q)
+    assert got.dtype == y.scheme.dtype
+    assert got.shape == steps.shape
+    assert float((got.double() - steps).abs().max()) <= 0.5 + FLOAT32
+    assert torch.equal(got, module.reference(q))
+
+
+@pytest.mark.parametrize("y", [Y3, SIGNED], ids=["uint8", "int8"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (2,),
+        ((2, 3, 1), (1, 2, 2)),
+        (3, 2, 1, True, False),
+        ((3, 2, 2), 2, (1, 0, 1), True, True),
+        (2, None, 0, False, True, 5),
+    ],
+)
+@pytest.mark.parametrize("batch", [(2,), ()])
+def test_windows(arguments, y, batch) -> None:
+    q = bytes_of(*batch, 3, 6, 7, 8)
+    mean = F.avg_pool3d((q.double() - 100) * X3.scale.double(), *arguments)
+    check(QuantizedAvgPool3d(*arguments, x=X3, y=y), q, mean, y)
+
+
+@pytest.mark.parametrize("y", [Y3, SIGNED], ids=["uint8", "int8"])
+@pytest.mark.parametrize("size", [1, 2, (3, 1, 4), (None, 2, 3), (1, 1, 1)])
+def test_adaptive_windows(size, y) -> None:
+    q = bytes_of(2, 3, 6, 7, 8)
+    mean = F.adaptive_avg_pool3d((q.double() - 100) * X3.scale.double(), size)
+    check(QuantizedAdaptiveAvgPool3d(size, x=X3, y=y), q, mean, y)
+
+
+def test_sums_that_float32_cannot_hold_are_float64s(monkeypatch) -> None:
+    monkeypatch.setattr(avg_pool, "EXACT_IN_FLOAT32", 7)
+    seen = []
+    right = F.avg_pool3d
+    monkeypatch.setattr(avg_pool.F, "avg_pool3d", lambda x, *a, **k: seen.append(x.dtype) or right(x, *a, **k))
+    q = bytes_of(1, 2, 4, 4, 4)
+    for module in (QuantizedAvgPool3d(2, x=X3, y=Y3), QuantizedAdaptiveAvgPool3d(2, X3, Y3)):
+        assert torch.equal(module(q), module.reference(q))
+    assert seen == [torch.float64, torch.float64]
+
+
+def test_printing_of_avg_pool3d() -> None:
+    assert repr(QuantizedAvgPool3d(2, x=X3, y=Y3)).splitlines()[1].strip() == (
+        "kernel_size=[2, 2, 2], stride=[2, 2, 2], padding=[0, 0, 0], ceil_mode=False, count_include_pad=True, "
+        "divisor_override=None"
+    )
+    assert repr(QuantizedAdaptiveAvgPool3d(1, X3, Y3)).startswith("QuantizedAdaptiveAvgPool3d(output_size=(1, 1, 1), ")

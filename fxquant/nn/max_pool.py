@@ -1,4 +1,4 @@
-"""Maxima of stored integers in forms that torch has for floats only."""
+"""Max pools, and the largest value along a dimension: quantized values are chosen, on the input's qparams."""
 
 from __future__ import annotations
 
@@ -7,15 +7,55 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fxquant.kernels import max_pool2d, table
+from fxquant.kernels import max_pool2d
+from fxquant.kernels.pool.max_pool2d import reference as max_pool2d_reference
 from fxquant.kernels.pool.windows import adaptive_windows
-from fxquant.kernels.table.table import table_reference
 from fxquant.nn.base import QuantizedModule
-from fxquant.nn.quantize import Requantize
-from fxquant.nn.weight import byte_qparams
-from fxquant.plan.spec import QParams
 
 Size = int | Sequence[int]
+
+
+class QuantizedMaxPool2d(QuantizedModule):
+    """The largest stored integer of each window, on the input's grid: ``fxquant.kernels.pool.max_pool2d``.
+
+    Args:
+        kernel_size: As in ``torch.nn.MaxPool2d``, like the others.
+        stride: None: ``kernel_size``.
+        padding: On each side; never chosen.
+        dilation: Distance of the elements of a window.
+        ceil_mode: Whether the last window may stick out.
+
+    Shape:
+        uint8 or int8 [N, C, H, W] or [C, H, W] to [N, C, OH, OW] or [C, OH, OW].
+    """
+
+    def __init__(
+        self,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__()
+        self.arguments = (
+            pair(kernel_size),
+            pair(kernel_size if stride is None else stride),
+            pair(padding),
+            pair(dilation),
+            ceil_mode,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return max_pool2d(x, *self.arguments)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return max_pool2d_reference(x, *self.arguments)
+
+    def extra_repr(self) -> str:
+        kernel_size, stride, padding, dilation, ceil_mode = self.arguments
+        return f"{kernel_size=}, {stride=}, {padding=}, {dilation=}, {ceil_mode=}"
 
 
 def max_pool1d(
@@ -103,46 +143,7 @@ class QuantizedMaxValues(QuantizedModule):
         return f"dim={self.dim}, keepdim={self.keepdim}, largest={self.largest}"
 
 
-class QuantizedMaximum(QuantizedModule):
-    """``q_y = quantize(max(a, b))`` of stored integers, element by element; or the minimum.
-
-    Quantizing never changes an order, so both are put on the output's grid first: exact.
-
-    Args:
-        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
-        b: Grid of the second one.
-        y: Grid of the output.
-        largest: Else the minimum.
-
-    Shape:
-        Two uint8 or int8 tensors that broadcast.
-
-    Raises:
-        LoweringError: a grid does not fit a byte.
-    """
-
-    def __init__(self, a: QParams, b: QParams, y: QParams, *, largest: bool = True) -> None:
-        super().__init__()
-        self.largest = largest
-        for role, what, qparams in (("a", "input a", a), ("b", "input b", b), ("y", "the output", y)):
-            self.add_qparams(role, byte_qparams(what, qparams))
-
-    def pack(self) -> tuple[Tensor, Tensor]:
-        y = self.qparams("y")
-        first, second = (Requantize(self.qparams(role), y).pack()[0] for role in ("a", "b"))
-        return first, second
-
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        for_a, for_b = self._packed or self.packed()
-        return self._pick(table(a, for_a), table(b, for_b))
-
-    def reference(self, *inputs: Tensor) -> Tensor:
-        a, b = inputs
-        for_a, for_b = self.packed()
-        return self._pick(table_reference(a, for_a), table_reference(b, for_b))
-
-    def _pick(self, a: Tensor, b: Tensor) -> Tensor:
-        return (torch.maximum if self.largest else torch.minimum)(a, b)
-
-    def extra_repr(self) -> str:
-        return f"largest={self.largest}, {super().extra_repr()}"
+def pair(size: Size) -> tuple[int, int]:
+    """Return one number for each of two axes."""
+    rows, columns = several(size, 2)
+    return rows, columns

@@ -8,9 +8,10 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from fxquant.errors import FxQuantWarning
-from fxquant.nn.frozen import FROZEN, freeze_bn_stats, update_bn_stats
+from fxquant.nn.training import AVERAGING, FROZEN, JoinedRange, Regularizer, freeze_bn_stats, update_bn_stats
 
 
 @pytest.fixture
@@ -70,3 +71,54 @@ def test_a_derived_class_is_left_alone_with_a_warning():
     with pytest.warns(FxQuantWarning, match="Mine"):
         model.apply(freeze_bn_stats)
     assert [module.training for module in model] == [False, True, False]
+
+
+def test_the_first_call_counts_whole_and_later_ones_a_little():
+    found, x = JoinedRange(), torch.tensor([-1.0, 3.0])
+    assert found.ends.isnan().all()
+    assert found(x) is x
+    assert found.ends.tolist() == [-1, 3]
+    found(2 * x)
+    torch.testing.assert_close(found.ends, torch.tensor([-1 - AVERAGING, 3 + 3 * AVERAGING]))
+
+
+def test_what_is_not_finite_or_empty_changes_nothing():
+    found = JoinedRange()
+    for values in ([], [torch.nan, 1.0], [torch.inf, 0.0]):
+        found(torch.tensor(values))
+    assert found.ends.isnan().all()
+
+
+def test_gradients_pass_and_numbers_stay_float32():
+    found, x = JoinedRange().half(), torch.randn(3, requires_grad=True)
+    found(x).sum().backward()
+    assert torch.equal(x.grad, torch.ones(3))
+    assert found.ends.dtype == torch.float32
+
+
+def test_several_processes_take_the_mean_of_those_that_saw_something():
+    seen = [JoinedRange() for _ in range(3)]
+    seen[0](torch.tensor([0.0, 2.0]))
+    seen[2](torch.tensor([-4.0, 4.0]))
+    seen[1].pool([each.state_dict() for each in seen])
+    assert seen[1].ends.tolist() == [-2, 3]
+
+
+def test_a_state_from_before_it_was_kept_is_taken():
+    assert JoinedRange().load_state_dict({}).missing_keys == []
+
+
+def test_drops_while_training_only():
+    module = Regularizer(F.dropout, {"p": 0.5})
+    x = torch.ones(1000)
+    torch.manual_seed(0)
+    expected = F.dropout(x, 0.5)
+    torch.manual_seed(0)
+    assert torch.equal(module(x), expected)
+    assert torch.equal(module.eval()(x), x)
+
+
+def test_pickles_and_says_what_it_calls():
+    module = pickle.loads(pickle.dumps(Regularizer(F.dropout2d, {"p": 0.25})))
+    assert module.function is F.dropout2d
+    assert repr(module) == "Regularizer(dropout2d, p=0.25)"
