@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from fxquant.backends.break_even import BreakEven
 from fxquant.errors import UnknownNameError
 from fxquant.patterns.pattern import Build, Pattern
 from fxquant.plan.spec import QScheme
@@ -65,6 +64,25 @@ class LoweringRule:
     """Positions of arguments of the root that may be computed at run time: the module is called with them then."""
     float_result: bool = False
     """True: ``build`` can do without a grid ``"y"``; the result is then real numbers, not rounded to any grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """How much a layer with a weight must multiply to be faster in int8, where all around it is float.
+
+    Its input is then quantized for it alone.
+    """
+
+    of_one_row: int
+    """Multiply-accumulates of a linear layer on one row: with fewer, a call costs more than they save."""
+    of_linear: float
+    """Multiply-accumulates of a linear layer for each value of its input and of its result: with fewer, memory is the
+    limit."""
+    of_convolution: float
+    """The same of a convolution, whose values are also put into another order in memory. Depthwise and transposed
+    convolutions have no limit: they are slower in float."""
+    values: int
+    """Of input and result together, from which these count: fewer stay in the cache between operators."""
 
 
 @dataclass(frozen=True, slots=True)

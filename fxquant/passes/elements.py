@@ -12,12 +12,10 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from fxquant.graph.query import is_shape_query, value_of
-from fxquant.patterns.activation import ACTIVATION
-from fxquant.patterns.elementwise import ELEMENTWISE
+from fxquant.patterns.elementwise import ACTIVATION, ELEMENTWISE
 from fxquant.patterns.pattern import Match, Output
-from fxquant.patterns.rescale import RESCALE
 from fxquant.patterns.shape import DATA_MOVEMENT, NOTHING
-from fxquant.patterns.unary import PRELU, UNARY
+from fxquant.patterns.unary import PRELU, RESCALE, UNARY
 
 EACH_ALONE = frozenset(
     pattern.name

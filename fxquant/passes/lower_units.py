@@ -19,7 +19,7 @@ from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, n
 from fxquant.nn.base import FloatResult, QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.patterns.activation import CLAMPS, clamp_of
+from fxquant.patterns.elementwise import CLAMPS, clamp_of
 from fxquant.patterns.pattern import Build, Pattern, UnitView
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
 from fxquant.plan.spec import Dynamic, QParams, TensorRef

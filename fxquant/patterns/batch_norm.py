@@ -10,7 +10,7 @@ from torch.fx import Node
 from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import called_module, value_of
 from fxquant.graph.sizes import BATCH_NORMS
-from fxquant.patterns.activation import clamped, constant_bounds
+from fxquant.patterns.elementwise import clamped, constant_bounds
 from fxquant.patterns.floats import OWN_STATISTICS
 from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
 

@@ -1,4 +1,4 @@
-"""Convolution patterns. One entry = one unit that is quantized, fused and lowered as a whole."""
+"""Convolution patterns, plain and transposed. One entry = one unit that is quantized, fused and lowered as a whole."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from torch.fx import Node
 
 from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import called_module, value_of
-from fxquant.patterns.activation import clamped, constant_bounds
 from fxquant.patterns.batch_norm import fixed_statistics, normalized
-from fxquant.patterns.elementwise import plain_add
+from fxquant.patterns.elementwise import clamped, constant_bounds, plain_add
 from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
 
 CONV = op(nn.Conv1d, nn.Conv2d, nn.Conv3d)(tensor("x")).named("conv")
@@ -75,4 +74,40 @@ CONV_PATTERNS = (
     Pattern("conv_bn", CONV_BN, ("x",), "conv", check=can_fold),
     Pattern("conv_act", clamped(CONV), ("x",), "conv", check=constant_bounds),
     Pattern("conv", CONV, ("x",), "conv"),
+)
+
+TRANSPOSED = op(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)(tensor("x")).named("conv")
+TRANSPOSED_BN = normalized(TRANSPOSED)
+
+OUTPUT_CHANNELS = 1
+"""Dimension of the weight that counts the output channels of a group."""
+
+
+def own_size(captures: Mapping[str, Node]) -> Reject | None:
+    """``output_size`` chooses among the sizes that would give this input; it may differ from call to call."""
+    node = captures["conv"]
+    if len(node.args) + len(node.kwargs) > 1:
+        return Reject("it is called with an output_size of its own", node)
+    return None
+
+
+CONV_TRANSPOSE = (
+    Pattern(
+        "conv_transpose_bn_act",
+        clamped(TRANSPOSED_BN),
+        ("x",),
+        "conv",
+        OUTPUT_CHANNELS,
+        check=all_of(own_size, can_fold, constant_bounds),
+    ),
+    Pattern("conv_transpose_bn", TRANSPOSED_BN, ("x",), "conv", OUTPUT_CHANNELS, check=all_of(own_size, can_fold)),
+    Pattern(
+        "conv_transpose_act",
+        clamped(TRANSPOSED),
+        ("x",),
+        "conv",
+        OUTPUT_CHANNELS,
+        check=all_of(own_size, constant_bounds),
+    ),
+    Pattern("conv_transpose", TRANSPOSED, ("x",), "conv", OUTPUT_CHANNELS, check=own_size),
 )

@@ -1,14 +1,88 @@
-"""Operators of two or more tensors, element by element, and what joins tensors."""
+"""Clamps, which are part of an epilogue or units of their own; sums, products and joins of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.fx import Node
 
-from fxquant.patterns.activation import clamped, constant_bounds
-from fxquant.patterns.pattern import Output, Pattern, Reject, all_of, op, tensor, tensors
+from fxquant.graph.operators.spelling import canonical_target
+from fxquant.patterns.pattern import Op, Output, Pattern, Reject, all_of, op, tensor, tensors
+from fxquant.plan.spec import Clamp
+
+
+def _bounds(node: Node) -> Clamp | None:
+    arguments: Any = node.args
+    _, *bounds = arguments  # the normalize pass writes defaults out
+    if not all(bound is None or isinstance(bound, (int, float)) for bound in bounds):
+        return None
+    return Clamp(*(None if bound is None else float(bound) for bound in bounds))
+
+
+def _bound_above(node: Node) -> Clamp | None:
+    bounds = _bounds(node)
+    return None if bounds is None else Clamp(None, bounds.low)
+
+
+CLAMPS: dict[object, Callable[[Node], Clamp | None]] = {
+    canonical_target(F.relu): lambda node: Clamp(0.0, None),
+    canonical_target(F.relu6): lambda node: Clamp(0.0, 6.0),
+    canonical_target(F.hardtanh): _bounds,
+    canonical_target(torch.clamp): _bounds,
+    canonical_target(torch.clamp_min): _bounds,
+    canonical_target(torch.clamp_max): lambda node: (
+        None if (above := _bounds(node)) is None else Clamp(None, above.low)
+    ),
+}
+
+
+def clamp_of(node: Node) -> Clamp | None:
+    """The bounds that an activation node of a normalized graph clamps to; None if they are computed at run time."""
+    return CLAMPS[node.target](node)
+
+
+def constant_bounds(captures: Mapping[str, Node]) -> Reject | None:
+    """A clamp is part of the unit only if its bounds are known beforehand."""
+    if clamp_of(captures["act"]) is None:
+        return Reject("its bounds are computed at run time", captures["act"])
+    return None
+
+
+def bounds_hold_zero(captures: Mapping[str, Node]) -> Reject | None:
+    """What is clamped to an interval without 0 may lie off the grid of the input, which always holds 0."""
+    clamp = clamp_of(captures["act"])
+    if clamp is not None and ((clamp.low or 0.0) > 0 or (clamp.high or 0.0) < 0):
+        return Reject("0 lies outside its bounds, so its values may lie off its input's grid", captures["act"])
+    return None
+
+
+def clamped(inner: Op) -> Op:
+    """``inner`` followed by any activation that is a clamp, captured as ``act``."""
+    return Op(tuple(CLAMPS), (inner,), name="act")
+
+
+CLAMP = (torch.clamp, torch.clamp_min, torch.clamp_max)
+AROUND_ZERO = all_of(constant_bounds, bounds_hold_zero)
+
+ACTIVATION = (
+    Pattern("relu", op(F.relu)(tensor("x")).named("act"), output=Output.CLAMPED),
+    Pattern("relu6", op(F.relu6)(tensor("x")).named("act"), output=Output.CLAMPED),
+    Pattern("hardtanh", op(F.hardtanh)(tensor("x")).named("act"), output=Output.CLAMPED, check=AROUND_ZERO),
+    Pattern(
+        "clamp",
+        op(torch.clamp, torch.clamp_min, torch.clamp_max)(tensor("x")).named("act"),
+        output=Output.CLAMPED,
+        check=AROUND_ZERO,
+    ),
+    Pattern(
+        "clamp_off_zero",
+        op(F.hardtanh, torch.clamp, torch.clamp_min, torch.clamp_max)(tensor("x")).named("act"),
+        check=constant_bounds,
+    ),
+)
 
 ADD = op(torch.add)(tensor("a"), tensor("b")).named("add")
 SUB = op(torch.sub)(tensor("a"), tensor("b")).named("sub")

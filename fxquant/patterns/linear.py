@@ -1,17 +1,21 @@
-"""Linear layers, alone or with a batch norm and a clamp behind them."""
+"""Linear layers, products of two activations, and embeddings."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 from torch.fx import Node
 
 from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import called_module, value_of
-from fxquant.patterns.activation import clamped, constant_bounds
+from fxquant.kernels.matmul.matmul import MOST_PRODUCTS
 from fxquant.patterns.batch_norm import fixed_statistics, normalized
-from fxquant.patterns.pattern import Output, Pattern, Reject, all_of, op, tensor
+from fxquant.patterns.elementwise import clamped, constant_bounds
+from fxquant.patterns.pattern import Output, Pattern, Reject, all_of, number, op, tensor
+from fxquant.patterns.unary import factor_of
 
 LINEAR = op(nn.Linear)(tensor("x")).named("linear")
 LINEAR_BN = normalized(LINEAR)
@@ -41,3 +45,60 @@ DYNAMIC_LINEAR = (Pattern("dynamic_linear", LINEAR, (), "linear", output=Output.
 
 WEIGHT_ONLY_LINEAR = (Pattern("weight_only_linear", LINEAR, (), "linear", output=Output.FLOAT, weight_only=True),)
 """Here products are those of floats; the weight is stored small."""
+
+MATMUL = op(torch.matmul, torch.bmm, torch.mm)(tensor("a"), tensor("b")).named("matmul")
+SCALED = op(torch.mul, torch.div)(MATMUL, number("number")).named("scaled")
+
+
+def two_factors(captures: Mapping[str, Node]) -> Reject | None:
+    """``torch.bmm(a, b, out_dtype=...)``: whatever stands there beside the factors changes the result."""
+    node = captures["matmul"]
+    extra = [str(arg) for arg in node.args[2:]] + [f"{name}={value}" for name, value in node.kwargs.items()]
+    return Reject(f"{extra[0]}: only a plain product has an integer form", node) if extra else None
+
+
+def int32_sums(captures: Mapping[str, Node]) -> Reject | None:
+    """Sums of products of steps are kept in int32, which must never overflow."""
+    value = value_of(captures["a"])
+    if value is not None and value.shape[-1] > MOST_PRODUCTS:
+        products = f"{value.shape[-1]} products per output can overflow an int32 sum"
+        return Reject(f"{products}; {MOST_PRODUCTS} cannot", captures["matmul"])
+    return None
+
+
+def scales_only(captures: Mapping[str, Node]) -> Reject | None:
+    """A positive number is part of the scale; anything else is a unit of its own."""
+    scaled = captures["scaled"]
+    if scaled.kwargs or not 0 < factor_of(scaled) < math.inf:
+        return Reject(
+            f"it is more than a product times a positive number: {scaled.args[1]}, {dict(scaled.kwargs)}", scaled
+        )
+    return None
+
+
+PLAIN = all_of(two_factors, int32_sums)
+
+MATMUL_PATTERNS = (
+    Pattern("matmul_act", clamped(MATMUL), ("a", "b"), arithmetic=True, check=all_of(PLAIN, constant_bounds)),
+    Pattern("matmul_scaled", SCALED, ("a", "b"), arithmetic=True, check=all_of(PLAIN, scales_only)),
+    Pattern("matmul", MATMUL, ("a", "b"), arithmetic=True, check=PLAIN),
+)
+
+
+def rows_stay(captures: Mapping[str, Node]) -> Reject | None:
+    """``max_norm`` shortens rows of the table in the forward that reads them."""
+    limit = called_module(captures["embedding"]).max_norm
+    return None if limit is None else Reject(f"max_norm={limit} changes the table in forward", captures["embedding"])
+
+
+EMBEDDING = tuple(
+    Pattern(
+        name,
+        op(layer)(tensor("indices")).named("embedding"),
+        inputs=(),
+        weight="embedding",
+        output=Output.FLOAT,
+        check=rows_stay,
+    )
+    for name, layer in (("embedding", nn.Embedding), ("embedding_bag", nn.EmbeddingBag))
+)

@@ -10,20 +10,15 @@ from torch import nn
 
 from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
 from fxquant.graph.query import function_name
-from fxquant.patterns.activation import ACTIVATION
 from fxquant.patterns.batch_norm import BATCH_NORM
-from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
-from fxquant.patterns.conv_transpose import CONV_TRANSPOSE
-from fxquant.patterns.elementwise import ELEMENTWISE
-from fxquant.patterns.embedding import EMBEDDING
-from fxquant.patterns.linear import DYNAMIC_LINEAR, LINEAR_PATTERNS, WEIGHT_ONLY_LINEAR
-from fxquant.patterns.matmul import MATMUL_PATTERNS
-from fxquant.patterns.normalize import NORMALIZE
+from fxquant.patterns.conv import CONV_PATTERNS, CONV_TRANSPOSE, RESIDUAL_PATTERNS
+from fxquant.patterns.elementwise import ACTIVATION, ELEMENTWISE
+from fxquant.patterns.linear import DYNAMIC_LINEAR, EMBEDDING, LINEAR_PATTERNS, MATMUL_PATTERNS, WEIGHT_ONLY_LINEAR
+from fxquant.patterns.norm import NORMALIZE
 from fxquant.patterns.pattern import Op, Pattern, op
 from fxquant.patterns.pool import POOL
-from fxquant.patterns.rescale import RESCALE
 from fxquant.patterns.shape import SHAPE
-from fxquant.patterns.unary import PRELU, UNARY
+from fxquant.patterns.unary import PRELU, RESCALE, UNARY
 from fxquant.registry import Registry
 
 DEFAULT_PATTERNS: tuple[Pattern, ...] = (

@@ -1,7 +1,8 @@
-"""Functions of one tensor, element by element: whatever they cost, on a byte they are a table of 256 answers."""
+"""Functions of one tensor, element by element: a lookup table of 256 results, or a factor of the scale."""
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -96,3 +97,33 @@ UNARY = (
     _with_number("pow_number", torch.pow, smooth_power, number_name="exponent"),
 )
 """The function's node is captured as ``function``, its tensor as ``x``."""
+
+LARGEST = 2.0**20
+"""Factors from one in this to this: scales stay numbers of float32, far from its ends."""
+
+
+def factor_of(scaled: Node) -> float:
+    """What a node that is captured as ``scaled`` multiplies its tensor with."""
+    divisor: Any = scaled.args[1]
+    if scaled.target is torch.mul:
+        return float(divisor)
+    return 1 / divisor if divisor else math.inf
+
+
+def is_scale(captures: Mapping[str, Node]) -> Reject | None:
+    """A positive number is part of the scale; anything else makes other integers."""
+    scaled = captures["scaled"]
+    if scaled.kwargs or not 1 / LARGEST <= factor_of(scaled) <= LARGEST:
+        return Reject(f"{scaled.args[1]} is no factor of a scale", scaled)
+    return None
+
+
+RESCALE = (
+    Pattern(
+        "rescale",
+        op(torch.mul, torch.div)(tensor("x"), number("number")).named("scaled"),
+        output=Output.PICKED,
+        factor=lambda captures: factor_of(captures["scaled"]),
+        check=is_scale,
+    ),
+)

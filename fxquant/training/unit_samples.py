@@ -18,7 +18,7 @@ from fxquant.graph.query import called_module
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.measure.runner import run_nodes
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
-from fxquant.patterns.activation import CLAMPS
+from fxquant.patterns.elementwise import CLAMPS
 from fxquant.training.resumable_run import ResumableRun
 from fxquant.training.spill_store import Memory
 

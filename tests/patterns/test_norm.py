@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
-from fxquant.patterns import normalize
-from fxquant.patterns.normalize import softmax_arguments
+from fxquant.patterns import norm
+from fxquant.patterns.norm import softmax_arguments
 
 
 class Net(nn.Module):
@@ -59,7 +59,7 @@ def test_arguments():
 
 
 def test_rows_that_are_too_long(monkeypatch):
-    monkeypatch.setattr(normalize, "MOST_COLUMNS", 3)
+    monkeypatch.setattr(norm, "MOST_COLUMNS", 3)
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)).eval()
     rows = [row for row in fxq.prepare(model, torch.randn(4, 4)).coverage() if row.fate == "float"]
     assert [row.reason for row in rows] == ["4 columns: the sum of their squares may not fit an int64"]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.fx import Node
 
 from fxquant.kernels.norm.layer_norm import MOST_COLUMNS
-from fxquant.patterns.matmul import MATMUL
+from fxquant.patterns.linear import MATMUL
 from fxquant.patterns.pattern import Pattern, Reject, all_of, op, tensor
 from fxquant.patterns.shape import DATA_MOVEMENT, NOTHING
 from fxquant.patterns.unary import UNIT_INTERVAL
