@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -190,26 +191,14 @@ def matmul(unit: UnitView) -> nn.Module:
     return QuantizedMatmul(unit.qparams["a"], unit.qparams["b"], unit.qparams.get("y"), unit.activation, factor)
 
 
-def add(unit: UnitView) -> nn.Module:
-    return QuantizedAdd(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
+def sum_or_product(module: Callable[..., nn.Module], unit: UnitView) -> nn.Module:
+    return module(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
 
 
-def sub(unit: UnitView) -> nn.Module:
-    return QuantizedSub(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
-
-
-def mul(unit: UnitView) -> nn.Module:
-    return QuantizedMul(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
-
-
-def cat(unit: UnitView) -> nn.Module:
-    _, dim = _arguments(unit.nodes["cat"], ("tensors", None), ("dim", 0))
-    return QuantizedCat([unit.qparams[name] for name in unit.inputs], unit.qparams["y"], dim)
-
-
-def stack(unit: UnitView) -> nn.Module:
-    _, dim = _arguments(unit.nodes["stack"], ("tensors", None), ("dim", 0))
-    return QuantizedStack([unit.qparams[name] for name in unit.inputs], unit.qparams["y"], dim)
+def join(module: Callable[..., nn.Module], unit: UnitView) -> nn.Module:
+    node = unit.nodes["cat" if "cat" in unit.nodes else "stack"]
+    _, dim = _arguments(node, ("tensors", None), ("dim", 0))
+    return module([unit.qparams[name] for name in unit.inputs], unit.qparams["y"], dim)
 
 
 def max_pool2d(unit: UnitView) -> nn.Module:
@@ -262,14 +251,9 @@ def adaptive_avg_pool(unit: UnitView) -> nn.Module:
     return ADAPTIVE_AVERAGES[node.target](size, x=unit.qparams["x"], y=unit.qparams["y"])
 
 
-def mean(unit: UnitView) -> nn.Module:
+def mean_or_sum(module: Callable[..., nn.Module], unit: UnitView) -> nn.Module:
     _, dim, keepdim = _arguments(unit.nodes["mean"], ("input", None), ("dim", None), ("keepdim", False))
-    return QuantizedMean(dim, keepdim, x=unit.qparams["x"], y=unit.qparams["y"])
-
-
-def total(unit: UnitView) -> nn.Module:
-    _, dim, keepdim = _arguments(unit.nodes["mean"], ("input", None), ("dim", None), ("keepdim", False))
-    return QuantizedSum(dim, keepdim, x=unit.qparams["x"], y=unit.qparams["y"])
+    return module(dim, keepdim, x=unit.qparams["x"], y=unit.qparams["y"])
 
 
 def clamp(unit: UnitView) -> nn.Module:
@@ -377,11 +361,11 @@ CPU = register_backend(
             LoweringRule(("attention_weights", "softmax"), AsCalled(softmax, or_stored=True), byte_activation),
             LoweringRule(("layer_norm",), AsCalled(layer_norm, or_stored=True), byte_activation),
             LoweringRule(names_of(MATMUL_PATTERNS), matmul, byte_activation, float_result=True),
-            LoweringRule(("add_act", "add"), add, byte_activation),
-            LoweringRule(("sub_act", "sub"), sub, byte_activation),
-            LoweringRule(("mul_act", "mul"), mul, byte_activation),
-            LoweringRule(("cat",), cat, byte_activation),
-            LoweringRule(("stack",), stack, byte_activation),
+            LoweringRule(("add_act", "add"), partial(sum_or_product, QuantizedAdd), byte_activation),
+            LoweringRule(("sub_act", "sub"), partial(sum_or_product, QuantizedSub), byte_activation),
+            LoweringRule(("mul_act", "mul"), partial(sum_or_product, QuantizedMul), byte_activation),
+            LoweringRule(("cat",), partial(join, QuantizedCat), byte_activation),
+            LoweringRule(("stack",), partial(join, QuantizedStack), byte_activation),
             LoweringRule(("maximum",), maximum, byte_activation),
             LoweringRule(("minimum",), minimum, byte_activation),
             LoweringRule(("max_values",), max_values, byte_activation),
@@ -390,8 +374,8 @@ CPU = register_backend(
             LoweringRule(("max_pool2d",), max_pool2d, byte_activation),
             LoweringRule(("avg_pool1d", "avg_pool2d", "avg_pool3d"), avg_pool, byte_activation),
             LoweringRule(tuple(f.__name__ for f in ADAPTIVE_AVERAGES), adaptive_avg_pool, byte_activation),
-            LoweringRule(("mean",), mean, byte_activation),
-            LoweringRule(("sum",), total, byte_activation),
+            LoweringRule(("mean",), partial(mean_or_sum, QuantizedMean), byte_activation),
+            LoweringRule(("sum",), partial(mean_or_sum, QuantizedSum), byte_activation),
             LoweringRule(names_of(ACTIVATION), clamp, byte_activation),
             LoweringRule(names_of(PRELU), prelu, byte_activation),
             LoweringRule(names_of(BOUNDED), AsCalled(function), byte_activation),
