@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
-from fxquant.nn.fake_quantized import FakeQuantizedWeight
+from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.patterns.pattern import Output, Pattern
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit

@@ -11,7 +11,7 @@ from fxquant.graph.constants import ComputedLayer, ComputedValue, Constants, Put
 from fxquant.graph.edit import erase_unread, vacate
 from fxquant.graph.query import COMPUTED_OF, module_of
 from fxquant.nn.computed import HOME, InPlaceTensor, WithComputedTensors, with_values, without_tensors
-from fxquant.nn.fake_quantized import FakeQuantizedWeight
+from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.passes.base import PassContext, graph_pass
 
 

@@ -14,7 +14,7 @@ from fxquant.graph.edit import add_module
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import called_module, value_of
 from fxquant.kernels.conv.reference import ConvGeometry
-from fxquant.nn.fake_quantized import FLOAT_BIAS
+from fxquant.nn.fake_quantize import FLOAT_BIAS
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import rounded_weight, weighted_nodes
 

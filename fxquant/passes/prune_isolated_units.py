@@ -9,8 +9,7 @@ from dataclasses import replace
 from torch import nn
 from torch.fx import Node
 
-from fxquant.backends.base import AsCalled, Backend
-from fxquant.backends.break_even import BreakEven
+from fxquant.backends.base import AsCalled, Backend, BreakEven
 from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED, multiply_accumulates
 from fxquant.graph.query import module_of, operator_name, value_of
 from fxquant.passes.elements import ElementsRead, readers_of

@@ -22,10 +22,9 @@ from fxquant.graph.query import (
     module_of,
     nodes_by_name,
 )
-from fxquant.nn.fake_quantized import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
-from fxquant.nn.folding import training_factor
-from fxquant.nn.joined_range import JoinedRange
-from fxquant.nn.regularizer import Regularizer
+from fxquant.nn.batch_norm import training_factor
+from fxquant.nn.fake_quantize import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
+from fxquant.nn.training import JoinedRange, Regularizer
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.idle import drop_restored, restore_idle

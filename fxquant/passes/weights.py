@@ -15,8 +15,8 @@ from fxquant.fake_quantize.base import disable_observer, observer_in
 from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.edit import add_module, replace_node
 from fxquant.graph.query import VALUE, called_module, nodes_by_name
-from fxquant.nn.fake_quantized import with_fake_quantized_weight
-from fxquant.nn.folding import along_outputs, batch_norm_factor
+from fxquant.nn.batch_norm import along_outputs, batch_norm_factor
+from fxquant.nn.fake_quantize import with_fake_quantized_weight
 from fxquant.observers.smallest_scale import HINT, WHAT, below_smallest_scale
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import finite_weight, rounded_weight, weighted_nodes
