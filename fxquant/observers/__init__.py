@@ -26,9 +26,8 @@ from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
 from fxquant.observers.mse import MSEObserver
-from fxquant.observers.noop import NoopObserver
 from fxquant.observers.percentile import PercentileObserver
-from fxquant.observers.placeholder import PlaceholderObserver
+from fxquant.observers.placeholder import NoopObserver, PlaceholderObserver
 from fxquant.observers.qparams import choose_qparams
 
 __all__ = [

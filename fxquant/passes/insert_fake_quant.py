@@ -7,7 +7,7 @@ import copy
 import torch
 from torch.fx import GraphModule
 
-from fxquant.fake_quantize.own import OwnIntegersFakeQuantize
+from fxquant.fake_quantize.adaround import OwnIntegersFakeQuantize
 from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, value_of

@@ -8,7 +8,7 @@ from torch import nn
 
 from fxquant.calibration.observed_qparams import make_observers
 from fxquant.calibration.statistics import Statistics
-from fxquant.fake_quantize.own import OwnIntegers
+from fxquant.fake_quantize.adaround import OwnIntegers
 from fxquant.graph.query import follow
 from fxquant.passes.float_joins import joins_of_floats
 from fxquant.passes.manager import PassManager

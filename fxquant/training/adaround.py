@@ -12,8 +12,7 @@ from torch.fx import GraphModule
 from tqdm import tqdm
 
 from fxquant.errors import CalibrationError
-from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
-from fxquant.fake_quantize.own import OwnIntegersFakeQuantize
+from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize, OwnIntegersFakeQuantize
 from fxquant.graph.query import nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.graph.text_table import format_rows

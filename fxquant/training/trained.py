@@ -12,8 +12,8 @@ from torch.fx import GraphModule
 
 from fxquant.calibration.joined_ranges import parts_in_training
 from fxquant.errors import CalibrationError, listing, warn
+from fxquant.fake_quantize.adaround import OwnIntegers
 from fxquant.fake_quantize.base import FakeQuantizeBase
-from fxquant.fake_quantize.own import OwnIntegers
 from fxquant.graph.module import RECORD, noted
 from fxquant.nn.training import forget_frozen_state
 from fxquant.passes.pipelines import FROM_TRAINING

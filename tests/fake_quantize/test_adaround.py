@@ -7,10 +7,14 @@ import pickle
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fxquant.errors import SpecError
-from fxquant.fake_quantize import AdaRoundFakeQuantize, AdaroundFakeQuantizer
+from fxquant.fake_quantize import AdaRoundFakeQuantize, AdaroundFakeQuantizer, FakeQuantize
+from fxquant.fake_quantize.adaround import OwnIntegers, OwnIntegersFakeQuantize
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
+from fxquant.plan.spec import QParams, QScheme
 
 WEIGHT = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
 SIGMOID_ROUNDING = 1e-6
@@ -115,3 +119,33 @@ def test_soft_rounding_begins_at_the_weight_within_the_limits_and_hard_rounding_
     assert module.integers(weight)[4] in (0, 1)
     assert module.integers(weight)[5] in (-1, 0)
     assert torch.equal(module(weight), module.integers(weight).float())
+
+
+QPARAMS = QParams(QScheme(symmetric=True, bits=4), torch.tensor([0.5]), torch.zeros(1, dtype=torch.int32))
+
+
+class RoundsDown(nn.Module):
+    """No fake-quantize class of fxquant: all that counts is what it can do."""
+
+    def integers(self, x: Tensor) -> Tensor:
+        return torch.floor(x / 0.5).clamp(-8, 7).to(torch.int8)
+
+    def qparams(self) -> QParams:
+        return QPARAMS
+
+
+def test_what_has_integers_of_its_own_is_seen_by_what_it_can_do() -> None:
+    assert isinstance(RoundsDown(), OwnIntegers)
+    assert isinstance(AdaRoundFakeQuantize(), OwnIntegers)
+    assert not isinstance(FakeQuantize(), OwnIntegers)
+
+
+def test_values_are_its_own_and_the_gradient_is_straight_through() -> None:
+    x = torch.tensor([0.9, -0.1, 0.5, 99.0], requires_grad=True)
+    y = OwnIntegersFakeQuantize(RoundsDown())(x)
+    assert y.tolist() == [0.5, -0.5, 0.5, 3.5]
+    assert fake_quantize(x, QPARAMS.scale, QPARAMS.zero_point, QPARAMS.scheme).tolist() == [1.0, 0.0, 0.5, 3.5]
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [1.0, 1.0, 1.0, 0.0]
+    assert OwnIntegersFakeQuantize(RoundsDown())(x.double()).dtype == torch.float64

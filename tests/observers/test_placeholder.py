@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fxquant.errors import CalibrationError
-from fxquant.observers import PlaceholderObserver
+from fxquant.observers import NoopObserver, PlaceholderObserver
 from fxquant.plan.spec import QScheme
 
 
@@ -34,3 +34,13 @@ def test_it_has_no_qparams():
         "a PlaceholderObserver measures nothing, so it has no scale and zero point\n"
         "  hint:     use MinMaxObserver for what is to be quantized"
     )
+
+
+def test_passes_values_on():
+    observer = NoopObserver(custom_op_name="op")
+    x = torch.randn(3)
+    assert observer(x) is x
+    assert (observer.scheme, observer.dtype, observer.custom_op) == (None, torch.float16, "op")
+    assert repr(observer) == "NoopObserver(torch.float16)"
+    with pytest.raises(CalibrationError, match="a NoopObserver measures nothing, so it has no scale"):
+        observer.qparams()
