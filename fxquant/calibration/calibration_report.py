@@ -1,4 +1,4 @@
-"""What calibration found, value by value, the worst first: a table for people."""
+"""Reports what calibration found, value by value, the worst first: ranges, clipped values, outliers, problems."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _percent(share: float) -> str:
 
 
 USUAL = 0.999
-"""Share of the values whose magnitudes are usual."""
+"""The share of the values whose magnitudes count as usual."""
 BEYOND = 4.0
 """An outlier lies so many times as far from 0 as the usual ones."""
 
@@ -272,7 +272,7 @@ class Clipping:
 
 
 def clipping_of(observer: Any, qparams: QParams) -> Clipping | None:
-    """What was counted, against a grid; None if the observer counts nothing.
+    """Count the clipped values and the outliers; return None if the observer counts nothing.
 
     Values are taken to be spread evenly within a bin.
     """
@@ -305,7 +305,7 @@ def clipping_of(observer: Any, qparams: QParams) -> Clipping | None:
 
 
 def _beyond(bins: Bins, first: float, last: float) -> float:
-    """How many values lie below ``first`` or above ``last``."""
+    """Count the values below ``first`` and above ``last``."""
     low = 0.0 if first <= bins.low else _below(bins, first)
     return low + (0.0 if last >= bins.high else float(bins.counts.sum()) - _below(bins, last))
 

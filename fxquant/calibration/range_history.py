@@ -1,4 +1,4 @@
-"""Ranges against the number of batches, in a table of fixed size; and since when they have settled."""
+"""Keeps the range of each observer against the number of batches, in a table of fixed size, to tell when it is stable."""
 
 from __future__ import annotations
 

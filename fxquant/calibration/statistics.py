@@ -8,8 +8,7 @@ from typing import Any, cast
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from fxquant.calibration.channel_extremes import ChannelExtremes
-from fxquant.calibration.joined_extremes import Extremes
+from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
 from fxquant.calibration.joined_ranges import Part, inequality, part_name
 from fxquant.calibration.range_history import RangeHistory
 from fxquant.fake_quantize.base import observer_in

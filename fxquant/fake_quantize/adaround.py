@@ -1,4 +1,4 @@
-"""Fake-quantize for weights whose rounding, up or down, is learned for each value."""
+"""Weights that a module rounds in its own way: AdaRound, which learns it for each value, or any with ``integers``."""
 
 from __future__ import annotations
 

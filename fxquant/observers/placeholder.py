@@ -1,4 +1,4 @@
-"""Says what dtype a value shall have, and measures nothing."""
+"""Observers that measure nothing: one says what dtype a value shall have, the other leaves it in float."""
 
 from __future__ import annotations
 

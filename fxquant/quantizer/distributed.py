@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor, distributed, nn
 
-from fxquant.calibration.channel_extremes import ChannelExtremes
-from fxquant.calibration.joined_extremes import Extremes
+from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
 from fxquant.calibration.range_history import RangeHistory
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
