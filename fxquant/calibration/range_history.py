@@ -1,4 +1,4 @@
-"""Keeps the range of each observer against the number of batches, in a table of fixed size, to tell when it is stable."""
+"""Keeps the range of each observer against the number of batches, in a table of fixed size, to tell if it is stable."""
 
 from __future__ import annotations
 
