@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import listing, warn
-from fxquant.fake_quantize.base import disable_observer, observer_in
 from fxquant.fake_quantize.adaround import OwnIntegers
+from fxquant.fake_quantize.base import disable_observer, observer_in
 from fxquant.graph.edit import add_module, replace_node
 from fxquant.graph.query import VALUE, called_module, nodes_by_name
 from fxquant.nn.batch_norm import along_outputs, batch_norm_factor
