@@ -18,7 +18,7 @@ from fxquant.errors import FxQuantError, InputError, SampleError, writing
 from fxquant.reporting.plots import Plots
 from fxquant.samples.archives import Archive
 from fxquant.training.checkpoint import Checkpoint, Learned
-from fxquant.training.spill_store import Memory
+from fxquant.training.resumable_run import Memory
 
 X = torch.rand(4, 8)
 

@@ -20,9 +20,8 @@ from fxquant.measure.runner import FloatRun, WeightsOnly, order_by_units
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.training.checkpoint import Checkpoint, Learned
 from fxquant.training.reconstruct import Learning, learn
-from fxquant.training.resumable_run import ResumableRun
+from fxquant.training.resumable_run import Memory, ResumableRun
 from fxquant.training.rounding_layers import Left, layer_node
-from fxquant.training.spill_store import Memory
 from fxquant.training.unit_samples import RowSamples, Samples, UnitNodes, WholeSamples
 
 

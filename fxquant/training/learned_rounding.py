@@ -17,8 +17,8 @@ from fxquant.registry import did_you_mean
 from fxquant.training.adaround import Reconstruction, Reconstructor, only_modules
 from fxquant.training.checkpoint import Checkpoint, run_identity
 from fxquant.training.reconstruct import Learning
+from fxquant.training.resumable_run import Memory
 from fxquant.training.rounding_layers import RoundingSizes, rounding_layers
-from fxquant.training.spill_store import Memory
 
 GRIDS = ("mse", "observed")
 

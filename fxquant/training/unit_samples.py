@@ -19,8 +19,7 @@ from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.measure.runner import run_nodes
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.patterns.elementwise import CLAMPS
-from fxquant.training.resumable_run import ResumableRun
-from fxquant.training.spill_store import Memory
+from fxquant.training.resumable_run import Memory, ResumableRun
 
 LARGEST_SAMPLE = 1 << 26
 """Values of the rows that one unit learns from, 256 MB of them: a random part where there are more."""

@@ -13,8 +13,7 @@ from torch.fx import GraphModule, Tracer
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.fake_quantize import with_fake_quantized_weight
 from fxquant.training import unit_samples
-from fxquant.training.resumable_run import ResumableRun
-from fxquant.training.spill_store import Memory
+from fxquant.training.resumable_run import Memory, ResumableRun
 from fxquant.training.unit_samples import RowSamples, UnitNodes, WholeSamples, patches
 
 ORDER = 1e-5
