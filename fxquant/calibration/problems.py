@@ -17,7 +17,7 @@ from fxquant.calibration.range_history import FEWEST_BATCHES, TOLERANCE
 from fxquant.calibration.statistics import Statistics
 from fxquant.errors import listing, warn
 from fxquant.observers.histogram import HistogramObserver
-from fxquant.observers.smallest_scale import HINT, WHAT, below_smallest_scale
+from fxquant.observers.qparams import SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT, below_smallest_scale
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import TensorRef
 
@@ -57,7 +57,7 @@ class Advice:
 
 
 ADVICE: Mapping[Kind, Advice] = {
-    "tiny": Advice(WHAT, HINT),
+    "tiny": Advice(SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT),
     "NaN, inf": Advice(
         "calibration met values that are inf or NaN; the grids were chosen from the others",
         "look at the batch that is named, and at the value named first: the others may follow from it. On a grid, "

@@ -11,9 +11,9 @@ from fxquant.fake_quantize.presets import (
     default_fused_act_fake_quant,
     default_fused_per_channel_wt_fake_quant,
 )
+from fxquant.observers.fixed import PlaceholderObserver
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.mse import MSEObserver
-from fxquant.observers.placeholder import PlaceholderObserver
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 
 default_qat_qconfig = QConfig(activation=default_fused_act_fake_quant, weight=default_fused_per_channel_wt_fake_quant)

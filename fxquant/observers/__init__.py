@@ -19,6 +19,8 @@ from fxquant.observers.defaults import (
 from fxquant.observers.entropy import EntropyObserver
 from fxquant.observers.fixed import (
     FixedQParamsObserver,
+    NoopObserver,
+    PlaceholderObserver,
     default_fixed_qparams_range_0to1_observer,
     default_fixed_qparams_range_neg1to1_observer,
 )
@@ -27,7 +29,6 @@ from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.moving_average import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
 from fxquant.observers.mse import MSEObserver
 from fxquant.observers.percentile import PercentileObserver
-from fxquant.observers.placeholder import NoopObserver, PlaceholderObserver
 from fxquant.observers.qparams import choose_qparams
 
 __all__ = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fxquant.observers.fixed import PlaceholderObserver
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
-from fxquant.observers.placeholder import PlaceholderObserver
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.registry import Registry
 

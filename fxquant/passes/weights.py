@@ -17,7 +17,7 @@ from fxquant.graph.edit import add_module, replace_node
 from fxquant.graph.query import VALUE, called_module, nodes_by_name
 from fxquant.nn.batch_norm import along_outputs, batch_norm_factor
 from fxquant.nn.fake_quantize import with_fake_quantized_weight
-from fxquant.observers.smallest_scale import HINT, WHAT, below_smallest_scale
+from fxquant.observers.qparams import SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT, below_smallest_scale
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.rounding import finite_weight, rounded_weight, weighted_nodes
 from fxquant.patterns.pattern import Pattern
@@ -100,7 +100,7 @@ def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
                 tiny.append(f"{node.target}.weight: {lost.text}")
         found[ref] = measured.qparams()
     if tiny:
-        warn(WHAT, got=listing(tiny), hint=HINT)
+        warn(SCALE_TOO_LARGE, got=listing(tiny), hint=SCALE_TOO_LARGE_HINT)
     ctx.plan = replace(ctx.plan, qparams={**ctx.plan.qparams, **found})
     return gm
 

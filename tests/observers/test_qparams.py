@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fxquant.errors import CalibrationError
-from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams, middle
+from fxquant.observers import HistogramObserver, MinMaxObserver, PerChannelMinMaxObserver, PlaceholderObserver
+from fxquant.observers.qparams import SMALLEST_SCALE, below_smallest_scale, choose_qparams, middle
 from fxquant.plan.spec import QScheme
 
 SCALE_ROUNDING = 2.0**-22
@@ -113,3 +114,36 @@ def test_unusable_ranges_are_named():
     low, high = torch.tensor([[0.0, 0.0], [math.inf, 0.0]]), torch.tensor([[1.0, 1.0], [-math.inf, 1.0]])
     with pytest.raises(CalibrationError, match=r"^no finite value was observed of channel 1, group 0\n"):
         choose_qparams(low, high, QScheme(axis=0, group_size=2))
+
+
+EPS = 2.0**-12
+
+
+@pytest.mark.parametrize("kind", [MinMaxObserver, HistogramObserver])
+def test_the_steps_that_are_left_are_counted(kind: type) -> None:
+    observer = kind(eps=EPS)
+    observer(torch.tensor([-3 * EPS, 5 * EPS]))
+    found = below_smallest_scale(observer)
+    assert found is not None
+    assert found.text == ("-0.000732 to 0.00122 is 8.0 of 255 steps: the observer's eps= keeps scales above 0.000244")
+    assert found.unused == pytest.approx(255 / 8)
+
+
+def test_of_channels_the_worst_is_named() -> None:
+    observer = PerChannelMinMaxObserver(dtype=torch.int8, qscheme="per_channel_symmetric", eps=EPS)
+    observer(torch.tensor([[1.0, -1.0], [4 * EPS, 0.0], [0.0, 0.0], [0.0, 2 * EPS]]))
+    found = below_smallest_scale(observer)
+    assert found is not None
+    assert found.text.startswith("channel 3: 0 to 0.000488 is 4.0 of 255 steps")
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [0.0, 64 * EPS], [-1.0, 1.0]])
+def test_zeros_and_what_has_steps_enough_lose_nothing(values: list[float]) -> None:
+    observer = MinMaxObserver(eps=EPS)
+    observer(torch.tensor(values))
+    assert below_smallest_scale(observer) is None
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    for observer in (MinMaxObserver(), PerChannelMinMaxObserver(), PlaceholderObserver()):
+        assert below_smallest_scale(observer) is None
