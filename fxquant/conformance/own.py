@@ -17,14 +17,18 @@ from fxquant.kernels.fake_quantize.fake_quantize import tensor_reference
 from fxquant.kernels.library import available_isas, use_isa
 from fxquant.kernels.quantize.dequantize import reference as dequantize_reference
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
-from fxquant.nn.avg_pool import QuantizedAvgPool2d
-from fxquant.nn.base import QuantizedModule
-from fxquant.nn.conv import QuantizedConv
-from fxquant.nn.conv_transpose import QuantizedConvTranspose
-from fxquant.nn.elementwise import QuantizedAdd, QuantizedCat, QuantizedMul
-from fxquant.nn.linear import QuantizedLinear
-from fxquant.nn.matmul import QuantizedMatmul
-from fxquant.nn.max_pool import QuantizedMaxPool2d
+from fxquant.nn import (
+    QuantizedAdd,
+    QuantizedAvgPool2d,
+    QuantizedCat,
+    QuantizedConv,
+    QuantizedConvTranspose,
+    QuantizedLinear,
+    QuantizedMatmul,
+    QuantizedMaxPool2d,
+    QuantizedModule,
+    QuantizedMul,
+)
 from fxquant.observers.qparams import choose_qparams
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
