@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import called_module, module_of
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.measure.runner import ROUNDINGS, FloatRun, OrderedNodes, order_by_units

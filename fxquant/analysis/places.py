@@ -17,7 +17,7 @@ from fxquant.analysis.float_reference import FloatUnit, float_unit
 from fxquant.analysis.naming import path_of, title_of
 from fxquant.analysis.weights import Weights, weights_of
 from fxquant.errors import user_line
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import VALUE, module_of, nodes_by_name, tensors_of
 from fxquant.measure.noise import integers, real
 from fxquant.nn.base import QuantizedModule

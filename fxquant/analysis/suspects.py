@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from fxquant.analysis.places import Place, ends
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import module_of
 from fxquant.measure.noise import DeviationSums
 from fxquant.nn.base import QuantizedModule

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
-from fxquant.fake_quantize.static import StaticFakeQuantize
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import canonical_type
 from fxquant.kernels.embedding.lookup import HALF_BITS, unpack_halves

@@ -8,11 +8,8 @@ from fxquant.fake_quantize.base import (
     enable_fake_quant,
     enable_observer,
 )
-from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
-from fxquant.fake_quantize.fused import FusedMovingAvgObsFakeQuantize
-from fxquant.fake_quantize.learnable import LearnableFakeQuantize, _LearnableFakeQuantize
-from fxquant.fake_quantize.plain import FakeQuantize
-from fxquant.fake_quantize.presets import (
+from fxquant.fake_quantize.converted import StaticFakeQuantize
+from fxquant.fake_quantize.defaults import (
     default_affine_fixed_qparams_fake_quant,
     default_dynamic_fake_quant,
     default_embedding_fake_quant,
@@ -30,7 +27,10 @@ from fxquant.fake_quantize.presets import (
     fused_per_channel_wt_fake_quant_range_neg_127_to_127,
     fused_wt_fake_quant_range_neg_127_to_127,
 )
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
+from fxquant.fake_quantize.fused import FusedMovingAvgObsFakeQuantize
+from fxquant.fake_quantize.learnable import LearnableFakeQuantize, _LearnableFakeQuantize
+from fxquant.fake_quantize.plain import FakeQuantize
 
 __all__ = [
     "AdaRoundFakeQuantize",

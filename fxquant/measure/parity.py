@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError, warn
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name

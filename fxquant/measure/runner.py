@@ -11,8 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.graph.query import function_name, module_of
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.fake_quantize import FakeQuantizedWeight

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError
+from fxquant.fake_quantize.converted import StaticFakeQuantize, is_calibrated
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.qparams import from_integers, to_integers
-from fxquant.fake_quantize.static import StaticFakeQuantize, is_calibrated
 from fxquant.graph.module_state import check_finite, check_integers, check_qparams
 from fxquant.graph.query import canonical_type
 from fxquant.nn.batch_norm import along_outputs

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
-from fxquant.fake_quantize.dynamic import qparams_of
+from fxquant.fake_quantize.converted import qparams_of
 from fxquant.kernels import quantize
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear.linear import DynamicLinear, NativeLinear

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import OwnIntegersFakeQuantize
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantize import with_dequantized_weight, with_fake_quantized_weight

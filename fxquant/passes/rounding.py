@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.adaround import OwnIntegers
-from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
+from fxquant.fake_quantize.converted import DynamicFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, nodes_by_name

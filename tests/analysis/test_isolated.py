@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.analysis.isolated import UnitsAlone
 from fxquant.errors import InputError
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.measure.noise import sqnr
 from fxquant.measure.runner import OrderedNodes
 

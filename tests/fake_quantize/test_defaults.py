@@ -1,4 +1,4 @@
-"""The default configuration of training."""
+"""The default configuration of training, and the presets: all of them are there, can be made, compared and pickled."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import fxquant as fxq
+from fxquant import fake_quantize
+from fxquant.fake_quantize import FakeQuantize
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig, get_default_qat_qconfig_mapping, get_lsq_qconfig
 from fxquant.fake_quantize.fused import FusedMovingAvgObsFakeQuantize
 
@@ -88,3 +90,21 @@ def test_static_estimate_can_be_had_back():
     assert not module.scale.requires_grad
     module(torch.tensor([0.0, 255.0]))
     assert module.scale.item() == pytest.approx(1.0, rel=0.05)
+
+
+NAMES = [name for name in fake_quantize.__all__ if name.startswith(("default_", "fused_"))]
+
+
+def test_there_are_all_that_users_know() -> None:
+    assert len(NAMES) == 16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_makes_modules_that_simulate(name: str) -> None:
+    constructor = getattr(fake_quantize, name)
+    module = constructor()
+    assert isinstance(module, FakeQuantize)
+    x = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(module(x), x)
+    assert pickle.loads(pickle.dumps(constructor)) == constructor
+    assert constructor.with_args() == constructor

@@ -7,7 +7,7 @@ import torch
 from torch.ao.quantization import fake_quantize as peer
 
 from fxquant.errors import CalibrationError, SpecError
-from fxquant.fake_quantize import FakeQuantize, presets
+from fxquant.fake_quantize import FakeQuantize, defaults
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver, PlaceholderObserver
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:torch.ao")
@@ -31,7 +31,7 @@ def batches() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_results_are_torch_aos_to_the_bit(name: str) -> None:
-    ours, theirs = getattr(presets, name)(), getattr(peer, name)()
+    ours, theirs = getattr(defaults, name)(), getattr(peer, name)()
     for x in batches():
         assert torch.equal(ours(x), theirs(x))
     assert torch.equal(ours.scale, theirs.scale)
@@ -40,7 +40,7 @@ def test_results_are_torch_aos_to_the_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_state_of_torch_ao_is_loaded(name: str) -> None:
-    ours, theirs = getattr(presets, name)(), getattr(peer, name)()
+    ours, theirs = getattr(defaults, name)(), getattr(peer, name)()
     x = batches()[0]
     theirs(x)
     ours.load_state_dict(theirs.state_dict())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.fake_quantize.presets import default_fused_act_fake_quant
+from fxquant.fake_quantize.defaults import default_fused_act_fake_quant
 from tests.fuzz.half_step import changed_by_more, ends_with_gradients, step_of
 from tests.fuzz.source import draw, seeded
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning, InputError
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.module import note
 from fxquant.measure.noise import sqnr
 from fxquant.measure.parity import LEAST_OUTPUT, measure_parity

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, symbolic_trace
 
 from fxquant.errors import InputError
-from fxquant.fake_quantize.static import StaticFakeQuantize
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.measure.runner import (

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fxquant.errors import CalibrationError, InputError, KernelError, LoweringError
-from fxquant.fake_quantize.dynamic import DynamicFakeQuantize
+from fxquant.fake_quantize.converted import DynamicFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.kernels.library import available_isas, native_status
 from fxquant.kernels.linear.linear import NativeLinear
