@@ -75,7 +75,7 @@ class StaticFakeQuantize(nn.Module):
 
 
 def is_calibrated(scale: Tensor) -> bool:
-    """Whether every scale is known; on the meta device nothing is known, and nothing runs."""
+    """Tell whether every scale is known; on the meta device nothing is known, and nothing runs."""
     return scale.is_meta or not bool(scale.isnan().any())
 
 

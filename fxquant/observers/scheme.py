@@ -96,12 +96,12 @@ def make_scheme(
 
 
 def torch_dtype(scheme: QScheme) -> torch.dtype:
-    """What torch calls the integers of ``scheme``: ``quint8`` and ``qint8`` as long as it has them."""
+    """Return torch's dtype for the integers of ``scheme``: ``quint8`` and ``qint8`` as long as it has them."""
     return getattr(torch, _SYNONYMS.get(scheme.dtype, ""), scheme.dtype)
 
 
 def torch_qscheme(scheme: QScheme) -> object:
-    """What torch calls the kind of ``scheme``; None once it has no such names any more."""
+    """Return torch's name for the kind of ``scheme``; None once it has no such names any more."""
     kind = (scheme.axis is not None, scheme.symmetric, scheme.float_qparams)
     return next((getattr(torch, name, None) for name, value in _QSCHEMES.items() if value == kind), None)
 
