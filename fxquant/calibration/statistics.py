@@ -115,7 +115,7 @@ class Statistics(nn.Module):
         return found
 
     def parts_of(self, join: str) -> list[Part]:
-        """Return the parts of each join, by the name of its result."""
+        """Return the parts of the join whose result has that name."""
         seen: Any = self.joined._modules
         return [Part(self._part_names[name], *seen[name].ends.tolist()) for name in self._joins[join]]
 

@@ -44,7 +44,7 @@ class FakeQuantize(FakeQuantizeBase):
 
     Args:
         observer: Class of the observer, or what its ``with_args`` gives.
-        quant_min, quant_max: Inclusive limits of the grid, in steps. None: those of the observer.
+        quant_min, quant_max: Inclusive limits of the quantized values. None: those of the observer.
         is_dynamic: The grid is measured anew in every call.
         **observer_kwargs: Arguments of the observer.
 

@@ -18,7 +18,7 @@ from fxquant.plan.spec import QParams, QScheme
 
 @OBSERVERS.register("fixed")
 class FixedQParamsObserver(ObserverBase):
-    """Always answers with the same grid, whatever it sees.
+    """Always answers with the same qparams, whatever it sees.
 
     Buffers: ``scale`` float32 [1], ``zero_point`` int32 [1].
 

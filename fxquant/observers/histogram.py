@@ -75,7 +75,7 @@ class HistogramObserver(RangeObserver):
             is the mean squared error, larger ones clip less.
 
     Raises:
-        SpecError: the grid cannot exist; ``bins`` or ``power`` is out of range; ``is_dynamic``.
+        SpecError: such qparams cannot exist; ``bins`` or ``power`` is out of range; ``is_dynamic``.
 
     Source:
         The aim is that of torch.ao ``HistogramObserver``; the error of a bin is its exact integral, for all ranges
