@@ -130,7 +130,7 @@ def _best_match(
 
 
 def _computes_nothing(node: Node) -> bool:
-    """Whether a node only takes one of several values that another node made, or puts values together."""
+    """Tell whether a node only takes one of the results of another node, or puts values together."""
     if isinstance(node.target, type):
         return issubclass(node.target, (tuple, dict)) or is_dataclass(node.target)
     return node.target is operator.getitem and isinstance(node.args[0], Node) and value_of(node.args[0]) is None
@@ -205,7 +205,7 @@ def _computed_argument(found: Match, taken: tuple[int, ...]) -> Node | None:
 
 
 def _not_quantizable(value: object, or_tuple: bool) -> str | None:
-    """What is wrong with a value that should be a float tensor, or, for what moves values, a tuple of them."""
+    """Return the reason why a value is no float tensor, nor a tuple of them where data movement may take one."""
     if is_number(value):
         return f"is the number {value}, not a tensor" if not isinstance(value, Node) else "is a number, not a tensor"
     if not isinstance(value, Node):
@@ -310,7 +310,7 @@ def _per_call(qconfig: QConfig) -> Dynamic:
 def _input_observer(
     node: Node, wanted: list[Callable[[], Any]], decisions: Mapping[Node, Decision], ctx: PassContext
 ) -> Callable[[], Any]:
-    """What observes a value that no unit makes: what its readers want, if they agree; else what its own rule says."""
+    """Return the observer of a value that no unit computes: its readers' if they agree, else that of its own rule."""
     if ctx.input_observer is not None:
         return ctx.input_observer
     if all(observer == wanted[0] for observer in wanted):

@@ -1,4 +1,4 @@
-"""What a pass is."""
+"""Defines a pass, and the context that passes read and write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fxquant.plan.spec import TensorRef
 
 @dataclass(slots=True)
 class PassContext:
-    """What passes share. A pass may replace ``plan``; everything else is read-only."""
+    """The state that passes hand to one another. A pass may replace ``plan``; everything else is read-only."""
 
     plan: QuantPlan
     config: QConfigMapping

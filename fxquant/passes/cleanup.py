@@ -17,7 +17,11 @@ IMAGE_RANK = 4
 
 @graph_pass(after=("lower_units",), keeps_values=True)
 def merge_requantize(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """``quantize(dequantize(x))`` becomes ``x`` on the same grid, and one table look-up on another."""
+    """Replace ``quantize(dequantize(x))`` by ``x`` where both have the same qparams, else by one table look-up.
+
+    The table holds ``clamp(round((q - z) * s / s') + z', q_min', q_max')`` of each quantized value ``q``: ``s``, ``z``
+    are the scale and zero point that ``x`` is dequantized with, ``s'``, ``z'`` those that it is quantized with.
+    """
     for node in list(gm.graph.nodes):
         quantize = module_of(node)
         if not isinstance(quantize, Quantize) or not isinstance(node.args[0], Node):

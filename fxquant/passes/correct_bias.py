@@ -24,7 +24,11 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"))
 def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """Subtract ``(w' - w) * mean(x)`` from the biases, with ``w'`` the rounded weight."""
+    """Subtract from each bias the mean error that rounding the weight adds to the output.
+
+    ``bias' = bias - (w' - w) * E[x]``, with ``w'`` the rounded weight and ``E[x]`` the calibrated mean of each input
+    channel: ``E[w' x + bias'] = E[w x + bias]``. Zeros of padding lower the mean that a tap of a convolution meets.
+    """
     for node, unit in weighted_nodes(gm, ctx):
         if "mean" not in unit.roles:
             continue
@@ -36,7 +40,7 @@ def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def spatial_sizes(node: Node) -> Sizes | None:
-    """Of input and output of the convolution that ``node`` calls, on the example; None where they are not known.
+    """Return the sizes of input and output of the convolution that ``node`` calls; None where they are not known.
 
     Calls on other sizes have other shares of padding, but one bias.
     """
@@ -76,7 +80,7 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, si
 
 
 def mean_error(layer: Any, error: Tensor, means: Tensor, sizes: Sizes | None = None) -> Tensor:
-    """What ``error`` in place of the weight of ``layer`` gives for inputs of those means; float64 [C_out]."""
+    """Return the output of ``layer`` for inputs of those means, with ``error`` as its weight; float64 [C_out]."""
     groups = getattr(layer, "groups", 1)
     taps = (error * padding_coverage(layer, sizes).to(error.device)).flatten(2).sum(2) if error.dim() > 2 else error
     by_group = means.to(error.device).view(groups, -1, 1)

@@ -92,11 +92,11 @@ class _Decision:
             self._leave(join, reason)
 
     def is_on_qparams_of_one(self, join: QuantUnit) -> bool:
-        """Whether a join shares the grid of one that stays float."""
+        """Tell whether a join shares the qparams of one that stays float."""
         return self._ctx.plan.qparams_owner(join.roles["y"]) in self._owners()
 
     def floats_suffice(self, root: str) -> bool:
-        """Whether all that reads a value takes real numbers."""
+        """Tell whether every reader of a value takes floats."""
         return all(self._takes_floats(root, reader) for reader in readers_of(self._nodes[root]))
 
     def as_read(self, unit: QuantUnit) -> QuantUnit:

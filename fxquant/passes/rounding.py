@@ -59,7 +59,7 @@ def rounding_points(gm: GraphModule, ctx: PassContext, values: Iterable[TensorRe
 
 
 def _leads_to(user: Node, inside: Collection[Node], idle: Collection[Node]) -> bool:
-    """Whether a reader of a value belongs to a unit, or hands the value on to one."""
+    """Tell whether a reader of a value belongs to a unit, or hands the value on to one."""
     return user in inside or (user in idle and any(_leads_to(reader, inside, idle) for reader in user.users))
 
 
@@ -94,7 +94,7 @@ def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantU
 
 
 def rounded_weight(node: Node, unit: QuantUnit, ctx: PassContext) -> Tensor:
-    """What the weight of the layer that a node calls becomes on its grid: float32 of its shape."""
+    """Return the weight of the layer that a node calls, quantized and dequantized: float32 of its shape."""
     weight: Tensor = called_module(node).weight.detach()
     qparams, own = ctx.plan.qparams[unit.roles["weight"]], ctx.weight_layers.get(unit.root)
     if own is None:

@@ -196,6 +196,6 @@ def _hull(ranges: Sequence[Range]) -> Range:
 
 
 def _ends(qparams: QParams) -> Range:
-    """Smallest and largest number of a grid, in real units."""
+    """Return the smallest and the largest float value that the qparams represent."""
     scale, zero_point = float(qparams.scale), int(qparams.zero_point)
     return (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale

@@ -107,7 +107,7 @@ def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
 def apply_learned_rounding(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """Put such a weight on its grid where its own rounding says: the nearest step is then the one it is on."""
+    """Replace a weight by the values that its learned rounding chose: rounding to nearest then keeps them."""
     for node, unit in weighted_nodes(gm, ctx):
         if unit.root not in ctx.weight_layers:
             continue
