@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint fuzz large sanitize bench real zoo clean
+.PHONY: help demo test test-all lint fuzz hostile large sanitize bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,9 +24,10 @@ test: lint ## lint, then all tests
 	@echo "== pytest, one process per core"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
 
-test-all: ## every test whole: make test, then fuzz for an hour, sanitize, large and zoo (many hours, 16 GB of memory)
+test-all: ## every test whole: make test, then fuzz for an hour, hostile, sanitize, large and zoo (many hours, 16 GB of memory)
 	@$(MAKE) test
 	@$(MAKE) fuzz SECONDS=3600
+	@$(MAKE) hostile
 	@$(MAKE) sanitize
 	@$(MAKE) large
 	@$(MAKE) zoo
@@ -42,6 +43,10 @@ SECONDS ?= 60
 SEED ?= 1
 fuzz: $(READY) ## random models for SECONDS (60) from SEED (1) on, each checked in all its forms; exits 1 if any is wrong
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+FILES ?= 10000
+hostile: $(READY) ## FILES (10000) damaged .fxq files from SEED (1) on: each opens, or is refused by an ArtifactError
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/artifact/mutations.py new $(FILES) $(SEED)
 
 large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
 	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py

@@ -9,6 +9,7 @@ from fxquant.analysis.profile_table import Profile, ProfileRow
 from fxquant.analysis.sensitivity import sensitivity
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
 from fxquant.api import calibrate, convert, prepare, quantize
+from fxquant.artifact import ArtifactInfo, LoadLimits, inspect_artifact, load, save
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
 from fxquant.backends.reference import REFERENCE
@@ -83,6 +84,7 @@ __all__ = [
     "DEFAULT_PATTERNS",
     "REFERENCE",
     "AdaRoundFakeQuantize",
+    "ArtifactInfo",
     "Backend",
     "CalibrationReport",
     "Clamp",
@@ -98,6 +100,7 @@ __all__ = [
     "HistogramObserver",
     "LayerComparison",
     "LearnableFakeQuantize",
+    "LoadLimits",
     "Lower",
     "LoweringRule",
     "MSEObserver",
@@ -146,7 +149,9 @@ __all__ = [
     "get_default_qconfig",
     "get_default_qconfig_mapping",
     "get_lsq_qconfig",
+    "inspect_artifact",
     "kernels",
+    "load",
     "nn",
     "op",
     "prepare",
@@ -157,6 +162,7 @@ __all__ = [
     "register_backend",
     "register_pattern",
     "report",
+    "save",
     "scale_parameters",
     "sensitivity",
     "synchronize_observers",

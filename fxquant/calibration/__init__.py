@@ -1,1 +1,1 @@
-"""Calibration runs the float graph over data, keeps ranges and statistics, and says what looks wrong."""
+"""What was measured: runs the float graph over data, keeps ranges and statistics, and says what looks wrong."""

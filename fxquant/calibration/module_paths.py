@@ -1,4 +1,4 @@
-"""Finds where a value stands in the user's model: which modules make it and read it."""
+"""Where a value stands in the user's model: which modules make it and read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxquant.plan.spec import TensorRef
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Holds the name of a value, and the modules that make and read it."""
+    """What a value is called, and who makes and reads it."""
 
     name: str
     uses: tuple[str, ...]

@@ -230,24 +230,24 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         return self.toggle_qparam_learning(False).toggle_fake_quant(False).toggle_observer_update(True)
 
     def toggle_observer_update(self, enabled: bool = True) -> LearnableFakeQuantize:
-        """Switch the observer's choice of qparams on or off."""
+        """Whether the observer chooses the grid."""
         self.set_switch("static_enabled", enabled)
         self.set_switch("observer_enabled", enabled)
         return self
 
     def enable_observer(self, enabled: bool = True) -> None:
-        """Switch the observer's choice of qparams on or off."""
+        """Whether the observer chooses the grid."""
         self.toggle_observer_update(enabled)
 
     def toggle_qparam_learning(self, enabled: bool = True) -> LearnableFakeQuantize:
-        """Switch the gradients of scale and zero point on or off. A symmetric zero point stays where it is."""
+        """Whether scale and zero point get gradients. That of a symmetric grid stays where it is."""
         self.set_switch("learning_enabled", enabled)
         self.scale.requires_grad_(enabled)
         self.zero_point.requires_grad_(enabled)
         return self
 
     def toggle_fake_quant(self, enabled: bool = True) -> LearnableFakeQuantize:
-        """Switch the rounding of values on or off."""
+        """Whether values are rounded to the grid."""
         self.set_switch("fake_quant_enabled", enabled)
         return self
 

@@ -1,4 +1,4 @@
-"""Defines what ``with_args`` gives: a class with some of its arguments filled in."""
+"""What ``with_args`` gives: a class with some of its arguments filled in."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def make_form(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | N
     follow(converted, prepared.graph_module)
     make_ready(converted)
     found = coverage(prepared.graph_module, plan)
-    note(converted, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
+    note(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
     attach_engine(converted, engine, to)
     return converted
 

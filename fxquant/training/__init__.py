@@ -1,1 +1,1 @@
-"""This package holds what learns: quantization-aware training, and rounding that is learned from data."""
+"""What learns: quantization-aware training, and rounding that is learned from data."""

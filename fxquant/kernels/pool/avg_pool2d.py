@@ -21,7 +21,7 @@ from fxquant.kernels.pool.windows import (
 )
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class AvgPool2dCall(AveragingCall):
     """Average each window of stored integers, and store the mean on the output's grid.
 

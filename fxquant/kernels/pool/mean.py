@@ -18,7 +18,7 @@ from fxquant.kernels.pool.windows import memory_format
 OP = "fxquant::mean"
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class MeanCall(AveragingCall):
     """Average stored integers over the dimensions ``dim``, and store the mean on the output's grid.
 

@@ -1,0 +1,201 @@
+"""Makes a model of a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule
+
+from fxquant.artifact.format import Header, LoadLimits, read_header, read_tensors
+from fxquant.artifact.graph import check_identifier, check_path, decode_graph
+from fxquant.artifact.modules import EXTERNAL, attempt, build
+from fxquant.artifact.plan import PREFIX, decode_coverage, decode_plan
+from fxquant.errors import ArtifactError, listing
+from fxquant.graph.module import NamedGraphModule, note
+from fxquant.graph.module_state import make_ready
+from fxquant.runtime import attach_engine
+
+_FIELDS = {"class", "nodes", "modules", "layouts"}
+_OF_CONVERTED = {"plan", "coverage"}
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    modules: Mapping[str, nn.Module] | None = None,
+    limits: LoadLimits | None = None,
+    device: str | torch.device = "cpu",
+) -> GraphModule:
+    """Open a file that ``save`` wrote. No code of the file is run, and nothing is imported by a name in it.
+
+    Files of strangers may be opened: whatever is no model raises ``ArtifactError``, before memory is taken that the
+    file has not. What a model then computes, and for how long, is its author's choice.
+
+    Args:
+        path: The file. It is read whole, and not needed afterwards.
+        modules: Path -> module, of those that the file cannot hold; ``inspect_artifact`` names them. They are given
+            their state, and become part of the model.
+        limits: What the file may ask for.
+        device: Where the model is put.
+
+    Returns:
+        The model in evaluation mode, of the same kind as was saved, with the same bits: its ``quant_coverage`` prints
+        the same table, its ``quant_plan`` has the qparams in place of observers.
+
+    Raises:
+        ArtifactError: the file cannot be read, is no artifact, is damaged, is of a newer format, asks for too much, or
+            needs modules that were not given.
+    """
+    header = read_header(path, limits or LoadLimits())
+    try:
+        model = _model(path, header, modules or {}, limits or LoadLimits())
+    except ArtifactError:
+        raise
+    except Exception as error:
+        got = f"{type(error).__name__}: {ascii(str(error))[:200]}"
+        raise ArtifactError("no model can be made of this file", at=os.fspath(path), got=got) from error
+    return model.to(device)
+
+
+def _model(
+    path: str | os.PathLike[str], header: Header, given: Mapping[str, nn.Module], limits: LoadLimits
+) -> GraphModule:
+    data, converted = header.graph(), header.kind != "float"
+    if set(data) != (_FIELDS | _OF_CONVERTED if converted else _FIELDS):
+        raise ArtifactError("the graph in the file has other fields", got=ascii(sorted(data))[:200])
+    described = _checked_modules(data["modules"], given, limits)
+    if not isinstance(data["nodes"], list) or len(data["nodes"]) > limits.nodes:
+        raise ArtifactError("the graph has more nodes than allowed", expected=f"at most {limits.nodes}")
+    names = _tensor_names(described)
+    graph = decode_graph(data["nodes"], set(described), set(names))
+    _check_stored(header, data["layouts"], names)
+    tensors = _in_their_order(read_tensors(path, header), data["layouts"], names)
+    model = _assembled(described, tensors, given, check_identifier(data["class"], "the name of the model's class"))
+    model.graph = graph
+    if converted:
+        plan = decode_plan(data["plan"], tensors, limits.nodes)
+        note(model, quant_form=header.kind, quant_plan=plan)
+        note(model, quant_coverage=decode_coverage(data["coverage"], limits.nodes))
+    model.graph.lint()
+    model.eval()
+    make_ready(model)
+    if converted:
+        attach_engine(model, None, header.kind)
+    return model
+
+
+def _checked_modules(data: Any, given: Mapping[str, nn.Module], limits: LoadLimits) -> dict[str, Any]:
+    """The descriptions of all modules, each behind its parent."""
+    if not isinstance(data, dict) or len(data) > limits.nodes or "" not in data:
+        raise ArtifactError("the file holds no modules, or more than allowed", expected=f"at most {limits.nodes}")
+    seen: set[str] = set()
+    for path, item in data.items():
+        if path:
+            check_path(path)
+        same = isinstance(item, dict) and set(item) == {"same"}
+        wanted = {"type", "of", "tensors"} if isinstance(item, dict) and "of" in item else {"type", "config", "tensors"}
+        if not isinstance(item, dict) or (not same and (set(item) != wanted or not isinstance(item["type"], str))):
+            raise ArtifactError("a module in the file has other fields", at=f"module {path}")
+        if (path and path.rpartition(".")[0] not in seen) or (same and item["same"] not in seen) or (same and not path):
+            raise ArtifactError("a module in the file stands before the one that holds it", at=f"module {path}")
+        if ("of" in item) != (item.get("type") == EXTERNAL):
+            raise ArtifactError("a module in the file is of a class, and of none", at=f"module {path}")
+        if not same:
+            seen.add(path)
+    missing = [path for path, item in data.items() if item.get("type") == EXTERNAL and path not in given]
+    if missing:
+        raise ArtifactError(
+            "the file needs modules that it cannot hold",
+            got=listing([f"{path} ({ascii(data[path]['of'])[:80]})" for path in missing]),
+            hint="fxq.load(path, modules={name: module}) is given them",
+        )
+    return data
+
+
+def _tensor_names(described: Mapping[str, Any]) -> dict[str, str]:
+    """Map the name of each tensor of the model to what it is to its module."""
+    names: dict[str, str] = {}
+    for path, item in described.items():
+        own = item.get("tensors", [])
+        if not isinstance(own, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in own):
+            raise ArtifactError("the tensors of a module are no list of names", at=f"module {path}")
+        for name, role in own:
+            full = check_path(f"{path}.{name}" if path else name)
+            if "same" not in item and isinstance(role, str) and not role.startswith("no "):
+                names[full] = role
+    for path, item in described.items():
+        if "same" in item:
+            first = f"{item['same']}."
+            names |= {path + "." + name[len(first) :]: role for name, role in names.items() if name.startswith(first)}
+    return names
+
+
+def _check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None:
+    """Refuse a file unless each tensor of a module is stored once, or is one that is, and nothing else is stored."""
+    if not isinstance(layouts, dict):
+        raise ArtifactError("the file does not say how its tensors lie")
+    aliases = {name for name, layout in layouts.items() if isinstance(layout, str)}
+    stored = {name for name in header.tensors if not name.startswith(PREFIX)}
+    if different := sorted((stored | aliases) ^ set(names)) or sorted(stored & aliases):
+        raise ArtifactError("the file holds other tensors than its modules have", got=ascii(different[:3]))
+    for name, layout in layouts.items():
+        if isinstance(layout, str):
+            if layout not in stored:
+                raise ArtifactError("a tensor is said to be another one that is not there", at=name)
+        elif name not in header.tensors or not _is_order(layout, len(header.tensors[name].shape)):
+            raise ArtifactError("a tensor lies in no order of its dimensions", at=name, got=ascii(layout)[:80])
+
+
+def _is_order(layout: Any, dimensions: int) -> bool:
+    return isinstance(layout, list) and all(type(n) is int for n in layout) and sorted(layout) == [*range(dimensions)]
+
+
+def _in_their_order(
+    stored: Mapping[str, Tensor], layouts: Mapping[str, Any], names: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Turn tensors to the order that they had in memory; one that several modules hold is one parameter."""
+    found = dict(stored)
+    for name, layout in layouts.items():
+        if isinstance(layout, list):
+            found[name] = stored[name].permute([layout.index(axis) for axis in range(len(layout))])
+    for name, layout in layouts.items():
+        if isinstance(layout, str):
+            if names[layout] in ("parameter", "frozen") and not isinstance(found[layout], nn.Parameter):
+                found[layout] = nn.Parameter(found[layout], requires_grad=names[layout] == "parameter")
+            found[name] = found[layout]
+    return found
+
+
+def _assembled(
+    described: Mapping[str, Any], tensors: Mapping[str, Tensor], given: Mapping[str, nn.Module], name: str
+) -> NamedGraphModule:
+    """Make a model that has all modules, and no graph yet."""
+    model = NamedGraphModule(nn.Module(), Graph(), name)
+    built: dict[str, nn.Module] = {}
+    for path, item in described.items():
+        if "same" in item:
+            built[path] = built[item["same"]]
+        elif item["type"] == EXTERNAL:
+            built[path] = attempt(path, partial(_given, path, item, tensors, given[path]))
+        else:
+            prefix = f"{path}." if path else ""
+            own = {pair[0]: tensors[prefix + pair[0]] for pair in item["tensors"] if prefix + pair[0] in tensors}
+            built[path] = attempt(path, partial(build, item, own))
+        parent, _, last = path.rpartition(".")
+        if path:
+            (model if not parent else built[parent]).add_module(last, built[path])
+    if type(built[""]) is not nn.Module:
+        raise ArtifactError("the file is of a single layer, which is no model", got=type(built[""]).__name__)
+    vars(model).update({key: getattr(built[""], key) for key in ("_parameters", "_buffers")})
+    vars(model)["_non_persistent_buffers_set"] = built[""]._non_persistent_buffers_set
+    return model
+
+
+def _given(path: str, item: Mapping[str, Any], tensors: Mapping[str, Tensor], module: nn.Module) -> nn.Module:
+    module.load_state_dict({key: tensors[f"{path}.{key}"] for key, _ in item["tensors"]})
+    return module.eval()

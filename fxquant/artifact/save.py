@@ -1,0 +1,186 @@
+"""Writes a model to one file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from fxquant.artifact.format import FORMAT, check_place, write_file
+from fxquant.artifact.graph import check_identifier, check_path, encode_graph
+from fxquant.artifact.modules import EXTERNAL, describe, type_of
+from fxquant.artifact.plan import PREFIX, encode_coverage, encode_plan
+from fxquant.artifact.values import DTYPES
+from fxquant.commandline import VERSION
+from fxquant.errors import ArtifactError, listing, warn, within
+from fxquant.graph.module import NamedGraphModule, noted
+from fxquant.nn.base import QuantizedModule
+
+
+def save(
+    model: GraphModule, path: str | os.PathLike[str], *, notes: Mapping[str, str] | None = None, overwrite: bool = False
+) -> None:
+    """Write a converted model to one file, which ``load`` opens without the model's source and without running code.
+
+    Tensors are stored as safetensors, the graph as JSON, functions and classes by names of closed tables. A module of
+    the user's own that is kept whole is not in the file, but its state is: a warning names it, and ``load`` is given
+    it. Hooks, methods and attributes of the user's class, and what ``convert`` printed are not written.
+
+    Args:
+        model: What ``convert`` or ``load`` gave: int8, reference or fake_quant; or the float graph of a Quantizer, its
+            ``graph_module``. Not changed.
+        path: Where to; ``.fxq`` by custom. The file appears there whole, or not at all.
+        notes: Strings to keep with it. ``inspect_artifact`` shows them.
+        overwrite: Whether a file may stand there already.
+
+    Raises:
+        ArtifactError: the place cannot be written to, or the model holds what no file can: a function of the user's, a
+            module with hooks, a tensor that is sparse.
+    """
+    place = Path(path)
+    check_place(place, overwrite)
+    form = form_of(model)
+    kept = _checked_notes(notes or {})
+    if model.training:
+        raise ArtifactError("the model is in training mode", hint="model.eval(), then save")
+    data, tensors = _described(model)
+    if form != "float":
+        data["plan"], of_plan = encode_plan(noted(model, "quant_plan"))
+        data["coverage"] = encode_coverage(noted(model, "quant_coverage"))
+        tensors |= of_plan
+    stored, data["layouts"] = _stored(tensors)
+    metadata = {
+        "fxquant.format": str(FORMAT),
+        "fxquant.kind": form,
+        "fxquant.written_by": f"fxquant {VERSION}, torch {torch.__version__}",
+        "fxquant.graph": json.dumps(data, separators=(",", ":"), allow_nan=False),
+        "fxquant.notes": json.dumps(kept),
+    }
+    size = sum(tensor.numel() * tensor.element_size() for tensor in stored.values()) + len(metadata["fxquant.graph"])
+    check_place(place, overwrite, size)
+    write_file(place, stored, metadata)
+
+
+def form_of(model: Any) -> str:
+    """Tell which kind of model this is.
+
+    Raises:
+        ArtifactError: it is none that a file can hold.
+    """
+    if isinstance(model, NamedGraphModule) and noted(model, "preparation") is None:
+        form = noted(model, "quant_form")
+        if noted(model, "quant_plan") is None or form is not None:
+            return form or "float"
+    raise ArtifactError(
+        "save takes a model that convert gave",
+        got=type(model).__name__,
+        expected="the result of fxq.convert, fxq.quantize or fxq.load",
+        hint="fxq.save(fxq.convert(prepared), path); torch.save(prepared.state_dict(), path) keeps a quantizer itself",
+    )
+
+
+def _checked_notes(notes: Mapping[str, str]) -> dict[str, str]:
+    if not all(isinstance(text, str) for pair in notes.items() for text in pair):
+        raise ArtifactError(
+            "notes are strings", got=ascii(dict(notes))[:120], expected="a mapping of strings to strings"
+        )
+    return dict(notes)
+
+
+def _described(model: GraphModule) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Write graph and modules as plain data; return them with the tensors of the model by name."""
+    if vars(model).get("_forward_hooks") or vars(model).get("_forward_pre_hooks"):
+        raise ArtifactError("a model with hooks cannot be written", hint="remove the hooks; no file holds code")
+    called = {str(node.target) for node in model.graph.nodes if node.op == "call_module"}
+    modules: dict[str, Any] = {}
+    outside: dict[str, nn.Module] = {}
+    for name, module, first in _each_module(model, called, outside):
+        check_path(name) if name else None
+        with within(at=f"module {name}"):
+            modules[name] = {"same": first} if first is not None else _module(name, module, called, outside)
+    if outside:
+        warn(
+            "modules of this model are of classes that no file holds: their state is written, their code is not",
+            got=listing([f"{name} ({_class_of(module)})" for name, module in outside.items()]),
+            hint="fxq.load(path, modules={name: module}) is given them",
+        )
+    data = {
+        "class": check_identifier(type(model).__name__, "the name of the model's class"),
+        "nodes": encode_graph(model.graph),
+        "modules": modules,
+    }
+    tensors: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        tensors.setdefault(name, buffer)
+    _check_calibrated(model)
+    return data, tensors
+
+
+def _each_module(
+    model: nn.Module, called: set[str], outside: dict[str, nn.Module]
+) -> Iterator[tuple[str, nn.Module, str | None]]:
+    """Yield path, module, and the path under which the same one came before; nothing inside of what is not written."""
+    seen: dict[int, str] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if not any(name.startswith(f"{path}.") for path in outside):
+            yield name, module, seen.get(id(module))
+            seen.setdefault(id(module), name)
+
+
+def _module(name: str, module: nn.Module, called: set[str], outside: dict[str, nn.Module]) -> dict[str, Any]:
+    kind = "torch.nn.Module" if not name else type_of(module)
+    runs = any(name == path or name.startswith(f"{path}.") for path in called)
+    if kind is None and not runs:
+        kind = "torch.nn.Module"
+    if kind is None:
+        outside[name] = module
+        state = [[key, "buffer"] for key in module.state_dict()]
+        return {"type": EXTERNAL, "of": _class_of(module), "tensors": state}
+    return describe(module, kind)
+
+
+def _class_of(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def _check_calibrated(model: nn.Module) -> None:
+    """Refuse a shell without ranges: it has no qparams to write."""
+    for module in model.modules():
+        if isinstance(module, QuantizedModule):
+            module._check_calibrated()
+    for name, buffer in model.named_buffers():
+        if name.rsplit(".", 1)[-1] in ("scale", "weight_scale") and bool(buffer.isnan().any()):
+            raise ArtifactError("this model was converted without calibration", at=name, got="nan")
+
+
+def _stored(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Make tensors contiguous, each once; return them with their order in memory by name, or the name of the first.
+
+    Floats are added up in an order that may depend on how a weight lies, so that is kept, too.
+    """
+    stored: dict[str, Tensor] = {}
+    layouts: dict[str, Any] = {}
+    seen: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.is_meta:
+            raise ArtifactError("a tensor cannot be written", at=name, got=f"{type(tensor).__name__}, {tensor.layout}")
+        if tensor.dtype not in DTYPES.values():
+            raise ArtifactError("a tensor of this dtype cannot be written", at=name, got=tensor.dtype)
+        if id(tensor) in seen and not name.startswith(PREFIX):
+            layouts[name] = seen[id(tensor)]
+            continue
+        seen.setdefault(id(tensor), name)
+        value = tensor.detach().cpu()
+        strides = value.stride()
+        order = [axis for _, axis in sorted((-step, axis) for axis, step in enumerate(strides))]
+        turned = value.permute(order)
+        if not value.is_contiguous() and turned.is_contiguous():
+            layouts[name], value = order, turned
+        stored[name] = value.contiguous()
+    return stored, layouts
