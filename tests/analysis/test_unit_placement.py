@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fxquant as fxq
-from fxquant.analysis.unit_placement import FLOAT, MINIMUM_SPEEDUP, Times, ValueUse, flows, tuned_units, units_in_float
+from fxquant.analysis.unit_placement import (
+    FLOAT,
+    MINIMUM_SPEEDUP,
+    NEVER,
+    Network,
+    Times,
+    ValueUse,
+    flows,
+    tuned_units,
+    units_in_float,
+)
 
 
 class Net(nn.Module):
@@ -126,3 +136,45 @@ def test_weights_that_are_only_stored_are_not_tuned():
     plan = fxq.prepare(model, torch.tensor([1, 2]), config).plan
     assert [unit.pattern for unit in plan.units] == ["embedding", "linear"]
     assert [unit.pattern for unit in tuned_units(plan)] == ["linear"]
+
+
+NODES = ("s", "a", "b", "c", "d", "t")
+EDGES = st.lists(st.tuples(st.sampled_from(NODES), st.sampled_from(NODES), st.integers(0, 20)), max_size=20)
+
+
+def capacity_of_cut(edges, side) -> int:
+    return sum(capacity for start, end, capacity in edges if start in side and end not in side)
+
+
+def cheapest(edges) -> tuple[int, set[str]]:
+    """The least capacity_of_cut, and the largest source's side that has it."""
+    inner = NODES[1:-1]
+    sides = [{"s", *(n for n, chosen in zip(inner, bits, strict=True) if chosen)} for bits in product((0, 1), repeat=4)]
+    least = min(capacity_of_cut(edges, side) for side in sides)
+    return least, set().union(*(side for side in sides if capacity_of_cut(edges, side) == least))
+
+
+@given(EDGES)
+def test_the_cheapest_cut_with_the_largest_side(edges):
+    network = Network()
+    for node in NODES[1:]:
+        network.add("s", node, 0)  # so that it is known
+    for edge in edges:
+        network.add(*edge)
+    side = network.cut("s", "t")
+    assert (capacity_of_cut(edges, side), side) == cheapest(edges)
+
+
+def test_an_edge_that_is_never_cut_ties_its_ends():
+    network = Network()
+    network.add("s", "a", 1)
+    network.add("b", "t", 3)
+    network.add("a", "b", NEVER)
+    assert network.cut("s", "t") == {"s"}
+
+
+def test_no_path_leaves_everything_with_the_source():
+    network = Network()
+    network.add("s", "a", 5)
+    network.add("b", "t", 0)
+    assert network.cut("s", "t") == {"s", "a", "b"}
