@@ -112,7 +112,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # What a comparison finds, and what it says of it, is the answer of all of these.
     "analysis/test_compare.py": (
         "analysis/float_reference.py",
-        "analysis/places.py",
+        "analysis/comparison_points.py",
         "analysis/suspects.py",
         "analysis/weights.py",
     ),

@@ -12,9 +12,9 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.analysis.comparison import Comparison, LayerComparison, Unmatched, sorted_by_harm
+from fxquant.analysis.comparison_points import ComparisonPoint, ComparisonPoints, comparison_points
 from fxquant.analysis.float_reference import check_float_model, float_graph, quantized_graph
 from fxquant.analysis.inputs import batches_of
-from fxquant.analysis.places import Place, Places, places_of
 from fxquant.analysis.suspects import cause_of, fault_of
 from fxquant.errors import InputError, within
 from fxquant.graph.inputs import bind
@@ -71,15 +71,15 @@ def compare(
     quantized = quantized_graph(quantized_model)
     example, batches = batches_of(data, quantized, num_batches=num_batches, progress=progress, what="compare")
     floats = float_graph(float_model, quantized, *example)
-    places = places_of(quantized, plan_of(quantized), floats)
-    if not places.by_node:
+    points = comparison_points(quantized, plan_of(quantized), floats)
+    if not points.by_node:
         raise InputError(
             "no layer of the quantized model is found in the float model",
-            got="\n            ".join(f"{each.unit}: {each.reason}" for each in places.unmatched[:10]) or "no unit",
+            got="\n            ".join(f"{each.unit}: {each.reason}" for each in points.unmatched[:10]) or "no unit",
             expected="the model that was quantized",
             hint="compare(prepared, …) takes the graph that prepare made, in place of the float model",
         )
-    run = _Run(floats, quantized, places)
+    run = _Run(floats, quantized, points)
     with torch.no_grad(), unchanged_state(floats), unchanged_state(quantized):
         try:
             for index, (args, kwargs) in enumerate(batches):
@@ -98,32 +98,32 @@ class _Run:
     soon as it has been measured: so nothing accumulates.
     """
 
-    def __init__(self, floats: GraphModule, quantized: GraphModule, places: Places) -> None:
-        self._floats, self._quantized, self._places = floats, quantized, places
-        self._alone = {place: DeviationSums() for place in places.by_node.values()}
-        self._here = {place: DeviationSums() for place in places.by_node.values()}
-        self._weight = {place: DeviationSums() for place in places.by_node.values()}
+    def __init__(self, floats: GraphModule, quantized: GraphModule, points: ComparisonPoints) -> None:
+        self._floats, self._quantized, self._points = floats, quantized, points
+        self._alone = {point: DeviationSums() for point in points.by_node.values()}
+        self._here = {point: DeviationSums() for point in points.by_node.values()}
+        self._weight = {point: DeviationSums() for point in points.by_node.values()}
         """Of each unit's result, with nothing but its weight quantized."""
         self._output = DeviationSums()
-        self._other: dict[Place, str] = {}
-        """Places that turned out to hold values of another kind in the two models -> how."""
+        self._other: dict[ComparisonPoint, str] = {}
+        """Points that turned out to hold values of another kind in the two models -> how."""
         self.batches = 0
 
     def add(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Measure one batch."""
-        floats, places = self._floats, self._places
+        floats, points = self._floats, self._points
         demand: Counter[Node] = Counter()
-        for place in places.by_node.values():
-            demand.update(place.reads)
-        demand.update(places.replaced.values())
+        for point in points.by_node.values():
+            demand.update(point.reads)
+        demand.update(points.replaced.values())
         exact = ValuesOnDemand(floats, bind(floats, args, kwargs, "this batch"), demand)
         bound = bind(self._quantized, args, kwargs, "this batch")
         here, alone = Stepper(self._quantized, bound), Stepper(self._quantized, bound)
         for node in self._quantized.graph.nodes:
             value, isolated = here.step(node), alone.step(node)
-            if (known := places.by_node.get(node)) is not None:
+            if (known := points.by_node.get(node)) is not None:
                 alone.env[node] = self._measure(known, value, isolated, exact)
-            elif (source := places.replaced.get(node)) is not None:
+            elif (source := points.replaced.get(node)) is not None:
                 alone.env[node] = _in_place_of(isolated, exact.look(source))
                 exact.done_with(source)
             here.free_after(node)
@@ -135,53 +135,53 @@ class _Run:
                         self._output.add(want, got, -1)
         self.batches += 1
 
-    def _measure(self, place: Place, value: Any, isolated: Any, exact: ValuesOnDemand) -> Any:
+    def _measure(self, point: ComparisonPoint, value: Any, isolated: Any, exact: ValuesOnDemand) -> Any:
         """Add up one layer, and answer with what stands for the float model's value in its place."""
-        expected = exact.look(place.source)
-        result = place.real(value)
+        expected = exact.look(point.source)
+        result = point.real(value)
         alike = _are_alike(expected, result)
-        replaced = place.stored_form(expected, isolated) if alike or not isinstance(expected, Tensor) else isolated
-        if alike and place not in self._other:
-            given, with_weight = place.given(exact.look)
-            axis = place.channel_axis(expected)
+        replaced = point.stored_form(expected, isolated) if alike or not isinstance(expected, Tensor) else isolated
+        if alike and point not in self._other:
+            given, with_weight = point.given(exact.look)
+            axis = point.channel_axis(expected)
             if with_weight is not None:
-                self._weight[place].add(given, with_weight, axis)
-            self._here[place].add(expected, result, axis)
-            self._alone[place].add(given, place.real(isolated), axis)
-            place.clipping.look(given, place.qparams)
+                self._weight[point].add(given, with_weight, axis)
+            self._here[point].add(expected, result, axis)
+            self._alone[point].add(given, point.real(isolated), axis)
+            point.clipping.look(given, point.qparams)
         elif isinstance(expected, Tensor) and isinstance(result, Tensor):
-            self._other[place] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"
-        for node in place.reads:
+            self._other[point] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"
+        for node in point.reads:
             exact.done_with(node)
         return replaced
 
     def result(self) -> Comparison:
         """What was measured so far."""
         rows = []
-        for index, (node, place) in enumerate(self._places.by_node.items()):
-            alone, here = self._alone[place], self._here[place]
-            if place in self._other or not len(here.signal) or (place.keeps_values and not float(alone.noise.sum())):
+        for index, (node, point) in enumerate(self._points.by_node.items()):
+            alone, here = self._alone[point], self._here[point]
+            if point in self._other or not len(here.signal) or (point.keeps_values and not float(alone.noise.sum())):
                 continue
-            weight = None if place.weights is None else place.weights.deviation()
+            weight = None if point.weights is None else point.weights.deviation()
             isolated = alone.result()
             rows.append(
                 LayerComparison(
-                    unit=place.name,
-                    name=place.title,
-                    module=place.module,
-                    pattern=place.pattern,
-                    line=place.line,
+                    unit=point.name,
+                    name=point.title,
+                    module=point.module,
+                    pattern=point.pattern,
+                    line=point.line,
                     place=index,
                     isolated=isolated,
                     accumulated=here.result(),
                     weight=weight,
-                    fault=fault_of(place, node),
-                    cause=cause_of(place, alone, self._weight[place]),
+                    fault=fault_of(point, node),
+                    cause=cause_of(point, alone, self._weight[point]),
                     overrun=alone.total_lost,
                 )
             )
-        other = tuple(Unmatched(place.name, reason) for place, reason in self._other.items())
-        unmatched, numbers = self._places.unmatched + other, len(self._output.signal) > 0
+        other = tuple(Unmatched(point.name, reason) for point, reason in self._other.items())
+        unmatched, numbers = self._points.unmatched + other, len(self._output.signal) > 0
         return Comparison(sorted_by_harm(rows), self._output.result(), self.batches, unmatched, numbers)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fxquant.analysis.places import Place, ends
+from fxquant.analysis.comparison_points import ComparisonPoint, ends
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import module_of
 from fxquant.measure.noise import DeviationSums
@@ -28,14 +28,14 @@ FEW_BITS = 6
 """Up to so many, the width of the grid is what to look at first."""
 
 
-def fault_of(place: Place, node: Node) -> str:
+def fault_of(point: ComparisonPoint, node: Node) -> str:
     """What rounding does not explain; empty where it may explain all."""
-    return next((found for rule in (_other_qparams, _other_weight) if (found := rule(place, node))), "")
+    return next((found for rule in (_other_qparams, _other_weight) if (found := rule(point, node))), "")
 
 
-def _other_qparams(place: Place, node: Node) -> str:
+def _other_qparams(point: ComparisonPoint, node: Node) -> str:
     """Grids in the modules that are not those of the plan, which the neighbours keep to."""
-    for role, used, expected in _qparams_used(place, node):
+    for role, used, expected in _qparams_used(point, node):
         if bool((~torch.isclose(used.scale.cpu(), expected.scale.cpu(), rtol=SAME_SCALE, atol=0.0)).any()):
             ratio = float((used.scale / expected.scale).flatten()[0])
             return (
@@ -46,28 +46,28 @@ def _other_qparams(place: Place, node: Node) -> str:
     return ""
 
 
-def _qparams_used(place: Place, node: Node) -> list[tuple[str, QParams, QParams]]:
+def _qparams_used(point: ComparisonPoint, node: Node) -> list[tuple[str, QParams, QParams]]:
     """Role in words, the grid in the module, and the one that was planned."""
     found: list[tuple[str, QParams | None, QParams | None]] = []
-    for module in place.chain:
+    for module in point.chain:
         if isinstance(module, StaticFakeQuantize):
-            found.append(("its result", module.qparams(), place.qparams))
+            found.append(("its result", module.qparams(), point.qparams))
         elif isinstance(module, QuantizedModule):
-            found += [("its result", module.qparams(role), place.qparams) for role in module._schemes]
+            found += [("its result", module.qparams(role), point.qparams) for role in module._schemes]
     own = module_of(node)
     if isinstance(own, StaticFakeQuantize):
-        found.append(("its result", own.qparams(), place.qparams))
+        found.append(("its result", own.qparams(), point.qparams))
     elif isinstance(own, QuantizedModule):
         for role in own._schemes:
-            expected = place.planned.get(role) if role != "y" else place.qparams
+            expected = point.planned.get(role) if role != "y" else point.qparams
             words = {"y": "its result", "weight": "its weight"}.get(role, f"its input {role}")
             found.append((words, own.qparams(role), expected))
-    for member in place.layers:
+    for member in point.layers:
         if isinstance(member, FakeQuantizedWeight) and isinstance(member.weight_fake_quant, StaticFakeQuantize):
-            found.append(("its weight", member.weight_fake_quant.qparams(), place.planned.get("weight")))
+            found.append(("its weight", member.weight_fake_quant.qparams(), point.planned.get("weight")))
         elif isinstance(member, DequantizedWeight):
             used = QParams(member.weight_scheme, member.weight_scale, member.weight_zero_point)
-            found.append(("its weight", used, place.planned.get("weight")))
+            found.append(("its weight", used, point.planned.get("weight")))
     return [
         (role, used, expected)
         for role, used, expected in found
@@ -78,8 +78,8 @@ def _qparams_used(place: Place, node: Node) -> list[tuple[str, QParams, QParams]
     ]
 
 
-def _other_weight(place: Place, node: Node) -> str:
-    weights = place.weights
+def _other_weight(point: ComparisonPoint, node: Node) -> str:
+    weights = point.weights
     share = 0.0 if weights is None else weights.changed()
     if not share:
         return ""
@@ -95,7 +95,7 @@ def _other_weight(place: Place, node: Node) -> str:
 class _Case:
     """What is known of one layer."""
 
-    place: Place
+    point: ComparisonPoint
     sums: DeviationSums
     """Of the layer alone."""
     of_weight: DeviationSums
@@ -114,15 +114,15 @@ class _Case:
         return self.of_weight.total_lost >= HALF * self.sums.total_lost
 
 
-def cause_of(place: Place, alone: DeviationSums, of_weight: DeviationSums) -> str:
+def cause_of(point: ComparisonPoint, alone: DeviationSums, of_weight: DeviationSums) -> str:
     """What makes most of the noise of a layer.
 
     Args:
-        place: The layer.
+        point: The layer.
         alone: What it adds.
         of_weight: What it would add with nothing but its weight quantized; without values where that is not known.
     """
-    case = _Case(place, alone, of_weight)
+    case = _Case(point, alone, of_weight)
     return next(found for rule in _CAUSES if (found := rule(case)))
 
 
@@ -131,7 +131,7 @@ def _no_noise(case: _Case) -> str:
 
 
 def _clipped(case: _Case) -> str:
-    facts, qparams = case.place.clipping, case.place.qparams
+    facts, qparams = case.point.clipping, case.point.qparams
     if qparams is None or case.spares_the_whole or facts.clipping_noise < HALF * float(case.sums.noise.sum()):
         return ""
     low, high = ends(qparams)
@@ -142,7 +142,7 @@ def _clipped(case: _Case) -> str:
 
 
 def _few_bits(case: _Case) -> str:
-    weights, qparams = case.place.weights, case.place.qparams
+    weights, qparams = case.point.weights, case.point.qparams
     if case.blames_weight and weights is not None and weights.qparams is not None:
         if weights.qparams.scheme.bits <= FEW_BITS:
             return f"its weight has {weights.qparams.scheme.bits} bits"
@@ -152,7 +152,7 @@ def _few_bits(case: _Case) -> str:
 
 
 def _outlier_in_weight(case: _Case) -> str:
-    weights = case.place.weights
+    weights = case.point.weights
     if not case.blames_weight or weights is None or weights.qparams is None or weights.qparams.scale.numel() != 1:
         return ""
     outlier = _outlier(weights.peaks)
@@ -160,7 +160,7 @@ def _outlier_in_weight(case: _Case) -> str:
 
 
 def _outlier_in_result(case: _Case) -> str:
-    qparams = case.place.qparams
+    qparams = case.point.qparams
     if case.blames_weight or qparams is None:
         return ""
     outlier = _outlier(case.sums.peak)

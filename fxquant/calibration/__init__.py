@@ -1,1 +1,1 @@
-"""What was measured: runs the float graph over data, keeps ranges and statistics, and says what looks wrong."""
+"""Calibration runs the float graph over data, keeps ranges and statistics, and says what looks wrong."""

@@ -41,7 +41,7 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """What is known of one observed value."""
+    """Holds what calibration found of one observed value."""
 
     name: str
     """Of the value: ``prepared.observers[name]`` has measured it."""
@@ -77,7 +77,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """What calibration found, the worst first. Print it, or read ``rows``."""
+    """Lists what calibration found, the worst first. Print it, or read ``rows``."""
 
     rows: tuple[CalibrationRow, ...]
     batches: int
@@ -107,7 +107,7 @@ class CalibrationReport:
 
     @property
     def settled(self) -> bool:
-        """Whether all ranges have settled."""
+        """Tell whether the ranges of all values no longer change from batch to batch."""
         return all(row.settled for row in self.rows)
 
     def worst(self, count: int = 3) -> tuple[CalibrationRow, ...]:

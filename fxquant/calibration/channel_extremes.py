@@ -60,7 +60,7 @@ class ChannelExtremes(nn.Module):
             self._seen = None
 
     def has_suspects(self) -> bool:
-        """Whether some channels may be dead."""
+        """Tell whether some channels may be dead."""
         return not bool((self.low < self.high).all())
 
     def _look(self, x: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -88,7 +88,7 @@ def _same_kind(a: Any, b: Any) -> bool:
 
 
 class Values(Mapping[Any, Any]):
-    """What a handler sees of a run: values under their nodes, or under the names of these."""
+    """Shows a handler the values of a run under their nodes, or under the names of these."""
 
     def __init__(self, env: Mapping[Node, Any]) -> None:
         self._values = {node.name: value for node, value in env.items()}
@@ -163,7 +163,7 @@ def batches(
 
 
 def holds_values(batch: Any) -> bool:
-    """Whether a batch has anything in it: no tensor, or one that is not empty."""
+    """Tell whether a batch has anything in it: no tensor, or one that is not empty."""
     tensors = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
     return not tensors or any(tensor.numel() for tensor in tensors)
 
@@ -205,7 +205,7 @@ def check_iterable(data: object) -> None:
 
 
 def expected_batches(data: Iterable[Any], num_batches: int | None) -> int | None:
-    """How many batches of ``data`` are going to be used at most; None where only the end of the data tells.
+    """Return how many batches of ``data`` are used at most; None where only the end of the data tells.
 
     Raises:
         InputError: ``num_batches`` is no number of batches.

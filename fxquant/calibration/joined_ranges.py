@@ -1,4 +1,4 @@
-"""What concatenations and stacks join, and by how much its parts differ in size."""
+"""Measures the parts that concatenations and stacks join, and by how much their ranges differ."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Part:
 
     @property
     def width(self) -> float:
-        """That a grid must hold, with 0; 0 or less if nothing was seen."""
+        """Return the width of the range with 0 in it; 0 or less if nothing was seen."""
         return max(self.high, 0.0) - min(self.low, 0.0) if self.low <= self.high else 0.0
 
 
 def inequality(parts: Sequence[Part]) -> float:
-    """How many times as wide the widest part is as the narrowest; of parts that are 0 throughout nothing is lost."""
+    """Return how many times as wide the widest part is as the narrowest. Parts that are 0 throughout do not count."""
     widths = [part.width for part in parts if part.width > 0]
     return max(widths) / min(widths) if widths else 1.0
 
@@ -68,7 +68,7 @@ def parts_in_training(gm: GraphModule) -> dict[str, list[Part]]:
 
 
 def _unrounded(value: Node) -> Node:
-    """What a watched value is before it is rounded."""
+    """Return the node of a watched value before it is rounded."""
     while isinstance(module_of(value), (JoinedRange, FakeQuantizeBase)):
         (value,) = value.all_input_nodes[:1]
     return value

@@ -1,4 +1,4 @@
-"""Where a value stands in the user's model: which modules make it and read it."""
+"""Finds where a value stands in the user's model: which modules make it and read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fxquant.plan.spec import TensorRef
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a value is called, and who makes and reads it."""
+    """Holds the name of a value, and the modules that make and read it."""
 
     name: str
     uses: tuple[str, ...]

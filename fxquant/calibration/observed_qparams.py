@@ -30,7 +30,7 @@ def make_observers(plan: QuantPlan) -> nn.ModuleDict:
 
 
 def means_of(plan: QuantPlan, observers: Mapping[str, Any]) -> dict[TensorRef, Tensor]:
-    """What was measured to correct biases with: float64 [C] each."""
+    """Return the channel means that biases are corrected with: float64 [C] each."""
     found: dict[TensorRef, Tensor] = {}
     for ref, policy in plan.policies.items():
         observer = observers[ref.name] if isinstance(policy, Means) else None

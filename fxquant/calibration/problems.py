@@ -1,4 +1,4 @@
-"""What looks wrong after calibration, and what to do about it: found from what was written down, in no time."""
+"""Finds what looks wrong after calibration, and says what to do about it: from what was written down, in no time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What ``calibrate`` says of all problems of one kind."""
+    """Holds what ``calibrate`` says of all problems of one kind."""
 
     what: str
     hint: str
@@ -237,7 +237,7 @@ def _dead(name: str, channels: ChannelExtremes | None) -> Problem | None:
 
 
 def dead_channels(channels: ChannelExtremes | None) -> list[int]:
-    """Those that held one and the same value in every batch; none while too little was seen."""
+    """Return the channels that held one and the same value in every batch; none while too little was seen."""
     if channels is None or int(channels.count) < FEWEST_VALUES:
         return []
     return torch.nonzero(channels.constant()).flatten().tolist()

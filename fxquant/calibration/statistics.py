@@ -104,18 +104,18 @@ class Statistics(nn.Module):
         return self.history.update(self._inside(observers))
 
     def stable(self, observers: nn.ModuleDict) -> bool:
-        """Whether all ranges have settled, but for values that were never seen."""
+        """Tell whether no range changes any more from batch to batch, but for values that were never seen."""
         inside = self._inside(observers)
         settled, after = self.history.is_stable(inside), self.history.stable_after(inside)
         return bool(settled.any()) and bool((settled | (after == 0)).all())
 
     def channels_of(self, name: str) -> ChannelExtremes | None:
-        """What has looked at the channels of an observed value, if anything has."""
+        """Return the statistic of the channels of an observed value, if there is one."""
         found: Any = self.channels._modules.get(self.channel_owners.get(name, ""))
         return found
 
     def parts_of(self, join: str) -> list[Part]:
-        """What a join takes, by the name of its result."""
+        """Return the parts of the join whose result has that name."""
         seen: Any = self.joined._modules
         return [Part(self._part_names[name], *seen[name].ends.tolist()) for name in self._joins[join]]
 

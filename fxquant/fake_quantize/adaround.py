@@ -81,7 +81,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
         return (steps.clamp(low - zero_point, high - zero_point) * scale).to(x.dtype)
 
     def rounding(self) -> Tensor:
-        """What is added to the floor of each value: soft, in [0, 1], with a gradient for ``V``; hard, 0 or 1."""
+        """Return what is added to the floor of each value: soft, in [0, 1], with a gradient for ``V``; hard, 0 or 1."""
         if self.is_on("use_soft_rounding"):
             return (torch.sigmoid(self.V) * (self.zeta - self.gamma) + self.gamma).clamp(0, 1)
         return (self.V >= 0).to(self.V.dtype)

@@ -1,4 +1,4 @@
-"""What every fake-quantize module is: an observer and a grid, each with a switch."""
+"""Defines the fake-quantize module: an observer and qparams, each with a switch."""
 
 import math
 from abc import abstractmethod
@@ -34,7 +34,7 @@ class Switches(nn.Module):
         self._said[name] = (switch, _version(switch), on)
 
     def is_on(self, name: str) -> bool:
-        """What the switch says now."""
+        """Tell whether the switch of that name is on."""
         said = self._said.get(name)
         if torch.compiler.is_compiling():
             return said is not None and said[2]
@@ -125,7 +125,7 @@ class FakeQuantizeBase(Switches):
         return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
 
     def has_qparams(self) -> bool:
-        """Whether a grid was ever chosen: by what an observer saw, by learning, or by whoever wrote the buffers."""
+        """Tell whether qparams were ever chosen: by an observer, by learning, or by whoever wrote the buffers."""
         scale, zero_point = getattr(self, "scale", None), getattr(self, "zero_point", None)
         if (
             isinstance(scale, Tensor)
@@ -140,7 +140,7 @@ class FakeQuantizeBase(Switches):
         return True
 
     def rounds(self) -> bool:
-        """Whether ``forward`` is to round, when it has measured what it is to measure.
+        """Tell whether ``forward`` shall round, when it has measured what it is to measure.
 
         Raises:
             CalibrationError: it stands in a graph that trains, and its observer was turned off before it saw a value.
@@ -210,7 +210,7 @@ def refuse_script(module: nn.Module, hint: str) -> SpecError:
 
 
 def can_be_switched(module: nn.Module) -> bool:
-    """Whether it is a fake-quantize module, or one that ``torch.jit.script`` made of one."""
+    """Tell whether it is a fake-quantize module, or one that ``torch.jit.script`` made of one."""
     if isinstance(module, torch.jit.ScriptModule):
         return all(hasattr(module, name) for name in ("enable_fake_quant", "enable_observer"))
     return isinstance(module, FakeQuantizeBase)

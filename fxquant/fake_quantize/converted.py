@@ -19,13 +19,13 @@ from fxquant.plan.spec import Dynamic, QParams
 
 
 class StaticFakeQuantize(nn.Module):
-    """Rounds a tensor to a fixed grid and back; differentiable, straight-through.
+    """Rounds a tensor with fixed qparams; differentiable, straight-through.
 
     Buffers: ``scale`` float32 and ``zero_point`` int32 (float32 for ``float_qparams``), [1] per tensor, [C] per
     channel, [C, groups] per group. They keep their dtype when the model is cast, and can be loaded from a state dict.
 
     Args:
-        qparams: The grid; its tensors are copied. A NaN scale means "not calibrated yet": running raises then,
+        qparams: Their tensors are copied. A NaN scale means "not calibrated yet": running raises then,
             until a state dict is loaded.
     """
 
@@ -45,7 +45,7 @@ class StaticFakeQuantize(nn.Module):
         """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format.
 
         Raises:
-            CalibrationError: the grid is not known yet.
+            CalibrationError: the qparams are not known yet.
         """
         if not self._calibrated:
             raise CalibrationError(
@@ -56,7 +56,7 @@ class StaticFakeQuantize(nn.Module):
         return fake_quantize(x, self.scale, self.zero_point, self.scheme)
 
     def qparams(self) -> QParams:
-        """The grid, as the buffers have it now."""
+        """Return the qparams that the buffers hold now."""
         return QParams(self.scheme, self.scale, self.zero_point)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> StaticFakeQuantize:
@@ -75,7 +75,7 @@ class StaticFakeQuantize(nn.Module):
 
 
 def is_calibrated(scale: Tensor) -> bool:
-    """Whether every scale is known; on the meta device nothing is known, and nothing runs."""
+    """Tell whether every scale is known; on the meta device nothing is known, and nothing runs."""
     return scale.is_meta or not bool(scale.isnan().any())
 
 

@@ -176,7 +176,7 @@ def get_lsq_qconfig(weight_bits: int = 8, activation_bits: int = 8) -> QConfig:
 
 
 def get_default_qat_qconfig(backend: str = "cpu") -> QConfig:
-    """How a back end trains by default; so far the same for all."""
+    """Return the configuration that a back end trains with by default; so far it is the same for all."""
     del backend
     return default_qat_qconfig
 

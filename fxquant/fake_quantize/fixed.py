@@ -32,7 +32,7 @@ class FixedQParamsFakeQuantize(FakeQuantize):
         self.zero_point = self.activation_post_process.zero_point
 
     def observe(self, x: Tensor) -> None:
-        """What is seen changes nothing."""
+        """Ignore ``x``, since the qparams are fixed."""
 
     @torch.jit.export
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:

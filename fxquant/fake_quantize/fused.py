@@ -21,7 +21,7 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
     Args:
         observer: ``MovingAverageMinMaxObserver`` or ``MovingAveragePerChannelMinMaxObserver``, or what their
             ``with_args`` gives.
-        quant_min, quant_max: Inclusive limits of the grid, in steps.
+        quant_min, quant_max: Inclusive limits of the quantized values.
         **observer_kwargs: Arguments of the observer.
 
     Raises:

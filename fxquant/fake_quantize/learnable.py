@@ -230,24 +230,24 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         return self.toggle_qparam_learning(False).toggle_fake_quant(False).toggle_observer_update(True)
 
     def toggle_observer_update(self, enabled: bool = True) -> LearnableFakeQuantize:
-        """Whether the observer chooses the grid."""
+        """Switch the observer's choice of qparams on or off."""
         self.set_switch("static_enabled", enabled)
         self.set_switch("observer_enabled", enabled)
         return self
 
     def enable_observer(self, enabled: bool = True) -> None:
-        """Whether the observer chooses the grid."""
+        """Switch the observer's choice of qparams on or off."""
         self.toggle_observer_update(enabled)
 
     def toggle_qparam_learning(self, enabled: bool = True) -> LearnableFakeQuantize:
-        """Whether scale and zero point get gradients. That of a symmetric grid stays where it is."""
+        """Switch the gradients of scale and zero point on or off. A symmetric zero point stays where it is."""
         self.set_switch("learning_enabled", enabled)
         self.scale.requires_grad_(enabled)
         self.zero_point.requires_grad_(enabled)
         return self
 
     def toggle_fake_quant(self, enabled: bool = True) -> LearnableFakeQuantize:
-        """Whether values are rounded to the grid."""
+        """Switch the rounding of values on or off."""
         self.set_switch("fake_quant_enabled", enabled)
         return self
 

@@ -44,7 +44,7 @@ class FakeQuantize(FakeQuantizeBase):
 
     Args:
         observer: Class of the observer, or what its ``with_args`` gives.
-        quant_min, quant_max: Inclusive limits of the grid, in steps. None: those of the observer.
+        quant_min, quant_max: Inclusive limits of the quantized values. None: those of the observer.
         is_dynamic: The grid is measured anew in every call.
         **observer_kwargs: Arguments of the observer.
 
@@ -107,13 +107,13 @@ class FakeQuantize(FakeQuantizeBase):
         return x
 
     def rounds_plainly(self, factor: Tensor | None, axis: int) -> bool:
-        """Whether ``rounding_of`` can do what ``forward`` does; with a factor for each index of dimension ``axis``."""
+        """Tell whether ``rounding_of`` can do what ``forward`` does, with a factor per index of dimension ``axis``."""
         if type(self).forward is not FakeQuantize.forward or has_hooks(self):
             return False
         return factor is None or (axis == 0 and self.scheme.axis in (None, 0) and not self.scheme.float_qparams)
 
     def rounding_of(self, x: Tensor, factor: Tensor | None = None) -> Callable[[Tensor, Tensor | None], Tensor]:
-        """What ``forward`` would do to a weight after it has observed it: a function of it and the factor.
+        """Return what ``forward`` does to a weight after it has observed it: a function of it and the factor.
 
         The function keeps the grid as it is now, so that it gives the same whenever it is called.
 
@@ -207,7 +207,7 @@ class FakeQuantize(FakeQuantizeBase):
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
 
     def __prepare_scriptable__(self) -> "FakeQuantize":
-        """What ``torch.jit.script`` calls first.
+        """Prepare for ``torch.jit.script``, which calls this first.
 
         Raises:
             SpecError: it would measure by an observer that cannot in TorchScript.

@@ -1,4 +1,4 @@
-"""What every observer is: a module that passes its input on, remembers what it saw, and answers with a grid."""
+"""Defines the observer: a module that passes its input on, remembers what it saw, and answers with qparams."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ def put_pooled(pooled: Mapping[str, Tensor], destination: dict[str, Any], prefix
 
 
 def take_pooled(state_dict: dict[str, Any], prefix: str) -> dict[str, Tensor]:
-    """What ``put_pooled`` has put into a state, which it is taken out of."""
+    """Take out of a state, and return, what ``put_pooled`` has put into it."""
     names = [name for name in state_dict if name.startswith(prefix + _POOLED)]
     return {name.removeprefix(prefix + _POOLED): state_dict.pop(name).detach().clone() for name in names}
 

@@ -49,7 +49,7 @@ class Bins:
         return cls(index * width, counts[begin:end].double(), width, float(low), float(high))
 
     def within(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Those ranges as float32 [K] tensors, none of which reaches beyond the values seen.
+        """Return those ranges as float32 [K] tensors, none of which reaches beyond the values seen.
 
         An end may pass over the values beyond it, but not over 0, to which a grid reaches anyway.
         """
@@ -75,7 +75,7 @@ class Bins:
         return min(max(float(self.edges[index]) + part * self.width, self.low), self.high)
 
     def errors(self, low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor, power: float = 2.0) -> Tensor:
-        """What quantization to each of several ranges would cost.
+        """Return the error that quantization to each of several ranges would make.
 
         Args:
             low: float32 [K], lower end of each range, in real units.

@@ -1,4 +1,4 @@
-"""What ``with_args`` gives: a class with some of its arguments filled in."""
+"""Defines what ``with_args`` gives: a class with some of its arguments filled in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is used where the user names no configuration."""
+"""Defines the observers and configurations that are used where the user names none."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ DEFAULT_QCONFIGS: Registry[QConfig] = Registry("default configuration")
 
 
 def get_default_qconfig(backend: str = "cpu") -> QConfig:
-    """How a back end quantizes by default: what ``DEFAULT_QCONFIGS`` has under its name, else ``DEFAULT_QCONFIG``.
+    """Return the configuration of a back end: what ``DEFAULT_QCONFIGS`` has under its name, else ``DEFAULT_QCONFIG``.
 
     Any name will do, torch.ao's ``x86``, ``onednn``, ``fbgemm`` and ``qnnpack`` among them; whether there is such a
     back end is for ``prepare`` to say.

@@ -50,7 +50,7 @@ def least_divergence(bins: Bins, scheme: QScheme, eps: Tensor) -> tuple[float, f
 
 
 def divergences(bins: Bins, low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor) -> Tensor:
-    """How much each of several ranges loses.
+    """Return the divergence that each of several ranges would cause.
 
     Args:
         low, high: float32 [K], in real units; the first is the range of all values.

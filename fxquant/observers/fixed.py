@@ -18,7 +18,7 @@ from fxquant.plan.spec import QParams, QScheme
 
 @OBSERVERS.register("fixed")
 class FixedQParamsObserver(ObserverBase):
-    """Always answers with the same grid, whatever it sees.
+    """Always answers with the same qparams, whatever it sees.
 
     Buffers: ``scale`` float32 [1], ``zero_point`` int32 [1].
 
@@ -69,13 +69,13 @@ class FixedQParamsObserver(ObserverBase):
         self.register_buffer("zero_point", torch.tensor([zero_point], dtype=torch.int32))
 
     def update(self, x: Tensor) -> None:
-        """What is seen changes nothing."""
+        """Ignore ``x``, since the observer measures nothing."""
 
     def update_in_script(self, x: Tensor) -> None:
-        """As ``update``."""
+        """Ignore ``x``, in TorchScript too."""
 
     def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """What others have seen changes nothing."""
+        """Ignore ``states``, since the observer measures nothing."""
 
     def qparams_in_script(self) -> tuple[Tensor, Tensor]:
         return self.scale, self.zero_point
@@ -131,10 +131,10 @@ class PlaceholderObserver(ObserverBase):
         self.custom_op = custom_op_name
 
     def update(self, x: Tensor) -> None:
-        """What is seen changes nothing."""
+        """Ignore ``x``, since the observer measures nothing."""
 
     def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """What others have seen changes nothing."""
+        """Ignore ``states``, since the observer measures nothing."""
 
     def qparams(self) -> QParams:
         raise CalibrationError(
@@ -160,10 +160,10 @@ class NoopObserver(ObserverBase):
         self.custom_op = custom_op_name
 
     def update(self, x: Tensor) -> None:
-        """What is seen changes nothing."""
+        """Ignore ``x``, since the observer measures nothing."""
 
     def pool(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """What others have seen changes nothing."""
+        """Ignore ``states``, since the observer measures nothing."""
 
     def qparams(self) -> QParams:
         raise CalibrationError(

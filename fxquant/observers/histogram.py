@@ -37,7 +37,7 @@ class Chosen:
         self._seen = [buffer.detach().clone() for buffer in _seen(observer)]
 
     def holds_for(self, observer: "HistogramObserver") -> bool:
-        """Whether the observer has seen nothing else, and would search as it did."""
+        """Tell whether the observer has seen nothing else, and would search as it did."""
         seen = _seen(observer)
         same = (a.device == b.device and torch.equal(a, b) for a, b in zip(self._seen, seen, strict=True))
         return self._settings == _settings(observer) and all(same)
@@ -75,7 +75,7 @@ class HistogramObserver(RangeObserver):
             is the mean squared error, larger ones clip less.
 
     Raises:
-        SpecError: the grid cannot exist; ``bins`` or ``power`` is out of range; ``is_dynamic``.
+        SpecError: such qparams cannot exist; ``bins`` or ``power`` is out of range; ``is_dynamic``.
 
     Source:
         The aim is that of torch.ao ``HistogramObserver``; the error of a bin is its exact integral, for all ranges

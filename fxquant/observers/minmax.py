@@ -25,7 +25,7 @@ class ExtremesObserver(RangeObserver):
     nonfinite_count: Tensor
 
     def describe_for_script(self, scheme: QScheme) -> None:
-        """Keep the grid as numbers, which are all that TorchScript knows."""
+        """Keep limits and zero point as numbers, which are all that TorchScript knows."""
         self._axis = scheme.axis
         self._limits = (scheme.quant_min, scheme.quant_max)
         self._middle = middle(scheme) if scheme.symmetric else None
@@ -54,7 +54,7 @@ class ExtremesObserver(RangeObserver):
         return qparams_scale, zero_point
 
     def _measured(self, x: Tensor, axis: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Range and grid of one tensor."""
+        """Return the range and the qparams of one tensor."""
         unseen = torch.full_like(self.min_val, float("inf"))
         low, high, scale, zero_point, nonfinite = torch.ops.fxquant.moving_average_qparams(
             x, unseen, -unseen, axis, 1.0, float(self.eps), self._limits[0], self._limits[1], self._middle
@@ -67,18 +67,18 @@ class MinMaxObserver(ExtremesObserver):
     """Tracks the smallest and the largest value of whole tensors.
 
     Args:
-        dtype: Integers of the grid: ``torch.quint8`` (the default), ``qint8``, ``uint8``, ``int8``, ``int16``, ...
+        dtype: Of the quantized values: ``torch.quint8`` (the default), ``qint8``, ``uint8``, ``int8``, ``int16``, ...
         qscheme: ``torch.per_tensor_affine`` (the default) or ``torch.per_tensor_symmetric``, or the name as a string.
         reduce_range: Halve the limits (one bit less).
-        quant_min, quant_max: Inclusive limits of the grid, in steps. None: all that ``dtype`` or ``bits`` holds.
+        quant_min, quant_max: Inclusive limits of the quantized values. None: all that ``dtype`` or ``bits`` holds.
         factory_kwargs: ``{"device": ...}`` for the buffers.
         eps: Smallest scale, in real units per step.
         is_dynamic: The range is meant to be measured at run time.
-        bits: Width of the grid, 2 to 16, in place of that of ``dtype``.
-        scheme: A ``QScheme``, in place of all other words for the grid.
+        bits: Bits of the quantized values, 2 to 16, in place of those of ``dtype``.
+        scheme: A ``QScheme``, in place of all other arguments that describe qparams.
 
     Raises:
-        SpecError: the grid cannot exist, or has a scale per channel.
+        SpecError: such qparams cannot exist, or has a scale per channel.
 
     Example:
         >>> observer = MinMaxObserver()
@@ -127,20 +127,20 @@ class PerChannelMinMaxObserver(ExtremesObserver):
 
     Args:
         ch_axis: Dimension with one scale per index; negative counts from the end.
-        dtype: Integers of the grid: ``torch.quint8`` (the default), ``qint8``, ``uint8``, ``int8``, ``int16``, ...
+        dtype: Of the quantized values: ``torch.quint8`` (the default), ``qint8``, ``uint8``, ``int8``, ``int16``, ...
         qscheme: ``torch.per_channel_affine`` (the default) or ``torch.per_channel_symmetric``,
             or ``torch.per_channel_affine_float_qparams``, or the name as a string.
         reduce_range: Halve the limits (one bit less).
-        quant_min, quant_max: Inclusive limits of the grid, in steps. None: all that ``dtype`` or ``bits`` holds.
+        quant_min, quant_max: Inclusive limits of the quantized values. None: all that ``dtype`` or ``bits`` holds.
         factory_kwargs: ``{"device": ...}`` for the buffers.
         eps: Smallest scale, in real units per step.
         is_dynamic: Refused: ranges per channel are measured beforehand.
-        bits: Width of the grid, 2 to 16, in place of that of ``dtype``.
+        bits: Bits of the quantized values, 2 to 16, in place of those of ``dtype``.
         group_size: One scale per run of this many values along the dimension after ``ch_axis``.
-        scheme: A ``QScheme``, in place of all other words for the grid.
+        scheme: A ``QScheme``, in place of all other arguments that describe qparams.
 
     Raises:
-        SpecError: the grid cannot exist, or has one scale for the whole tensor; ``is_dynamic``.
+        SpecError: such qparams cannot exist, or has one scale for the whole tensor; ``is_dynamic``.
 
     Example:
         >>> observer = PerChannelMinMaxObserver(ch_axis=0, dtype=torch.int8, qscheme=torch.per_channel_symmetric)

@@ -91,7 +91,7 @@ SCALE_TOO_LARGE_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class BelowSmallestScale:
-    """What the smallest scale costs."""
+    """Says how much of the integer range the smallest scale leaves unused."""
 
     text: str
     """One line, in figures."""
@@ -122,7 +122,7 @@ def below_smallest_scale(observer: Any) -> BelowSmallestScale | None:
 
 
 def _reach(low: Tensor, high: Tensor, scheme: QScheme) -> Tensor:
-    """What the grid of a range covers, in real units, if no scale is too small for it."""
+    """Return the width of the quantization range, in float values, if no scale is too small for it."""
     if scheme.float_qparams:
         return high - low
     low, high = low.clamp(max=0.0), high.clamp(min=0.0)

@@ -1,4 +1,4 @@
-"""What the observers share that remember one range per scale: their buffers, saving, loading, resetting."""
+"""Defines the base of observers that remember one range per scale: their buffers, saving, loading, resetting."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -50,7 +50,7 @@ def make_scheme(
         qscheme: One of torch's five constants, or its name as a string. None: affine, per channel if there is a
             ``ch_axis``, else per tensor.
         reduce_range: Halve both limits (one bit less).
-        quant_min, quant_max: Inclusive limits of the grid, in steps. None: all of ``bits``.
+        quant_min, quant_max: Inclusive limits of the quantized values. None: all of ``bits``.
         ch_axis: Dimension with one scale per index; negative counts from the end. None: the grid must be per tensor;
             otherwise it must be per channel.
         bits: Width, 2 to 16, in place of that of ``dtype``; signed or not is taken from ``dtype``.
@@ -96,12 +96,12 @@ def make_scheme(
 
 
 def torch_dtype(scheme: QScheme) -> torch.dtype:
-    """What torch calls the integers of ``scheme``: ``quint8`` and ``qint8`` as long as it has them."""
+    """Return torch's dtype for the integers of ``scheme``: ``quint8`` and ``qint8`` as long as it has them."""
     return getattr(torch, _SYNONYMS.get(scheme.dtype, ""), scheme.dtype)
 
 
 def torch_qscheme(scheme: QScheme) -> object:
-    """What torch calls the kind of ``scheme``; None once it has no such names any more."""
+    """Return torch's name for the kind of ``scheme``; None once it has no such names any more."""
     kind = (scheme.axis is not None, scheme.symmetric, scheme.float_qparams)
     return next((getattr(torch, name, None) for name, value in _QSCHEMES.items() if value == kind), None)
 

@@ -1,4 +1,4 @@
-"""Which elements of a value are read as integers, and which as real numbers: of a slice, those that it takes."""
+"""Tells the elements of a value that are read as integers from those read as floats: a slice reads a part of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ EACH_ALONE = frozenset(
 MOVED = frozenset(pattern.name for pattern in DATA_MOVEMENT)
 
 Elements = Tensor | None
-"""bool, of the shape of a value; None: all of them."""
+"""bool, of a shape that broadcasts to that of a value; None: all of them."""
+
+MAX_INDEXED = 1 << 22
+"""Elements of the largest value whose elements are followed one by one: of a larger one, views alone are followed."""
 
 
 class ElementsRead:
@@ -44,7 +47,7 @@ class ElementsRead:
         self._needed: dict[Node, Elements] = {}
 
     def some_only_as_floats(self, node: Node) -> bool:
-        """Whether real numbers are read of elements of a tensor that no integers are needed of."""
+        """Tell whether some elements of a tensor are read as floats and never needed as integers."""
         needed = self.as_integers(node)
         if needed is None:
             return False
@@ -52,18 +55,18 @@ class ElementsRead:
         return read is None or bool((read & ~needed).any())
 
     def is_read_in_part(self, reader: Node, source: Node) -> bool:
-        """Whether a reader needs some elements of a tensor alone as integers."""
+        """Tell whether a reader needs only a part of the elements of a tensor as integers."""
         return self._behind(reader, source, self.as_integers) is not None
 
     def as_integers(self, node: Node) -> Elements:
-        """The elements that integers are needed of; all where that is not known."""
+        """Return the elements needed as integers: all of them where a reader cannot be followed."""
         if node not in self._needed:
             readers = [reader for reader in readers_of(node) if self._takes_integers(node, reader)]
             self._needed[node] = _union(node, [self._behind(reader, node, self.as_integers) for reader in readers])
         return self._needed[node]
 
     def _as_floats(self, node: Node) -> Elements:
-        """The elements that real numbers are read of, as far as that is known."""
+        """Return the elements read as floats: all of them where a reader cannot be followed."""
         found: list[Elements] = []
         for reader in readers_of(node):
             if not self._takes_integers(node, reader):
@@ -77,7 +80,7 @@ class ElementsRead:
         return found is not None and found.pattern.output is Output.PICKED
 
     def _is_followed(self, reader: Node, source: Node) -> bool:
-        """Whether it is known which elements of a value those come from that a reader of it gives."""
+        """Tell whether the elements of a reader's result can be traced back to those of its source."""
         found = self._found.get(reader)
         if found is None:
             return False
@@ -87,7 +90,7 @@ class ElementsRead:
         return found.pattern.name in EACH_ALONE and _shape(root) == _shape(source)
 
     def _behind(self, reader: Node, source: Node, wanted: Callable[[Node], Elements]) -> Elements:
-        """The elements of ``source`` that those come from which are ``wanted`` of what reads it."""
+        """Return the elements of ``source`` that end up in the ``wanted`` elements of its reader."""
         if not self._is_followed(reader, source):
             return None
         root = self._found[reader].nodes[-1]
@@ -95,7 +98,7 @@ class ElementsRead:
 
 
 def readers_of(node: Node) -> list[Node]:
-    """What reads the values of a node, not its shape."""
+    """Return the users of a node that read its values, not only its shape."""
     return [user for user in node.users if not is_shape_query(user)]
 
 
@@ -108,25 +111,95 @@ def _moved_from(root: Node, source: Node, wanted: Callable[[Node], Elements]) ->
     several = value_of(root) is None
     if not several and wanted(root) is None and math.prod(_shape(root) or ()) == math.prod(shape):
         return None
-    places = torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape)
-    args, kwargs = map_arg((root.args, root.kwargs), lambda _: places)
-    target: Any = root.target if root.op == "call_function" else getattr(places, str(root.target))
-    moved = target(*(args if root.op == "call_function" else args[1:]), **kwargs)
+    read = _read_through_strides(root, shape, wanted)
+    if read is None and math.prod(shape) <= MAX_INDEXED:
+        read = _read_by_index(root, shape, wanted)
+    return None if read is None or bool(read.all()) else read
+
+
+def _read_through_strides(root: Node, shape: tuple[int, ...], wanted: Callable[[Node], Elements]) -> Elements:
+    """Return what a view reads, from its strides alone; None where the result is no view or mixes dimensions."""
+    source = torch.empty(shape, device="meta")
+    try:
+        results = _results(root, source, wanted)
+    except (NotImplementedError, RuntimeError):  # the operator has no implementation without data
+        return None
+    read = torch.zeros((1,) * len(shape), dtype=torch.bool)
+    for view, elements in results:
+        part = _viewed(source, view, elements)
+        if part is None:
+            return None
+        read = read | part
+    return read
+
+
+def _viewed(source: Tensor, view: Tensor, elements: Elements) -> Elements:
+    """Return the elements of a contiguous source behind those of a view, or None where dimensions are mixed."""
+    if 0 in (*source.shape, *view.shape) or (view is not source and view._base is not source):
+        return None
+    if elements is None:
+        elements = torch.ones((1,) * view.dim(), dtype=torch.bool)
+    # an expanded dimension repeats one place: it is read where any of the repetitions is
+    dims = [dim for dim in range(view.dim()) if view.size(dim) > 1 and view.stride(dim) > 0]
+    for dim in set(range(view.dim())) - set(dims):
+        elements = elements.any(dim, keepdim=True)
+    offset, taken = int(view.storage_offset()), dict[int, int]()
+    places: list[Tensor] = []
+    for dim, size in enumerate(source.shape):
+        stride = source.stride(dim)
+        start, offset = divmod(offset, stride)
+        # the dimension of the view that steps through this one, if any, and does not leave it
+        through = [k for k in dims if view.stride(k) % stride == 0 and start + _last(view, k) // stride < size]
+        through = [k for k in through if k not in taken][:1]
+        taken.update(dict.fromkeys(through, dim))
+        steps = [(view.size(k), view.stride(k) // stride) for k in through] or [(1, 1)]
+        places.append(start + steps[0][1] * torch.arange(steps[0][0]))
+    if len(taken) < len(dims):
+        return None
+    order = [*taken, *(dim for dim in range(view.dim()) if dim not in taken)]
+    part = elements.permute(order).reshape([elements.size(dim) for dim in taken])
+    of_source = {dim: k for k, dim in taken.items()}
+    part = part.reshape([elements.size(of_source[dim]) if dim in of_source else 1 for dim in range(source.dim())])
+    for dim, (size, at) in enumerate(zip(source.shape, places, strict=True)):
+        if part.size(dim) == 1 and len(at) == size:
+            continue  # every place of this dimension alike
+        lengths = [size if other == dim else part.size(other) for other in range(part.dim())]
+        spread = torch.zeros(lengths, dtype=torch.bool)
+        part = spread.index_copy(dim, at, part.expand([len(at) if o == dim else -1 for o in range(part.dim())]))
+    return part
+
+
+def _last(view: Tensor, dim: int) -> int:
+    return (view.size(dim) - 1) * view.stride(dim)
+
+
+def _read_by_index(root: Node, shape: tuple[int, ...], wanted: Callable[[Node], Elements]) -> Tensor:
+    """Return what data movement reads, by moving the index of every element."""
+    places = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)  # exact up to 2^24
     read = torch.zeros(shape, dtype=torch.bool)
-    pairs = [(moved[user.args[1]], wanted(user)) for user in readers_of(root)] if several else [(moved, wanted(root))]
-    for each, elements in pairs:
-        came_from = each.reshape(-1) if elements is None else each[elements]
+    for moved, elements in _results(root, places, wanted):
+        came_from = moved.reshape(-1) if elements is None else moved[elements.expand(moved.shape)]
         read.view(-1)[came_from.long()] = True
-    return None if bool(read.all()) else read
+    return read
+
+
+def _results(root: Node, source: Tensor, wanted: Callable[[Node], Elements]) -> list[tuple[Tensor, Elements]]:
+    """Return each result of data movement on a stand-in for its source, with the elements needed of it."""
+    args, kwargs = map_arg((root.args, root.kwargs), lambda _: source)
+    target: Any = root.target if root.op == "call_function" else getattr(source, str(root.target))
+    moved = target(*(args if root.op == "call_function" else args[1:]), **kwargs)
+    if value_of(root) is None:
+        return [(moved[user.args[1]], wanted(user)) for user in readers_of(root)]
+    return [(moved, wanted(root))]
 
 
 def _union(node: Node, parts: list[Elements]) -> Elements:
     shape, known = _shape(node), [part for part in parts if part is not None]
     if shape is None or len(known) < len(parts):
         return None
-    union = torch.zeros(shape, dtype=torch.bool)
+    union = torch.zeros((1,) * len(shape), dtype=torch.bool)
     for part in known:
-        union |= part
+        union = union | part
     return None if bool(union.all()) else union
 
 

@@ -99,7 +99,7 @@ def _names(model: nn.Module) -> Iterator[str]:
 
 
 def _is_fit_for_code(name: str) -> bool:
-    """Whether ``getattr(model, "name")`` is what it looks like: torch.fx writes names as they are."""
+    """Tell whether ``getattr(model, "name")`` can be written into code: torch.fx writes names as they are."""
     return name.isprintable() and not set(name) & set("\"'\\")
 
 

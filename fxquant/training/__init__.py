@@ -1,1 +1,1 @@
-"""What learns: quantization-aware training, and rounding that is learned from data."""
+"""This package holds what learns: quantization-aware training, and rounding that is learned from data."""

@@ -1,4 +1,4 @@
-"""What a long run has learned so far, in a folder, so that an interrupted one goes on."""
+"""Stores in a folder what a long run has learned so far, so that an interrupted one goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDENTITY = "identity.json"
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known of one unit when it is finished."""
+    """Holds the rounding that a finished unit learned, and its error before and after."""
 
     v: Tensor
     before: float
@@ -68,7 +68,7 @@ class Checkpoint:
             self._write(path, (json.dumps(dict(identity), indent=1) + "\n").encode())
 
     def load(self, index: int, shape: torch.Size) -> Learned | None:
-        """What the unit of that number learned; None if it is not finished.
+        """Return what the unit of that number learned; None if it is not finished.
 
         Args:
             index: Of the unit.

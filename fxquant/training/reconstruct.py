@@ -30,7 +30,7 @@ of a step that is decided."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """How rounding is learned.
+    """Holds the settings with which rounding is learned.
 
     Raises:
         InputError: a number is out of range.
@@ -62,7 +62,7 @@ class Learning:
             raise InputError("beta does not fall", got=repr(self.beta), expected="(first, last), first >= last > 0")
 
     def exponent(self, step: int) -> float | None:
-        """Of the regulariser at a step: it falls from the first to the last; None before that."""
+        """Return the exponent of the regulariser at a step: it falls from the first to the last; None before that."""
         start = self.warmup * self.iterations
         if step < start:
             return None

@@ -55,7 +55,7 @@ class ResumableRun:
         return value
 
     def values(self, batch: int) -> dict[Node, Any]:
-        """What nodes further on will read."""
+        """Return the values that nodes further on will read."""
         return self._memory.read(self._values[batch])
 
 
@@ -103,7 +103,7 @@ class Memory:
             self._folder.cleanup()
 
     def keep(self, owner: Hashable, values: dict[Any, Any]) -> dict[Any, Any]:
-        """What ``owner`` is to hold in place of ``values``, and of what it held before; ``read`` gives them back."""
+        """Return what ``owner`` shall hold in place of ``values`` and of what it held; ``read`` gives them back."""
         tensors = {id(leaf): leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)}
         size = sum(map(_bytes, tensors.values()))
         if self._fits(owner, size):
@@ -138,7 +138,7 @@ class Memory:
 
     @property
     def files(self) -> int:
-        """How many tensors were put into files until now."""
+        """Count the tensors that were put into files until now."""
         return self._files
 
     def _fits(self, owner: Hashable, size: int) -> bool:

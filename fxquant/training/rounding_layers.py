@@ -97,7 +97,7 @@ def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:
 
 
 def _errors(weight: Tensor, scale: Tensor, qparams: QParams) -> Tensor:
-    """Of each scale."""
+    """Return the squared error of rounding to nearest, summed over the weights of each scale."""
     error = (
         (fake_quantize(weight, scale, qparams.zero_point, qparams.scheme) - weight).double().square()
     )  # of any magnitude

@@ -1,4 +1,4 @@
-"""What a unit learns from: inputs of the quantized model, and what the float model gives there."""
+"""Draws what a unit learns from: inputs of the quantized model, and what the float model gives there."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class UnitNodes:
 
     @property
     def input(self) -> Node:
-        """What the layer reads."""
+        """Return the node that the layer reads."""
         return self.layer.all_input_nodes[0]
 
     @property
     def read(self) -> tuple[Node, ...]:
-        """What the unit reads."""
+        """Return the nodes outside of the unit that it reads."""
         return tuple(dict.fromkeys(n for m in self.members for n in m.all_input_nodes if n not in self.members))
 
     def run(self, values: Mapping[Node, Any], layer: Callable[..., Tensor]) -> Tensor:
@@ -65,7 +65,7 @@ class UnitNodes:
 
     @property
     def is_row_by_row(self) -> bool:
-        """Whether each output can be computed by itself, from a row of inputs."""
+        """Tell whether each output can be computed by itself, from a row of inputs."""
         others = {node.target for node in self.members if node is not self.layer}
         layer = issubclass(self.module.torch_class, (nn.Linear, *_CONVOLUTIONS))
         return layer and others <= _ROW_BY_ROW
@@ -258,7 +258,7 @@ class _Given(nn.Module):
 
 
 def patches(x: Tensor, conv: Any, shape: Sequence[int], chosen: Tensor) -> Tensor:
-    """What a convolution multiplies its weight with, for some of its outputs.
+    """Return the input patches that a convolution multiplies with its weight, for some of its outputs.
 
     Args:
         x: [N, C_in, *spatial] or [C_in, *spatial].

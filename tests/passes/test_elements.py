@@ -1,16 +1,18 @@
-"""Which elements of a value are read as integers, through everything that moves them."""
+"""The elements of a value that are read as integers are found through everything that moves them."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxquant as fxq
-from fxquant.graph.query import nodes_by_name
+from fxquant.graph.query import VALUE, nodes_by_name
 from fxquant.passes.elements import ElementsRead
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match
@@ -78,7 +80,7 @@ def test_the_elements_of_a_part_are_those_that_its_gradient_reaches(name):
     part(leaf).sum().backward()
     needed = elements.as_integers(y)
     assert needed is not None
-    assert torch.equal(needed, leaf.grad != 0)
+    assert torch.equal(needed.expand(SHAPE), leaf.grad != 0)
     assert not elements.some_only_as_floats(y)
 
 
@@ -121,3 +123,48 @@ def test_parts_add_up():
 def test_what_is_read_as_real_numbers_and_not_as_integers(beside, only_floats):
     elements, y = elements_of(layer_reads(lambda y: y[:, 0:1], beside))
     assert elements.some_only_as_floats(y) is only_floats
+
+
+class LargestInMemory(TorchDispatchMode):
+    """Notes the bytes of the largest tensor that has data."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(each, Tensor) and each.device.type != "meta":
+                self.nbytes = max(self.nbytes, each.untyped_storage().nbytes())
+        return result
+
+
+@pytest.mark.parametrize(
+    ("part", "needed"),
+    [
+        (lambda y: y[:, 0:1], (slice(None), slice(0, 1), slice(None))),
+        (lambda y: y[1::2, 2:5], (slice(1, None, 2), slice(2, 5), slice(None))),
+        (lambda y: y[[0, 2]], None),
+    ],
+)
+def test_the_elements_of_a_large_value_take_no_memory(part, needed):
+    elements, y = elements_of(layer_reads(part, lambda y: y[:, 1:]))
+    large = torch.empty(1000, 1000, 1000, device="meta")
+    y.meta[VALUE] = dataclasses.replace(y.meta[VALUE], shape=tuple(large.shape))
+    for reader in y.users:
+        shape = tuple(large[reader.args[1]].shape)
+        reader.meta[VALUE] = dataclasses.replace(reader.meta[VALUE], shape=shape)
+    with LargestInMemory() as largest:
+        found = elements.as_integers(y)
+        only_floats = elements.some_only_as_floats(y)
+    assert largest.nbytes <= 8_000_000
+    assert only_floats is (needed is not None)
+    if needed is None:
+        assert found is None
+        return
+    whole = found.expand(large.shape)
+    counts = [torch.zeros(1000, dtype=torch.bool) for _ in needed]
+    for dim, (count, taken) in enumerate(zip(counts, needed, strict=True)):
+        count[taken] = True
+        beside = [int(torch.arange(1000)[each][0]) for each in needed]
+        line = whole[tuple(slice(None) if other == dim else beside[other] for other in range(3))]
+        assert torch.equal(line, count)

@@ -117,7 +117,7 @@ class ProductCall(OperatorCall):
         return epilogue.apply(sums, channel_dim, self.residual)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class ConvCall(ProductCall):
     """Convolve stored integers, and requantize the sums, to the bit as ``conv_reference`` defines it.
 

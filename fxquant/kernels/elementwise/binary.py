@@ -13,7 +13,7 @@ from fxquant.kernels.arithmetic import RequantizingCall, check_qparams, check_sa
 from fxquant.kernels.call import define_operator
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class BinaryCall(RequantizingCall):
     """Compute on two tensors of stored integers, each with its own qparams, and requantize the result.
 

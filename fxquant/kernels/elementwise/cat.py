@@ -22,7 +22,7 @@ from fxquant.kernels.checks import check_axis
 from fxquant.kernels.pool.windows import memory_format
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class CatCall(RequantizingCall):
     """Join tensors of stored integers along ``dim``, all on the output's grid.
 

@@ -14,7 +14,7 @@ from fxquant.kernels.call import define_operator
 from fxquant.kernels.checks import check_dtype
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class PReluCall(RequantizingCall):
     """Multiply what lies below 0 by its channel's slope, and store the result on the output's grid.
 

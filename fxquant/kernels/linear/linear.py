@@ -18,7 +18,7 @@ from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import compose
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class LinearCall(ProductCall):
     """Multiply stored integers by a weight matrix, and requantize, to the bit as ``linear_reference`` defines it.
 

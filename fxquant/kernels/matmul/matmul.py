@@ -20,7 +20,7 @@ MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 """Products of steps from two zero points that an int32 sum holds for certain."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class MatmulCall(OperatorCall):
     """Multiply two matrices of stored integers, or batches of them, as ``torch.matmul`` does those they stand for.
 

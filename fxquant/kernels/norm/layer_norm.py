@@ -21,7 +21,7 @@ MOST_COLUMNS = 1 << 19
 LARGEST_EPS = 1e300
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class LayerNormCall(RowsCall):
     """Take the mean off each row, divide by the standard deviation, scale and shift, and store on the output's grid.
 

@@ -29,7 +29,7 @@ SERIES = (
 LOG2_E = 1.4426950408889634
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class SoftmaxCall(RowsCall):
     """Exponentials of each row divided by their sum, stored on the output's grid.
 

@@ -22,7 +22,7 @@ from fxquant.kernels.pool.windows import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class AdaptiveAvgPool2dCall(AveragingCall):
     """Average stored integers over windows that divide the image into ``output_size``; store on the output's grid.
 

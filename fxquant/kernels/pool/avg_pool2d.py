@@ -21,7 +21,7 @@ from fxquant.kernels.pool.windows import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class AvgPool2dCall(AveragingCall):
     """Average each window of stored integers, and store the mean on the output's grid.
 

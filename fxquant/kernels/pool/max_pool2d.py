@@ -14,7 +14,7 @@ from fxquant.kernels.call import OperatorCall, Pair, define_operator
 from fxquant.kernels.pool.windows import check_pooling, empty_output, pair
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class MaxPool2dCall(OperatorCall):
     """Take the largest integer of each window; grids are increasing maps, so the result is on the grid of ``x``.
 

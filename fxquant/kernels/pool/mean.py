@@ -18,7 +18,7 @@ from fxquant.kernels.pool.windows import memory_format
 OP = "fxquant::mean"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class MeanCall(AveragingCall):
     """Average stored integers over the dimensions ``dim``, and store the mean on the output's grid.
 

@@ -18,7 +18,7 @@ from fxquant.kernels.pool.windows import check_image, empty_output
 OP = "fxquant::resample2d"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class Resample2dCall(RequantizingCall):
     """Resize images of stored integers by any separable rule (bilinear, bicubic, with or without anti-aliasing).
 

@@ -14,7 +14,7 @@ from fxquant.kernels.checks import check_count
 from fxquant.kernels.layout import like
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, repr=False)
 class TableCall(OperatorCall):
     """Look every element up: ``table[byte of x]``.
 

@@ -64,7 +64,7 @@ def ends(qparams: QParams) -> tuple[float, float]:
 
 
 @dataclass(eq=False)
-class Place:
+class ComparisonPoint:
     """A unit, or a value on a grid that no unit makes, in the quantized graph."""
 
     name: str
@@ -181,21 +181,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ComparisonPoints:
     """Where two graphs can be compared."""
 
-    by_node: Mapping[Node, Place]
-    """Node of the quantized graph -> the place; in the order of the graph."""
+    by_node: Mapping[Node, ComparisonPoint]
+    """Node of the quantized graph -> the point; in the order of the graph."""
     replaced: Mapping[Node, Node]
     """Other nodes of the quantized graph -> the node of the float graph with the same value."""
     unmatched: tuple[Unmatched, ...]
 
 
-def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> Places:
+def comparison_points(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> ComparisonPoints:
     """Match the units and the rounded values of a quantized graph with the float graph."""
     there, exact = nodes_by_name(quantized), nodes_by_name(floats)
-    all_qparams = _PlaceQParams(plan, quantized)
-    found: dict[Node, Place] = {}
+    all_qparams = _PointQParams(plan, quantized)
+    found: dict[Node, ComparisonPoint] = {}
     unmatched = []
     for unit in plan.units:
         if unit.root not in there:
@@ -205,7 +205,7 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
             unmatched.append(Unmatched(unit.root, nodes))
             continue
         node = there[unit.root]
-        place = Place(
+        point = ComparisonPoint(
             unit.root,
             node,
             exact[unit.root],
@@ -215,14 +215,14 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
             all_qparams.of(unit.roles.get("y")),
             _is_stored(node),
         )
-        place.planned = {
+        point.planned = {
             role: plan.qparams[ref]
             for role, ref in unit.roles.items()
             if ref in plan.qparams and not bool(torch.isnan(plan.qparams[ref].scale).any())
         }
-        place.chain = () if place.stores_integers else _chain(node)
-        place.keeps_values = "y" in unit.roles and isinstance(plan.policies.get(unit.roles["y"]), SharedWith)
-        found[node] = place
+        point.chain = () if point.stores_integers else _chain(node)
+        point.keeps_values = "y" in unit.roles and isinstance(plan.policies.get(unit.roles["y"]), SharedWith)
+        found[node] = point
     made = {unit.root for unit in plan.units if "y" in unit.roles}
     for node in there.values():
         if isinstance(module_of(node), (StaticFakeQuantize, Quantize)):
@@ -230,11 +230,13 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
             if name in made or name not in exact or _is_stored(node.all_input_nodes[0]):
                 continue
             ref = TensorRef(name)
-            found[node] = Place(name, node, exact[name], "quantize", None, None, all_qparams.of(ref), _is_stored(node))
-    rounding = {place.name: place for place in found.values() if place.unit is None or "y" in place.unit.roles}
-    for place in found.values():
-        if place.unit is not None and place.floats is not None:
-            place.roundings = _roundings(place.unit, place.floats, rounding, all_qparams)
+            found[node] = ComparisonPoint(
+                name, node, exact[name], "quantize", None, None, all_qparams.of(ref), _is_stored(node)
+            )
+    rounding = {point.name: point for point in found.values() if point.unit is None or "y" in point.unit.roles}
+    for point in found.values():
+        if point.unit is not None and point.floats is not None:
+            point.roundings = _roundings(point.unit, point.floats, rounding, all_qparams)
     order = {node: index for index, node in enumerate(there.values())}
     inside = {name for unit in plan.units for name in unit.nodes}
     replaced = {
@@ -242,20 +244,20 @@ def places_of(quantized: GraphModule, plan: QuantPlan, floats: GraphModule) -> P
         for name, node in there.items()
         if node not in found and name not in inside and node.op in CALLS and name in exact
     }
-    return Places(dict(sorted(found.items(), key=lambda item: order[item[0]])), replaced, tuple(unmatched))
+    return ComparisonPoints(dict(sorted(found.items(), key=lambda item: order[item[0]])), replaced, tuple(unmatched))
 
 
 def _roundings(
-    unit: QuantUnit, nodes: FloatUnit, places: Mapping[str, Place], all_qparams: _PlaceQParams
+    unit: QuantUnit, nodes: FloatUnit, points: Mapping[str, ComparisonPoint], all_qparams: _PointQParams
 ) -> dict[Node, Rounding]:
     names = {unit.roles[role].name for role in unit.inputs}
     found: dict[Node, Rounding] = {}
     for node in nodes.inputs:
         if node.name not in names:
             continue
-        place, qparams = places.get(node.name), all_qparams.of(TensorRef(node.name))
-        if place is not None:
-            found[node] = place.rounded
+        point, qparams = points.get(node.name), all_qparams.of(TensorRef(node.name))
+        if point is not None:
+            found[node] = point.rounded
         elif qparams is not None:
             found[node] = functools.partial(on_qparams, qparams=qparams)
     return found
@@ -291,7 +293,7 @@ def _chain(node: Node) -> tuple[nn.Module, ...]:
     return ()
 
 
-class _PlaceQParams:
+class _PointQParams:
     """The grid of each value: as planned; of a model that was loaded into a shell, as its modules have it."""
 
     def __init__(self, plan: QuantPlan, quantized: GraphModule) -> None:
