@@ -66,7 +66,8 @@ class PrintedTable(Generic[Row]):
         return "\n".join([self._format(shown, "simple"), *more, *legend, *self._sentences()])
 
     def _repr_html_(self) -> str:
-        return self._format(self.rows, "html") + "".join(f"<p>{html.escape(line)}</p>" for line in self._sentences())
+        lines = [*self._LEGEND.splitlines(), *self._sentences()]
+        return self._format(self.rows, "html") + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
     def _format(self, rows: Sequence[Row], form: str) -> str:
         return format_rows(self._cells(rows), self._head(), self._ALIGN, form)

@@ -80,9 +80,16 @@ def define_operator(
     define(schema(name, record), reference=reference, fake=empty_result)
     CALLS[name] = record
     operator = getattr(torch.ops.fxquant, name).default
-    operator.__doc__ = record.__doc__
-    operator.__signature__ = inspect.signature(record).replace(return_annotation=Tensor)
-    return operator, reference
+
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+        return operator(*args, **kwargs)
+
+    # A function of its module, under its name: it is pickled, and documented, as others are.
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = record.__module__
+    call.__doc__ = record.__doc__
+    call.__signature__ = inspect.signature(record).replace(return_annotation=Tensor)  # type: ignore[attr-defined]
+    return call, reference
 
 
 def schema(name: str, record: type[OperatorCall]) -> str:

@@ -119,6 +119,9 @@ class Parity(PrintedTable[ParityRow]):
     outputs: tuple[OutputNoise, ...] = ()
     """The noise of what the model returns, whatever units it comes from."""
 
+    def __bool__(self) -> bool:
+        return True  # of a model without units, too
+
     @property
     def breaches(self) -> tuple[ParityRow, ...]:
         """The units that break the contract."""

@@ -65,7 +65,8 @@ def function_of(node: Node, args: Sequence[Any]) -> Callable[..., Any]:
     if node.op == "call_method":
         method: Callable[..., Any] = getattr(type(args[0]), function_name(node.target))
         return method
-    function: Any = module_of(node) or node.target
+    module = module_of(node)  # one with a length of 0 is false
+    function: Any = node.target if module is None else module
     return function
 
 

@@ -42,14 +42,14 @@ class QuantizedModule(Deriving):
 
     State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
     tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
-    :meth:`pack` at the first call, kept in ``_packed``, and made again after the state changed: loading a state
-    dict, moving to a device, copying and unpickling all drop it. Writing into a buffer by hand does not; call
-    :meth:`invalidate` then.
+    :meth:`pack` when a model is converted, and kept in ``_packed``. It is made again at the next call after the state
+    changed: loading a state dict, moving to a device, copying and unpickling all drop it. Writing into a buffer by hand
+    does not; call :meth:`invalidate` then.
 
     A subclass adds its grids in the constructor, and implements :meth:`pack`, ``forward`` and :meth:`reference`::
 
         def forward(self, x: Tensor) -> Tensor:
-            return (self._packed or self.derived())(x)
+            return (self._packed or self.packed())(x)
     """
 
     unit: str

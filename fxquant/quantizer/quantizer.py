@@ -120,11 +120,11 @@ class Quantizer(PreparedModel):
 
     def quantize(self) -> GraphModule:
         """Return the int8 model; see :func:`convert`."""
-        return convert(self)
+        return self.convert()
 
     def fake_quantize(self) -> GraphModule:
         """Return the simulation in float; see :func:`convert`."""
-        return convert(self, to="fake_quant")
+        return self.convert(to="fake_quant")
 
     def convert(
         self,

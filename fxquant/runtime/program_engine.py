@@ -174,7 +174,7 @@ def attach_engine(gm: GraphModule, engine: str | None, to: str = "int8") -> None
         )
     if engine != "graph" and library() is not None:
         gm.__dict__[ENGINE] = ProgramEngine()
-        gm.recompile()
+        gm.recompile()  # wraps forward: `_by_engine` of graph/module.py calls the engine
 
 
 def engine_of(gm: GraphModule) -> ProgramEngine | None:

@@ -121,3 +121,19 @@ def _in_steps(gm: GraphModule, bound: dict[str, Any]) -> None:
 def test_a_node_that_fails_is_named_however_the_graph_runs(run: Callable[[GraphModule, dict[str, Any]], None]) -> None:
     with pytest.raises(InputError, match=r"this batch does not run through the model[\s\S]*neg"):
         run(symbolic_trace(Branches()), {"x": "text"})
+
+
+def test_a_module_with_a_length_of_zero_is_a_module_all_the_same() -> None:
+    class Empty(nn.Module):
+        def __len__(self) -> int:
+            return 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    graph = Graph()
+    graph.output(graph.call_module("0", (graph.placeholder("input"),)))
+    gm = GraphModule(nn.Sequential(Empty()), graph)
+    values: dict[Any, Any] = {node: torch.ones(2) for node in gm.graph.nodes if node.op == "placeholder"}
+    (call,) = [node for node in gm.graph.nodes if node.op == "call_module"]
+    assert run_nodes([call], values).tolist() == [2, 2]

@@ -122,7 +122,8 @@ def test_the_line_of_the_user_is_named() -> None:
             return self.bn(self.fc(x))
 
     prepared = fxq.prepare(Net().eval(), torch.randn(4, 8))
-    with pytest.raises(fxq.errors.InputError, match=r"bn \(Linear and BatchNorm1d\), from .*shapes.py:"):
+    line = r"bn \(Linear and BatchNorm1d\), from .*test_specialize_shapes\.py:"
+    with pytest.raises(fxq.errors.InputError, match=line):
         prepared(torch.randn(4, 8, 8))
 
 
