@@ -291,14 +291,20 @@ VALUES: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_values(value: Any) -> None:
     found = decode(json.loads(json.dumps(encode(value))))
     assert type(found) is type(value)
     assert repr(found) == repr(value)
 
 
-@pytest.mark.parametrize("value", [object(), 2**70, print, "x" * 5000, torch.ones(1), 1j, Gate()], ids=str)
+NO_VALUES: dict[str, Any] = {
+    **{"object": object(), "large number": 2**70, "function": print, "long text": "x" * 5000},
+    **{"tensor": torch.ones(1), "complex": 1j, "module": Gate()},
+}
+
+
+@pytest.mark.parametrize("value", NO_VALUES.values(), ids=NO_VALUES)
 def test_values_that_no_file_holds(value: Any) -> None:
     with pytest.raises(ArtifactError, match="a file cannot hold this value"):
         encode(value)
