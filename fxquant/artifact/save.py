@@ -30,7 +30,7 @@ def save(
 
     Tensors are stored as safetensors, the graph as JSON, functions and classes by names of closed tables. A module of
     the user's own that is kept whole is not in the file, but its state is: a warning names it, and ``load`` is given
-    it. Hooks, methods and attributes of the user's class, and what ``convert`` printed are not written.
+    it. Hooks, methods and attributes of the user's class, and what ``check=`` and ``tune=`` measured are not written.
 
     Args:
         model: What ``convert`` or ``load`` gave: int8, reference or fake_quant; or the float graph of a Quantizer, its

@@ -193,25 +193,25 @@ def _hint(unit: str, here: Mapping[str, Any], there: Mapping[str, Any], given: M
     return "prepare with the configuration that the saved model was prepared with"
 
 
-class Deriving(nn.Module):
-    """A module that computes with what it derived from its state, not with the state itself."""
+class PackingModule(nn.Module):
+    """A module that computes with what it packed from its state, not with the state itself."""
 
     def make_ready(self) -> None:
-        """Derive it now, where the state is known: graphs that ``torch.export`` captures cannot."""
+        """Pack now, where the state is known: graphs that ``torch.export`` captures cannot."""
         raise NotImplementedError
 
 
 def make_ready(model: nn.Module) -> None:
-    """Have every module in a model derive what it has not derived yet; equal weights are kept once."""
+    """Have every module in a model pack what it has not packed yet; equal weights are kept once."""
     with packed_once():
         for module in model.modules():
-            if isinstance(module, Deriving):
+            if isinstance(module, PackingModule):
                 module.make_ready()
 
 
 def holds_integers(model: nn.Module) -> bool:
     """Tell whether some module of a model computes with integers: gradients end there."""
-    return any(isinstance(module, Deriving) for module in model.modules())
+    return any(isinstance(module, PackingModule) for module in model.modules())
 
 
 _LISTS = (list, deque)

@@ -1,4 +1,4 @@
-"""What every module of a converted graph is: plain tensors as state, everything else derived at first use."""
+"""What every module of a converted graph is: plain tensors as state, everything else packed from it once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, LoweringError
-from fxquant.graph.module_state import Deriving, check_finite, check_integers, check_qparams
+from fxquant.graph.module_state import PackingModule, check_finite, check_integers, check_qparams
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
-DERIVING = threading.RLock()
+PACKING = threading.RLock()
 """One lock for all modules: it is taken once per module, and a lock kept on the module could not be pickled."""
 
 
@@ -37,7 +37,7 @@ class FloatResult:
         return str(self.dtype).removeprefix("torch.") + (" contiguous" if self.contiguous else "")
 
 
-class QuantizedModule(Deriving):
+class QuantizedModule(PackingModule):
     """Base of the modules that run on stored integers.
 
     State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
@@ -115,7 +115,7 @@ class QuantizedModule(Deriving):
         """
         self.check_capture()
         if self._packed is None:
-            with DERIVING:
+            with PACKING:
                 if self._packed is None:
                     self._check_calibrated()
                     with torch.inference_mode(False), torch.no_grad():  # it outlives this call
@@ -123,14 +123,14 @@ class QuantizedModule(Deriving):
         return self._packed
 
     def make_ready(self) -> None:
-        """Derive now. Where the state is unknown, or cannot be right, it is left to the first call to say so."""
+        """Pack now. Where the state is unknown, or cannot be right, it is left to the first call to say so."""
         tensors = tuple(self.buffers())
         if self._packed is None and all(type(x) is Tensor and not x.is_meta for x in tensors):
             with suppress(Exception):
                 self.packed()
 
     def check_capture(self) -> None:
-        """Refuse to be captured in a graph before anything was derived: no graph reads values.
+        """Refuse to be captured in a graph before anything was packed: no graph reads values.
 
         Raises:
             InputError: the message names the unit.
@@ -147,7 +147,7 @@ class QuantizedModule(Deriving):
         raise NotImplementedError
 
     def invalidate(self) -> None:
-        """Drop what was derived; the next call makes it again."""
+        """Drop what was packed; the next call makes it again."""
         self._packed = None
 
     def reference(self, *inputs: Tensor) -> Tensor:

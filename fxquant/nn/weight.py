@@ -17,7 +17,7 @@ from fxquant.kernels import quantize
 from fxquant.kernels.conv.conv import MOST_TAPS
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.library import SETTINGS, native_status
-from fxquant.nn.base import DERIVING, QuantizedModule
+from fxquant.nn.base import PACKING, QuantizedModule
 from fxquant.plan.spec import QParams
 
 LARGEST_FAN_IN = (2**31 - 1) // (255 * 128)
@@ -107,7 +107,7 @@ class WeightedModule(QuantizedModule):
     The weight is a buffer until the first call. Where a kernel packs it, only the packed order is kept from then on,
     and the module has no such buffer: the weight would lie in memory twice. State dicts, copies and pickles hold it in
     its own order all the same, and so does the attribute ``weight``: reading it brings the buffer back, for as long as
-    nothing is derived anew. What is written into it counts after :meth:`invalidate`, as for any buffer. What is written
+    nothing is packed anew. What is written into it counts after :meth:`invalidate`, as for any buffer. What is written
     into the tensor of a state dict does not reach the module.
     """
 
@@ -122,7 +122,7 @@ class WeightedModule(QuantizedModule):
     @property
     def weight(self) -> Tensor:
         """int8, as the float layer has it."""
-        with DERIVING:
+        with PACKING:
             plain = self.plain_weight()
             self._keep(plain)
         return plain
@@ -133,7 +133,7 @@ class WeightedModule(QuantizedModule):
 
     def plain_weight(self) -> Tensor:
         """The weight in its own order, which the module need not keep."""
-        with DERIVING:
+        with PACKING:
             if (plain := self._buffers.get("weight")) is not None:
                 return plain
             unpack = unpacking(self._packed)
@@ -143,15 +143,15 @@ class WeightedModule(QuantizedModule):
     def packed(self) -> Any:
         """As for any module; then the weight is kept in packed order, if there is one."""
         self.check_capture()
-        with DERIVING:
+        with PACKING:
             found = super().packed()
             if unpacking(found) is not None:
                 self._keep(None)
         return found
 
     def invalidate(self) -> None:
-        """Drop what was derived, but not the weight."""
-        with DERIVING:
+        """Drop what was packed, but not the weight."""
+        with PACKING:
             self._keep(self.plain_weight())
             super().invalidate()
 
@@ -163,7 +163,7 @@ class WeightedModule(QuantizedModule):
     @contextmanager
     def _with_plain_weight(self) -> Iterator[None]:
         """For a while the buffer is there."""
-        with DERIVING:
+        with PACKING:
             kept = self._buffers.get("weight")
             self._keep(self.plain_weight())
             try:
@@ -185,7 +185,7 @@ class WeightedModule(QuantizedModule):
             super()._save_to_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        with DERIVING:
+        with PACKING:
             plain = self.plain_weight()
             if get_spawning_popen() is not None:  # the new process is handed the memory later than this returns
                 self._keep(plain)

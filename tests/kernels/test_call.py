@@ -75,6 +75,7 @@ def test_schemas_stay(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(CALLS))
 def test_the_operator_has_the_documentation_and_the_signature_of_its_record(name: str) -> None:
     operator, record = getattr(kernels, name), CALLS[name]
+    assert inspect.getclosurevars(operator).nonlocals["operator"] is getattr(torch.ops.fxquant, name).default
     assert inspect.getdoc(operator) == inspect.getdoc(record)
     assert list(inspect.signature(operator).parameters) == [field.name for field in dataclasses.fields(record)]
 

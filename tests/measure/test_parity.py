@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from fxquant.errors import FxQuantWarning, InputError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.module import note
 from fxquant.measure.noise import sqnr
-from fxquant.measure.parity import LEAST_OUTPUT, measure_parity
+from fxquant.measure.parity import LEAST_OUTPUT, LEGEND, Parity, measure_parity
 from tests.outputs import rounding_outputs
 
 
@@ -280,3 +282,10 @@ def test_where_values_cancel_out_float32_tells_no_steps_apart():
     parity = measure_parity(fxq.convert(prepared), fxq.convert(prepared, to="fake_quant"), (x,))
     assert [row.pattern for row in parity] == ["adaptive_avg_pool2d", "conv", "mean"]
     assert parity.breaches == ()
+
+
+def test_html_has_the_legend_and_a_table_without_rows_is_true(prepared: fxq.Quantizer) -> None:
+    shown = fxq.convert(prepared, check=torch.randn(2, 3, 8, 8)).parity._repr_html_()
+    assert LEGEND.strip()
+    assert all(html.escape(line) in shown for line in LEGEND.splitlines())
+    assert Parity(())
