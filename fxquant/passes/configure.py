@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.operators.spelling import canonical_target, spellings, spellings_of
 from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, module_of, module_path
 from fxquant.passes.base import PassContext
+from fxquant.patterns.pattern import Match
 from fxquant.patterns.registry import DEFAULT_PATTERNS
 from fxquant.plan.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
 
@@ -119,3 +120,15 @@ def _types_around(node: Node) -> tuple[ObjectType, ...]:
     """Types of the modules that hold the operator, the innermost first: a rule for a block is one for all in it."""
     stack = node.meta.get("nn_module_stack") or {}
     return tuple(dict.fromkeys(kind for _, kind in reversed(stack.values()) if isinstance(kind, type)))
+
+
+def primary_node(found: Match) -> Node:
+    """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
+    return found.captures[found.pattern.weight] if found.pattern.weight else found.nodes[0]
+
+
+def qconfig_of(found: Match, decisions: Mapping[Node, Decision]) -> QConfig:
+    """Return the QConfig of a match that was not refused."""
+    qconfig = decisions[primary_node(found)].qconfig
+    assert qconfig is not None  # refuse_match saw to it
+    return qconfig

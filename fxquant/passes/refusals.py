@@ -1,0 +1,129 @@
+"""Says why an operator or a match of a pattern stays float."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+
+import torch.nn.functional as F
+from torch.fx import Node
+
+from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower, LoweringRule
+from fxquant.graph.aliases import changed_argument
+from fxquant.graph.macs import CONV_FUNCTIONS, TRANSPOSED_FUNCTIONS
+from fxquant.graph.query import (
+    BY_REQUEST,
+    called_module,
+    is_number,
+    is_tuple_of_tensors,
+    nodes_in,
+    reason_of,
+    tensors_of,
+    value_of,
+)
+from fxquant.passes.configure import Decision, primary_node
+from fxquant.patterns.floats import why_float
+from fxquant.patterns.pattern import Match, Output
+from fxquant.plan.spec import QScheme
+
+FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding, F.embedding_bag)
+
+MEASURED_AT_RUN_TIME = "its QConfig measures ranges at run time (is_dynamic=True), which linear layers alone do"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something stays float, and whether ``strict=True`` accepts that."""
+
+    reason: str
+    excused: bool = False
+
+
+def computes_nothing(node: Node) -> bool:
+    """Tell whether a node only takes one of the results of another node, or puts values together."""
+    if isinstance(node.target, type):
+        return issubclass(node.target, (tuple, dict)) or is_dataclass(node.target)
+    return node.target is operator.getitem and isinstance(node.args[0], Node) and value_of(node.args[0]) is None
+
+
+def refuse_unmatched(node: Node, decision: Decision) -> Refusal:
+    """Say why an operator that no pattern matches stays float."""
+    if decision.qconfig is None:
+        return Refusal(decision.in_float, excused=True)
+    if node.target in FUNCTIONS_OF_WEIGHTS:
+        return Refusal("its weight is computed from the inputs; only one that stays the same is quantized")
+    reason = reason_of(node) or why_float(node) or "no pattern knows this operator"
+    changed = changed_argument(node)
+    keeps_state = isinstance(changed, Node) and changed.op == "get_attr"
+    return Refusal(reason, excused=keeps_state or bool(node.meta.get(BY_REQUEST)))
+
+
+def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) -> Refusal | None:
+    """Say why a match cannot become a unit; None if it can."""
+    for node in found.nodes:
+        if reason := reason_of(node):
+            return Refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
+    in_float = [decisions[node] for node in found.nodes if decisions[node].qconfig is None]
+    if in_float:
+        return Refusal(in_float[-1].in_float, excused=True)
+    moves = found.pattern.output is Output.PICKED
+    for name in found.inputs:
+        if reason := _not_quantizable(found.captures[name], moves):
+            return Refusal(f"its operand {name!r} {reason}")
+    if reason := _not_quantizable(found.nodes[-1], moves):
+        return Refusal(f"its output {reason}")
+    if found.pattern.handler is not None:
+        return None
+    qconfig = decisions[primary_node(found)].qconfig
+    assert qconfig is not None  # checked above
+    on_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
+    if (on_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
+        return Refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
+    if on_qparams and qconfig.is_dynamic:
+        return Refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
+    if found.pattern.check and (reject := found.pattern.check(found.captures)):
+        return Refusal(reject.reason)
+    rule = backend.rule_for(found.pattern)
+    if rule is None:
+        return Refusal(f"backend {backend.name!r} has no operator for it")
+    if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found, rule.takes)):
+        return Refusal(f"its argument {computed.name!r} is computed at run time")
+    quantizes = on_qparams or bool(found.pattern.dynamic)
+    reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
+    if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
+        reason = _why_not_weight(found, rule, qconfig.weight_scheme)
+    return None if reason is None else Refusal(f"backend {backend.name!r}: {reason}")
+
+
+def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | None:
+    layer = called_module(primary_node(found))
+    if scheme.axis is not None and scheme.axis % layer.weight.dim() not in (0, found.pattern.weight_axis):
+        return f"its weight has a scale per index of dimension {scheme.axis}, which does not count the output channels"
+    return rule.weight(scheme) or rule.layer(layer)
+
+
+def _computed_argument(found: Match, taken: tuple[int, ...]) -> Node | None:
+    """An argument beside the inputs that another node makes: a module is built once, with constants.
+
+    Not counted are sizes in the positions ``taken`` of the root's arguments, with which the module is called.
+    """
+    inputs = [found.captures[name] for name in found.inputs]
+    root = found.nodes[-1]
+    sizes = [node for i in taken if i < len(root.args) for node in nodes_in(root.args[i]) if value_of(node) is None]
+    inputs += [node for node in sizes if not tensors_of(node)]
+    arguments = [argument for node in found.nodes for argument in node.all_input_nodes]
+    return next((node for node in arguments if node not in inputs and node not in found.nodes), None)
+
+
+def _not_quantizable(value: object, or_tuple: bool) -> str | None:
+    """Return the reason why a value is no float tensor, nor a tuple of them where data movement may take one."""
+    if is_number(value):
+        return f"is the number {value}, not a tensor" if not isinstance(value, Node) else "is a number, not a tensor"
+    if not isinstance(value, Node):
+        return f"is {value!r}"
+    infos = tensors_of(value)
+    if not infos or (value_of(value) is None and not (or_tuple and is_tuple_of_tensors(value))):
+        return "is no tensor"
+    others = [info.dtype for info in infos if not info.dtype.is_floating_point]
+    return f"is a tensor of {str(others[0]).removeprefix('torch.')}" if others else None

@@ -1,0 +1,119 @@
+"""Builds the unit of a match: its roles, and a policy for the qparams of each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch.fx import Node
+
+from fxquant.fake_quantize.base import observer_in
+from fxquant.graph.query import called_module
+from fxquant.nn.weight import each_channel_is_a_group
+from fxquant.observers.fixed import FixedQParamsObserver
+from fxquant.passes.base import PassContext
+from fxquant.passes.configure import Decision, primary_node, qconfig_of
+from fxquant.patterns.pattern import Bounded, Match, Output
+from fxquant.plan.qconfig import QConfig
+from fxquant.plan.quant_plan import QuantUnit
+from fxquant.plan.spec import Dynamic, Fixed, Handled, Means, Observed, QParamsPolicy, SharedWith, TensorRef
+
+
+def unit_of(
+    found: Match, decisions: Mapping[Node, Decision], is_float_output: bool
+) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
+    """Build the unit of a match, and the policies of the tensors that it makes.
+
+    ``is_float_output`` tells that the unit gives float values: its result has no qparams.
+    """
+    pattern, root = found.pattern, found.nodes[-1]
+    qconfig = qconfig_of(found, decisions)
+    roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
+    policies: dict[TensorRef, QParamsPolicy] = {}
+    for name in pattern.dynamic:
+        roles[name] = TensorRef(f"{found.captures[name].name}@{root.name}", "call")
+        policies[roles[name]] = _per_call(qconfig)
+    if not is_float_output:
+        roles["y"] = TensorRef(root.name)
+    if "y" not in roles:
+        pass
+    elif pattern.handler is not None:
+        policies[roles["y"]] = Handled()
+    elif isinstance(pattern.output, Fixed):
+        policies[roles["y"]] = pattern.output
+    elif isinstance(pattern.output, Bounded) and not _is_fixed(qconfig.activation()):
+        assert qconfig.activation_scheme is not None  # refuse_match saw to it
+        policies[roles["y"]] = Fixed(pattern.output.qparams(qconfig.activation_scheme))
+    elif pattern.output in (Output.PICKED, Output.CLAMPED):
+        factor = 1.0 if pattern.factor is None else pattern.factor(found.captures)
+        policies[roles["y"]] = SharedWith(roles[found.inputs[0]], factor=factor)
+    else:
+        policies[roles["y"]] = observed_policy((_is_returned(root) and qconfig.output) or qconfig.activation)
+    if pattern.weight:
+        # A module called at two places is two units: each may fold a batch norm of its own into the weight.
+        module = found.captures[pattern.weight].target
+        roles["weight"] = TensorRef(f"{module}.weight@{root.name}", "parameter")
+        policies[roles["weight"]] = Observed(_weight_observer(found, qconfig))
+        if qconfig.correct_bias and pattern.handler is None and (means := _means_of_input(found)):
+            roles["mean"] = TensorRef(f"{means.value}@{means.axis}", "mean")
+            policies[roles["mean"]] = means
+    captures = {name: value.name for name, value in found.captures.items() if isinstance(value, Node)}
+    names = tuple(node.name for node in found.nodes)
+    return QuantUnit(pattern.name, names, captures, found.inputs, roles), policies
+
+
+def _means_of_input(found: Match) -> Means | None:
+    """By what the bias of a match is corrected; None where inputs are floats, or a bias cannot be."""
+    node = primary_node(found)
+    layer = called_module(node)
+    value = node.args[0]
+    if not any(found.captures[name] is value for name in found.inputs) or "bias" not in layer._parameters:
+        return None
+    assert isinstance(value, Node)
+    return Means(value.name, 1 - layer.weight.dim())  # [..., C] for a linear layer, [..., C, *spatial] for others
+
+
+def _is_returned(node: Node) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
+def observed_policy(observer: Callable[[], Any]) -> QParamsPolicy:
+    """The policy that an observer of a configuration stands for."""
+    built = observer()
+    return Fixed(built.qparams()) if _is_fixed(built) else Observed(observer)
+
+
+def _is_fixed(built: Any) -> bool:
+    return isinstance(observer_in(built), FixedQParamsObserver)
+
+
+def _per_call(qconfig: QConfig) -> Dynamic:
+    assert qconfig.activation_scheme is not None  # so is every QConfig that is dynamic
+    return Dynamic(qconfig.activation_scheme, float(observer_in(qconfig.activation()).eps))
+
+
+def input_observer(
+    node: Node, wanted: list[Callable[[], Any]], decisions: Mapping[Node, Decision], ctx: PassContext
+) -> Callable[[], Any]:
+    """Return the observer of a value that no unit computes: its readers' if they agree, else that of its own rule."""
+    if ctx.input_observer is not None:
+        return ctx.input_observer
+    if all(observer == wanted[0] for observer in wanted):
+        return wanted[0]
+    own = decisions[node].qconfig if node in decisions else ctx.config.global_qconfig
+    return wanted[-1] if own is None or own.activation_scheme is None else own.activation
+
+
+def _weight_observer(found: Match, qconfig: QConfig) -> Callable[[], Any]:
+    """What measures the weight of a match. Axis 0 of a configuration stands for the output channels, wherever they are.
+
+    Dimension 1 of a transposed weight counts those of each group; where each channel is a group, 0 is right after all.
+    """
+    observer: Any = qconfig.weight
+    scheme, axis = qconfig.weight_scheme, found.pattern.weight_axis
+    if scheme is None or scheme.axis != 0 or axis == 0 or each_channel_is_a_group(called_module(primary_node(found))):
+        return observer
+    if getattr(observer, "arguments", {}).get("scheme") is not None:
+        return observer.with_args(scheme=replace(scheme, axis=axis))
+    return observer.with_args(ch_axis=axis)
