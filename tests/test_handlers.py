@@ -64,7 +64,7 @@ def register_conv_handler(log: list):
             return self.output.qparams()
 
         def quantize(self, quantizer, node, load_arg):
-            from fxquant.passes.weights import fold
+            from fxquant.passes.fold_conv_bn import fold
 
             modules = quantizer.modules
             folded = fold(modules[self.conv_node.target], modules[self.bn_node.target])

@@ -20,7 +20,7 @@ from fxquant.graph.query import BY_REQUEST, CALLED, canonical_type, module_of, m
 from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import run_nodes
 from fxquant.observers.defaults import get_default_qconfig_mapping
-from fxquant.passes.weights import fold
+from fxquant.passes.fold_conv_bn import fold
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.trained import quantizer_of

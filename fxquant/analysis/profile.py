@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import copy
-import statistics
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.fx import GraphModule
 from tqdm import tqdm
 
-from fxquant.analysis.naming import title_of
-from fxquant.analysis.profile_table import Kind, Profile, ProfileRow
+from fxquant.analysis.operator_times import OperatorTimes
+from fxquant.analysis.profile_table import Profile
 from fxquant.calibration.interpreter import inputs_of
-from fxquant.errors import CalibrationError, InputError, user_line
+from fxquant.errors import CalibrationError, InputError
 from fxquant.graph.inputs import bind
-from fxquant.graph.module import ENGINE
-from fxquant.graph.query import module_of, nodes_by_name, operator_name
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.parity import plan_of
-from fxquant.measure.timing import CALLS, TimedPrograms, TimedRun, interleaved_medians
-from fxquant.nn.quantize import Dequantize, Quantize, Requantize
+from fxquant.measure.timing import interleaved_medians
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer.checks import form_of, in_eval, named_by_form
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.runtime import engine_of
+from fxquant.runtime import engine_of, without_engine
 
-BORDERS = (Quantize, Dequantize, Requantize)
 FIRST_CALLS = 3
 """After these, a model runs by programs."""
 
@@ -84,10 +78,12 @@ def profile(
     args, kwargs = inputs_of(inputs, prepared.example_args, "what to measure on", prepared.graph_module)
     int8 = _int8(prepared, args, kwargs) if int8 is None else int8
     plan_of(int8)  # raises where it is no converted model
-    as_graph = _as_graph(int8)
+    as_graph = without_engine(int8)
     whole: Any = prepared.graph_module if isinstance(model, Quantizer) else model
     with torch.no_grad(), unchanged_state(prepared.graph_module), unchanged_state(whole):
-        timer = _Timer(prepared.graph_module, as_graph, bind(as_graph, args, kwargs, "the inputs"), engine_of(int8))
+        timer = OperatorTimes(
+            prepared.graph_module, as_graph, bind(as_graph, args, kwargs, "the inputs"), engine_of(int8)
+        )
         for _ in tqdm(range(rounds), desc="profile", unit="round", disable=not progress):
             timer.round()
         calls = {"float": whole, "graph": as_graph, **({} if engine_of(int8) is None else {"program": int8})}
@@ -119,76 +115,3 @@ def _int8(prepared: Quantizer, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         calibrated = copy.deepcopy(prepared)
         calibrated.observe(*args, **kwargs)
         return calibrated.convert()
-
-
-def _as_graph(int8: GraphModule) -> GraphModule:
-    """A copy that runs operator by operator."""
-    copied = copy.deepcopy(int8)
-    if copied.__dict__.pop(ENGINE, None) is not None:
-        copied.recompile()
-    return copied
-
-
-class _Timer:
-    """Seconds of every node of both models, round by round."""
-
-    def __init__(self, floats: GraphModule, int8: GraphModule, bound: Mapping[str, Any], engine: Any) -> None:
-        self._floats, self._int8, self._bound = floats, int8, bound
-        self._programs: dict[str, Any] | None = None if engine is None else {}
-        self._seconds: dict[str, dict[str, list[float]]] = {
-            form: defaultdict(list) for form in ("float", "graph", "program")
-        }
-
-    @property
-    def on_gpu(self) -> bool:
-        return any(isinstance(x, Tensor) and x.is_cuda for x in self._bound.values())
-
-    def round(self) -> None:
-        """Run each model once, in each form."""
-        self._take("float", TimedRun(self._floats, self._bound, _calls(self._floats)))
-        self._take("graph", TimedRun(self._int8, self._bound, _calls(self._int8)))
-        if self._programs is not None:
-            self._take("program", TimedPrograms(self._int8, self._bound, _calls(self._int8), self._programs))
-
-    def _take(self, form: str, run: TimedRun) -> None:
-        run.run()
-        for name, seconds in run.seconds.items():
-            self._seconds[form][name].append(seconds)
-
-    def rows(self, prepared: Quantizer, int8: GraphModule) -> tuple[ProfileRow, ...]:
-        """Every call of the int8 model, the most expensive first."""
-        medians = {
-            form: {name: 1e6 * statistics.median(times) for name, times in nodes.items()}
-            for form, nodes in self._seconds.items()
-        }
-        real, graph, runs = medians["float"], medians["graph"], medians["program"] or medians["graph"]
-        nodes = nodes_by_name(prepared.graph_module)
-        planned = {unit.root: unit for unit in prepared.plan.units}
-        units = {unit.root for unit in plan_of(int8).units}
-        total = sum(runs.values()) or 1.0
-        rows = []
-        for node in int8.graph.nodes:
-            if node.name not in graph:
-                continue
-            unit = planned.get(node.name) if node.name in units else None
-            members = [nodes[name] for name in unit.nodes] if unit is not None else [nodes.get(node.name, node)]
-            kind: Kind = "unit" if unit is not None else "border" if isinstance(module_of(node), BORDERS) else "float"
-            in_float = [real[member.name] for member in members if member.name in real]
-            rows.append(
-                ProfileRow(
-                    unit=node.name,
-                    name=title_of(members[0], node.name) if kind != "border" else node.name,
-                    kind=kind,
-                    operator=unit.pattern if unit is not None else operator_name(node),
-                    line=user_line(members[0]),
-                    float_us=sum(in_float) if in_float and kind != "border" else None,
-                    int8_us=runs[node.name],
-                    graph_us=graph[node.name],
-                    share=runs[node.name] / total,
-                )
-            )
-        return tuple(sorted(rows, key=lambda row: -row.int8_us))
-
-
-def _calls(gm: GraphModule) -> set[str]:
-    return {node.name for node in gm.graph.nodes if node.op in CALLS}

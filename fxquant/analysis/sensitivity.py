@@ -10,19 +10,13 @@ import torch
 from torch.fx import GraphModule
 from tqdm import tqdm
 
-from fxquant.analysis.isolated import UnitsAlone
 from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
-from fxquant.analysis.naming import title_of
-from fxquant.analysis.overrides import addresses
-from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
+from fxquant.analysis.sensitivity_table import Sensitivity
+from fxquant.analysis.unit_scores import UnitScores
 from fxquant.calibration.interpreter import check_iterable, expected_batches, inputs_of
-from fxquant.errors import CalibrationError, InputError, UnknownNameError, user_line, within
-from fxquant.graph.inputs import bind, describe_value
-from fxquant.graph.query import nodes_by_name
+from fxquant.errors import CalibrationError, InputError, UnknownNameError, within
+from fxquant.graph.inputs import describe_value
 from fxquant.graph.shapes import unchanged_state
-from fxquant.measure.parity import plan_of
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import SharedWith
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
@@ -93,7 +87,7 @@ def sensitivity(
     check_iterable(data)
     expected = expected_batches(data, num_batches)
     simulated = prepared.convert(to="fake_quant")
-    run = _Run(prepared, simulated, _scorer(metric, higher_is_better), seed)
+    run = UnitScores(prepared, simulated, _scorer(metric, higher_is_better), seed)
     total = None if expected is None else expected * run.steps
     devices = sorted({t.device.index or 0 for t in simulated.parameters() if t.is_cuda})
     with (
@@ -139,74 +133,3 @@ def _target(batch: Any, inputs: int, what: str) -> Any:
             expected=f"{inputs} inputs, and the target behind them",
         )
     return rest[0] if len(rest) == 1 else rest
-
-
-class _Run:
-    """Scores of each unit, of the float model, and of all units together."""
-
-    def __init__(self, prepared: Quantizer, simulated: GraphModule, scorer: Callable[[], Score], seed: int) -> None:
-        self._prepared, self._simulated = prepared, simulated
-        plan = plan_of(simulated)
-        self._units = tuple(unit for unit in plan.units if not _keeps_values(unit, plan))
-        self._alone = UnitsAlone(simulated, self._units, seed)
-        self._scores = {unit.root: scorer() for unit in self._units}
-        self._float, self._together = scorer(), scorer()
-
-    @property
-    def steps(self) -> int:
-        """Of the progress bar, for each batch."""
-        return len(self._units) + 2
-
-    @property
-    def started(self) -> bool:
-        """Whether anything was measured."""
-        return self._float.batches > 0
-
-    def add(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, against_target: bool, bar: Any
-    ) -> None:
-        """Measure one batch."""
-        bound = bind(self._simulated, args, kwargs, "this batch")
-        reference = self._alone.float_output(bound)
-        expected = target if against_target else reference
-        self._float.add(reference, expected)
-        bar.update()
-        self._together.add(self._alone.all_quantized(bound), expected)
-        bar.update()
-        for unit, output in self._alone.run(bound):
-            self._scores[unit.root].add(output, expected)
-            bar.set_postfix_str(unit.root)
-            bar.update()
-
-    def result(self, metric: str) -> Sensitivity:
-        """What was measured so far."""
-        nodes = nodes_by_name(self._prepared.graph_module)
-        planned = {unit.root: unit for unit in self._prepared.plan.units}  # batch norms not yet folded in
-        ideal = self._float.value
-        rows, missing = [], []
-        for unit in self._units:
-            score, layer = self._scores[unit.root], nodes[planned[unit.root].nodes[0]]
-            name = title_of(layer, unit.root)
-            if score.batches:
-                cost = score.cost(ideal)
-                rows.append(UnitCost(unit.root, name, unit.pattern, user_line(layer), score.value, cost, score.batches))
-            else:
-                missing.append(name)
-        rows.sort(key=lambda row: -row.cost)
-        config = self._prepared.config
-        return Sensitivity(
-            rows=tuple(rows),
-            metric=metric,
-            float_value=ideal,
-            quantized_value=self._together.value,
-            batches=self._float.batches,
-            missing=tuple(missing),
-            config=config,
-            addresses=addresses(self._prepared.graph_module, self._prepared.plan.units, config),
-        )
-
-
-def _keeps_values(unit: QuantUnit, plan: QuantPlan) -> bool:
-    """Whether a unit rounds nothing: it shares the grid of its input."""
-    policy = plan.policies.get(unit.roles["y"]) if "y" in unit.roles else None
-    return isinstance(policy, SharedWith) and "weight" not in unit.roles

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from fxquant.graph.edit import rename
-from fxquant.graph.query import CALLED, ONLY_IN_TRAINING, REGULARIZER, VALUE, nodes_by_name, nodes_in
+from fxquant.graph.edit import add_module, rename, retarget
+from fxquant.graph.query import (
+    CALLED,
+    ONLY_IN_TRAINING,
+    REGULARIZER,
+    SAME_WHILE_TRAINING,
+    VALUE,
+    nodes_by_name,
+    nodes_in,
+)
+from fxquant.nn.training import Regularizer
+from fxquant.patterns.shape import DROPOUT_FUNCTIONS
 from fxquant.plan.quant_plan import IdleCall
 
 _RESTORED = (VALUE, CALLED, REGULARIZER, ONLY_IN_TRAINING, "stack_trace")
@@ -78,3 +89,19 @@ def drop_restored(gm: GraphModule, calls: Iterable[IdleCall]) -> None:
     for node in list(gm.graph.nodes):
         if node.name in names:
             take_out(node)
+
+
+def follow_training_mode(gm: GraphModule, node: Node) -> None:
+    """A dropout that is idle in evaluation mode drops values while training."""
+    found: tuple[Any, Mapping[str, Any]] | None = node.meta.get(REGULARIZER)
+    known = node.target in DROPOUT_FUNCTIONS or ONLY_IN_TRAINING in node.meta
+    if node.op != "call_function" or not known or SAME_WHILE_TRAINING in node.meta:
+        return
+    target: Any = node.target
+    given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
+    if given.get("training", True) is not False:
+        return
+    (_, first), *others = given.items()
+    function, arguments = found or (target, {name: value for name, value in others if name != "training"})
+    home = add_module(gm, f"{node.name}_regularizer", Regularizer(function, arguments))
+    retarget(node, "call_module", home, (first,))

@@ -10,6 +10,7 @@ from fxquant.passes.correct_bias import correct_bias
 from fxquant.passes.decompose import decompose_attention, decompose_compounds
 from fxquant.passes.drop_idle import drop_idle
 from fxquant.passes.fold_constants import fold_constants
+from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.functional_to_module import functional_to_module, make_norms
 from fxquant.passes.insert_fake_quant import insert_fake_quant, insert_quantize_dequantize
 from fxquant.passes.lower_units import lower_units
@@ -17,7 +18,7 @@ from fxquant.passes.normalize import normalize
 from fxquant.passes.share_qparams import share_join_qparams, share_qparams
 from fxquant.passes.specialize_shapes import guard_ranks, specialize_shapes
 from fxquant.passes.training import insert_training_fake_quant, strip_fake_quant
-from fxquant.passes.weights import apply_learned_rounding, fold_conv_bn, observe_weights
+from fxquant.passes.weights import apply_learned_rounding, observe_weights
 
 Pipeline = tuple[Pass, ...]
 

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import PlanError
-from fxquant.fake_quantize.base import FakeQuantizeBase
-from fxquant.fake_quantize.fixed import FixedQParamsFakeQuantize
-from fxquant.fake_quantize.plain import FakeQuantize
-from fxquant.graph.edit import add_module, erase_unread, insert_after, retarget
-from fxquant.graph.query import (
-    ONLY_IN_TRAINING,
-    REGULARIZER,
-    SAME_WHILE_TRAINING,
-    called_module,
-    module_of,
-    nodes_by_name,
-)
+from fxquant.fake_quantize.from_policy import fake_quantize_from_policy
+from fxquant.graph.edit import add_module, erase_unread, insert_after
+from fxquant.graph.query import called_module, module_of, nodes_by_name
 from fxquant.nn.batch_norm import training_factor
 from fxquant.nn.fake_quantize import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
-from fxquant.nn.training import JoinedRange, Regularizer
-from fxquant.observers.fixed import FixedQParamsObserver
+from fxquant.nn.training import JoinedRange
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.idle import drop_restored, restore_idle
+from fxquant.passes.idle import drop_restored, follow_training_mode, restore_idle
 from fxquant.passes.rounding import insert_call_qparams, rounding_points, weighted_nodes
-from fxquant.patterns.shape import DROPOUT_FUNCTIONS
 from fxquant.plan.spec import Fixed, Handled, Observed, QParamsPolicy, TensorRef
 
 
@@ -46,34 +32,20 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
     homes: dict[TensorRef, str] = {}
     qparams = [ref for ref, policy in ctx.plan.policies.items() if _is_fake_quant_of(policy)]
     for point in rounding_points(gm, ctx, qparams):
-        made = _constructed(ctx.plan.policies[point.ref], point.ref.name)
+        made = fake_quantize_from_policy(ctx.plan.policies[point.ref], point.ref.name)
         homes[point.ref] = add_module(gm, f"{point.ref.name}_fake_quant", made)
         insert_after(point.node, homes[point.ref], users=point.users)
     homes |= insert_call_qparams(gm, ctx)
     homes |= _quantize_weights(gm, ctx)
     _watch_joins(gm, ctx)
     for node in gm.graph.nodes:
-        _follow_training_mode(gm, node)
+        follow_training_mode(gm, node)
     ctx.plan = replace(ctx.plan.without_means(), fake_quants=homes)
     return gm
 
 
 def _is_fake_quant_of(policy: QParamsPolicy) -> bool:
     return isinstance(policy, (Observed, Fixed))
-
-
-def _constructed(policy: QParamsPolicy, place: str) -> FakeQuantizeBase:
-    """The module that a policy asks for, to round ``place``; an observer gets a ``FakeQuantize`` around it."""
-    if isinstance(policy, Fixed):
-        scale, zero_point = policy.qparams.scale.item(), policy.qparams.zero_point.item()
-        return FixedQParamsFakeQuantize(
-            FixedQParamsObserver.with_args(scale=scale, zero_point=zero_point, scheme=policy.qparams.scheme)
-        )
-    assert isinstance(policy, Observed)  # the caller asked
-    made = policy.observer()
-    module = made if isinstance(made, FakeQuantizeBase) else FakeQuantize(policy.observer)
-    module.place = place
-    return module
 
 
 def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
@@ -92,7 +64,7 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]
         everywhere = {other for other in gm.graph.nodes if other.op == "call_module" and other.target == path}
         if any("bn" in its.captures for _, its in same) or {other for other, _ in same} != everywhere:
             same = [(node, unit)]
-        module = _constructed(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
+        module = fake_quantize_from_policy(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
         module.make_room(called_module(node).weight)
         axis = ctx.pattern_of(unit).weight_axis
         layer = with_fake_quantized_weight(called_module(node), module, axis, share=True)
@@ -125,22 +97,6 @@ def _factor(conv: Node, bn: Node) -> Node:
         factor = graph.call_function(training_factor, (gamma, running_var, module.eps))
     factor.name = f"{bn.name}_factor"
     return factor
-
-
-def _follow_training_mode(gm: GraphModule, node: Node) -> None:
-    """A dropout that is idle in evaluation mode drops values while training."""
-    found: tuple[Any, Mapping[str, Any]] | None = node.meta.get(REGULARIZER)
-    known = node.target in DROPOUT_FUNCTIONS or ONLY_IN_TRAINING in node.meta
-    if node.op != "call_function" or not known or SAME_WHILE_TRAINING in node.meta:
-        return
-    target: Any = node.target
-    given = inspect.signature(target).bind(*node.args, **node.kwargs).arguments
-    if given.get("training", True) is not False:
-        return
-    (_, first), *others = given.items()
-    function, arguments = found or (target, {name: value for name, value in others if name != "training"})
-    home = add_module(gm, f"{node.name}_regularizer", Regularizer(function, arguments))
-    retarget(node, "call_module", home, (first,))
 
 
 def _refuse_handlers(ctx: PassContext) -> None:

@@ -11,8 +11,9 @@ from fxquant.calibration.statistics import Statistics
 from fxquant.fake_quantize.adaround import OwnIntegers
 from fxquant.graph.query import follow
 from fxquant.passes.float_joins import joins_of_floats
+from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.manager import PassManager
-from fxquant.passes.weights import fold_conv_bn, layers_of_own_integers
+from fxquant.passes.weights import layers_of_own_integers
 from fxquant.plan.spec import Observed
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.run_passes import pass_context

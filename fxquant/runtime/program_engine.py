@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -180,6 +181,14 @@ def attach_engine(gm: GraphModule, engine: str | None, to: str = "int8") -> None
 def engine_of(gm: GraphModule) -> ProgramEngine | None:
     """Return the engine that runs a converted model, or None if its graph runs."""
     return gm.__dict__.get(ENGINE)
+
+
+def without_engine(gm: GraphModule) -> GraphModule:
+    """Return a copy of a converted model that runs operator by operator."""
+    copied = copy.deepcopy(gm)
+    if copied.__dict__.pop(ENGINE, None) is not None:
+        copied.recompile()
+    return copied
 
 
 def _key(args: tuple[Any, ...]) -> Hashable:

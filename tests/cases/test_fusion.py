@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.passes.weights import fold
+from fxquant.passes.fold_conv_bn import fold
 
 EXACT = 1e-5
 """Folding computes in float64 and rounds to float32 once."""

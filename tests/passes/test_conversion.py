@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.nn import Quantize, QuantizedConv
 from fxquant.passes.cleanup import choose_layout, merge_requantize
+from fxquant.passes.fold_conv_bn import fold
 from fxquant.passes.pipelines import PREPARE
-from fxquant.passes.weights import fold
 from tests.outputs import rounding_outputs
 
 FOLDED = 1e-5
