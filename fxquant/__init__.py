@@ -68,7 +68,7 @@ from fxquant.patterns import (
     unregister_pattern,
 )
 from fxquant.plan.qconfig import QConfig, QConfigMapping
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal, Rejection
 from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
 from fxquant.quantizer.distributed import synchronize_observers
 from fxquant.quantizer.quantizer import Quantizer
@@ -122,6 +122,7 @@ __all__ = [
     "QuantPlan",
     "QuantUnit",
     "Quantizer",
+    "Refusal",
     "Reject",
     "Rejection",
     "Sensitivity",

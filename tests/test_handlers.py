@@ -133,7 +133,7 @@ def test_a_handler_that_declines_leaves_its_match_in_float(registered):
     prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
     int8 = fxq.convert(prepared)
     assert [node.target for node in int8.graph.nodes if node.op == "call_function"] == [torch.add]
-    assert "its handler declined (NotImplemented)" in [r.reason for r in int8.quant_plan.rejections]
+    assert "its handler declined (NotImplemented)" in [r.reason for r in int8.quant_plan.refusals]
     assert sqnr(model(x), int8(x)) > HIGH_SQNR
 
 
@@ -162,7 +162,7 @@ def test_a_handler_may_answer_with_a_float(registered):
     model, x = Model().eval(), torch.randn(8, 4)
     prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
     int8 = fxq.convert(prepared)
-    assert int8.quant_plan.rejections == ()
+    assert int8.quant_plan.refusals == ()
     assert sqnr(model(x), int8(x)) > HIGH_SQNR
 
 

@@ -19,7 +19,7 @@ from fxquant.graph.module import noted
 from fxquant.graph.query import module_path, nodes_by_name
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.timing import BorderTimer, UnitTimer, interleaved_medians
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import TensorRef
 from fxquant.runtime import engine_of
 
@@ -29,7 +29,7 @@ WHOLE_ROUNDS = 15
 FIRST_CALLS = 3
 """After these, a model runs by programs."""
 
-Make = Callable[[Sequence[Rejection]], Any]
+Make = Callable[[Sequence[Refusal]], Any]
 
 
 def tuned(
@@ -70,7 +70,7 @@ def tuned(
         made = {"int8": int8}
         rows = _rows(model, units, passing, times)
         if chosen:
-            made["tuned"] = make(_rejections(_with_fates(rows, chosen)))
+            made["tuned"] = make(_refusals(_with_fates(rows, chosen)))
         calls = {"float": model, **made}
         for _ in range(FIRST_CALLS):
             for each in made.values():
@@ -82,7 +82,7 @@ def tuned(
     best = min(seconds, key=lambda name: (seconds[name], name != "int8"))
     if best == "float":
         chosen = {unit.root for unit in units}
-        made["float"] = make(_rejections(_with_fates(rows, chosen)))
+        made["float"] = make(_refusals(_with_fates(rows, chosen)))
     rows = _with_fates(rows, chosen if best != "int8" else set())
     milliseconds = {name: 1e3 * each for name, each in seconds.items()}
     found: Any = noted(made[best], "quant_coverage")
@@ -139,5 +139,5 @@ def _with_fates(rows: Iterable[TuningRow], in_float: set[str]) -> tuple[TuningRo
     return tuple(replace(row, fate=fates.get(row.unit, "int8")) for row in rows)
 
 
-def _rejections(rows: Iterable[TuningRow]) -> tuple[Rejection, ...]:
-    return tuple(Rejection(row.unit, row.pattern, row.reason, True) for row in rows if row.fate == "float")
+def _refusals(rows: Iterable[TuningRow]) -> tuple[Refusal, ...]:
+    return tuple(Refusal(row.unit, row.pattern, row.reason, True) for row in rows if row.fate == "float")

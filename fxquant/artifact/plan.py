@@ -12,14 +12,14 @@ from torch import Tensor
 from fxquant.artifact.values import decode, encode, fits
 from fxquant.errors import ArtifactError
 from fxquant.measure.coverage import Coverage, CoverageRow
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import Fixed, Handled, Observed, QParams, QParamsPolicy, QScheme, TensorRef
 
 PREFIX = "#plan/"
 """What the names of tensors of a plan begin with: no name in a model does."""
 
 
-_HINTS: dict[type, dict[str, Any]] = {kind: typing.get_type_hints(kind) for kind in (QuantUnit, Rejection, CoverageRow)}
+_HINTS: dict[type, dict[str, Any]] = {kind: typing.get_type_hints(kind) for kind in (QuantUnit, Refusal, CoverageRow)}
 
 
 def encode_plan(plan: QuantPlan) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -29,7 +29,7 @@ def encode_plan(plan: QuantPlan) -> tuple[dict[str, Any], dict[str, Tensor]]:
         Plain data, and tensors by name.
     """
     data: dict[str, Any] = {"units": [_record(unit) for unit in plan.units]}
-    data["rejections"] = [_record(rejection) for rejection in plan.rejections]
+    data["rejections"] = [_record(refusal) for refusal in plan.refusals]
     known = {plan.qparams_owner(ref): qparams for ref, qparams in plan.qparams.items() if ref in plan.policies}
     held = known | dict(plan.qparams)
     places = {ref: index for index, ref in enumerate(held)}
@@ -88,7 +88,7 @@ def decode_plan(data: Any, tensors: Mapping[str, Tensor], nodes: int) -> QuantPl
             raise ArtifactError("the file holds a policy of no kind")
     return QuantPlan(
         units=tuple(_read(QuantUnit, item) for item in data["units"]),
-        rejections=tuple(_read(Rejection, item) for item in data["rejections"]),
+        refusals=tuple(_read(Refusal, item) for item in data["rejections"]),
         policies=policies,
         qparams=own,
     )

@@ -13,7 +13,7 @@ from fxquant.errors import user_line
 from fxquant.graph.macs import multiply_accumulates, uncounted
 from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name, reason_of, value_of
 from fxquant.graph.text_table import PrintedTable
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 
 _FATES = ("int8", "weight", "float")
 _NAMED = 3
@@ -125,22 +125,22 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         rows.append(CoverageRow(unit.root, path, unit.pattern, fate, macs, line=user_line(members[0]), gives=gives))
     inside = _multiplying(gm, plan)
     others = [
-        Rejection(name, "", reason_of(nodes[name]) or NO_REAL_NUMBERS, excused=True)
+        Refusal(name, "", reason_of(nodes[name]) or NO_REAL_NUMBERS, excused=True)
         for name, home in inside.items()
         if name == home
     ]
-    for rejection in (*plan.rejections, *others):
-        node = nodes[rejection.node]
-        members = [node, *(nodes[name] for name, home in inside.items() if home == rejection.node != name)]
+    for refusal in (*plan.refusals, *others):
+        node = nodes[refusal.node]
+        members = [node, *(nodes[name] for name, home in inside.items() if home == refusal.node != name)]
         rows.append(
             CoverageRow(
-                rejection.node,
+                refusal.node,
                 _path(node),
                 operator_name(node),
                 "float",
                 sum(map(multiply_accumulates, members)),
-                rejection.reason,
-                rejection.excused,
+                refusal.reason,
+                refusal.excused,
                 user_line(node),
                 uncounted=", ".join(filter(None, map(uncounted, members))),
             )
@@ -153,8 +153,8 @@ def _multiplying(gm: GraphModule, plan: QuantPlan) -> dict[str, str]:
 
     That is the node itself, or, of a unit that was left in float as a whole, its root.
     """
-    rejected = {rejection.node for rejection in plan.rejections if rejection.pattern}
-    told = {*plan.unit_of(), *(rejection.node for rejection in plan.rejections)}
+    rejected = {refusal.node for refusal in plan.refusals if refusal.pattern}
+    told = {*plan.unit_of(), *(refusal.node for refusal in plan.refusals)}
     found = {}
     for node in gm.graph.nodes:
         if node.name not in told and (multiply_accumulates(node) or uncounted(node)):

@@ -14,12 +14,12 @@ from fxquant.graph.query import tensors_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide, primary_node, qconfig_of
 from fxquant.passes.prune_isolated_units import Boundaries
-from fxquant.passes.refusals import Refusal, computes_nothing, refuse_match, refuse_unmatched
+from fxquant.passes.refusals import computes_nothing, refuse_match, refuse_unmatched
 from fxquant.passes.tuple_outputs import APART, has_external_item
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match, Mismatch, Pattern
-from fxquant.plan.quant_plan import QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantUnit, Refusal
 from fxquant.plan.spec import QParamsPolicy, TensorRef
 
 logger = logging.getLogger("fxquant")
@@ -34,18 +34,18 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     index = PatternIndex(ctx.patterns)
     taken: set[Node] = set()
     matches: list[Match] = []
-    rejections: list[Rejection] = []
+    refusals: list[Refusal] = []
     for node in reversed(gm.graph.nodes):
         if node.op not in CALLS or node in taken:
             continue
-        found, rejection = _best_match(node, index.ending_in(node), taken, ctx.backend, decisions)
+        found, refusal = _best_match(node, index.ending_in(node), taken, ctx.backend, decisions)
         if found is not None:
             taken.update(found.nodes)
             matches.append(found)
-        elif rejection is not None:
-            rejections.append(rejection)
+        elif refusal is not None:
+            refusals.append(refusal)
     apart = has_external_item(matches)
-    rejections += [Rejection(n.name, "", APART, excused=True) for n in apart if not computes_nothing(n)]
+    refusals += [Refusal(n.name, "", APART, excused=True) for n in apart if not computes_nothing(n)]
     matches = [found for found in matches if found.nodes[-1] not in apart]
     boundaries = Boundaries(
         matches,
@@ -54,7 +54,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
         asked_for=lambda found: decisions[primary_node(found)].rule.kind != "global",
     )
     in_float = boundaries.left_in_float()
-    rejections += [Rejection(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
+    refusals += [Refusal(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
     units: list[QuantUnit] = []
     policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
@@ -67,17 +67,15 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
                 readers.setdefault(found.captures[name], []).append(qconfig_of(found, decisions).activation)
     for node, wanted in readers.items():
         policies.setdefault(TensorRef(node.name), observed_policy(input_observer(node, wanted, decisions, ctx)))
-    ctx.plan = replace(
-        ctx.plan, units=tuple(reversed(units)), policies=policies, rejections=tuple(reversed(rejections))
-    )
+    ctx.plan = replace(ctx.plan, units=tuple(reversed(units)), policies=policies, refusals=tuple(reversed(refusals)))
     return gm
 
 
 def _best_match(
     node: Node, patterns: tuple[Pattern, ...], taken: set[Node], backend: Backend, decisions: Mapping[Node, Decision]
-) -> tuple[Match | None, Rejection | None]:
+) -> tuple[Match | None, Refusal | None]:
     near: Mismatch | None = None
-    refusal: tuple[str, Refusal] | None = None
+    refusal: Refusal | None = None
     for pattern in patterns:
         found = match(pattern, node)
         if isinstance(found, Mismatch):
@@ -85,12 +83,11 @@ def _best_match(
             continue
         if not taken.isdisjoint(found.nodes) or not _is_meant(found, decisions):
             continue
-        refused = refuse_match(found, backend, decisions)
-        if refused is None:
+        refusal = refuse_match(found, backend, decisions)
+        if refusal is None:
             logger.debug("%s: %s", node.name, pattern.name)
             return found, None
-        logger.debug("%s: %s refused: %s", node.name, pattern.name, refused.reason)
-        refusal = (pattern.name, refused)
+        logger.debug("%s: %s refused: %s", node.name, pattern.name, refusal.reason)
     if near is not None:
         text = "%s: %d patterns tried; nearest miss %s, stopped at %s: %s"
         logger.debug(text, node.name, len(patterns), near.pattern, near.node.name, near.reason)
@@ -98,9 +95,7 @@ def _best_match(
         logger.debug("%s: no pattern ends in this operator", node.name)
     if not any(info.dtype.is_floating_point for info in tensors_of(node)) or computes_nothing(node):
         return None, None  # sizes, masks: nothing that could be quantized
-    if refusal is None:
-        refusal = ("", refuse_unmatched(node, decisions[node]))
-    return None, Rejection(node.name, refusal[0], refusal[1].reason, refusal[1].excused)
+    return None, refusal or refuse_unmatched(node, decisions[node])
 
 
 def _is_meant(found: Match, decisions: Mapping[Node, Decision]) -> bool:

@@ -15,7 +15,7 @@ from fxquant.passes.base import PassContext
 from fxquant.passes.configure import decide
 from fxquant.passes.elements import readers_of
 from fxquant.patterns.pattern import Bounded, Output
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
 
 UNEQUAL = "the ranges of what it joins differ {:.3g} times, and all that reads it takes floats"
@@ -37,7 +37,7 @@ def with_joins_in_float(
     gm: GraphModule,
     ctx: PassContext,
     qparams: Mapping[TensorRef, QParams],
-    refused: Sequence[Rejection],
+    refused: Sequence[Refusal],
     joins: Mapping[str, JoinRanges],
     limit: float,
 ) -> QuantPlan:
@@ -82,7 +82,7 @@ class _Decision:
         self._gone = gone
         self._unit_of = ctx.plan.unit_of()
         self._decisions = decide(gm, ctx.config)
-        self.in_float: dict[str, Rejection] = {}
+        self.in_float: dict[str, Refusal] = {}
         """By the roots of their units."""
         self._on_floats: set[str] = set()
 
@@ -136,7 +136,7 @@ class _Decision:
         return {self._ctx.plan.qparams_owner(unit.roles["y"]) for unit in self._joins_in_float()}
 
     def _leave(self, unit: QuantUnit, reason: str) -> None:
-        self.in_float[unit.root] = Rejection(unit.root, unit.pattern, reason, excused=True)
+        self.in_float[unit.root] = Refusal(unit.root, unit.pattern, reason, excused=True)
         for reader in readers_of(self._nodes[unit.root]):
             behind = self._reads_integers(unit.root, reader)
             if behind is None:

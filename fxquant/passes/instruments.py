@@ -146,7 +146,7 @@ class PlanLog:
 
     def __call__(self, snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
         plan = ctx.plan
-        if plan is self._seen or not (plan.units or plan.rejections):
+        if plan is self._seen or not (plan.units or plan.refusals):
             return
         self._seen = plan
         if logger.isEnabledFor(logging.INFO):
@@ -272,7 +272,7 @@ def format_plan(plan: QuantPlan) -> str:
         for unit in plan.units
     ]
     text = format_rows(units, ("unit", "pattern", "with", "reads", "grid")) if units else "no unit"
-    refused = [(item.node, item.pattern, item.reason) for item in plan.rejections]
+    refused = [(item.node, item.pattern, item.reason) for item in plan.refusals]
     return text + ("\n\n" + format_rows(refused, ("stays float", "pattern", "reason")) if refused else "")
 
 

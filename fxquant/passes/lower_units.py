@@ -21,7 +21,7 @@ from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.elementwise import CLAMPS, clamp_of
 from fxquant.patterns.pattern import Build, Pattern, UnitView
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import Dynamic, QParams, TensorRef
 
 
@@ -69,7 +69,7 @@ def make_handlers(quantizer: object, gm: GraphModule, plan: QuantPlan, patterns:
     return lowered
 
 
-def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str, Any]) -> list[Rejection]:
+def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str, Any]) -> list[Refusal]:
     """The units whose handler answers NotImplemented, found out on a copy so that every form knows of it.
 
     Args:
@@ -89,7 +89,7 @@ def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str
         with scratch.graph.inserting_before(nodes[unit.root]):
             answer = handler.quantize(view, nodes[unit.root], lambda arg: arg)
         if answer is NotImplemented:
-            refused.append(Rejection(unit.root, unit.pattern, "its handler declined (NotImplemented)"))
+            refused.append(Refusal(unit.root, unit.pattern, "its handler declined (NotImplemented)"))
     return refused
 
 

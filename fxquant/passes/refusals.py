@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
+from functools import partial
 
 import torch.nn.functional as F
 from torch.fx import Node
@@ -25,19 +26,12 @@ from fxquant.graph.query import (
 from fxquant.passes.configure import Decision, primary_node
 from fxquant.patterns.floats import why_float
 from fxquant.patterns.pattern import Match, Output
+from fxquant.plan.quant_plan import Refusal
 from fxquant.plan.spec import QScheme
 
 FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding, F.embedding_bag)
 
 MEASURED_AT_RUN_TIME = "its QConfig measures ranges at run time (is_dynamic=True), which linear layers alone do"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why something stays float, and whether ``strict=True`` accepts that."""
-
-    reason: str
-    excused: bool = False
 
 
 def computes_nothing(node: Node) -> bool:
@@ -49,51 +43,53 @@ def computes_nothing(node: Node) -> bool:
 
 def refuse_unmatched(node: Node, decision: Decision) -> Refusal:
     """Say why an operator that no pattern matches stays float."""
+    refusal = partial(Refusal, node.name, "")
     if decision.qconfig is None:
-        return Refusal(decision.in_float, excused=True)
+        return refusal(decision.in_float, excused=True)
     if node.target in FUNCTIONS_OF_WEIGHTS:
-        return Refusal("its weight is computed from the inputs; only one that stays the same is quantized")
+        return refusal("its weight is computed from the inputs; only one that stays the same is quantized")
     reason = reason_of(node) or why_float(node) or "no pattern knows this operator"
     changed = changed_argument(node)
     keeps_state = isinstance(changed, Node) and changed.op == "get_attr"
-    return Refusal(reason, excused=keeps_state or bool(node.meta.get(BY_REQUEST)))
+    return refusal(reason, excused=keeps_state or bool(node.meta.get(BY_REQUEST)))
 
 
 def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) -> Refusal | None:
     """Say why a match cannot become a unit; None if it can."""
+    refusal = partial(Refusal, found.nodes[-1].name, found.pattern.name)
     for node in found.nodes:
         if reason := reason_of(node):
-            return Refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
+            return refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
     in_float = [decisions[node] for node in found.nodes if decisions[node].qconfig is None]
     if in_float:
-        return Refusal(in_float[-1].in_float, excused=True)
+        return refusal(in_float[-1].in_float, excused=True)
     moves = found.pattern.output is Output.PICKED
     for name in found.inputs:
         if reason := _not_quantizable(found.captures[name], moves):
-            return Refusal(f"its operand {name!r} {reason}")
+            return refusal(f"its operand {name!r} {reason}")
     if reason := _not_quantizable(found.nodes[-1], moves):
-        return Refusal(f"its output {reason}")
+        return refusal(f"its output {reason}")
     if found.pattern.handler is not None:
         return None
     qconfig = decisions[primary_node(found)].qconfig
     assert qconfig is not None  # checked above
     on_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
     if (on_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
-        return Refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
+        return refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
     if on_qparams and qconfig.is_dynamic:
-        return Refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
-    if found.pattern.check and (reject := found.pattern.check(found.captures)):
-        return Refusal(reject.reason)
+        return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
+    if found.pattern.check and (rejected := found.pattern.check(found.captures)):
+        return refusal(rejected.reason)
     rule = backend.rule_for(found.pattern)
     if rule is None:
-        return Refusal(f"backend {backend.name!r} has no operator for it")
+        return refusal(f"backend {backend.name!r} has no operator for it")
     if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found, rule.takes)):
-        return Refusal(f"its argument {computed.name!r} is computed at run time")
+        return refusal(f"its argument {computed.name!r} is computed at run time")
     quantizes = on_qparams or bool(found.pattern.dynamic)
     reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
         reason = _why_not_weight(found, rule, qconfig.weight_scheme)
-    return None if reason is None else Refusal(f"backend {backend.name!r}: {reason}")
+    return None if reason is None else refusal(f"backend {backend.name!r}: {reason}")
 
 
 def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | None:

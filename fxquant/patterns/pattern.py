@@ -128,7 +128,7 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Why a check refuses a match."""
+    """The refusal of a match, which a check returns; the plan tells it as a :class:`Refusal`."""
 
     reason: str
     node: Node | None = None

@@ -34,8 +34,8 @@ class QuantUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a node that could have been quantized stays float."""
+class Refusal:
+    """A reason why an operator that could have been quantized stays float."""
 
     node: str
     pattern: str
@@ -43,6 +43,10 @@ class Rejection:
     reason: str
     excused: bool = False
     """True where the configuration asked for float, or where nothing is lost: strict mode does not complain."""
+
+
+Rejection = Refusal
+"""The former name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,18 @@ class QuantPlan:
 
     units: tuple[QuantUnit, ...] = ()
     policies: Mapping[TensorRef, QParamsPolicy] = field(default_factory=dict)
-    rejections: tuple[Rejection, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     qparams: Mapping[TensorRef, QParams] = field(default_factory=dict)
     """Empty until calibrated."""
     fake_quants: Mapping[TensorRef, str] = field(default_factory=dict)
     """While training: the path of the module that fake-quantizes a tensor; of a weight, that of its layer."""
     idle: tuple[IdleCall, ...] = ()
     """What was taken out of the graph, in its order, and stands in it while training."""
+
+    @property
+    def rejections(self) -> tuple[Refusal, ...]:
+        """``refusals`` under their former name."""
+        return self.refusals
 
     def unit_of(self) -> dict[str, QuantUnit]:
         """Node name -> the unit that holds it."""
@@ -109,15 +118,13 @@ class QuantPlan:
             chain.append(policy.source)
         return chain
 
-    def with_observations(
-        self, qparams: Mapping[TensorRef, QParams], rejections: Iterable[Rejection] = ()
-    ) -> QuantPlan:
-        """A new plan that holds ``qparams``, without the units that ``rejections`` names (by their root).
+    def with_observations(self, qparams: Mapping[TensorRef, QParams], refusals: Iterable[Refusal] = ()) -> QuantPlan:
+        """Return a plan that holds ``qparams``, without the units that ``refusals`` name (by their root).
 
         Policies and qparams that no unit needs any more are dropped with them, and what only training needs.
         """
-        refused = tuple(rejections)
-        gone = {rejection.node for rejection in refused}
+        refused = tuple(refusals)
+        gone = {refusal.node for refusal in refused}
         units = tuple(unit for unit in self.units if unit.root not in gone)
         needed = {ref for unit in units for ref in unit.roles.values() if ref in self.policies}
         kept = {link for ref in needed for link in self._sharing(ref)}
@@ -125,7 +132,7 @@ class QuantPlan:
             self,
             units=units,
             idle=(),
-            rejections=self.rejections + refused,
+            refusals=self.refusals + refused,
             policies={ref: policy for ref, policy in self.policies.items() if ref in kept},
             qparams={
                 ref: qparams[owner].scaled(self.qparams_factor(ref))

@@ -14,7 +14,7 @@ from fxquant.graph.module import note
 from fxquant.measure.parity import Parity, measure_parity, warn_of_breaches
 from fxquant.passes.instruments import log_table
 from fxquant.passes.pipelines import CONVERT
-from fxquant.plan.quant_plan import QuantPlan, Rejection
+from fxquant.plan.quant_plan import QuantPlan, Refusal
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.final_plan import final_plan, qparams_in_use, refused_by_handlers
 from fxquant.quantizer.form import check_operators, make_form
@@ -48,7 +48,7 @@ def convert(
     # Make the model, or several of which the fastest is taken.
     plans: dict[Any, QuantPlan] = {}
 
-    def make(in_float: Sequence[Rejection] = ()) -> Any:
+    def make(in_float: Sequence[Refusal] = ()) -> Any:
         plan = final_plan(prepared, qparams, (*refused, *in_float))
         made = make_form(prepared, to, plan, engine)
         plans[made] = plan

@@ -9,7 +9,7 @@ from fxquant.calibration.observed_qparams import qparams_of
 from fxquant.calibration.problems import warn_of_unequal_joins
 from fxquant.passes.float_joins import with_joins_in_float
 from fxquant.passes.lower_units import declined_by_handlers
-from fxquant.plan.quant_plan import QuantPlan, Rejection
+from fxquant.plan.quant_plan import QuantPlan, Refusal
 from fxquant.plan.spec import QParams, TensorRef
 from fxquant.quantizer.calibrate import warn_of_calibration
 from fxquant.quantizer.data import PreparedModel
@@ -31,15 +31,13 @@ def qparams_in_use(prepared: PreparedModel, allow_uncalibrated: bool) -> dict[Te
     return qparams_of(prepared.graph_module, prepared.plan, observers, prepared.handlers, allow_uncalibrated)
 
 
-def refused_by_handlers(prepared: PreparedModel, qparams: Mapping[TensorRef, QParams]) -> list[Rejection]:
+def refused_by_handlers(prepared: PreparedModel, qparams: Mapping[TensorRef, QParams]) -> list[Refusal]:
     """Return the units that a user's handler leaves in float, now that their qparams are known."""
     plan = prepared.plan.with_observations(qparams)
     return declined_by_handlers(prepared.graph_module, plan, prepared.handlers)
 
 
-def final_plan(
-    prepared: PreparedModel, qparams: Mapping[TensorRef, QParams], refused: Sequence[Rejection]
-) -> QuantPlan:
+def final_plan(prepared: PreparedModel, qparams: Mapping[TensorRef, QParams], refused: Sequence[Refusal]) -> QuantPlan:
     """Return the plan with ``qparams``, without the units that are ``refused`` and the joins of unequal ranges."""
     context, joins = pass_context(prepared, prepared.plan), prepared.statistics.joins()
     return with_joins_in_float(prepared.graph_module, context, qparams, refused, joins, UNEQUAL)

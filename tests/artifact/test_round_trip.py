@@ -204,7 +204,7 @@ def test_a_loaded_model_is_converted_no_less_than_the_first(everything: tuple[An
     loaded: Any = fxq.load(tmp_path / "a.fxq")
     plan, own = loaded.quant_plan, model.quant_plan
     assert plan.units == own.units
-    assert plan.rejections == own.rejections
+    assert plan.refusals == own.refusals
     assert {ref: q.scale.tolist() for ref, q in plan.qparams.items()} == {
         ref: q.scale.tolist() for ref, q in own.qparams.items()
     }

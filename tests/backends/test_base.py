@@ -58,7 +58,7 @@ def test_a_registered_backend_is_used_by_name(registered):
     prepared = fxq.prepare(model, x, backend="mine")
     # This backend fuses no activation, and has nothing for a ReLU alone.
     assert [unit.pattern for unit in prepared.plan.units] == ["linear"]
-    assert [r.reason for r in prepared.plan.rejections] == ["backend 'mine' has no operator for it"]
+    assert [r.reason for r in prepared.plan.refusals] == ["backend 'mine' has no operator for it"]
     int8 = fxq.convert(fxq.calibrate(prepared, [x], progress=False))
     assert isinstance(int8.get_submodule("0"), Doubling)
 

@@ -422,7 +422,7 @@ def test_the_fate_of_an_operator(case: Row, spelling: Spelling) -> None:
     prepared = planned(spelling, case.rank)
     _, *behind = (unit.pattern for unit in prepared.plan.units)
     assert behind == case.fate.split()
-    reasons = {rejection.reason for rejection in prepared.plan.rejections if "only float" not in rejection.reason}
+    reasons = {refusal.reason for refusal in prepared.plan.refusals if "only float" not in refusal.reason}
     assert reasons == ({case.reason} if case.reason else set())
 
 

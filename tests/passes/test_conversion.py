@@ -314,7 +314,7 @@ def test_every_form_keeps_the_dtype_of_the_model(dtype, to):
 
     y = fxq.convert(prepared, to=to)(x)
 
-    assert any(rejection.node == "norm" for rejection in prepared.plan.rejections)
+    assert any(refusal.node == "norm" for refusal in prepared.plan.refusals)
     assert y.dtype == dtype
     assert (y - net(x)).abs().max() < ROUNDED
 

@@ -27,7 +27,7 @@ from fxquant.passes.instruments import (
 from fxquant.passes.manager import PassManager
 from fxquant.passes.normalize import normalize
 from fxquant.passes.pipelines import CONVERT
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import Observed, QParams, QScheme, SharedWith, TensorRef
 from fxquant.settings import Settings
 
@@ -41,7 +41,7 @@ QPARAMS = QParams(
 PLANNED = QuantPlan(
     units=(UNIT,),
     policies={INPUT: Observed(nn.Identity), Y: SharedWith(INPUT)},
-    rejections=(Rejection("_2", "", "no pattern knows this operator"),),
+    refusals=(Refusal("_2", "", "no pattern knows this operator"),),
 )
 
 

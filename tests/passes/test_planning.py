@@ -1,4 +1,4 @@
-"""What annotate and share_qparams decide, as tables: model -> units, rejections with their reasons, grids."""
+"""What annotate and share_qparams decide, as tables: model -> units, refusals with their reasons, qparams."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ REJECTIONS = {
 def test_rejections_say_why(name):
     model, node, reason = REJECTIONS[name]
     found = plan(model)
-    assert [(r.node, r.reason, r.excused) for r in found.rejections] == [(node, reason, False)]
+    assert [(r.node, r.reason, r.excused) for r in found.refusals] == [(node, reason, False)]
     assert [unit.pattern for unit in found.units] == ["conv"]
 
 
@@ -153,9 +153,9 @@ def test_what_the_configuration_leaves_out_is_excused():
     rules = fxq.get_default_qconfig_mapping().set_module_name("2", None)
     found = plan(model, qconfig=rules)
     assert [unit.pattern for unit in found.units] == ["conv_act"]
-    (rejection,) = found.rejections
-    assert rejection.excused
-    assert rejection.reason == "the configuration leaves it in float: set_module_name('2')"
+    (refusal,) = found.refusals
+    assert refusal.excused
+    assert refusal.reason == "the configuration leaves it in float: set_module_name('2')"
 
 
 IN_FLOAT = "the configuration leaves it in float"
@@ -174,9 +174,7 @@ def test_a_rule_for_a_block_is_one_for_all_in_it():
     mapping = fxq.get_default_qconfig_mapping()
     found = plan(model, qconfig=mapping.set_object_type(Block, None))
     assert [unit.root for unit in found.units] == ["_0", "_2"]
-    assert {item.reason for item in found.rejections} == {
-        "the configuration leaves it in float: set_object_type(Block)"
-    }
+    assert {item.reason for item in found.refusals} == {"the configuration leaves it in float: set_object_type(Block)"}
     found = plan(model, qconfig=mapping.set_object_type(nn.Conv2d, fxq.get_default_qconfig()))
     assert [unit.root for unit in found.units] == ["_0", "_1_c", "_2"]  # the more exact type wins
 
@@ -185,13 +183,13 @@ def test_an_activation_left_in_float_is_not_fused():
     model = nn.Sequential(conv(), nn.ReLU())
     found = plan(model, qconfig=fxq.get_default_qconfig_mapping().set_object_type(nn.ReLU, None))
     assert [unit.pattern for unit in found.units] == ["conv"]
-    assert [r.node for r in found.rejections] == ["_1"]
+    assert [r.node for r in found.refusals] == ["_1"]
 
 
 def test_leaf_modules_stay_float_by_request():
     model = nn.Sequential(conv(), conv())
     found = plan(model, leaf_modules=("1",))
-    assert [(r.node, r.reason, r.excused) for r in found.rejections] == [
+    assert [(r.node, r.reason, r.excused) for r in found.refusals] == [
         ("_1", "kept whole and in float by leaf_modules", True)
     ]
 
@@ -210,7 +208,7 @@ def test_a_placeholder_observer_leaves_in_float():
         "0", fxq.QConfig(activation=PlaceholderObserver, weight=PlaceholderObserver)
     )
     found = plan(nn.Sequential(conv(), conv()), qconfig=rules)
-    assert [(r.node, r.excused) for r in found.rejections] == [("_0", True)]
+    assert [(r.node, r.excused) for r in found.refusals] == [("_0", True)]
 
 
 def test_a_move_before_a_quantized_layer_is_quantized():
@@ -270,7 +268,7 @@ def test_planning_leaves_the_graph_alone():
 def test_moves_of_float_values_are_left_alone():
     found = plan(Lambda(lambda m, x: torch.sin(m.c(x)).flatten(2), c=conv()))
     assert [unit.pattern for unit in found.units] == ["conv"]
-    flatten = next(rejection for rejection in found.rejections if rejection.node == "flatten")
+    flatten = next(refusal for refusal in found.refusals if refusal.node == "flatten")
     assert flatten.excused
     assert flatten.reason == "neither what makes its input nor what reads its output is quantized"
 
@@ -290,7 +288,7 @@ def test_a_parametrized_layer_is_quantized_with_the_weight_that_it_computes():
 def test_a_clamp_with_computed_bounds_is_not_fused():
     found = plan(Lambda(lambda m, x: F.hardtanh(m.c(x), -1, x.size(2)), c=conv()))
     assert [unit.pattern for unit in found.units] == ["conv"]
-    assert [r.reason for r in found.rejections] == ["its bounds are computed at run time"]
+    assert [r.reason for r in found.refusals] == ["its bounds are computed at run time"]
 
 
 def test_two_patterns_of_one_name_are_refused():
@@ -302,7 +300,7 @@ def test_two_patterns_of_one_name_are_refused():
 def test_a_clamp_between_float_values_is_left_alone():
     found = plan(Lambda(lambda m, x: torch.sin(F.relu(torch.sin(m.c(x)))), c=conv()))
     assert "relu" not in [unit.pattern for unit in found.units]
-    assert next(r for r in found.rejections if r.node == "relu").excused
+    assert next(r for r in found.refusals if r.node == "relu").excused
 
 
 def test_what_the_model_returns_may_have_an_observer_of_its_own():

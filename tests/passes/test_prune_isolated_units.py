@@ -52,7 +52,7 @@ def units(prepared: fxq.Quantizer) -> dict[str, bool]:
 
 def reasons(prepared: fxq.Quantizer) -> dict[str, str]:
     """What stays float although it could be quantized."""
-    return {r.node: r.reason for r in prepared.plan.rejections if r.excused}
+    return {r.node: r.reason for r in prepared.plan.refusals if r.excused}
 
 
 def stream(m: Net, x: Tensor) -> Tensor:

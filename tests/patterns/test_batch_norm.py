@@ -48,7 +48,7 @@ def test_a_batch_norm_before_its_convolution(forms_of):
 def test_without_running_statistics_it_stays_float(plan_behind_conv):
     plan = plan_behind_conv(nn.Sequential(nn.MaxPool2d(2), nn.BatchNorm2d(4, track_running_stats=False)))
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [r.reason for r in plan.rejections if not r.excused] == [
+    assert [r.reason for r in plan.refusals if not r.excused] == [
         "batch norm keeps no running statistics (track_running_stats=False)"
     ]
 
@@ -83,4 +83,4 @@ def test_an_instance_norm_with_running_statistics_is_a_batch_norm(forms_of, norm
 )
 def test_other_instance_norms_stay_float(plan_of, norm, take, reason):
     plan = plan_of(lambda m, x: m.norm(take(m.conv(x))), conv=nn.Conv2d(4, 4, 1), norm=norm)
-    assert [(r.pattern, r.reason) for r in plan.rejections if not r.excused] == [("instance_norm", reason)]
+    assert [(r.pattern, r.reason) for r in plan.refusals if not r.excused] == [("instance_norm", reason)]

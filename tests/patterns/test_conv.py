@@ -40,7 +40,7 @@ def test_one_unit(plan_of, body, pattern, inputs):
     assert [unit.pattern for unit in plan.units] == [pattern]
     assert plan.units[0].inputs == inputs
     assert set(plan.units[0].roles) == {*inputs, "weight", "mean", "y"}
-    assert plan.rejections == ()
+    assert plan.refusals == ()
 
 
 def test_every_pattern_quantizes_the_weight_of_the_convolution():
@@ -83,7 +83,7 @@ def test_a_batch_norm_along_another_axis_is_not_folded(forms_of):
 def test_a_batch_norm_without_running_statistics_stays_float(plan_of):
     plan = plan_of(lambda m, x: m.bn(m.conv(x)), conv=conv(), bn=bn(track_running_stats=False))
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [(r.node, r.pattern, r.reason, r.excused) for r in plan.rejections] == [
+    assert [(r.node, r.pattern, r.reason, r.excused) for r in plan.refusals] == [
         ("bn", "bn", "batch norm keeps no running statistics (track_running_stats=False)", False)
     ]
 
@@ -91,7 +91,7 @@ def test_a_batch_norm_without_running_statistics_stays_float(plan_of):
 def test_a_weighted_sum_is_no_residual(plan_of):
     plan = plan_of(lambda m, x: torch.add(m.conv(x), x, alpha=2), conv=conv())
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [(r.node, r.reason) for r in plan.rejections] == [("add", "alpha=2: only a plain sum has an integer form")]
+    assert [(r.node, r.reason) for r in plan.refusals] == [("add", "alpha=2: only a plain sum has an integer form")]
 
 
 def test_a_residual_that_is_a_number_is_no_tensor(plan_of):
@@ -105,7 +105,7 @@ def test_hooks_keep_a_module_in_float(plan_of, part):
     modules[part].register_forward_hook(lambda module, args, out: out + 1)
     plan = plan_of(lambda m, x: m.bn(m.conv(m.first(x))), **modules)
     assert [unit.root for unit in plan.units] == (["first", "bn"] if part == "conv" else ["first", "conv"])
-    reasons = {rejection.node: rejection.reason for rejection in plan.rejections}
+    reasons = {refusal.node: refusal.reason for refusal in plan.refusals}
     assert reasons[part] == "it has hooks, which only a float module runs"
 
 
@@ -172,4 +172,4 @@ def test_a_weight_has_a_scale_per_output_channel(up, axis, scales, by_scheme):
 def test_an_output_size_per_call_stays_float(plan_of):
     plan = plan_of(lambda m, x: m.up(m.conv(x), [13, 13]), conv=nn.Conv2d(4, 4, 1), up=transposed(4, 4, 3, stride=2))
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [r.reason for r in plan.rejections] == ["it is called with an output_size of its own"]
+    assert [r.reason for r in plan.refusals] == ["it is called with an output_size of its own"]

@@ -60,7 +60,7 @@ def test_a_stack_has_one_grid_for_all(forms_of):
 def test_what_stays_float(plan_behind_conv, body, pattern, reason):
     plan = plan_behind_conv(body)
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert (plan.rejections[-1].pattern, plan.rejections[-1].reason) == (pattern, reason)
+    assert (plan.refusals[-1].pattern, plan.refusals[-1].reason) == (pattern, reason)
 
 
 HALF_A_STEP = 1 / 255

@@ -47,7 +47,7 @@ from fxquant.patterns.registry import DEFAULT_PATTERNS
 def test_the_reason_is_told(plan_behind_conv, reader, reason):
     plan = plan_behind_conv(reader)
     assert plan.units[0].pattern == "conv"
-    assert [(r.reason, r.pattern) for r in plan.rejections if not r.excused] == [(reason, "")]
+    assert [(r.reason, r.pattern) for r in plan.refusals if not r.excused] == [(reason, "")]
 
 
 def test_values_go_through_floats_and_come_back(forms_of):

@@ -33,7 +33,7 @@ def test_one_unit_for_inputs_of_any_rank(plan_of, body, pattern, shape):
     plan = plan_of(body, x=torch.rand(shape), fc=nn.Linear(6, 3))
     assert [(unit.pattern, unit.inputs) for unit in plan.units] == [(pattern, ("x",))]
     assert plan.units[0].roles["weight"].name == f"fc.weight@{plan.units[0].root}"
-    assert plan.rejections == ()
+    assert plan.refusals == ()
 
 
 def test_a_linear_layer_read_twice_keeps_its_value(plan_of):
@@ -196,7 +196,7 @@ def test_of_two_tensors(forms_of, body, pattern):
     unit = forms.prepared.plan.units[-1]
     assert (unit.pattern, unit.inputs) == (pattern, ("a", "b"))
     assert isinstance(forms.prepared.plan.policies[unit.roles["y"]], Observed)
-    assert not [r for r in forms.prepared.plan.rejections if not r.excused]
+    assert not [r for r in forms.prepared.plan.refusals if not r.excused]
     assert forms.sqnr > 30
 
 
@@ -245,7 +245,7 @@ def test_other_numbers_are_units_of_their_own(plan_of, scaled):
 def test_bounds_that_are_computed_leave_the_product_alone(plan_of):
     plan = plan_of(lambda m, x: (m.first(x) @ x).clamp(max=x.max()), x=torch.rand(2, 5, 5), first=nn.Linear(5, 5))
     assert [unit.pattern for unit in plan.units] == ["linear", "matmul"]
-    assert "its bounds are computed at run time" in [rejection.reason for rejection in plan.rejections]
+    assert "its bounds are computed at run time" in [refusal.reason for refusal in plan.refusals]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_sums_must_fit(plan_of):
     def body(m, x):
         return F.relu(x @ x.transpose(0, 1)) + 1
 
-    assert [(r.pattern, r.reason) for r in plan_of(body, x=torch.rand(2, depth)).rejections if not r.excused] == [
+    assert [(r.pattern, r.reason) for r in plan_of(body, x=torch.rand(2, depth)).refusals if not r.excused] == [
         ("matmul", "33026 products per output can overflow an int32 sum; 33025 cannot")
     ]
     units = plan_of(body, x=torch.rand(2, depth - 1)).units
@@ -414,11 +414,11 @@ def test_a_function_of_a_constant_table_is_a_layer():
 
 def test_functions_that_stay_float(plan_of):
     plan = plan_of(lambda m, x: m.fc(F.embedding(INDICES, x)), x=torch.rand(11, 4), fc=nn.Linear(4, 2))
-    assert [(r.node, r.reason) for r in plan.rejections] == [
+    assert [(r.node, r.reason) for r in plan.refusals] == [
         ("embedding", "its weight is computed from the inputs; only one that stays the same is quantized")
     ]
     plan = plan_of(lambda m, x: m.fc(F.embedding_bag(INDICES, x)), x=torch.rand(11, 4), fc=nn.Linear(4, 2))
-    assert [(r.node, r.reason) for r in plan.rejections] == [
+    assert [(r.node, r.reason) for r in plan.refusals] == [
         ("embedding_bag", "its weight is computed from the inputs; only one that stays the same is quantized")
     ]
 

@@ -29,7 +29,7 @@ def test_a_maximum_keeps_the_grid_of_its_input_an_average_has_its_own(plan_behin
 def test_a_mean_in_another_precision_stays_float(plan_behind_conv):
     plan = plan_behind_conv(lambda x: x.mean(1, dtype=torch.float32))
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [(r.node, r.pattern, r.reason) for r in plan.rejections] == [
+    assert [(r.node, r.pattern, r.reason) for r in plan.refusals] == [
         ("mean", "mean", "dtype is given: the mean is wanted in another precision")
     ]
 

@@ -144,8 +144,8 @@ def test_parts_are_taken_as_integers(forms_behind_conv, pattern, split):
 )
 def test_a_split_that_is_not_taken_apart_by_index_stays_float(plan_behind_conv, body):
     plan = plan_behind_conv(body)
-    assert "chunk" not in [unit.pattern for unit in plan.units[1:]] or not plan.rejections
-    reasons = {r.node: (r.reason, r.excused) for r in plan.rejections}
+    assert "chunk" not in [unit.pattern for unit in plan.units[1:]] or not plan.refusals
+    reasons = {r.node: (r.reason, r.excused) for r in plan.refusals}
     assert reasons.get("chunk", (APART, True)) in ((APART, True), (UNREAD, True))
 
 
@@ -171,7 +171,7 @@ def test_one_of_several_values_of_another_operator_is_no_part(plan_of):
 def test_what_has_no_integer_form_stays_float(plan_behind_conv, body, reason):
     plan = plan_behind_conv(body)
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [rejection.reason for rejection in plan.rejections] == [reason]
+    assert [refusal.reason for refusal in plan.refusals] == [reason]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_what_has_no_integer_form_stays_float(plan_behind_conv, body, reason):
 def test_a_dropout_that_is_active_in_evaluation_mode_stays(plan_behind_conv, body):
     plan = plan_behind_conv(body)
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [(r.pattern, r.reason) for r in plan.rejections] == [
+    assert [(r.pattern, r.reason) for r in plan.refusals] == [
         ("dropout", "it drops values even in evaluation mode (training=True)")
     ]
 

@@ -159,7 +159,7 @@ def test_calibration_and_int8_state_travel(forms_behind_conv):
 def test_what_a_table_cannot_be_stays_float_and_says_why(plan_behind_conv, reader, reason):
     plan = plan_behind_conv(reader)
     assert [unit.pattern for unit in plan.units] == ["conv"]
-    assert [rejection.reason for rejection in plan.rejections] == [reason]
+    assert [refusal.reason for refusal in plan.refusals] == [reason]
 
 
 @pytest.mark.parametrize("pattern", [*PRELU, *UNARY], ids=lambda pattern: pattern.name)

@@ -6,7 +6,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 import torch
 
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Rejection
+import fxquant as fxq
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import Handled, Observed, QParams, QScheme, SharedWith, TensorRef
 
 X, CONV, POOL, FLAT, FC = (TensorRef(name) for name in ("x", "conv", "pool", "flat", "fc"))
@@ -42,7 +43,7 @@ PLAN = QuantPlan(
         FC: OBSERVED,
         FC_WEIGHT: OBSERVED,
     },
-    rejections=(Rejection("softmax", "", "no pattern knows this operator"),),
+    refusals=(Refusal("softmax", "", "no pattern knows this operator"),),
 )
 MEASURED = {X: qparams(0.1), RELU: qparams(0.2), FC: qparams(0.3)}
 
@@ -70,20 +71,20 @@ def test_observations_make_a_new_plan():
         FLAT: MEASURED[RELU],
         FC: MEASURED[FC],
     }
-    assert (observed.units, observed.policies, observed.rejections) == (PLAN.units, PLAN.policies, PLAN.rejections)
+    assert (observed.units, observed.policies, observed.refusals) == (PLAN.units, PLAN.policies, PLAN.refusals)
 
 
 def test_a_refused_unit_leaves_with_the_grids_that_only_it_needed():
-    refused = Rejection("fc", "linear", "its input is a number")
+    refused = Refusal("fc", "linear", "its input is a number")
     observed = PLAN.with_observations(MEASURED, [refused])
     assert observed.units == UNITS[:3]
     assert set(observed.policies) == {X, WEIGHT, RELU, POOL, FLAT}
     assert set(observed.qparams) == {X, RELU, POOL, FLAT}
-    assert observed.rejections == (*PLAN.rejections, refused)
+    assert observed.refusals == (*PLAN.refusals, refused)
 
 
 def test_what_a_kept_unit_reads_keeps_its_grid():
-    observed = PLAN.with_observations(MEASURED, [Rejection("relu", "conv_act", "declined")])
+    observed = PLAN.with_observations(MEASURED, [Refusal("relu", "conv_act", "declined")])
     assert observed.units == UNITS[1:]
     assert X not in observed.policies
     assert observed.qparams[RELU] is MEASURED[RELU]
@@ -92,7 +93,7 @@ def test_what_a_kept_unit_reads_keeps_its_grid():
 
 def test_every_link_to_a_shared_grid_is_kept():
     """Only the linear layer stays: what it reads shares a grid through a tensor that no unit holds any more."""
-    observed = PLAN.with_observations(MEASURED, [Rejection(root, "", "declined") for root in ("relu", "pool", "flat")])
+    observed = PLAN.with_observations(MEASURED, [Refusal(root, "", "declined") for root in ("relu", "pool", "flat")])
     assert observed.units == UNITS[3:]
     assert observed.qparams_owner(FLAT) == RELU
     assert set(observed.policies) == {FLAT, POOL, RELU, FC, FC_WEIGHT}
@@ -114,9 +115,9 @@ def test_observing_again_adds_nothing():
 
 
 def test_plans_are_compared_by_what_they_hold():
-    assert QuantPlan(UNITS, PLAN.policies, PLAN.rejections) == PLAN
+    assert QuantPlan(UNITS, PLAN.policies, PLAN.refusals) == PLAN
     assert QuantPlan(UNITS[:2]) != QuantPlan(UNITS)
-    assert Rejection("a", "add", "alpha=2") != Rejection("a", "add", "alpha=2", excused=True)
+    assert Refusal("a", "add", "alpha=2") != Refusal("a", "add", "alpha=2", excused=True)
 
 
 def test_plans_travel_and_do_not_change():
@@ -127,3 +128,8 @@ def test_plans_travel_and_do_not_change():
 
 def test_a_plan_can_be_read():
     assert "QuantUnit(pattern='conv_act', nodes=('conv', 'relu')" in repr(PLAN)
+
+
+def test_former_names_stay():
+    assert fxq.Rejection is fxq.Refusal is Refusal
+    assert PLAN.rejections is PLAN.refusals
