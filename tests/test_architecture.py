@@ -76,14 +76,10 @@ QUANTIZED_TENSORS = {
 
 FORBIDDEN_MODULES = ("torch.ao", "torch.quantization", "torch.nn.quantized", "torch.ops.quantized")
 
-NO_TEST_OF_ITS_OWN: dict[str, str] = {
-    "__main__.py": "three lines; tests/cli runs them in a process",
-}
+NO_TEST_OF_ITS_OWN: dict[str, str] = {}
 """File -> why no test file mirrors it."""
 
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
-    # That the data files are what all of them give.
-    "conformance/test_generate.py": ("conformance/conversions.py", "conformance/operators.py"),
     # A file is written by one half of these and read by the other.
     "artifact/test_round_trip.py": (
         "artifact/functions.py",
@@ -126,7 +122,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "nn/computed.py",
         "passes/computed_tensors.py",
     ),
-    "cli/test_main.py": ("commandline.py",),
+    "cli/test_main.py": ("__main__.py", "commandline.py"),
     # Into training and back is one way.
     "training/test_qat.py": (
         "fake_quantize/from_policy.py",

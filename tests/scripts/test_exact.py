@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fxquant.conformance.exact import (
+from scripts.conformance_cases.exact import (
     Array,
     averaged,
     convolved,

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-CASES = Path(__file__).parent / "cases"
+CASES = Path(__file__).parents[2] / "fxquant" / "conformance" / "cases"
 
 LIMITS = {
     "uint8": (0, 255),

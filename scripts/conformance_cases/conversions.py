@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from fxquant.conformance.exact import HALF, HERE, JACOB, LIMITS, ONNX, Array, Number, Row, case, quantized, real
+from scripts.conformance_cases.exact import HALF, HERE, JACOB, LIMITS, ONNX, Array, Number, Row, case, quantized, real
 
 TINY = Fraction(1, 2**149)
 """The smallest float32 above 0."""

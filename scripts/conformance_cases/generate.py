@@ -1,6 +1,7 @@
-"""The cases: inputs by hand, and why each is there; what is expected comes from ``conformance.exact``.
+"""The cases: inputs by hand, and why each is there; what is expected comes from ``conformance_cases.exact``.
 
-``python -m fxquant.conformance.generate`` writes ``cases/*.json`` again; a test holds that they are what this gives.
+``python -m scripts.conformance_cases.generate`` writes ``cases/*.json`` again; a test holds that they are what this
+gives.
 
 Every scale is a power of two, so that float32 holds all that is computed without rounding: dividing by a scale and
 multiplying by its inverse, one order of additions and another, all come to the same. What is left is what a tool
@@ -9,9 +10,9 @@ decides: how it rounds, where it clamps, what it takes for padding.
 
 from __future__ import annotations
 
-from fxquant.conformance.conversions import dequantize_cases, fake_quantize_cases, qparams_cases, quantize_cases
-from fxquant.conformance.exact import Row, write
-from fxquant.conformance.operators import (
+from scripts.conformance_cases.conversions import dequantize_cases, fake_quantize_cases, qparams_cases, quantize_cases
+from scripts.conformance_cases.exact import Row, write
+from scripts.conformance_cases.operators import (
     add_cases,
     conv_cases,
     linear_cases,

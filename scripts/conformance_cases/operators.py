@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from fxquant.conformance.exact import (
+from scripts.conformance_cases.exact import (
     HALF,
     JACOB,
     Array,
