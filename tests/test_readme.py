@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fxquant as fxq
-from fxquant.cli.main import main
+from fxquant.__main__ import main
 from fxquant.commandline import COMMANDS
 from fxquant.passes.pipelines import PREPARE
 from fxquant.settings import NOT_READ_HERE, Settings

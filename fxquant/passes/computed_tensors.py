@@ -60,7 +60,7 @@ def fold_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
     read = _attributes(gm)
     layers = _given(gm)
     values = {path: constants.value(calls[0].kwargs) for path, calls in layers.items()}
-    settled = {node: constants.value(node) for node in gm.graph.nodes if isinstance(module_of(node), InPlaceTensor)}
+    in_place = {node: constants.value(node) for node in gm.graph.nodes if isinstance(module_of(node), InPlaceTensor)}
     gone: list[Node] = []
     for calls in layers.values():
         gone += [source for call in calls for source in call.all_input_nodes if source in call.kwargs.values()]
@@ -69,7 +69,7 @@ def fold_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
     erase_unread(gm.graph, gone)
     for path, calls in layers.items():
         _hold(gm, path, calls, values[path])
-    for node, value in settled.items():
+    for node, value in in_place.items():
         if node in gm.graph.nodes:
             _fold(gm, node, value)
     for path in read - _attributes(gm):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fxquant.__main__ import main
 from fxquant.cli.command import RANDOM
-from fxquant.cli.main import main
 
 MODEL = """
 from torch import nn

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fxquant.__main__ import main
 from fxquant.cli.conformance import BEGIN
-from fxquant.cli.main import main
 from fxquant.conformance.case import load_cases
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from fxquant.cli.main import main
+from fxquant.__main__ import main
 
 LEAST_SQNR = 16.5
 """dB of the logits; 17.0 are measured. Min-max ranges give 14, and biases that are not corrected 16.1."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fxquant.__main__ import main
 from fxquant.cli import doctor
 from fxquant.cli.doctor import Finding
-from fxquant.cli.main import main
 from fxquant.kernels.building import build_command
 from fxquant.kernels.library import PACKAGE, NativeStatus
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fxquant.__main__ import main
 from fxquant.cli.command import RANDOM
-from fxquant.cli.main import main
 
 MODEL = """
 from torch import nn

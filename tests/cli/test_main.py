@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import fxquant
-from fxquant.cli import main as module
-from fxquant.cli.main import main
+from fxquant import __main__ as module
+from fxquant.__main__ import main
 from fxquant.commandline import COMMANDS, FORMS
 from fxquant.errors import SampleError
 from fxquant.passes.pipelines import CONVERT
