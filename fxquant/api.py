@@ -97,20 +97,20 @@ def convert(
     """Make the quantized model. ``prepared`` is not changed, so it can be converted again.
 
     Args:
-        prepared: A calibrated :class:`Quantizer`, or what :func:`prepare_qat` gave: its grids are then taken as they
+        prepared: A calibrated :class:`Quantizer`, or what :func:`prepare_qat` gave: its qparams are then taken as they
             are, and nothing is observed again.
-        to: ``"int8"``: integer operators on plain uint8 and int8 tensors. ``"fake_quant"``: the same grids simulated
+        to: ``"int8"``: integer operators on plain uint8 and int8 tensors. ``"fake_quant"``: the same rounding simulated
             in float, differentiable. ``"reference"``: explicit quantize and dequantize around float operators.
         check: A batch, on which it is measured unit by unit whether the int8 operators, their integer reference and
             the simulation agree. The result's ``parity`` is the table: print it. It is logged, too, at level INFO. A
             unit that breaks the contract is warned of by name.
-        allow_uncalibrated: Make a shell without ranges, which raises when it is run, until a state dict is loaded.
+        allow_uncalibrated: Make a model without ranges, which raises when it is run, until a state dict is loaded.
         engine: What runs an int8 model. ``"graph"``: the code of its graph, operator by operator. ``"program"``: the
             same native loops in the same order, recorded when a shape of the inputs comes the second time, and then run
             without Python and allocations between them; the bits are the same. None: programs, where the native library
             was loaded. Under ``torch.compile``, ``torch.export`` and on other devices the graph runs in any case.
         tune: A batch, of the size that the model is going to run on, on which every unit is measured on this machine
-            with the number of threads that is set: in int8 and in float. What is faster in float, borders counted,
+            with the number of threads that is set: in int8 and in float. What is faster in float, boundaries counted,
             stays float. The result's ``tuning`` is the table: print it. It is logged, too; its ``coverage`` gives the
             reasons. The model as a whole is measured, too: if float is the fastest, all of it stays float.
 
@@ -125,7 +125,8 @@ def convert(
         does not.
 
     Raises:
-        InputError: ``prepared`` is neither; or ``tune`` is given for another form, a shell, or does not fit the model.
+        InputError: ``prepared`` is neither; or ``tune`` is given for another kind of model, or one without ranges, or
+            does not fit the model.
         CalibrationError: a value was never observed, or a weight is not finite; the message names it.
         UnknownNameError: ``to`` is none of the three, or ``engine`` none of the two.
         KernelError: ``engine="program"``, and there is no native library.

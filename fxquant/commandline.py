@@ -166,8 +166,8 @@ COMMANDS = (
     Command(
         "bench",
         "what each operator of a model takes here, in float and in int8",
-        "Measure each unit in float and in int8, borders and what stays float, and both models as a whole. Calibrated "
-        "on random inputs, which changes no time.",
+        "Measure each unit in float and in int8, boundaries and what stays float, and both models as a whole. "
+        "Calibrated on random inputs, which changes no time.",
         _bench,
     ),
     Command(

@@ -130,7 +130,7 @@ def test_values_that_are_not_finite_are_reported():
         fxq.calibrate(prepared, [ROWS], progress=False)
     fxq.convert(prepared)
     assert str(caught[0].message) == (
-        "calibration met values that are inf or NaN; the grids were chosen from the others\n"
+        "calibration met values that are inf or NaN; the qparams were chosen from the others\n"
         "  got:      mask (add input): 2 values, first in batch 0\n"
         "            add (add output): 32 values, first in batch 0\n"
         "  hint:     look at the batch that is named, and at the value named first: the others may follow from it. On "

@@ -1,4 +1,4 @@
-"""What a target can run, as a table: which patterns it has operators for, on which grids, and how each is built."""
+"""A backend says what a target can run, as a table: which patterns, with which qparams, and how each is built."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from fxquant.registry import Registry
 class Lower(enum.Enum):
     """Ways to lower that need no module."""
 
-    KEEP = "the float operator itself, run on the stored integers: it only moves values"
+    KEEP = "the float operator itself, run on quantized values: it only moves them"
     ELIDE = "nothing: the value passes through"
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAs:
-    """The float operator's call with another function, which does the same to stored integers: it only moves values."""
+    """The float operator's call with another function, which does the same to quantized values: it only moves them."""
 
     function: Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class AsCalled:
-    """A module that takes the float module's place, and is called with the very same arguments: none is on a grid."""
+    """A module that takes the float module's place, and is called with the same arguments: none need be quantized."""
 
     build: Build
     or_stored: bool = False
-    """True: where a unit made the first argument as integers, the module gets these, and ``build`` their grid as ``x``.
+    """True: where a unit quantized the first argument, the module gets it so, and ``build`` its qparams as ``x``.
     """
 
 
@@ -53,7 +53,7 @@ def anything(thing: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LoweringRule:
-    """How a backend runs some patterns."""
+    """Says how a backend runs some patterns."""
 
     patterns: tuple[str, ...]
     build: Build | Lower | KeepAs | AsCalled
@@ -63,12 +63,12 @@ class LoweringRule:
     takes: tuple[int, ...] = ()
     """Positions of arguments of the root that may be computed at run time: the module is called with them then."""
     float_result: bool = False
-    """True: ``build`` can do without a grid ``"y"``; the result is then real numbers, not rounded to any grid."""
+    """True: ``build`` can do without qparams of ``"y"``; the result is then float values, not rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """How much a layer with a weight must multiply to be faster in int8, where all around it is float.
+    """A layer with a weight that multiplies less than this is slower in int8, where all around it is float.
 
     Its input is then quantized for it alone.
     """
@@ -96,7 +96,7 @@ class Backend:
     has_operators: bool = True
     """False: there is nothing to convert to int8 with; the other forms are what it is for."""
     break_even: BreakEven | None = None
-    """None: a layer is worth its borders however small it is."""
+    """None: a layer is worth its boundaries however small it is."""
 
     def rule_for(self, pattern: Pattern) -> LoweringRule | None:
         """The rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""
@@ -109,7 +109,7 @@ BACKENDS: Registry[Backend] = Registry("backend")
 
 
 SIGNED_WEIGHTS = "weights must be signed and symmetric"
-"""What a reason begins with, where a grid of weights is refused because it is not so."""
+"""What a reason begins with, where qparams of weights are refused because they are not so."""
 
 TORCH_ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 """What torch.ao calls its back ends."""

@@ -1,4 +1,4 @@
-"""For hardware that is not here: every grid that can be written down is planned and simulated; nothing runs on int8."""
+"""For hardware that is not here: whatever a QScheme can say is planned and simulated; nothing runs on int8."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def no_operator(unit: UnitView) -> nn.Module:
 
 
 def _simulated(rule: LoweringRule) -> LoweringRule:
-    """The same fusions and moves, on any grid."""
+    """The same fusions and moves, for any qparams."""
     build = rule.build if isinstance(rule.build, (Lower, KeepAs, AsCalled)) else no_operator
     return replace(rule, build=build, activation=anything, weight=anything, layer=anything)
 

@@ -48,11 +48,11 @@ class CalibrationRow:
     place: Place
     """The name, and the modules that make and read the value."""
     low: float
-    """Smallest value seen, in real units; inf if there was none."""
+    """Smallest float value seen; inf if there was none."""
     high: float
     """Largest value seen; -inf if there was none."""
     qparams: tuple[float, float] | None
-    """What the first and the last step of the chosen grid stand for; the widest of all channels."""
+    """The quantization range that was chosen; the widest of all channels."""
     course: tuple[tuple[int, float, float], ...]
     """Number of batches, lower end, upper end: the range as it grew. Of a histogram, without 0.01 % at each end."""
     settled_after: int
@@ -217,7 +217,7 @@ def _row(
 
 
 def _rare(name: str, shares: Clipping | None, ends: tuple[float, float]) -> Problem | None:
-    """Of values that a histogram has counted: those that lie far out, and that the grid may have clipped."""
+    """Find, of values that a histogram has counted, those that lie far out, and those that may have been clipped."""
     if shares is None or shares.reach <= OUTLIER:
         return None
     end = ends[0] if -ends[0] > ends[1] else ends[1]
@@ -264,7 +264,7 @@ class Clipping:
 
     values: int
     clipped: float
-    """Beyond the last steps of the grid by more than half a step."""
+    """Beyond the quantization range by more than half a step."""
     outliers: float
     """``BEYOND`` times as far from 0 as the largest of the ``USUAL`` ones, or farther."""
     reach: float

@@ -22,7 +22,7 @@ class ChannelExtremes(nn.Module):
     Sampled are ``SAMPLE`` values of a call. A channel in which they are all the same, and the same as before, is looked
     at whole: what is called dead held one value in all calls, and a channel that is alive soon costs nothing.
 
-    Buffers: ``low`` and ``high`` float32 [C], of the values that were looked at, in real units; inf and -inf where none
+    Buffers: ``low`` and ``high`` float32 [C], of the float values that were looked at; inf and -inf where none
     was finite ([0] before the first call). ``count`` int64 [], values of one channel in all calls.
 
     Args:
@@ -144,7 +144,7 @@ def _widen(low: Tensor, high: Tensor, more_low: Tensor, more_high: Tensor) -> No
 class Extremes(nn.Module):
     """Keeps the smallest and the largest finite value of all batches.
 
-    Buffer: ``ends`` float32 [2], in real units; inf and -inf if there was none.
+    Buffer: ``ends`` float32 [2], float values; inf and -inf if there was none.
     """
 
     ends: Tensor

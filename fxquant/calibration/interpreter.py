@@ -259,5 +259,5 @@ def inputs_of(
 
 
 def _kind(value: Any) -> Any:
-    """What has to be the same: that it is a tensor, and whether of floats; for anything else the type."""
+    """Return what has to be the same: that it is a tensor, and whether of floats; for anything else the type."""
     return ("tensor", value.is_floating_point()) if isinstance(value, Tensor) else type(value)

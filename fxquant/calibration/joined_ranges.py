@@ -23,7 +23,7 @@ class Part:
     """Path of the module that makes it, or the name of the value."""
     low: float
     high: float
-    """Smallest and largest value, in real units."""
+    """Smallest and largest float value."""
 
     @property
     def width(self) -> float:
@@ -38,7 +38,7 @@ def inequality(parts: Sequence[Part]) -> float:
 
 
 def unequal(parts: Sequence[Part]) -> str:
-    """One line on parts that differ too much for one grid of 8 bits; empty if they do not."""
+    """Describe parts that differ too much for one range of 8 bits, in one line; empty if they do not."""
     seen = [part for part in parts if part.width > 0]
     if inequality(seen) <= UNEQUAL:
         return ""
@@ -68,7 +68,7 @@ def parts_in_training(gm: GraphModule) -> dict[str, list[Part]]:
 
 
 def _unrounded(value: Node) -> Node:
-    """Return the node of a watched value before it is rounded."""
+    """Return the node of an observed value before it is rounded."""
     while isinstance(module_of(value), (JoinedRange, FakeQuantizeBase)):
         (value,) = value.all_input_nodes[:1]
     return value

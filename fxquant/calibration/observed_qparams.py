@@ -1,4 +1,4 @@
-"""The observers of a plan, and the grids that they choose: what was never observed is an error that names it."""
+"""The observers of a plan, and the qparams that they choose: what was never observed is an error that names it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def qparams_of(
     handlers: Mapping[str, Any],
     allow_uncalibrated: bool = False,
 ) -> dict[TensorRef, QParams]:
-    """The grid of every activation that owns one.
+    """Return the qparams of every activation that has its own.
 
     Args:
         gm: The prepared float graph.
@@ -80,7 +80,7 @@ def qparams_of(
             f"{len(missing)} values have no range: no calibration batch held a finite number for them",
             got=listing([str(place) for place in places_of(missing, gm, plan).values()]),
             hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
-            "convert(..., allow_uncalibrated=True) makes a shell to load a state dict into",
+            "convert(..., allow_uncalibrated=True) makes a model without ranges to load a state dict into",
         )
     return found
 

@@ -59,23 +59,23 @@ class Advice:
 ADVICE: Mapping[Kind, Advice] = {
     "tiny": Advice(SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT),
     "NaN, inf": Advice(
-        "calibration met values that are inf or NaN; the grids were chosen from the others",
-        "look at the batch that is named, and at the value named first: the others may follow from it. On a grid, "
+        "calibration met values that are inf or NaN; the qparams were chosen from the others",
+        "look at the batch that is named, and at the value named first: the others may follow from it. Quantized, "
         "infinity is the last step and NaN the first: set_module_name(name, None) keeps an operator that needs them "
         "(a mask of -inf, say) in float",
     ),
     "constant": Advice(
         "calibration saw one and the same number throughout",
-        "data that never varies here, or weights of zero before it; a grid for one number holds no other: calibrate "
+        "data that never varies here, or weights of zero before it; a range of one number holds no other: calibrate "
         "with data that reaches this value, or keep its module in float with set_module_name(name, None)",
     ),
     "unequal": Advice(
-        "values of very different size are joined on one grid, which leaves few steps for the smaller ones",
+        "values of very different size are joined with the same qparams, which leaves few steps for the smaller ones",
         "multiply the smaller ones before they are joined, and divide in the layer that reads them; or "
         "set_module_name(name, None) keeps the layer that reads the join in float, and so the join",
     ),
     "outlier": Advice(
-        "one channel reaches so far beyond the others that few steps of the grid are left for these",
+        "one channel reaches so far beyond the others that few steps of the range are left for these",
         "look at the weights and the batch norm before it; set_module_name(name, None) keeps the module in float, "
         "HistogramObserver or PercentileObserver clip what is rare",
     ),
@@ -115,7 +115,7 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
             _tiny(name, observer),
             _constant(name, observer, int(history.batches)) if name in statistics.given else None,
             _unequal(name, statistics),
-            # Beside others on one grid, a value may well be small.
+            # Beside others with the same qparams, a value may well be small.
             _outlier(name, observer, channels, _width(*course[-1][1:])) if name in statistics.channels else None,
             _dead(name, channels),
             None if settled[index] else _moving(name, course, int(history.batches)),
@@ -199,7 +199,7 @@ def _constant(name: str, observer: Any, batches: int) -> Problem | None:
 
 
 def _unequal(name: str, statistics: Statistics) -> Problem | None:
-    """The worst of the joins on the grid of a value."""
+    """Find the worst of the joins whose qparams a value has."""
     parts = [statistics.parts_of(join) for join in statistics.joins_on(name)]
     worst = max(parts, key=inequality, default=())
     text = unequal(worst)

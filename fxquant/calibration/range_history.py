@@ -27,7 +27,7 @@ class RangeHistory(nn.Module):
     A range has settled if it did not move any more in the second half of the batches: no end by more than
     ``TOLERANCE`` of the width. The size is fixed: ``POINTS`` rows, whatever the number of batches.
 
-    Buffers: ``ends`` float32 [POINTS, observers, 2], in real units; ``at`` int64 [POINTS], after how many batches a row
+    Buffers: ``ends`` float32 [POINTS, observers, 2], float values; ``at`` int64 [POINTS], after how many batches a row
     was written, 0 where there is none yet; ``batches`` int64 [], how many there were; ``pooled`` int64 [], how many of
     these every process knows of; ``stride`` int64 [], 1, and twice as much each time the table was full;
     ``first_nonfinite`` int64 [observers], the batch that first brought values that are not finite, counted from 0, and
@@ -87,7 +87,7 @@ class RangeHistory(nn.Module):
         """After how many batches each range came to stay; int64 [observers], 0 if nothing was seen."""
         at, ends = self.table(observers)
         now = ends[-1]
-        width = now.clamp(max=0)[:, :1].neg() + now.clamp(min=0)[:, 1:]  # a grid always reaches to 0
+        width = now.clamp(max=0)[:, :1].neg() + now.clamp(min=0)[:, 1:]  # a quantization range always reaches to 0
         moved = ((ends - now).abs() > TOLERANCE * width).any(-1)
         moved_last = (moved * torch.arange(1, len(at) + 1).unsqueeze(1)).amax(0)
         return torch.where(now[:, 0] <= now[:, 1], at[moved_last], 0)
@@ -172,7 +172,7 @@ def observed_range_of(observers: Sequence[Any]) -> Tensor:
         observers: Those of ``fxquant.observers`` that keep ``min_val`` and ``max_val``; others count as unseen.
 
     Returns:
-        float32 [observers, 2] on the CPU, in real units; inf and -inf where nothing was seen.
+        float32 [observers, 2] on the CPU, float values; inf and -inf where nothing was seen.
     """
     found = torch.stack([_extremes(each) for each in observers]).cpu() if observers else torch.empty(0, 2)
     by_bins: dict[int, list[int]] = {}

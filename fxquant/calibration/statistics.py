@@ -26,15 +26,15 @@ LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
 
 
 class Statistics(nn.Module):
-    """How the ranges of a plan came about: ``history`` of all of them, ``channels`` of what layers read and make, and
+    """Tells how the ranges of a plan came about: ``history`` of all, ``channels`` of what layers read and make, and
     ``joined``, the extremes of what concatenations and stacks join, which often has no range of its own.
 
     Args:
         gm: The prepared float graph.
         plan: Says which values are observed.
         observers: Name of a value -> its observer, or a fake-quantize module around it.
-        joins: The units of the plan that put several values on one grid.
-        in_float: Roots of those that ``convert`` leaves in float where one grid does not suit them.
+        joins: The units of the plan that give several values the same qparams.
+        in_float: Roots of those that ``convert`` leaves in float where the same qparams do not suit all parts.
     """
 
     history: RangeHistory
@@ -56,7 +56,7 @@ class Statistics(nn.Module):
         """Names of the values that follow from the inputs; the others are constants of the model."""
         self.channels = nn.ModuleDict()
         self.channel_owners: dict[str, str] = {}
-        """Name of an observed value -> the value on its grid whose channels are looked at."""
+        """Name of an observed value -> the value with its qparams whose channels are looked at."""
         for value, owner, axis in _channelled(gm, plan):
             if owner.name in observers._modules and owner.name not in self.channel_owners:
                 self.channels._modules[value] = ChannelExtremes(axis)
@@ -64,7 +64,7 @@ class Statistics(nn.Module):
         self._joins: dict[str, tuple[str, ...]] = {}
         """Root of a join -> names of what it takes."""
         self._join_owners: dict[str, list[str]] = {}
-        """Name of an observed value -> the joins on its grid, but those that may be float."""
+        """Name of an observed value -> the joins with its qparams, but those that may be float."""
         self._part_names: dict[str, str] = {}
         self.joined = nn.ModuleDict()
         nodes = nodes_by_name(gm)
@@ -129,7 +129,7 @@ class Statistics(nn.Module):
         return found
 
     def joins_on(self, name: str) -> list[str]:
-        """Names of the joins whose result is on the grid of an observed value."""
+        """Return the names of the joins whose result has the qparams of an observed value."""
         return self._join_owners.get(name, [])
 
     def _inside(self, observers: nn.ModuleDict) -> list[nn.Module]:
@@ -156,7 +156,7 @@ def _given(gm: GraphModule) -> frozenset[str]:
 
 
 def _channelled(gm: GraphModule, plan: QuantPlan) -> list[tuple[str, TensorRef, int]]:
-    """Name of a value, the owner of its grid, and its channel dimension: results of layers first, then their inputs."""
+    """Return values, the owners of their qparams, and channel dimensions: results of layers, then inputs."""
     nodes = nodes_by_name(gm)
     made, read = [], []
     for unit in plan.units:

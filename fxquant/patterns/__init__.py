@@ -1,4 +1,4 @@
-"""What can be one quantized unit: tables of patterns, and the matcher that finds them."""
+"""Patterns of what can be one quantized unit, as tables, and the matcher that finds them."""
 
 from fxquant.patterns.matcher import match
 from fxquant.patterns.pattern import (

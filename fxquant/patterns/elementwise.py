@@ -52,10 +52,10 @@ def constant_bounds(captures: Mapping[str, Node]) -> Reject | None:
 
 
 def bounds_hold_zero(captures: Mapping[str, Node]) -> Reject | None:
-    """What is clamped to an interval without 0 may lie off the grid of the input, which always holds 0."""
+    """Refuse bounds without 0: the range of the input holds 0 always, and may not hold what is clamped to them."""
     clamp = clamp_of(captures["act"])
     if clamp is not None and ((clamp.low or 0.0) > 0 or (clamp.high or 0.0) < 0):
-        return Reject("0 lies outside its bounds, so its values may lie off its input's grid", captures["act"])
+        return Reject("0 lies outside its bounds, so its values may lie outside its input's range", captures["act"])
     return None
 
 

@@ -18,15 +18,15 @@ COMPOUND = "as one operator it has no integer form; those that it is made of may
 BATCH_STATISTICS = "it normalizes by statistics of the batch, or by others that are computed at run time"
 OWN_STATISTICS = "it normalizes every sample by the sample's own statistics, which has no integer operator yet"
 EXPONENTIALS = "a sum of exponentials over a dimension has no integer operator yet"
-QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes near 0, so no grid fits it"
-STEEP = "it is steep where a grid is coarse: one step of the input may be most of the output's range"
+QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes near 0, so no quantization range fits it"
+STEEP = "it is steep where quantized values are coarse: one step of the input may be most of the output's range"
 RECURRENT = "recurrent layers have no integer operator yet"
 ATTENTION = "attention as one operator has no integer form; its parts may have"
 POWERS = "a root of a sum of powers has no integer operator yet"
-PLACES = "it also gives the places of what it picks, which have no grid"
+PLACES = "it also gives the places of the maxima, which have no qparams"
 SAMPLED = "it reads between the elements at places that are computed at run time, which has no integer operator yet"
 RUNNING = "each of its values is a sum or a product of all before it, which has no integer operator yet"
-CHOICE = "it chooses by a mask between values of two grids, which has no integer operator yet"
+CHOICE = "it chooses by a mask between values of different qparams, which has no integer operator yet"
 STAIRS = "it jumps: next to a jump one step of the input is the whole height of a stair"
 SIMILARITY = "it divides by the lengths of vectors, which has no integer operator yet"
 OVERLAPS = "it copies or sums overlapping blocks, which has no integer operator yet"
@@ -87,11 +87,11 @@ _REASONS: dict[str, tuple[Any, ...]] = {
 STAYS_FLOAT: dict[Any, str] = {
     canonical_target(target): reason for reason, targets in _REASONS.items() for target in targets
 }
-"""Canonical target -> why it has no integer form."""
+"""Canonical target -> why no integer operator takes its place."""
 
 
 def why_float(node: Node) -> str | None:
-    """Why the operator of a node has no integer form, where that is known."""
+    """Say why the operator of a node stays float, where that is known."""
     module = module_of(node)
     if getattr(module, "return_indices", False):
         return PLACES

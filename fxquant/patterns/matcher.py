@@ -31,7 +31,7 @@ class PatternIndex:
                 self._by_target[target][rank] = pattern
 
     def ending_in(self, node: Node) -> tuple[Pattern, ...]:
-        """Those of whose root ``node`` is a call; of every other pattern, nothing fits there."""
+        """Return the patterns whose root ``node`` may be: no other pattern matches there."""
         found: dict[int, Pattern] = {}
         for target in _called(node):
             found.update(self._by_target.get(target, {}))
@@ -141,7 +141,7 @@ def _is_call_of(node: Node, targets: tuple[Any, ...]) -> bool:
 
 
 def _called(node: Node) -> tuple[Any, ...]:
-    """What a pattern may name to mean the call: a function, a method's name, or the types of a module."""
+    """Return what a pattern may name to mean the call: a function, a method's name, or the types of a module."""
     if node.op == "call_module":
         module = module_of(node)
         return () if module is None else (canonical_type(module), type(module))

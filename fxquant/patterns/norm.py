@@ -1,4 +1,4 @@
-"""Softmax and layer norm: they take real numbers, and give integers where nothing but integer operators reads them."""
+"""Softmax and layer norm: they take float values, and give quantized ones where only integer operators read them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def softmax_arguments(node: Node) -> tuple[Any, Any]:
 
 
 def weighs_a_product(captures: Mapping[str, Node]) -> Reject | None:
-    """In attention the values are small, one for each of many positions: the grid of all numbers to 1 is too coarse."""
+    """In attention the values are small, one for each of many positions: a range of all numbers to 1 is too coarse."""
     waiting, seen = list(captures["softmax"].users), set()
     while waiting:
         node = waiting.pop()
@@ -74,4 +74,4 @@ NORMALIZE = (
     Pattern("softmax", SOFTMAX, inputs=(), output=UNIT_INTERVAL, check=along_one_dimension),
     Pattern("layer_norm", LAYER_NORM, inputs=(), check=short_rows),
 )
-"""No input is on a grid: what makes it gives real numbers, if it can. Integers are taken with their grid."""
+"""No input need be quantized: what makes it gives float values, if it can. Quantized values are taken, too."""

@@ -1,4 +1,4 @@
-"""What can be one quantized unit, as data: a tree of targets, the grids of its inputs and output, and a check."""
+"""A pattern is data: a tree of targets, how inputs and output get their qparams, and a check."""
 
 from __future__ import annotations
 
@@ -98,18 +98,18 @@ def number(name: str) -> Input:
 
 
 class Output(enum.Enum):
-    """How the output of a unit gets its grid. ``Bounded`` or a ``Fixed`` policy may stand in the same place."""
+    """Says where the qparams of a unit's output come from. ``Bounded`` or a ``Fixed`` policy may stand there, too."""
 
     OBSERVED = "its own range, measured"
-    PICKED = "the grid of the first input, whose values are picked or moved: nothing to round"
-    CLAMPED = "the grid of the first input, whose values are clamped: only the bounds may need rounding"
-    ONE_FOR_ALL = "one grid for all inputs and the output"
-    FLOAT = "none: real numbers come out, and what reads them puts them on a grid if it needs one"
+    PICKED = "those of the first input, whose values are selected or moved: nothing to round"
+    CLAMPED = "those of the first input, whose values are clamped: only the bounds may need rounding"
+    ONE_FOR_ALL = "the same for all inputs and the output"
+    FLOAT = "none: float values come out, and what reads them quantizes them if it needs to"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """The output never leaves [low, high], so its grid needs no measuring: all steps of the scheme, evenly over it.
+    """The output never leaves [low, high], so nothing is measured: the steps of the scheme are spread evenly over it.
 
     For uint8, [0, 1] is scale 1/256 and zero point 0, [-1, 1] is scale 2/256 and zero point 128: ``high`` itself is one
     step beyond the last integer, so that 0.0 and the scale are exact. A symmetric scheme gets [-high, high].
@@ -119,7 +119,7 @@ class Bounded:
     high: float
 
     def qparams(self, scheme: QScheme) -> QParams:
-        """The grid, in ``scheme``."""
+        """Return the qparams, in ``scheme``."""
         low = -self.high if scheme.symmetric else self.low
         scale = (self.high - low) / (scheme.quant_max - scheme.quant_min + 1)
         zero_point = scheme.quant_min + round(-low / scale)
@@ -148,22 +148,22 @@ def all_of(*checks: Check) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class UnitView:
-    """What the function that builds a lowered module gets to see of one unit."""
+    """Shows one unit to the function that builds its lowered module."""
 
     name: str
     """Name of the unit's output."""
     inputs: tuple[str, ...]
-    """Roles of the quantized inputs, in the order in which the built module is called with them."""
+    """Names of the quantized inputs, in the order in which the built module is called with them."""
     nodes: Mapping[str, Node]
     """Capture -> node of the graph, batch norm already folded away."""
     modules: Mapping[str, Any]
     """Capture -> module, for the captures that are module calls."""
     qparams: Mapping[str, QParams]
-    """Role -> grid: the inputs, ``"weight"`` where there is one, and ``"y"``, unless real numbers are wanted."""
+    """Operand -> qparams: the inputs, ``"weight"`` where there is one, and ``"y"``, unless float values are wanted."""
     activation: Clamp | None = None
     """What the node captured as ``act`` does, where there is one."""
     per_call: Mapping[str, Dynamic] = field(default_factory=dict)
-    """Role -> how each call chooses its grid, for the ``dynamic`` captures of the pattern."""
+    """Operand -> how each call chooses its qparams, for the ``dynamic`` captures of the pattern."""
 
 
 Build = Callable[[UnitView], nn.Module]
@@ -182,7 +182,7 @@ class Pattern:
     name: str
     root: Op
     inputs: tuple[str, ...] = ("x",)
-    """Captures that must be on a grid, in the order in which the lowered operator takes them."""
+    """Captures that must be quantized, in the order in which the lowered operator takes them."""
     weight: str | None = None
     """Capture of the module whose ``weight`` is quantized."""
     weight_axis: int = 0
@@ -199,18 +199,18 @@ class Pattern:
     handler: type | None = None
     """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
     dynamic: tuple[str, ...] = ()
-    """Captures that come in floats, and that each call puts on a grid of its own: for ``is_dynamic`` observers."""
+    """Captures that come in floats, and that each call quantizes by their own range: for ``is_dynamic`` observers."""
     weight_only: bool = False
-    """True: for configurations that put the weight on a grid and leave activations in float."""
+    """True: for configurations that quantize the weight and leave activations in float."""
 
     @property
     def multiplies(self) -> bool:
-        """Whether it is worth to quantize values for, and can give real numbers straight from its sums."""
+        """Tell whether values are quantized for its sake, and whether its accumulators can become float values."""
         return self.arithmetic or self.weight is not None
 
     @property
     def can_give_integers(self) -> bool:
-        """Whether the result has a grid, unless nothing needs one."""
+        """Tell whether the result can be quantized, if something needs it so."""
         return self.output is not Output.FLOAT and (self.handler is None or hasattr(self.handler, "qparams"))
 
     def __post_init__(self) -> None:
@@ -230,7 +230,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where a pattern fits."""
+    """One place where a pattern fits."""
 
     pattern: Pattern
     nodes: tuple[Node, ...]
@@ -243,7 +243,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Where the structure of a pattern stopped to fit."""
+    """A place where the structure of a pattern does not fit."""
 
     pattern: str
     node: Node

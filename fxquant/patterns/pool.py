@@ -1,4 +1,4 @@
-"""Pools, means, sums and maxima. A maximum picks values and shares its input's grid; an average makes new ones."""
+"""Pools, means, sums and maxima. A maximum selects values and keeps its input's qparams; an average makes new ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of_everything(captures: Mapping[str, Node]) -> Reject | None:
     node = captures["pick"]
     if len(node.args) + len(node.kwargs) == 1:
         return None
-    return Reject("it also gives the positions, which have no grid; amax and amin do not", node)
+    return Reject("it also gives the positions, which have no qparams; amax and amin do not", node)
 
 
 def values_alone(captures: Mapping[str, Node]) -> Reject | None:
@@ -37,7 +37,7 @@ def values_alone(captures: Mapping[str, Node]) -> Reject | None:
     dim = _dim_of(captures["pick"])
     if taken in (0, "values") and isinstance(dim, int):
         return None
-    return Reject("it takes the positions of the values, which have no grid", captures["item"])
+    return Reject("it takes the positions of the values, which have no qparams", captures["item"])
 
 
 def _dim_of(node: Node) -> Any:
@@ -55,7 +55,7 @@ MAXIMA = (
     Pattern("adaptive_max_pool2d", op(F.adaptive_max_pool2d)(tensor("x")), output=Output.PICKED),
     Pattern("adaptive_max_pool3d", op(F.adaptive_max_pool3d)(tensor("x")), output=Output.PICKED),
 )
-"""Functions of the same arguments run these on stored integers."""
+"""Functions of the same arguments run these on quantized values."""
 
 EXTREMA = (
     Pattern("amax", op(torch.amax, "amax", torch.amin, "amin")(tensor("x")), output=Output.PICKED),

@@ -48,7 +48,7 @@ H = TypeVar("H", bound=type)
 
 
 def known_patterns() -> tuple[Pattern, ...]:
-    """What ``prepare`` uses unless it is told otherwise."""
+    """Return what ``prepare`` uses unless it is told otherwise."""
     return (*REGISTERED.values(), *DEFAULT_PATTERNS)
 
 
@@ -66,12 +66,12 @@ def register_pattern(pattern: Any) -> Any:
 
             * ``observe(node, env)``: called for the root of the match on every calibration batch; ``env`` maps nodes,
               or their names, to values;
-            * ``quantize(quantizer, node, load_arg)``: makes the int8 form with ``quantizer.quantized_graph`` and
+            * ``quantize(quantizer, node, load_arg)``: makes the int8 operator with ``quantizer.quantized_graph`` and
               answers the new node, or ``NotImplemented``: then every node of the match runs in float. It is called
               twice in every ``convert``, first on a copy of the graph, to hear whether it declines. ``load_arg``
-              maps float nodes of the model to the nodes of their integers; ``quantizer.qparams(node)`` is the grid
-              of these, ``quantizer.modules`` maps targets to modules;
-            * optionally ``qparams()``: the grid of the answered node's integers. Without it the answer is a float.
+              maps float nodes of the model to the nodes of their quantized values; ``quantizer.qparams(node)`` gives
+              the qparams of these, ``quantizer.modules`` maps targets to modules;
+            * optionally ``qparams()``: the qparams of the answered node. Without it the answer is a float.
 
     Returns:
         The pattern, as plans name it (``own.conv`` for one of the name of a default pattern); or a decorator that gives
@@ -147,7 +147,7 @@ def by_name(patterns: Iterable[Pattern]) -> tuple[Pattern | str, ...]:
 
 
 def from_names(patterns: Iterable[Pattern | str]) -> tuple[Pattern, ...]:
-    """What ``by_name`` was given.
+    """Return the patterns that ``by_name`` was given.
 
     Raises:
         UnknownNameError: nobody registered a pattern of that name here.

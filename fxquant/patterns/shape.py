@@ -1,4 +1,4 @@
-"""Operators that only move values: they run as they are on stored integers, on their input's grid."""
+"""Operators that only move values: they run as they are on quantized values, which keep their qparams."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def nearest(captures: Mapping[str, Node]) -> Reject | None:
 
 
 def weighted(captures: Mapping[str, Node]) -> Reject | None:
-    """The other modes make new values, so the result has a grid of its own."""
+    """The other modes make new values, so the result has qparams of its own."""
     return _has_mode(captures["interpolation"], WEIGHTED_MODES)
 
 
@@ -53,25 +53,25 @@ def _has_mode(node: Node, modes: tuple[str, ...]) -> Reject | None:
 
 
 def padding_value(node: Node) -> Any:
-    """What a pad in constant mode pads with: a number, or the node that computes it."""
+    """Return what a pad in constant mode pads with: a number, or the node that computes it."""
     value: Any = node.args[3] if node.op == "call_function" else getattr(called_module(node), "value", 0)
     return 0 if value is None else value
 
 
 def pads_with_zeros(captures: Mapping[str, Node]) -> Reject | None:
-    """0 is on every grid; the zero point stands for it."""
+    """The zero point stands for 0, whatever the qparams are."""
     return _pads_with_numbers(captures["pad"]) or (
         None if padding_value(captures["pad"]) == 0 else Reject("it pads with another number than 0", captures["pad"])
     )
 
 
 def pads_with_a_number(captures: Mapping[str, Node]) -> Reject | None:
-    """Any other number needs a place on the grid of the output."""
+    """Any other number must lie in the quantization range of the output."""
     refused, value = _pads_with_numbers(captures["pad"]), padding_value(captures["pad"])
     if refused is None and isinstance(value, Node):
         return Reject("the number it pads with is computed at run time", captures["pad"])
     if refused is None and not math.isfinite(value):
-        return Reject(f"value={value} lies on no grid", captures["pad"])
+        return Reject(f"value={value} lies in no quantization range", captures["pad"])
     return refused
 
 
@@ -86,7 +86,7 @@ def pads_with_values(captures: Mapping[str, Node]) -> Reject | None:
 
 
 def known_sizes(captures: Mapping[str, Node]) -> Reject | None:
-    """Arguments beside the tensor are numbers, or tensors of indices or masks; another of real numbers has no place."""
+    """Arguments beside the tensor are numbers, or tensors of indices or masks; another of float values has no place."""
     node = captures["move"]
     others = [value_of(arg) for arg in node.all_input_nodes if arg is not captures["x"]]
     if any(info is not None and info.dtype.is_floating_point for info in others):
@@ -95,7 +95,7 @@ def known_sizes(captures: Mapping[str, Node]) -> Reject | None:
 
 
 def turns_around(captures: Mapping[str, Node]) -> Reject | None:
-    """Of the attributes of a tensor, those that are the tensor itself with dimensions exchanged."""
+    """Refuse the attributes of a tensor that are not the tensor itself with dimensions exchanged."""
     name = captures["move"].args[1]
     return None if name in ("T", "mT", "H", "mH") else Reject(f"attribute {name!r} has no integer form")
 
@@ -177,7 +177,7 @@ ZERO_PADS = (Pattern("pad", PAD, output=Output.PICKED, check=pads_with_zeros),)
 """Here 0 becomes the zero point."""
 
 NUMBER_PADS = (Pattern("pad_number", PAD, check=pads_with_a_number),)
-"""Another number needs a place on the grid, so the result has one of its own."""
+"""Another number must lie in the quantization range, so the result has qparams of its own."""
 
 DROPOUT_FUNCTIONS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
 DROPOUT = op(

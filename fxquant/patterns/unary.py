@@ -16,7 +16,7 @@ from fxquant.graph.query import function_name
 from fxquant.patterns.pattern import Bounded, Check, Op, Output, Pattern, Reject, number, op, tensor
 
 SMOOTH_POWERS = (2, 3)
-"""Exponents of powers that are as smooth as a grid is fine; roots and reciprocals are steep near 0."""
+"""Exponents of powers that are smooth between one step and the next; roots and reciprocals are steep near 0."""
 
 
 def constants_only(captures: Mapping[str, Node]) -> Reject | None:
@@ -40,7 +40,7 @@ def not_random(captures: Mapping[str, Node]) -> Reject | None:
 def smooth_power(captures: Mapping[str, Node]) -> Reject | None:
     exponent: Any = captures["exponent"]
     if exponent not in SMOOTH_POWERS:
-        return Reject(f"only squares and cubes are smooth enough for a grid, not the power of {exponent}")
+        return Reject(f"only squares and cubes are smooth enough between two steps, not the power of {exponent}")
     return None
 
 
@@ -53,7 +53,7 @@ def no_alpha(captures: Mapping[str, Node]) -> Reject | None:
 def no_rounding(captures: Mapping[str, Node]) -> Reject | None:
     """``torch.div(x, 2, rounding_mode="floor")`` is a staircase."""
     mode = captures["function"].kwargs.get("rounding_mode")
-    return None if mode is None else Reject(f"rounding_mode={mode!r}: its steps do not fall on those of a grid")
+    return None if mode is None else Reject(f"rounding_mode={mode!r}: it jumps, and not where quantized values do")
 
 
 def _function(target: Any, output: Output | Bounded = Output.OBSERVED, name: str = "") -> Pattern:
@@ -73,7 +73,7 @@ BOUNDED = (
     _function(F.hardsigmoid, UNIT_INTERVAL),
     _function(torch.tanh, Bounded(-1.0, 1.0)),
 )
-"""They have an answer for every number; where the input is float anyway, it is read as it is, on no grid."""
+"""They have an answer for every number; where the input is float anyway, it is read as it is, not quantized."""
 
 PRELU = (Pattern("prelu", op(nn.PReLU)(tensor("x")).named("function")),)
 """With a slope for each channel it is another function in every channel."""
@@ -103,7 +103,7 @@ LARGEST = 2.0**20
 
 
 def factor_of(scaled: Node) -> float:
-    """What a node that is captured as ``scaled`` multiplies its tensor with."""
+    """Return the number that a node captured as ``scaled`` multiplies its tensor with."""
     divisor: Any = scaled.args[1]
     if scaled.target is torch.mul:
         return float(divisor)

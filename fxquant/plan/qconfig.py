@@ -39,9 +39,9 @@ class QConfig:
     correct_bias: bool = False
     """Take out of the bias what rounding the weight adds to the output on average, by the means of the inputs."""
     activation_scheme: QScheme | None = field(init=False, repr=False, compare=False)
-    """Grid that ``activation`` asks for; None if it leaves values in float (a placeholder)."""
+    """The scheme that ``activation`` asks for; None if it leaves values in float (a placeholder)."""
     weight_scheme: QScheme | None = field(init=False, repr=False, compare=False)
-    """Grid that ``weight`` asks for; None if it leaves the weight in float."""
+    """The scheme that ``weight`` asks for; None if it leaves the weight in float."""
     is_dynamic: bool = field(init=False, repr=False, compare=False)
     """Ranges of activations are measured in each call, from its smallest to its largest value."""
 
@@ -50,7 +50,7 @@ class QConfig:
         is_dynamic = bool(getattr(activation, "is_dynamic", False))
         if is_dynamic and activation.scheme is None:
             raise SpecError(
-                "a range that is measured at run time is the range of a grid",
+                "a range that is measured at run time is the range of quantized values",
                 got=repr(self.activation),
                 expected="an integer dtype",
             )
@@ -58,7 +58,7 @@ class QConfig:
         object.__setattr__(self, "activation_scheme", activation.scheme)
         if self.output is not None and _build(self.output, "output").scheme != activation.scheme:
             raise SpecError(
-                "what the model returns has the grid of other activations",
+                "what the model returns has the scheme of other activations",
                 got=repr(self.output),
                 expected=str(activation.scheme),
             )

@@ -21,11 +21,11 @@ class QuantUnit:
     captures: Mapping[str, str]
     """Pattern's name for a node or an input -> name of the node, e.g. ``{"conv": "layer1_0_conv1", "x": "relu"}``."""
     inputs: tuple[str, ...]
-    """Roles of the quantized inputs, in the order in which the lowered operator takes them: ``("x", "residual")``."""
+    """Names of the quantized inputs, in the order in which the lowered operator takes them: ``("x", "residual")``."""
     roles: Mapping[str, TensorRef]
-    """Role -> tensor: every name in ``inputs``, ``"weight"`` where there is one, and ``"y"`` for the output.
+    """Operand -> tensor: every name in ``inputs``, ``"weight"`` where there is one, and ``"y"`` for the output.
 
-    A unit that answers with real numbers has no ``"y"``.
+    A unit that answers with float values has no ``"y"``.
     """
 
     @property

@@ -42,7 +42,7 @@ class QScheme:
     bits: int = 8
     """Width of a quantized value in bits, 2 to 16."""
     signed: bool = True
-    """Grid starts at ``-2**(bits-1)`` (True) or at 0 (False)."""
+    """Quantized values start at ``-2**(bits-1)`` (True) or at 0 (False)."""
     symmetric: bool = False
     """True holds zero_point at the middle of the integers: 0 if signed, 128 for uint8."""
     axis: int | None = None
@@ -65,7 +65,7 @@ class QScheme:
             )
         if self.float_qparams and (self.axis is None or self.symmetric):
             raise SpecError(
-                "a zero point that is a real number belongs to affine grids per channel",
+                "a zero point that is a float belongs to affine quantization per channel",
                 got=f"float_qparams=True, symmetric={self.symmetric}, axis={self.axis}",
                 expected="symmetric=False, and an axis",
             )
@@ -78,7 +78,7 @@ class QScheme:
         if not pair or not low <= limits[0] < limits[1] <= high:
             kind = "a signed" if self.signed else "an unsigned"
             raise SpecError(
-                f"quant_min and quant_max do not fit {kind} {self.bits} bit grid",
+                f"quant_min and quant_max do not fit {kind} integer of {self.bits} bits",
                 got=f"[{limits[0]}, {limits[1]}]" if pair else repr(limits),
                 expected=f"quant_min < quant_max, both inside [{low}, {high}]",
             )
@@ -119,7 +119,7 @@ class QScheme:
 class QParams:
     """Scale and zero point of a tensor: the measured half of its quantization.
 
-    ``scale``: float32 [C] (or [C, groups]), real units per step, > 0; C is 1 per tensor. NaN: not calibrated yet.
+    ``scale``: float32 [C] (or [C, groups]), > 0: the float value of one step. C is 1 per tensor. NaN: not calibrated.
     ``zero_point``: int32 of the same shape, in steps (float32 if ``scheme.float_qparams``).
 
     Raises:
@@ -174,13 +174,13 @@ class QParams:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """A piecewise-linear activation, in real units: ReLU is (0, None), ReLU6 is (0, 6), hardtanh is (-1, 1)."""
+    """A piecewise-linear activation, in float values: ReLU is (0, None), ReLU6 is (0, 6), hardtanh is (-1, 1)."""
 
     low: float | None = None
     high: float | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Clamp real values. Without bounds ``x`` itself comes back."""
+        """Clamp float values. Without bounds ``x`` itself comes back."""
         return x if self.low is None and self.high is None else x.clamp(self.low, self.high)
 
 
@@ -233,7 +233,7 @@ class Dynamic:
 
     scheme: QScheme
     eps: float = _FLOAT32.smallest_normal
-    """Smallest scale, in real units per step."""
+    """Smallest scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], A
     qconfig = QConfig(activation=observer, weight=observer)
     if qconfig.activation_scheme is None or qconfig.is_dynamic:
         raise SpecError(
-            "input_observer chooses no grid",
+            "input_observer chooses no qparams",
             got=repr(observer),
             expected="an observer that measures, such as MinMaxObserver",
         )

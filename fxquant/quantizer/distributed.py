@@ -1,4 +1,4 @@
-"""Several processes, each with its part of the data, come to one and the same grids."""
+"""Several processes, each with its part of the data, come to one and the same qparams."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _OBSERVER = "activation_post_process."
 
 
 def synchronize_observers(model: nn.Module | Quantizer, group: Any = None) -> None:
-    """Give every process of a group the same observers, grids and switches, of what all of them have seen.
+    """Give every process of a group the same observers, qparams and switches, of what all of them have seen.
 
     Extremes become the widest, moving averages are averaged, histograms and means are added up; the order of the
     processes does not matter, and what was seen before an earlier call counts once, also if it was saved and loaded
-    since; what was saved before the first call counts once for each process that loaded it. Grids that are still
+    since; what was saved before the first call counts once for each process that loaded it. Qparams that are still
     measured are chosen anew; those that stay as they are, learned ones too, become those of the first process, and so
     do all switches. Without a process group, and in a process outside of ``group``, it does nothing.
 
-    Call it where each process calibrated on its own part of the data; in training, before grids are frozen, learned,
+    Call it where each process calibrated on its own part of the data; in training, before qparams are frozen, learned,
     saved or converted. Between these calls ``DistributedDataParallel`` hands on those of the first process, with its
     other buffers, at the start of each forward.
 

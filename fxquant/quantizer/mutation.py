@@ -33,7 +33,7 @@ def changed(before: Mapping[str, Checksum], model: nn.Module) -> list[str]:
 
 
 class Weights:
-    """What the weights of a model were when it was prepared, and those of the prepared graph when values were measured.
+    """Holds the weights of a model when it was prepared, and those of the prepared graph when values were measured.
 
     Args:
         model: What ``prepare`` was given. It is not kept alive, and is not known any more after copying or pickling.

@@ -16,7 +16,7 @@ from fxquant.passes.cleanup import has_effect
 
 
 class RunState:
-    """What observing a run of a prepared graph may change: found once, put back wherever a run fails.
+    """Finds once what observing a run of a prepared graph may change, and puts it back wherever a run fails.
 
     That is what observers and handlers hold, buffers that the graph writes to, and the state of modules that were kept
     whole, which may count their calls. No activation is copied, and no weight.

@@ -63,7 +63,7 @@ def test_nan_in_batch_3_is_named_with_the_batch_and_the_value_that_it_came_from(
     assert (first.first_nonfinite, first.nonfinite) == (3, 1 + 3 * 144)
     lines = messages[0].splitlines()
     assert lines[:2] == [
-        "calibration met values that are inf or NaN; the grids were chosen from the others",
+        "calibration met values that are inf or NaN; the qparams were chosen from the others",
         "  got:      x (stem input): 433 values, first in batch 3",
     ]
     assert "look at the batch that is named" in lines[-1]

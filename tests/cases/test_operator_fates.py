@@ -313,7 +313,8 @@ RESIZE_ROWS = (
         fate="pad_module"),
     row("pad_module, 3d", nn.ReflectionPad3d(1), nn.ReplicationPad3d(1), nn.CircularPad3d(1), rank=5,
         fate="pad_module"),
-    stays("pad with infinity", "value=-inf lies on no grid", lambda x: F.pad(x, (1, 1), value=float("-inf"))),
+    stays("pad with infinity", "value=-inf lies in no quantization range",
+          lambda x: F.pad(x, (1, 1), value=float("-inf"))),
 )  # fmt: skip
 
 MOVE_ROWS = (
@@ -371,7 +372,7 @@ FLOAT_ROWS = (
     stays("sqrt", STEEP, lambda x: x.abs().sqrt()),
     stays("log", STEEP, lambda x: x.sigmoid().log()),
     stays("reciprocal", STEEP, lambda x: x.sigmoid().reciprocal()),
-    stays("a root as a power", "only squares and cubes are smooth enough for a grid, not the power of 0.5",
+    stays("a root as a power", "only squares and cubes are smooth enough between two steps, not the power of 0.5",
           lambda x: x.sigmoid() ** 0.5),
     *(stays(name, STAIRS, getattr(torch, name)) for name in ("sign", "floor", "ceil", "round", "trunc", "frac")),
     stays("remainder", STAIRS, lambda x: x % 0.5, lambda x: torch.fmod(x, 0.5), lambda x: x.remainder(0.5)),

@@ -195,7 +195,7 @@ def test_limits_are_checked_against_the_dtype_wherever_it_is_said(said: str) -> 
     for limits in ((-1, 255), (0, 256)):
         with pytest.raises(SpecError) as caught:
             LIMITS[said](*limits)()
-        assert "quant_min and quant_max do not fit an unsigned 8 bit grid" in str(caught.value)
+        assert "quant_min and quant_max do not fit an unsigned integer of 8 bits" in str(caught.value)
         assert str(list(limits)) in str(caught.value)
 
 

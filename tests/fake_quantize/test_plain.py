@@ -96,7 +96,7 @@ def test_qparams_name_the_grid_in_use() -> None:
 def test_limits_outside_the_dtype_are_refused() -> None:
     with pytest.raises(SpecError) as caught:
         FakeQuantize(MinMaxObserver, quant_min=-1, quant_max=255, dtype=torch.uint8)
-    assert "quant_min and quant_max do not fit an unsigned 8 bit grid" in str(caught.value)
+    assert "quant_min and quant_max do not fit an unsigned integer of 8 bits" in str(caught.value)
     assert "[-1, 255]" in str(caught.value)
 
 

@@ -57,7 +57,7 @@ def test_words(words, scheme):
         ({"bits": 17}, "bits is out of range\n  got:      17\n  expected: a whole number from 2 to 16"),
         (
             {"dtype": torch.qint8, "quant_max": 255},
-            "quant_min and quant_max do not fit a signed 8 bit grid\n"
+            "quant_min and quant_max do not fit a signed integer of 8 bits\n"
             "  got:      [-128, 255]\n"
             "  expected: quant_min < quant_max, both inside [-128, 127]",
         ),

@@ -313,5 +313,5 @@ def test_what_the_model_returns_may_have_an_observer_of_its_own():
         "_0": "HistogramObserver",
         "input_1": "HistogramObserver",
     }
-    with pytest.raises(SpecError, match="what the model returns has the grid of other activations"):
+    with pytest.raises(SpecError, match="what the model returns has the scheme of other activations"):
         fxq.QConfig(fxq.HistogramObserver, weight, output=MinMaxObserver.with_args(bits=4))

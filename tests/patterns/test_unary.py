@@ -143,12 +143,12 @@ def test_calibration_and_int8_state_travel(forms_behind_conv):
     ("reader", "reason"),
     [
         (lambda x: F.rrelu(x, training=True), "it draws its slopes even in evaluation mode (training=True)"),
-        (lambda x: x**0.5, "only squares and cubes are smooth enough for a grid, not the power of 0.5"),
+        (lambda x: x**0.5, "only squares and cubes are smooth enough between two steps, not the power of 0.5"),
         (lambda x: torch.add(x, 2, alpha=3), "alpha=3: only plain sums and differences have an integer form"),
         (lambda x: torch.sub(x, 2, alpha=3), "alpha=3: only plain sums and differences have an integer form"),
         (
             lambda x: torch.div(x, 2, rounding_mode="floor"),
-            "rounding_mode='floor': its steps do not fall on those of a grid",
+            "rounding_mode='floor': it jumps, and not where quantized values do",
         ),
         (
             lambda x: F.leaky_relu(x, x.size(2) / 10),

@@ -104,7 +104,7 @@ def test_qconfig_is_a_value():
         ),
         (
             lambda: QConfig(PlaceholderObserver.with_args(is_dynamic=True), MinMaxObserver),
-            "a range that is measured at run time is the range of a grid\n"
+            "a range that is measured at run time is the range of quantized values\n"
             "  got:      PlaceholderObserver.with_args(is_dynamic=True)\n"
             "  expected: an integer dtype",
         ),

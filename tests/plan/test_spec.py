@@ -76,7 +76,7 @@ def test_groups_need_an_axis_and_values(group_size, axis):
 @pytest.mark.parametrize(("symmetric", "axis"), [(False, None), (True, 0)])
 def test_real_zero_points_belong_to_affine_channels(symmetric, axis):
     assert message(float_qparams=True, symmetric=symmetric, axis=axis) == (
-        "a zero point that is a real number belongs to affine grids per channel\n"
+        "a zero point that is a float belongs to affine quantization per channel\n"
         f"  got:      float_qparams=True, symmetric={symmetric}, axis={axis}\n"
         "  expected: symmetric=False, and an axis"
     )
@@ -85,7 +85,7 @@ def test_real_zero_points_belong_to_affine_channels(symmetric, axis):
 @pytest.mark.parametrize("limits", [(-129, 127), (-128, 128), (5, 5), (6, 5)])
 def test_limits_lie_inside_the_bits(limits):
     assert message(limits=limits) == (
-        "quant_min and quant_max do not fit a signed 8 bit grid\n"
+        "quant_min and quant_max do not fit a signed integer of 8 bits\n"
         f"  got:      [{limits[0]}, {limits[1]}]\n"
         "  expected: quant_min < quant_max, both inside [-128, 127]"
     )
@@ -94,7 +94,7 @@ def test_limits_lie_inside_the_bits(limits):
 @pytest.mark.parametrize("limits", [(0.5, 3), (0,), (0, 1, 2), [0, 100], (False, True)])
 def test_limits_are_two_whole_numbers(limits):
     assert message(signed=False, limits=limits) == (
-        "quant_min and quant_max do not fit an unsigned 8 bit grid\n"
+        "quant_min and quant_max do not fit an unsigned integer of 8 bits\n"
         f"  got:      {limits!r}\n"
         "  expected: quant_min < quant_max, both inside [0, 255]"
     )

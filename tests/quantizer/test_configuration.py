@@ -27,11 +27,11 @@ def test_patterns_that_are_none():
 def test_an_input_observer_without_a_grid():
     with pytest.raises(SpecError) as caught:
         fxq.Quantizer(model(), X, input_observer=fxq.NoopObserver)
-    assert str(caught.value).startswith("input_observer chooses no grid\n  got:      <class")
+    assert str(caught.value).startswith("input_observer chooses no qparams\n  got:      <class")
 
 
 def test_an_input_observer_that_measures_at_run_time():
-    with pytest.raises(SpecError, match="input_observer chooses no grid"):
+    with pytest.raises(SpecError, match="input_observer chooses no qparams"):
         fxq.Quantizer(model(), X, input_observer=fxq.MinMaxObserver.with_args(is_dynamic=True))
 
 
