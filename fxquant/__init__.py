@@ -12,7 +12,10 @@ from fxquant.api import calibrate, convert, prepare, quantize
 from fxquant.artifact import ArtifactInfo, LoadLimits, inspect_artifact, load, save
 from fxquant.backends.base import Backend, Lower, LoweringRule, register_backend
 from fxquant.backends.cpu import CPU
+from fxquant.backends.onnxruntime import ONNXRUNTIME
+from fxquant.backends.openvino import OPENVINO
 from fxquant.backends.reference import REFERENCE
+from fxquant.backends.tensorrt import TENSORRT
 from fxquant.calibration.calibration_report import CalibrationReport
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.fake_quantize import (
@@ -82,7 +85,10 @@ __version__ = VERSION
 __all__ = [
     "CPU",
     "DEFAULT_PATTERNS",
+    "ONNXRUNTIME",
+    "OPENVINO",
     "REFERENCE",
+    "TENSORRT",
     "AdaRoundFakeQuantize",
     "ArtifactInfo",
     "Backend",

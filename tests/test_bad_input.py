@@ -494,7 +494,7 @@ def test_a_bare_observer_as_weight(observer):
 def test_back_ends_of_torch(backend):
     for function in (fxq.prepare, fxq.prepare_qat):
         assert refusal(lambda call=function: call(net(), X, backend=backend), UnknownNameError) == (
-            f"unknown backend\n  got:      {backend!r}\n  expected: cpu, reference\n"
+            f"unknown backend\n  got:      {backend!r}\n  expected: cpu, reference, onnxruntime, openvino, tensorrt\n"
             "  hint:     backend='cpu', the default, is for every CPU: instruction sets are chosen at run time"
         )
         assert function(net(), X, backend="cpu") is not None

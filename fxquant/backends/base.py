@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -97,6 +98,10 @@ class Backend:
     """False: there is nothing to convert to int8 with; the other forms are what it is for."""
     break_even: BreakEven | None = None
     """None: a layer is worth its boundaries however small it is."""
+    bias: Literal["float32", "int32"] = "float32"
+    """"int32": biases are whole multiples of the scale of the products that they are added to, in every form."""
+    joins_on_one_qparams: bool = False
+    """True: what is joined has the qparams of the result, however unequal the ranges are."""
 
     def rule_for(self, pattern: Pattern) -> LoweringRule | None:
         """The rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""

@@ -15,6 +15,7 @@ from fxquant.passes.functional_to_module import functional_to_module, make_norms
 from fxquant.passes.insert_fake_quant import insert_fake_quant, insert_quantize_dequantize
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.normalize import normalize
+from fxquant.passes.round_biases import round_biases
 from fxquant.passes.share_qparams import share_join_qparams, share_qparams
 from fxquant.passes.specialize_shapes import guard_ranks, specialize_shapes
 from fxquant.passes.training import insert_training_fake_quant, strip_fake_quant
@@ -41,6 +42,7 @@ FOLD: Pipeline = (
     observe_weights,  # a weight's range is that of the folded weight
     correct_bias,  # before the weight is replaced by what it is rounded to
     share_join_qparams,  # before values are rounded
+    round_biases,  # with the last scale of each input, and the last bias
 )
 
 TO_FAKE_QUANT: Pipeline = (*FOLD, insert_fake_quant, eliminate_dead_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -131,6 +132,8 @@ def share_join_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for owner, readers in joins.joined().items():
         (beside_others if readers.others else joined_only)[owner] = {made_by[root] for root in readers.joins}
     limits = dict.fromkeys(made_by.values(), CLOSE_JOIN) | dict.fromkeys(beside_others, CLOSE_VALUE)
+    if ctx.backend.joins_on_one_qparams:
+        limits = dict.fromkeys(limits, math.inf)
     groups = _connected(
         [*joined_only.values(), *({owner, *all_qparams} for owner, all_qparams in beside_others.items())]
     )

@@ -53,6 +53,7 @@ FORMS = {
         "observe_weights": "",
         "correct_bias": "",
         "share_join_qparams": "",
+        "round_biases": "",
         "insert_fake_quant": """\
 - bn = Conv2d[conv](x)
 - add = torch.add(bn, x)
@@ -75,6 +76,7 @@ FORMS = {
         "observe_weights": "",
         "correct_bias": "",
         "share_join_qparams": "",
+        "round_biases": "",
         "apply_learned_rounding": "",
         "insert_quantize_dequantize": """\
 - bn = Conv2d[conv](x)
@@ -102,6 +104,7 @@ FORMS = {
         "observe_weights": "",
         "correct_bias": "",
         "share_join_qparams": "",
+        "round_biases": "",
         "apply_learned_rounding": "",
         "lower_units": """\
 - bn = Conv2d[conv](x)

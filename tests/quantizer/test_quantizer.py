@@ -283,7 +283,8 @@ class TestRefusals:
         with pytest.raises(UnknownNameError) as caught:
             fxq.prepare(model, x, backend="cpi")
         assert str(caught.value) == (
-            "unknown backend\n  got:      'cpi'\n  expected: cpu, reference\n  hint:     did you mean 'cpu'?"
+            "unknown backend\n  got:      'cpi'\n  expected: cpu, reference, onnxruntime, openvino, tensorrt\n"
+            "  hint:     did you mean 'cpu'?"
         )
 
     def test_an_unknown_form(self, model, x):

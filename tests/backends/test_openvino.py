@@ -1,0 +1,62 @@
+"""What is planned for OpenVINO: sums and functions fused into layers, and one set of qparams for what is joined."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxquant as fxq
+from tests.backends.test_onnxruntime import SYMMETRIC, Residual, X
+
+
+def prepared(model: nn.Module, qconfig=None, x: torch.Tensor = X) -> fxq.Quantizer:
+    return fxq.prepare(model.eval(), x, qconfig, backend="openvino")
+
+
+def units(model: nn.Module, qconfig=None) -> list[tuple[str, bool]]:
+    return [(unit.pattern, "y" in unit.roles) for unit in prepared(model, qconfig).plan.units]
+
+
+def test_a_residual_is_part_of_the_convolution():
+    model = nn.Sequential(Residual(), nn.Conv2d(4, 2, 1))
+    assert units(model) == [("conv_act", True), ("conv_add_act", True), ("conv", False)]
+
+
+def test_no_qparams_stand_between_a_convolution_and_its_function():
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Hardswish(), nn.Conv2d(4, 4, 1))
+    assert units(model) == [("conv", False), ("conv", False)]
+    planned = prepared(model).plan
+    assert sorted(str(ref) for ref in planned.policies if ref.kind == "activation") == ["_1", "input_1"]
+
+
+def test_int8_needs_zero_point_0():
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
+    assert units(model, SYMMETRIC) == [("conv", True), ("conv", False)]
+    affine = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.int8), SYMMETRIC.weight)
+    with pytest.raises(fxq.FxQuantError, match="its integers must be int8 with zero point 0"):
+        prepared(model, affine)
+
+
+class Fork(nn.Module):
+    """Values of unequal ranges, which are joined, and read beside that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Conv2d(4, 4, 1) for _ in range(3))
+        self.last = nn.Conv2d(12, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = self.a(x), self.b(x) * 1
+        return self.last(torch.cat([a, self.c(a), b], 1))
+
+
+def test_what_is_joined_has_the_qparams_of_the_result():
+    torch.manual_seed(0)
+    model = Fork()
+    model.c.weight.data *= 6
+    for backend, count in (("openvino", 1), ("onnxruntime", 2)):
+        done = fxq.prepare(model.eval(), X, backend=backend).calibrate([X], progress=False)
+        plan = fxq.convert(done, to="reference").quant_plan
+        unit = next(unit for unit in plan.units if unit.pattern == "cat")
+        assert len({float(plan.qparams[ref].scale) for ref in unit.roles.values()}) == count
