@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import fxquant
-from fxquant.kernels.call import CALLS, OperatorCall
+from fxquant.kernels.call import CALLS, Call
 
 PACKAGE = Path(fxquant.__file__).parent
 TESTS = Path(__file__).parent
@@ -378,7 +378,7 @@ def test_every_operator_has_schema_reference_and_fake():
     assert CALLS, "no record was found, so the test tests nothing"
     for record in CALLS.values():
         for method in ("reference", "empty_result"):
-            assert getattr(record, method) is not getattr(OperatorCall, method), f"{record.__name__} has no {method}"
+            assert getattr(record, method) is not getattr(Call, method), f"{record.__name__} has no {method}"
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, ParamSpec
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from fxquant.kernels.library import define
+from fxquant.kernels.library import compose, define
 
 Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 Pair = Sequence[int]
 """Rows and columns. One number stands for both."""
@@ -33,8 +34,8 @@ SCHEMA_TYPES = {
 """Annotation of a field -> the type of the argument in torch's schema language."""
 
 
-class OperatorCall:
-    """The arguments of one call of an operator. Base of the records of all operators that give one tensor.
+class Call(Generic[Result]):
+    """The arguments of one call of an operator. Base of the records of all operators.
 
     A record is a dataclass: its fields are the operator's arguments, in their order. The struct of the same name in
     ``csrc`` has the same fields in the same order; a test compares the two. It is not frozen, and has
@@ -43,56 +44,87 @@ class OperatorCall:
 
     op: ClassVar[str]
     """Name of the operator, as errors spell it: ``fxquant::add``."""
-    recorded: ClassVar[bool] = True
+    results: ClassVar[str] = "Tensor"
+    """The results in torch's schema language."""
+    recorded: ClassVar[bool] = False
     """True if the C++ binding only checks shapes and launches a loop: then a program can record the call."""
+    composed: ClassVar[bool] = False
+    """True if ``reference`` calls other operators and is the kernel of every device: then nothing of it is native."""
+    gradient: ClassVar[bool] = False
+    """True if a gradient is registered for the operator (:mod:`fxquant.kernels.gradient`)."""
 
-    def empty_result(self) -> Tensor:
+    def empty_result(self) -> Result:
         """Check the arguments, and allocate the result: its shape, dtype and layout, without values."""
         raise NotImplementedError
 
-    def reference(self) -> Tensor:
+    def reference(self) -> Result:
         """Compute the result in pure torch. It runs where no native kernel is, and tests compare kernels with it."""
         raise NotImplementedError
 
 
-CALLS: dict[str, type[OperatorCall]] = {}
-"""Name of an operator -> its record."""
+class OperatorCall(Call[Tensor]):
+    """A call that gives one tensor, and that a program can record."""
+
+    recorded: ClassVar[bool] = True
+
+
+CALLS: dict[str, type[Call[Any]]] = {}
+"""Name of an operator, with its overload -> its record."""
 
 
 def define_operator(
-    record: Callable[Arguments, OperatorCall],
-) -> tuple[Callable[Arguments, Tensor], Callable[Arguments, Tensor]]:
+    record: Callable[Arguments, Call[Result]], name: str = ""
+) -> tuple[Callable[Arguments, Result], Callable[Arguments, Result]]:
     """Define ``torch.ops.fxquant.<name>`` as its record says.
+
+    Args:
+        record: The dataclass of the operator's arguments.
+        name: Name of the operator with its overload. The default is the name in ``record.op``.
 
     Returns:
         The operator, and its reference. Both take the fields of the record as arguments.
     """
     assert isinstance(record, type)
-    assert issubclass(record, OperatorCall)
-    name = record.op.removeprefix("fxquant::")
+    assert issubclass(record, Call)
+    name = name or record.op.removeprefix("fxquant::")
 
-    def reference(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+    def reference(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return record(*args, **kwargs).reference()
 
-    def empty_result(*args: Any, **kwargs: Any) -> Tensor:
+    def empty_result(*args: Any, **kwargs: Any) -> Any:
         return record(*args, **kwargs).empty_result()
 
-    define(schema(name, record), reference=reference, fake=empty_result)
+    if record.composed:
+        compose(schema(name, record), kernel=reference, fake=empty_result, gradient=record.gradient)
+    else:
+        define(schema(name, record), reference=reference, fake=empty_result, gradient=record.gradient)
     CALLS[name] = record
-    operator = getattr(torch.ops.fxquant, name).default
+    operator = operator_of(name)
 
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return operator(*args, **kwargs)
 
     # A function of its module, under its name: it is pickled, and documented, as others are.
     call.__name__ = call.__qualname__ = name
     call.__module__ = record.__module__
     call.__doc__ = record.__doc__
-    call.__signature__ = inspect.signature(record).replace(return_annotation=Tensor)  # type: ignore[attr-defined]
+    result = Tensor if record.results == "Tensor" else tuple
+    call.__signature__ = inspect.signature(record).replace(return_annotation=result)  # type: ignore[attr-defined]
     return call, reference
 
 
-def schema(name: str, record: type[OperatorCall]) -> str:
-    """Write an operator's arguments and result in torch's schema language."""
-    fields = dataclasses.fields(record)  # type: ignore[arg-type]
-    return f"{name}({', '.join(f'{SCHEMA_TYPES[str(field.type)]} {field.name}' for field in fields)}) -> Tensor"
+def operator_of(name: str) -> torch._ops.OpOverload:
+    """Return ``torch.ops.fxquant.<name>``; a name without an overload names the default one."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.fxquant, packet), overload or "default")
+
+
+def schema(name: str, record: type[Call[Any]], results: str = "") -> str:
+    """Write an operator's arguments and results in torch's schema language."""
+    arguments = ", ".join(map(_argument, dataclasses.fields(record)))  # type: ignore[arg-type]
+    return f"{name}({arguments}) -> {results or record.results}"
+
+
+def _argument(field: dataclasses.Field[Any]) -> str:
+    default = "" if field.default is dataclasses.MISSING else f"={field.default}"
+    return f"{SCHEMA_TYPES[str(field.type)]} {field.name}{default}"

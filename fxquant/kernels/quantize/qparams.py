@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
+from fxquant.kernels.checks import check_axis, check_count
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 """Dtypes that hold quantized values."""
@@ -18,6 +19,15 @@ def as_tensors(x: Tensor, scale: Tensor | float, zero_point: Tensor | int) -> tu
         scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=x.device),
         zero_point if isinstance(zero_point, Tensor) else torch.tensor(zero_point, dtype=torch.int64, device=x.device),
     )
+
+
+def check_along(op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int | None) -> int | None:
+    """Check that qparams fit the axis of ``x``, and return the axis counted from the first dimension."""
+    axis = None if axis is None else check_axis(op, axis, x.dim())
+    channels = 1 if axis is None else x.shape[axis]
+    check_count(op, "scale", scale, channels)
+    check_count(op, "zero_point", zero_point, channels)
+    return axis
 
 
 def scale_values(scale: Tensor) -> Tensor:

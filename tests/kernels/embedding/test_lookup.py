@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fxquant.kernels import fake_quantize_per_channel_affine
-from fxquant.kernels.embedding.lookup import pack_halves, real_rows, unpack_halves
+from fxquant.kernels.embedding.embedding import EmbeddingCall
+from fxquant.kernels.embedding.lookup import pack_halves, unpack_halves
 
 
 @pytest.mark.parametrize("columns", [0, 1, 2, 7, 8])
@@ -38,4 +39,5 @@ def test_rows_are_those_of_the_simulation(bits: int) -> None:
     steps = torch.round(table * (1 / scale)[:, None] + zero_point[:, None]).clamp(0, high).to(torch.uint8)
     stored = pack_halves(steps) if bits == 4 else steps
     indices = torch.tensor([5, 0, 0, 3])
-    assert torch.equal(real_rows(stored, scale, zero_point, indices, bits, 9), simulated[indices])
+    call = EmbeddingCall(stored, scale, zero_point, indices, bits, 9)
+    assert torch.equal(call.float_rows(indices), simulated[indices])

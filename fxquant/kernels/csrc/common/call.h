@@ -1,4 +1,5 @@
 // The kernel of an operator whose arguments are one struct: FXQ_KERNEL(add_cpu) boxes Tensor add_cpu(const BinaryCall&).
+// An operator of several results gives a std::tuple of tensors.
 // The struct is an aggregate. Its fields are the arguments in the order of the schema, as in the record of the same name
 // in fxquant/kernels; tests/kernels/test_call.py compares the two.
 #pragma once
@@ -9,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -66,6 +68,14 @@ template <typename Call, torch::stable::Tensor (*kernel)(const Call&)>
 struct Boxed<kernel> {
   static void run(StableIValue* stack, uint64_t count, uint64_t) {
     stack[0] = torch::stable::detail::from(kernel(call_from<Call>(stack, count)));
+  }
+};
+template <typename Call, typename... Results, std::tuple<Results...> (*kernel)(const Call&)>
+struct Boxed<kernel> {
+  static void run(StableIValue* stack, uint64_t count, uint64_t) {
+    const std::tuple<Results...> results = kernel(call_from<Call>(stack, count));
+    const auto put = [&](const auto&... result) { ((*stack++ = torch::stable::detail::from(result)), ...); };
+    std::apply(put, results);
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -57,6 +58,10 @@ inline int64_t check_axis(const char* op, int64_t axis, int64_t dim) {
   return axis < 0 ? axis + dim : axis;
 }
 
+inline std::optional<int64_t> check_axis(const char* op, std::optional<int64_t> axis, int64_t dim) {
+  return axis.has_value() ? std::optional<int64_t>(check_axis(op, *axis, dim)) : std::nullopt;
+}
+
 // A qparam has one value for each channel.
 inline void check_count(const char* op, const char* argument, const Tensor& values, int64_t channels) {
   if (values.numel() != channels || values.dim() > 1) {
@@ -94,13 +99,6 @@ inline void check_integers(const char* op, int64_t quant_min, int64_t quant_max,
     case ScalarType::Char: return check_limits(op, quant_min, quant_max, -128, 127);
     case ScalarType::Short: return check_limits(op, quant_min, quant_max, -32768, 32767);
     default: return check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
-  }
-}
-
-inline void check_channels_last(const char* op, bool channels_last, int64_t dim) {
-  if (channels_last && dim != 4) {
-    fail(std::string(op) + ": channels_last is for images only", std::to_string(dim) + " dimensions",
-         "4: [N, C, H, W]");
   }
 }
 

@@ -108,6 +108,9 @@ inline Tensor in_strides_of(const Tensor& x, const Tensor& grad) {
   return copy;
 }
 
+// One per tensor, or the size of the axis.
+inline int64_t channels_of(const Tensor& x, std::optional<int64_t> axis) { return axis.has_value() ? x.size(*axis) : 1; }
+
 // A dense x seen as [outer, channels, inner] in the order of memory.
 inline Layout layout_of(const Tensor& x, std::optional<int64_t> axis) {
   if (!axis.has_value()) return {1, 1, x.numel()};

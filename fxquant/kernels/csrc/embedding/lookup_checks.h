@@ -1,4 +1,4 @@
-// Checks and tables of embedding and embedding_bag, for the CPU and for CUDA. The words of fxquant/kernels/embedding/lookup.py.
+// The table of embedding and embedding_bag, checked as fxquant/kernels/embedding/lookup.py checks it, in the same words.
 #pragma once
 #include <string>
 
@@ -33,19 +33,19 @@ struct CheckedTable {
   Tensor zero_point;
   LookupTable table;
 
-  CheckedTable(const char* op, const Tensor& weight_, const Tensor& scale_, const Tensor& zero_point_, int64_t bits,
-               int64_t columns)
-      : weight(checked_weight(op, weight_, bits, columns)),
-        scale(checked_qparam(op, "scale", scale_, weight)),
-        zero_point(checked_qparam(op, "zero_point", zero_point_, weight)) {
+  template <typename Call>
+  CheckedTable(const char* op, const Call& call)
+      : weight(checked_weight(op, call.weight, call.bits, call.columns)),
+        scale(checked_qparam(op, "scale", call.scale, weight)),
+        zero_point(checked_qparam(op, "zero_point", call.zero_point, weight)) {
     if (scale.numel() != zero_point.numel()) {
       fail(std::string(op) + ": scale and zero_point have different shapes",
            shape_of(scale) + " and " + shape_of(zero_point), "one shape");
     }
     table = {static_cast<const uint8_t*>(weight.const_data_ptr()),
              weight.size(1),
-             columns,
-             bits == 4,
+             call.columns,
+             call.bits == 4,
              weight.scalar_type() == ScalarType::Char,
              scale.const_data_ptr<float>(),
              zero_point.const_data_ptr<float>(),
@@ -66,33 +66,11 @@ struct CheckedTable {
   }
 };
 
-inline BagMode bag_mode(const char* op, int64_t mode) {
-  if (mode < 0 || mode > 2) fail(std::string(op) + ": mode is out of range", mode, "0 (sum), 1 (mean) or 2 (max)");
-  return static_cast<BagMode>(mode);
-}
-
-// float32 of the shape of the indices; only sums are weighted.
-inline Tensor checked_sample_weights(const char* op, const Tensor& weights, const Tensor& indices, BagMode mode) {
-  if (mode != BagMode::kSum) {
-    fail(std::string(op) + ": only sums take per_sample_weights", mode == BagMode::kMean ? "mean" : "max", "sum");
-  }
-  if (weights.scalar_type() != ScalarType::Float) {
-    fail_dtype(op, "per_sample_weights", weights.scalar_type(), "float32");
-  }
-  if (shape_of(weights) != shape_of(indices)) {
-    fail(std::string(op) + ": per_sample_weights has the wrong shape", shape_of(weights), shape_of(indices));
-  }
-  check_same_device(op, "per_sample_weights", weights, indices);
-  return row_major(weights);
-}
-
-// indices [n] and offsets [bags + 1]; their values are looked at on the CPU only.
-inline int64_t check_bags(const char* op, const Tensor& indices, const Tensor& offsets) {
-  if (indices.dim() != 1) fail(std::string(op) + ": indices has the wrong shape", shape_of(indices), "one dimension");
-  if (offsets.dim() != 1 || offsets.numel() == 0) {
-    fail(std::string(op) + ": offsets has the wrong shape", shape_of(offsets), "[bags + 1]");
-  }
-  return offsets.numel() - 1;
+// A result: float32, a row of the table for each index or bag.
+inline Tensor empty_rows(const CheckedTable& table, const std::vector<int64_t>& sizes) {
+  const Tensor y = empty_as(table.scale, sizes, false);
+  prefer_huge_pages(y);
+  return y;
 }
 
 }  // namespace fxquant

@@ -1,13 +1,10 @@
-#include <torch/csrc/stable/library.h>
+#include "embedding/embedding_bag.h"
 
 #include "cuda/launch.h"
 #include "embedding/cuda/lookup.h"
-#include "embedding/lookup_checks.h"
 
 namespace fxquant {
 namespace {
-
-constexpr const char* kOp = "fxquant::embedding_bag";
 
 struct ReduceColumn {
   DeviceTable table;
@@ -41,29 +38,15 @@ struct ReduceColumn {
   }
 };
 
-Tensor embedding_bag_cuda(const Tensor& weight, const Tensor& scale, const Tensor& zero_point, const Tensor& indices_,
-                          const Tensor& offsets_, int64_t bits, int64_t columns, int64_t mode_,
-                          const std::optional<Tensor>& per_sample_weights, std::optional<int64_t> padding_idx) {
-  const CheckedTable checked(kOp, weight, scale, zero_point, bits, columns);
-  const BagMode mode = bag_mode(kOp, mode_);
-  const Tensor indices = checked_indices(kOp, "indices", indices_, checked.weight);
-  const Tensor offsets = checked_indices(kOp, "offsets", offsets_, checked.weight);
-  const int64_t bags = check_bags(kOp, indices, offsets);
-  std::optional<Tensor> weights;
-  if (per_sample_weights.has_value()) weights = checked_sample_weights(kOp, *per_sample_weights, indices, mode);
-  const Tensor y = torch::stable::new_empty(checked.scale, {bags, columns});
-  for_each(y, y.numel(),
-           ReduceColumn{{checked.table, checked.rows()},
-                        {indices.const_data_ptr<int64_t>(), offsets.const_data_ptr<int64_t>(),
-                         weights.has_value() ? weights->const_data_ptr<float>() : nullptr, padding_idx.value_or(-1),
-                         mode},
-                        indices.numel(),
-                        y.mutable_data_ptr<float>()});
-  return y;
+Tensor embedding_bag_cuda(const EmbeddingBagCall& call) {
+  const EmbeddingBag e = prepare_embedding_bag(call);
+  const DeviceTable table{e.table.table, e.table.rows()};
+  for_each(e.y, e.y.numel(), ReduceColumn{table, e.bags(), e.indices.numel(), e.y.mutable_data_ptr<float>()});
+  return e.y;
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("embedding_bag", TORCH_BOX(&embedding_bag_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("embedding_bag", FXQ_KERNEL(embedding_bag_cuda)); }
 
 }  // namespace fxquant

@@ -1,4 +1,4 @@
-#include <torch/csrc/stable/library.h>
+#include "quantize/dequantize.h"
 
 #include "cpu/launch.h"
 #include "cpu/qparams.h"
@@ -6,8 +6,6 @@
 
 namespace fxquant {
 namespace {
-
-constexpr const char* kOp = "fxquant::dequantize";
 
 // Whether the distance of a 16-bit integer from a zero point may overflow an int32.
 bool any_far(const std::vector<int32_t>& zero_points) {
@@ -18,17 +16,16 @@ bool any_far(const std::vector<int32_t>& zero_points) {
   return false;
 }
 
-Tensor dequantize_cpu(const Tensor& q_, const Tensor& scale, const Tensor& zero_point, std::optional<int64_t> axis) {
-  const Integer type = integer_type(kOp, "q", q_.scalar_type());
-  if (axis.has_value()) axis = check_axis(kOp, *axis, q_.dim());
-  QParams qparams(kOp, scale, zero_point, axis.has_value() ? q_.size(*axis) : 1);
-  const Tensor q = dense(q_);
+Tensor dequantize_cpu(const DequantizeCall& call) {
+  const DequantizeTypes types(call);
+  QParams qparams(DequantizeTypes::kOp, call.scale, call.zero_point, types.channels);
+  const Tensor q = dense(call.q);
   const Tensor y = empty_like_dense(q, ScalarType::Float);
-  Layout layout = layout_of(q, axis);
+  Layout layout = layout_of(q, types.axis);
   qparams.lengthen_rows(layout);
   const DequantizeArgs args{q.const_data_ptr(),
-                            type,
-                            type == Integer::kInt32 || any_far(qparams.zero_point),
+                            types.type,
+                            types.type == Integer::kInt32 || any_far(qparams.zero_point),
                             y.mutable_data_ptr<float>(),
                             layout,
                             qparams.scale.data(),
@@ -40,6 +37,6 @@ Tensor dequantize_cpu(const Tensor& q_, const Tensor& scale, const Tensor& zero_
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("dequantize", TORCH_BOX(&dequantize_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("dequantize", FXQ_KERNEL(dequantize_cpu)); }
 
 }  // namespace fxquant

@@ -1,14 +1,11 @@
-#include <torch/csrc/stable/library.h>
+#include "quantize/quantize.h"
 
-#include "common/memory_format.h"
 #include "cpu/launch.h"
 #include "cpu/qparams.h"
 #include "quantize/cpu/loops/quantize.h"
 
 namespace fxquant {
 namespace {
-
-constexpr const char* kOp = "fxquant::quantize";
 
 // x lies as [N][C][H][W], and q is to lie as [N][H][W][C].
 Tensor quantize_image(const Tensor& x, QuantizeArgs args, bool per_channel, ScalarType dtype) {
@@ -25,25 +22,22 @@ Tensor quantize_image(const Tensor& x, QuantizeArgs args, bool per_channel, Scal
   return q;
 }
 
-Tensor quantize_cpu(const Tensor& x_, const Tensor& scale, const Tensor& zero_point, int64_t quant_min,
-                    int64_t quant_max, ScalarType dtype, std::optional<int64_t> axis, bool channels_last) {
-  const Float from = float_type(kOp, "x", x_.scalar_type());
-  const Integer to = integer_type(kOp, "dtype", dtype);
-  check_integers(kOp, quant_min, quant_max, dtype);
-  check_channels_last(kOp, channels_last, x_.dim());
-  if (axis.has_value()) axis = check_axis(kOp, *axis, x_.dim());
-  QParams qparams(kOp, scale, zero_point, axis.has_value() ? x_.size(*axis) : 1);
+Tensor quantize_cpu(const QuantizeCall& call) {
+  const QuantizeTypes types(call);
+  const auto& axis = types.axis;
+  QParams qparams(QuantizeTypes::kOp, call.scale, call.zero_point, types.channels);
 
-  const bool as_image = channels_last && (!axis.has_value() || *axis == 1) && x_.is_contiguous() && x_.numel() > 0;
-  const Tensor x = channels_last && !as_image ? in_order(x_, true) : dense(x_);
-  QuantizeArgs args{from, to, x.const_data_ptr(), nullptr, layout_of(x, axis), {}, {}};
+  const bool by_image = !axis.has_value() || *axis == 1;
+  const bool as_image = call.channels_last && by_image && call.x.is_contiguous() && call.x.numel() > 0;
+  const Tensor x = call.channels_last && !as_image ? in_order(call.x, true) : dense(call.x);
+  QuantizeArgs args{types.from, types.to, x.const_data_ptr(), nullptr, layout_of(x, axis), {}, {}};
   if (!as_image) qparams.lengthen_rows(args.layout);
-  const QParamsOfEitherType arrays(from, qparams, quant_min, quant_max);
+  const QParamsOfEitherType arrays(types.from, qparams, call.quant_min, call.quant_max);
   args.qparams = arrays.floats.view();
   args.double_qparams = arrays.doubles.view();
-  if (as_image) return quantize_image(x, args, axis.has_value(), dtype);
+  if (as_image) return quantize_image(x, args, axis.has_value(), call.dtype);
 
-  const Tensor q = empty_like_dense(x, dtype);
+  const Tensor q = empty_like_dense(x, call.dtype);
   args.q = q.mutable_data_ptr();
   launch(args, x.numel(), kGrain,
          [](const QuantizeArgs& a, int64_t begin, int64_t end, void*) { FXQ_LOOP(quantize_loop)(a, begin, end); });
@@ -52,6 +46,6 @@ Tensor quantize_cpu(const Tensor& x_, const Tensor& scale, const Tensor& zero_po
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("quantize", TORCH_BOX(&quantize_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("quantize", FXQ_KERNEL(quantize_cpu)); }
 
 }  // namespace fxquant

@@ -1,4 +1,4 @@
-#include <torch/csrc/stable/library.h>
+#include "quantize/dequantize.h"
 
 #include "cuda/launch.h"
 #include "cuda/numbers.h"
@@ -6,8 +6,6 @@
 
 namespace fxquant {
 namespace {
-
-constexpr const char* kOp = "fxquant::dequantize";
 
 template <typename Q>
 struct Dequantize {
@@ -46,18 +44,17 @@ struct Call {
   }
 };
 
-Tensor dequantize_cuda(const Tensor& q_, const Tensor& scale, const Tensor& zero_point, std::optional<int64_t> axis) {
-  const Integer type = integer_type(kOp, "q", q_.scalar_type());
-  if (axis.has_value()) axis = check_axis(kOp, *axis, q_.dim());
-  const QParams qparams(kOp, q_, scale, zero_point, axis.has_value() ? q_.size(*axis) : 1);
-  const Tensor q = dense(q_);
+Tensor dequantize_cuda(const DequantizeCall& call) {
+  const DequantizeTypes types(call);
+  const QParams qparams(DequantizeTypes::kOp, call.q, call.scale, call.zero_point, types.channels);
+  const Tensor q = dense(call.q);
   const Tensor y = empty_like_dense(q, ScalarType::Float);
-  with_integer(type, Call{q, y, qparams, layout_of(q, axis)});
+  with_integer(types.type, Call{q, y, qparams, layout_of(q, types.axis)});
   return y;
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("dequantize", TORCH_BOX(&dequantize_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("dequantize", FXQ_KERNEL(dequantize_cuda)); }
 
 }  // namespace fxquant

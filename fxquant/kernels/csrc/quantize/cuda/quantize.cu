@@ -1,14 +1,11 @@
-#include <torch/csrc/stable/library.h>
+#include "quantize/quantize.h"
 
-#include "common/memory_format.h"
 #include "cuda/launch.h"
 #include "cuda/numbers.h"
 #include "cuda/qparams.h"
 
 namespace fxquant {
 namespace {
-
-constexpr const char* kOp = "fxquant::quantize";
 
 template <typename T, typename Q>
 struct Quantize {
@@ -65,22 +62,18 @@ struct FromFloat {
   }
 };
 
-Tensor quantize_cuda(const Tensor& x_, const Tensor& scale, const Tensor& zero_point, int64_t quant_min,
-                     int64_t quant_max, ScalarType dtype, std::optional<int64_t> axis, bool channels_last) {
-  const Float from = float_type(kOp, "x", x_.scalar_type());
-  const Integer to = integer_type(kOp, "dtype", dtype);
-  check_integers(kOp, quant_min, quant_max, dtype);
-  check_channels_last(kOp, channels_last, x_.dim());
-  if (axis.has_value()) axis = check_axis(kOp, *axis, x_.dim());
-  const QParams qparams(kOp, x_, scale, zero_point, axis.has_value() ? x_.size(*axis) : 1);
-  const Tensor x = channels_last ? in_order(x_, true) : dense(x_);
-  const Tensor q = channels_last ? empty_as(x, sizes_of(x), true, dtype) : empty_like_dense(x, dtype);
-  with_float(from, FromFloat{{x, q, qparams, layout_of(x, axis), quant_min, quant_max}, to});
+Tensor quantize_cuda(const QuantizeCall& call) {
+  const QuantizeTypes types(call);
+  const QParams qparams(QuantizeTypes::kOp, call.x, call.scale, call.zero_point, types.channels);
+  const Tensor x = call.channels_last ? in_order(call.x, true) : dense(call.x);
+  const Tensor q = call.channels_last ? empty_as(x, sizes_of(x), true, call.dtype) : empty_like_dense(x, call.dtype);
+  const Arguments arguments{x, q, qparams, layout_of(x, types.axis), call.quant_min, call.quant_max};
+  with_float(types.from, FromFloat{arguments, types.to});
   return q;
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("quantize", TORCH_BOX(&quantize_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("quantize", FXQ_KERNEL(quantize_cuda)); }
 
 }  // namespace fxquant
