@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -45,16 +45,25 @@ def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def calibrate(
-    prepared: PreparedModel, data: Iterable[Any], num_batches: int | None, progress: bool, until_stable: bool
+    prepared: PreparedModel,
+    observe_batch: Callable[..., Any],
+    data: Iterable[Any],
+    num_batches: int | None,
+    progress: bool,
+    until_stable: bool,
 ) -> None:
-    """Observe every batch of ``data``, and warn of what looks wrong. The arguments are those of the public function."""
+    """Call ``observe_batch`` with every batch of ``data``, and warn of what looks wrong.
+
+    ``observe_batch`` is the method of the object that the user holds, which a subclass may override. The other
+    arguments are those of the public function.
+    """
     statistics = prepared.statistics
     limit = MOST_BATCHES if until_stable and num_batches is None else num_batches
     stable = False
     found = batches(data, prepared.example_args, prepared.graph_module, num_batches=limit, progress=progress)
     for index, (args, kwargs) in enumerate(found):
         with within(f"calibration batch {index}"):
-            observe(prepared, args, kwargs)
+            observe_batch(*args, **kwargs)
         if until_stable and (stable := statistics.stable(prepared.observers)):
             break
     if until_stable:

@@ -104,7 +104,9 @@ class Quantizer(PreparedModel):
         """
         return observe(self, args, kwargs)
 
-    __call__ = observe
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Observe one batch: the same as :meth:`observe`."""
+        return self.observe(*args, **kwargs)
 
     def calibrate(
         self,
@@ -114,8 +116,8 @@ class Quantizer(PreparedModel):
         progress: bool = True,
         until_stable: bool = False,
     ) -> Quantizer:
-        """Observe every batch of ``data``; see :func:`calibrate`."""
-        calibrate(self, data, num_batches, progress, until_stable)
+        """Call :meth:`observe` with every batch of ``data``; see :func:`calibrate`."""
+        calibrate(self, self.observe, data, num_batches, progress, until_stable)
         return self
 
     def quantize(self) -> GraphModule:

@@ -383,6 +383,29 @@ class TestRefusals:
         )
 
 
+class Scaled(fxq.Quantizer):
+    """Sees every batch at twice its size."""
+
+    def observe(self, *args, **kwargs):
+        return super().observe(*(2 * each for each in args), **kwargs)
+
+
+@pytest.mark.parametrize("observed", ["calibrate", "function", "call", "method"])
+def test_a_subclass_observes_in_its_own_way(model, x, observed):
+    prepared, expected = Scaled(model, x), fxq.Quantizer(model, x)
+    result = {
+        "calibrate": lambda: prepared.calibrate([x], progress=False),
+        "function": lambda: fxq.calibrate(prepared, [x], progress=False),
+        "call": lambda: prepared(x),
+        "method": lambda: prepared.observe(x),
+    }[observed]()
+    assert result is prepared if observed in ("calibrate", "function") else torch.equal(result, model(2 * x))
+    expected.observe(2 * x)
+    state, wanted = prepared.state_dict(), expected.state_dict()
+    assert state.keys() == wanted.keys()
+    assert all(torch.equal(state[name], wanted[name]) for name in wanted)
+
+
 def test_a_wrong_input_of_the_int8_model_names_the_layer():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
     x = torch.randn(2, 3, 8, 8)
