@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.calibration.module_paths import Place, places_of
 from fxquant.calibration.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
+from fxquant.calibration.range_history import extremes_of
 from fxquant.calibration.statistics import Statistics
 from fxquant.errors import CalibrationError, UnknownNameError
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.text_table import format_rows, shortened
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
+from fxquant.observers.qparams import quantization_range
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
 from fxquant.registry import did_you_mean
@@ -48,9 +50,9 @@ class CalibrationRow:
     place: Place
     """The name, and the modules that make and read the value."""
     low: float
-    """Smallest float value seen; inf if there was none."""
+    """Smallest float value seen; inf if there was none, NaN if the observer keeps no ``min_val``."""
     high: float
-    """Largest value seen; -inf if there was none."""
+    """Largest value seen; -inf if there was none, NaN if the observer keeps no ``max_val``."""
     qparams: tuple[float, float] | None
     """The quantization range that was chosen; the widest of all channels."""
     course: tuple[tuple[int, float, float], ...]
@@ -189,8 +191,11 @@ def _row(
     problem: Problem | None,
 ) -> CalibrationRow:
     observer = observer_in(observers[ref.name])
-    low, high = (getattr(observer, name, torch.empty(0)) for name in ("min_val", "max_val"))
-    ends = (float(low.min()), float(high.max())) if low.numel() else (float("inf"), float("-inf"))
+    constant, ends = False, (math.nan, math.nan)
+    if (extremes := extremes_of(observer)) is not None:
+        low, high = extremes
+        constant = low.numel() > 0 and bool((low == high).all())
+        ends = (float(low.min()), float(high.max())) if low.numel() else (math.inf, -math.inf)
     channels = statistics.channels_of(ref.name)
     try:
         qparams = observers[ref.name].qparams()
@@ -202,7 +207,7 @@ def _row(
         place=place,
         low=ends[0],
         high=ends[1],
-        qparams=None if qparams is None else _span(qparams),
+        qparams=None if qparams is None else quantization_range(qparams),
         course=history.course(index),
         settled_after=history.settled_after[index],
         settled=history.settled[index],
@@ -211,7 +216,7 @@ def _row(
         dead=tuple(dead_channels(channels)),
         nonfinite=int(getattr(observer, "nonfinite_count", 0)),
         first_nonfinite=int(statistics.history.first_nonfinite[index]),
-        constant=low.numel() > 0 and bool((low == high).all()),
+        constant=constant,
         problem=problem or _rare(ref.name, shares, ends),
     )
 
@@ -227,18 +232,12 @@ def _rare(name: str, shares: Clipping | None, ends: tuple[float, float]) -> Prob
     return Problem(name, "outlier", text, 0.0, warned=False)
 
 
-def _span(qparams: QParams) -> tuple[float, float]:
-    scale, zero_point = qparams.scale.double(), qparams.zero_point.double()
-    first, last = (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale
-    return float(first.min()), float(last.max())
-
-
 def _reach(row: CalibrationRow) -> float:
     return row.shares.reach if row.shares is not None and row.shares.outliers else 0.0
 
 
 def _cells(row: CalibrationRow, batches: int) -> tuple[str, ...]:
-    seen = f"{row.low:.3g}, {row.high:.3g}" if row.low <= row.high else "nothing"
+    seen = "-" if math.isnan(row.low) else f"{row.low:.3g}, {row.high:.3g}" if row.low <= row.high else "nothing"
     qparams = "none" if row.qparams is None else f"{row.qparams[0]:.3g}, {row.qparams[1]:.3g}"
     shares = ("-", "-") if row.shares is None else (_percent(row.shares.clipped), _percent(row.shares.outliers))
     dead = f"{len(row.dead)}/{row.channels}" if row.channels else "-"

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from fxquant.calibration.channel_extremes import ChannelExtremes
 from fxquant.calibration.joined_ranges import Part, inequality, unequal
 from fxquant.calibration.module_paths import Place, places_of
-from fxquant.calibration.range_history import FEWEST_BATCHES, TOLERANCE
+from fxquant.calibration.range_history import FEWEST_BATCHES, TOLERANCE, extremes_of
 from fxquant.calibration.statistics import Statistics
 from fxquant.errors import listing, warn
 from fxquant.observers.histogram import HistogramObserver
@@ -106,14 +106,13 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
     found = {}
     for index, name in enumerate(history.names):
         observer, channels = observers[name], statistics.channels_of(name)
-        if getattr(observer, "min_val", None) is None:
-            continue
+        keeps_extremes = extremes_of(observer) is not None  # else only its qparams are known
         course = [(int(batch), float(low), float(high)) for batch, (low, high) in zip(at, ends[:, index], strict=True)]
         checks = (
             _nonfinite(name, observer, int(history.first_nonfinite[index])),
-            _unseen(name, observer),
+            _unseen(name, observer) if keeps_extremes else None,
             _tiny(name, observer),
-            _constant(name, observer, int(history.batches)) if name in statistics.given else None,
+            _constant(name, observer, int(history.batches)) if keeps_extremes and name in statistics.given else None,
             _unequal(name, statistics),
             # Beside others with the same qparams, a value may well be small.
             _outlier(name, observer, channels, _width(*course[-1][1:])) if name in statistics.channels else None,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fxquant.errors import CalibrationError
 from fxquant.kernels.fake_quantize.histogram import window_of
 from fxquant.observers.histogram import HistogramObserver
+from fxquant.observers.qparams import quantization_range
 
 POINTS = 64
 """Rows of the table. When it is full, every second one goes, and from then on they are written half as often."""
@@ -169,12 +172,15 @@ def observed_range_of(observers: Sequence[Any]) -> Tensor:
     observers the smallest and the largest value, of all channels.
 
     Args:
-        observers: Those of ``fxquant.observers`` that keep ``min_val`` and ``max_val``; others count as unseen.
+        observers: Of one that keeps no ``min_val`` and ``max_val``, it is the range of the qparams that it computes.
 
     Returns:
         float32 [observers, 2] on the CPU, float values; inf and -inf where nothing was seen.
     """
-    found = torch.stack([_extremes(each) for each in observers]).cpu() if observers else torch.empty(0, 2)
+    ends = [_extremes(observer) for observer in observers]
+    if len({each.device for each in ends}) > 1:  # what has seen nothing answers on the CPU
+        ends = [each.cpu() for each in ends]
+    found = torch.stack(ends).cpu() if ends else torch.empty(0, 2)
     by_bins: dict[int, list[int]] = {}
     for index, observer in enumerate(observers):
         if isinstance(observer, HistogramObserver) and observer.scheme.axis is None:
@@ -185,11 +191,28 @@ def observed_range_of(observers: Sequence[Any]) -> Tensor:
     return found
 
 
-def _extremes(observer: Any) -> Tensor:
+def extremes_of(observer: Any) -> tuple[Tensor, Tensor] | None:
+    """Return ``min_val`` and ``max_val`` of an observer, or None if it keeps none."""
     low, high = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
-    if not isinstance(low, Tensor) or not isinstance(high, Tensor) or low.numel() == 0:
+    return (low, high) if isinstance(low, Tensor) and isinstance(high, Tensor) else None
+
+
+def _extremes(observer: Any) -> Tensor:
+    extremes = extremes_of(observer)
+    if extremes is None:
+        return _range_of_qparams(observer)
+    low, high = extremes
+    if low.numel() == 0:
         return torch.tensor([torch.inf, -torch.inf])
     return torch.stack([low, high] if low.dim() == 0 else [low.amin(), high.amax()])
+
+
+def _range_of_qparams(observer: Any) -> Tensor:
+    ends = (torch.inf, -torch.inf)
+    if hasattr(observer, "qparams"):
+        with suppress(CalibrationError):  # it has seen nothing yet
+            ends = quantization_range(observer.qparams())
+    return torch.tensor(ends, dtype=torch.float32)
 
 
 def _quantiles(counts: Tensor, extremes: Tensor) -> Tensor:

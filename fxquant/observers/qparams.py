@@ -99,6 +99,13 @@ class BelowSmallestScale:
     """How many times the steps that are used the grid has."""
 
 
+def quantization_range(qparams: QParams) -> tuple[float, float]:
+    """Return the smallest and the largest float value that qparams represent, of all channels."""
+    scale, zero_point = qparams.scale.double(), qparams.zero_point.double()
+    low, high = (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale
+    return float(low.min()), float(high.max())
+
+
 def below_smallest_scale(observer: Any) -> BelowSmallestScale | None:
     """The channel of an observer that loses most by ``eps``; None where none loses more than a bit or two.
 

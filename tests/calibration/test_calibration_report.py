@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -10,7 +11,9 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.calibration.calibration_report import LEGEND, WIDTH, clipping_of
-from fxquant.errors import UnknownNameError
+from fxquant.errors import CalibrationError, UnknownNameError
+from fxquant.observers import ObserverBase, choose_qparams, default_per_channel_weight_observer
+from fxquant.plan.spec import QScheme
 from tests.outputs import rounding_outputs
 
 
@@ -55,6 +58,52 @@ def test_rows_say_what_the_observers_say(prepared):
         assert row.qparams[1] == pytest.approx(float((qparams.scheme.quant_max - qparams.zero_point) * qparams.scale))
         assert row.course[-1][0] == 8
         assert row is not report["_1"] or (row.channels, row.dead) == (4, ())
+
+
+class LargestMagnitude(ObserverBase):
+    """A user's observer, which keeps no ``min_val`` and ``max_val``."""
+
+    def __init__(self) -> None:
+        super().__init__(QScheme(signed=False), dtype=torch.uint8)
+        self.register_buffer("top", torch.zeros(1))
+
+    def update(self, x):
+        self.top.copy_(torch.maximum(self.top, x.abs().amax()))
+
+    def qparams(self):
+        if not self.top:
+            raise CalibrationError("nothing was seen")
+        return choose_qparams(-self.top, self.top, self.scheme)
+
+
+def test_of_an_observer_without_extremes_it_shows_the_qparams():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2)).eval()
+    qconfig = fxq.QConfig(activation=LargestMagnitude, weight=default_per_channel_weight_observer)
+    prepared = fxq.prepare(model, torch.zeros(1, 3, 8, 8), qconfig)
+    for row in prepared.calibration_report():
+        assert (row.qparams, row.settled_after, row.problem) == (None, 0, None)
+    data = [torch.rand(4, 3, 8, 8) for _ in range(12)]
+    fxq.calibrate(prepared, data, progress=False, until_stable=True)
+    report = prepared.calibration_report()
+    assert 8 <= report.batches < len(data)  # so it was known when all had settled
+    text, row = str(report), report["input_1"]
+    assert "nothing" not in text
+    assert math.isnan(row.low)
+    top = float(prepared.observers["input_1"].top)
+    assert row.qparams == pytest.approx((-top, top), rel=0.01)
+    assert row.course[-1][1:] == pytest.approx(row.qparams)
+    assert (row.settled_after, row.settled) == (1, True)
+    assert re.search(r"0 input +- +-1, 0\.99\d +1 +- ", text)
+
+
+def test_a_range_of_such_an_observer_that_moves_is_named():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).eval()
+    qconfig = fxq.QConfig(activation=LargestMagnitude, weight=default_per_channel_weight_observer)
+    prepared = fxq.prepare(model, torch.zeros(1, 4), qconfig)
+    with pytest.warns(fxq.FxQuantWarning, match="move"):
+        fxq.calibrate(prepared, [torch.full((2, 4), 2.0**n) for n in range(10)], progress=False)
+    assert prepared.calibration_report()["input_1"].problem.kind == "moving"
 
 
 def test_before_calibration_everything_is_unseen():

@@ -146,6 +146,11 @@ def test_of_others_it_is_the_smallest_and_the_largest_value():
     assert observed_range_of([whole, channels]).tolist() == [[-5, 3], [-5, 3]]
 
 
+def test_of_one_without_extremes_it_is_the_range_of_its_qparams():
+    observer = fxq.FixedQParamsObserver(scale=0.5, zero_point=3, dtype=torch.uint8)
+    assert observed_range_of([fxq.MinMaxObserver(), observer])[1].tolist() == [-1.5, 126]
+
+
 def test_what_has_seen_nothing_or_keeps_no_range_ends_nowhere():
     nowhere = [torch.inf, -torch.inf]
     unseen = (fxq.HistogramObserver(), fxq.MinMaxObserver(), fxq.PerChannelMinMaxObserver(), torch.nn.Identity())
