@@ -1,6 +1,6 @@
 """Observers: modules that watch values go by, and choose a grid for them."""
 
-from fxquant.observers.base import OBSERVERS, ObserverBase
+from fxquant.observers.base import ObserverBase
 from fxquant.observers.defaults import (
     DEFAULT_QCONFIG,
     DEFAULT_QCONFIGS,
@@ -34,7 +34,6 @@ from fxquant.observers.qparams import choose_qparams
 __all__ = [
     "DEFAULT_QCONFIG",
     "DEFAULT_QCONFIGS",
-    "OBSERVERS",
     "EntropyObserver",
     "FixedQParamsObserver",
     "HistogramObserver",

@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from fxquant.errors import InputError, TracingError
 from fxquant.observers.constructor import Constructor
 from fxquant.plan.spec import QParams, QScheme
-from fxquant.registry import Registry
-
-OBSERVERS: Registry[type["ObserverBase"]] = Registry("observer")
 
 _POOLED = "pooled."
 

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from fxquant.observers.base import OBSERVERS
 from fxquant.observers.bins import Bins, least, qparams
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.plan.spec import QScheme
@@ -19,7 +18,6 @@ MOST_CLIPPED = 0.1
 all would seem to be best."""
 
 
-@OBSERVERS.register("entropy")
 class EntropyObserver(HistogramObserver):
     """Compares the histogram, with what is clipped piled up at its ends, with what the grid would leave of it.
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, SpecError
-from fxquant.observers.base import OBSERVERS, ObserverBase
+from fxquant.observers.base import ObserverBase
 from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.observers.scheme import make_scheme, torch_dtype, torch_qscheme
 from fxquant.plan.spec import QParams, QScheme
 
 
-@OBSERVERS.register("fixed")
 class FixedQParamsObserver(ObserverBase):
     """Always answers with the same qparams, whatever it sees.
 
@@ -98,7 +97,6 @@ default_fixed_qparams_range_neg1to1_observer = FixedQParamsObserver.with_args(
 """For tanh: -1 to 127/128."""
 
 
-@OBSERVERS.register("placeholder")
 class PlaceholderObserver(ObserverBase):
     """Carries a dtype: with a float dtype, the value or weight is left as it is.
 
@@ -146,7 +144,6 @@ class PlaceholderObserver(ObserverBase):
         return f"dtype={self.dtype}, is_dynamic={self.is_dynamic}"
 
 
-@OBSERVERS.register("noop")
 class NoopObserver(ObserverBase):
     """Passes values on. Unlike a placeholder it never has a scheme, so its values stay in float.
 

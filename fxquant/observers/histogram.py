@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fxquant.errors import InputError, SpecError
 from fxquant.kernels.fake_quantize.histogram import FEWEST_BINS, MOST_BINS, histogram, merge_histograms, window_of
-from fxquant.observers.base import OBSERVERS, refuse_to_trace
+from fxquant.observers.base import refuse_to_trace
 from fxquant.observers.bins import Bins, least
 from fxquant.observers.qparams import SMALLEST_SCALE, choose_qparams
 from fxquant.observers.range_observer import RangeObserver
@@ -52,7 +52,6 @@ def _seen(observer: "HistogramObserver") -> tuple[Tensor, ...]:
     return observer.counts, observer.min_val, observer.max_val, observer.eps
 
 
-@OBSERVERS.register("histogram")
 class HistogramObserver(RangeObserver):
     """Chooses the range whose mean squared quantization error is the smallest, by a histogram of all values seen.
 

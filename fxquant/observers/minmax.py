@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import SpecError
-from fxquant.observers.base import OBSERVERS
 from fxquant.observers.qparams import SMALLEST_SCALE, middle
 from fxquant.observers.range_observer import RangeObserver
 from fxquant.observers.scheme import make_scheme
@@ -62,7 +61,6 @@ class ExtremesObserver(RangeObserver):
         return low, high, scale, zero_point, nonfinite
 
 
-@OBSERVERS.register("minmax")
 class MinMaxObserver(ExtremesObserver):
     """Tracks the smallest and the largest value of whole tensors.
 
@@ -121,7 +119,6 @@ class MinMaxObserver(ExtremesObserver):
         self.describe_for_script(qparams)
 
 
-@OBSERVERS.register("per_channel_minmax")
 class PerChannelMinMaxObserver(ExtremesObserver):
     """Tracks the smallest and the largest value of each channel, or of each group within it.
 

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import SpecError
-from fxquant.observers.base import OBSERVERS
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.plan.spec import QScheme, check_number
 
 
-@OBSERVERS.register("moving_average")
 class MovingAverageMinMaxObserver(MinMaxObserver):
     """Tracks ``range <- range + averaging_constant * (range of the batch - range)``; the first batch sets it.
 
@@ -73,7 +71,6 @@ class MovingAverageMinMaxObserver(MinMaxObserver):
         average(self.min_val, self.max_val, seen)
 
 
-@OBSERVERS.register("moving_average_per_channel")
 class MovingAveragePerChannelMinMaxObserver(PerChannelMinMaxObserver):
     """``MovingAverageMinMaxObserver`` for each channel, or each group within it.
 

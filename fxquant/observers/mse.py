@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 
-from fxquant.observers.base import OBSERVERS
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver, cheapest
 from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.plan.spec import QScheme, check_number
 
 
-@OBSERVERS.register("mse")
 class MSEObserver(HistogramObserver):
     """Chooses among ``k / candidates`` of the whole range, k = 1, 2, ..., the one whose error is the smallest.
 

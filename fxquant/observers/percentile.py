@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 
-from fxquant.observers.base import OBSERVERS
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.qparams import SMALLEST_SCALE
 from fxquant.plan.spec import QScheme, check_number
 
 
-@OBSERVERS.register("percentile")
 class PercentileObserver(HistogramObserver):
     """Ends the range at percentiles of the values, whatever the error on those beyond: robust against outliers.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
+import pkgutil
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import DuplicateNameError, UnknownNameError
-from fxquant.observers import OBSERVERS, MinMaxObserver, ObserverBase, PerChannelMinMaxObserver, choose_qparams
+from fxquant import observers
+from fxquant.observers import MinMaxObserver, ObserverBase, PerChannelMinMaxObserver, choose_qparams
 from fxquant.plan.spec import QParams, QScheme
 
 
@@ -38,24 +40,28 @@ def test_an_own_observer():
     assert repr(observer) == "LargestMagnitude(int4 symmetric per tensor)"
 
 
-def test_registry_knows_every_observer_by_name():
-    assert sorted(OBSERVERS) == [
-        "entropy",
-        "fixed",
-        "histogram",
-        "minmax",
-        "moving_average",
-        "moving_average_per_channel",
-        "mse",
-        "noop",
-        "per_channel_minmax",
-        "percentile",
-        "placeholder",
-    ]
-    with pytest.raises(UnknownNameError, match="did you mean 'moving_average'"):
-        OBSERVERS["moving_avrage"]
-    with pytest.raises(DuplicateNameError, match="observer 'minmax' is registered already"):
-        OBSERVERS.register("minmax")(LargestMagnitude)
+def test_every_observer_can_be_imported_from_the_package():
+    found = {
+        kind.__name__
+        for module in pkgutil.iter_modules(observers.__path__)
+        for kind in vars(importlib.import_module(f"fxquant.observers.{module.name}")).values()
+        if isinstance(kind, type) and issubclass(kind, ObserverBase) and not inspect.isabstract(kind)
+    }
+    inside = {"ChannelMeans", "ExtremesObserver", "ObserverBase", "RangeObserver"}
+    assert found - inside == {
+        "EntropyObserver",
+        "FixedQParamsObserver",
+        "HistogramObserver",
+        "MinMaxObserver",
+        "MovingAverageMinMaxObserver",
+        "MovingAveragePerChannelMinMaxObserver",
+        "MSEObserver",
+        "NoopObserver",
+        "PerChannelMinMaxObserver",
+        "PercentileObserver",
+        "PlaceholderObserver",
+    }
+    assert found - inside <= set(observers.__all__)
 
 
 def test_casting_a_model_leaves_statistics_in_float32():
