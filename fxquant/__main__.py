@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def runner(command: str) -> Callable[[argparse.Namespace], int]:
-    """What does the work of a command, and returns the exit status."""
+    """Return the function that does the work of a command, and answers with the exit status."""
     run: Callable[[argparse.Namespace], int] = import_module(f"fxquant.cli.{command}").run
     return run
 

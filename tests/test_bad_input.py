@@ -578,14 +578,14 @@ def forms() -> dict[str, Any]:
 WRONG_CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "uint8 image": (
         lambda model: model((255 * X.abs()).to(torch.uint8)),
-        "the input 'input' holds integers where the model takes real numbers\n"
+        "the input 'input' holds integers where the model takes float values\n"
         "  got:      uint8[2, 3, 6, 6]\n"
         "  expected: float32, as [2, 3, 6, 6] when it was prepared\n"
         "  hint:     input.float() / 255 of an image, or whatever the float model was given",
     ),
     "complex numbers": (
         lambda model: model(X.to(torch.complex64)),
-        "the input 'input' holds complex numbers where the model takes real numbers\n"
+        "the input 'input' holds complex numbers where the model takes float values\n"
         "  got:      complex64[2, 3, 6, 6]\n"
         "  expected: float32, as [2, 3, 6, 6] when it was prepared",
     ),
@@ -648,7 +648,7 @@ def test_integers_where_the_model_takes_them():
     tokens = torch.tensor([[1, 2]])
     converted = fxq.quantize(model, [tokens], progress=False)
     assert refusal(lambda: converted(tokens.float())) == (
-        "the input 'input' holds real numbers where the model takes integers\n"
+        "the input 'input' holds float values where the model takes integers\n"
         "  got:      float32[1, 2]\n"
         "  expected: int64, as [1, 2] when it was prepared\n"
         "  hint:     input.to(torch.int64)"

@@ -41,7 +41,7 @@ def compare(
     Args:
         float_model: The model that was quantized; or what :func:`prepare` gave of it; or the model of
             :func:`prepare_qat`, which is then run without its roundings.
-        quantized_model: What :func:`convert` gave, in any form, from :func:`prepare` or :func:`prepare_qat`, also if it
+        quantized_model: What :func:`convert` gave, to whatever, from :func:`prepare` or :func:`prepare_qat`, also if it
             was pickled and loaded since; or the model of :func:`prepare_qat` itself, as it would be converted.
         data: Yields batches, as for :func:`calibrate`.
         num_batches: Stop after so many.
@@ -138,7 +138,7 @@ class _Run:
     def _measure(self, point: ComparisonPoint, value: Any, isolated: Any, exact: ValuesOnDemand) -> Any:
         """Add up one layer, and answer with what stands for the float model's value in its place."""
         expected = exact.look(point.source)
-        result = point.real(value)
+        result = point.dequantized(value)
         alike = _are_alike(expected, result)
         replaced = point.stored_form(expected, isolated) if alike or not isinstance(expected, Tensor) else isolated
         if alike and point not in self._other:
@@ -147,7 +147,7 @@ class _Run:
             if with_weight is not None:
                 self._weight[point].add(given, with_weight, axis)
             self._here[point].add(expected, result, axis)
-            self._alone[point].add(given, point.real(isolated), axis)
+            self._alone[point].add(given, point.dequantized(isolated), axis)
             point.clipping.look(given, point.qparams)
         elif isinstance(expected, Tensor) and isinstance(result, Tensor):
             self._other[point] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"
@@ -156,7 +156,7 @@ class _Run:
         return replaced
 
     def result(self) -> Comparison:
-        """What was measured so far."""
+        """Return what was measured so far."""
         rows = []
         for index, (node, point) in enumerate(self._points.by_node.items()):
             alone, here = self._alone[point], self._here[point]

@@ -1,4 +1,4 @@
-"""What ``compare`` found out, as rows and as a table: the layer that does most harm comes first."""
+"""Results of ``compare``, as rows and as a table: the layer that does most harm comes first."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NAME, _LINE = 30, 24
 LEGEND = """\
 lost: of the signal, by what the layer itself does (of the average channel, or of all if more).
 dB, signal to noise against the float model: alone, on the float model's values; here, with all
-that came before; weight, of the weight. largest: the largest error alone, in real units."""
+that came before; weight, of the weight. largest: the largest error alone, a float value."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerComparison:
-    """One unit of the quantized model, or one value that is put on a grid and that no unit makes."""
+    """One unit of the quantized model, or one value that is quantized and that no unit makes."""
 
     unit: str
     """Name of the node: the root of the unit, or the value."""
@@ -44,7 +44,7 @@ class LayerComparison:
     place: int
     """Where it runs: 0 is the first of all."""
     isolated: Deviation
-    """What the unit itself adds: on the float model's values, rounded to its grids, against what float makes of
+    """What the unit itself adds: on the float model's values, rounded to its qparams, against what float makes of
     these. So each rounding counts once: that of a value where it is made."""
     accumulated: Deviation
     """The quantized model, run from its inputs to this point, against the float model."""
@@ -52,7 +52,7 @@ class LayerComparison:
     """The quantized weight, batch norm folded in, against that of the float model; None where there is none, or where
     the two cannot be compared."""
     fault: str = ""
-    """What rounding does not explain: another weight, another grid than its readers take. Such rows come first."""
+    """What rounding does not explain: another weight, other qparams than its readers take. Such rows come first."""
     cause: str = ""
     """What makes the noise, in words."""
     overrun: float = 0.0
@@ -84,11 +84,11 @@ class Comparison(PrintedTable[LayerComparison]):
     rows: tuple[LayerComparison, ...]
     """Those with a fault first, then by harm, the worst first."""
     output: Deviation
-    """What the model returns; ``sqnr`` is NaN where that is no real numbers, or zeros alone."""
+    """What the model returns; ``sqnr`` is NaN where that is no float values, or zeros alone."""
     batches: int
     unmatched: tuple[Unmatched, ...] = ()
     returns_numbers: bool = True
-    """Whether the model returns real numbers at all."""
+    """Whether the model returns float values at all."""
 
     def worst(self, count: int = 3) -> tuple[LayerComparison, ...]:
         """The layers that do most harm, the worst first."""
@@ -130,7 +130,7 @@ class Comparison(PrintedTable[LayerComparison]):
 
     def _result(self) -> str:
         if math.isnan(self.output.sqnr):
-            return "zeros alone" if self.returns_numbers else "no real numbers"
+            return "zeros alone" if self.returns_numbers else "no float values"
         return f"{in_words(self.output.sqnr)} dB"
 
 

@@ -1,4 +1,4 @@
-"""Where a quantized graph can be compared with the float graph: at its units, and where it puts values on grids."""
+"""Finds the points where a quantized graph can be compared with the float graph: units, and values it quantizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fxquant.analysis.weights import Weights, weights_of
 from fxquant.errors import user_line
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import VALUE, module_of, nodes_by_name, tensors_of
-from fxquant.measure.noise import integers, real
+from fxquant.measure.noise import dequantized, integers
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
@@ -65,7 +65,7 @@ def ends(qparams: QParams) -> tuple[float, float]:
 
 @dataclass(eq=False)
 class ComparisonPoint:
-    """A unit, or a value on a grid that no unit makes, in the quantized graph."""
+    """A unit, or a quantized value that no unit makes, in the quantized graph."""
 
     name: str
     """Of the float graph's node whose value it is."""
@@ -77,16 +77,16 @@ class ComparisonPoint:
     unit: QuantUnit | None
     floats: FloatUnit | None
     qparams: QParams | None
-    """What the result lies on, as its readers expect; None where it is real numbers."""
+    """Qparams of the result, as its readers expect; None where it is float."""
     stores_integers: bool
     chain: tuple[nn.Module, ...] = ()
     """Modules through which readers get the value, where they round it."""
     roundings: Mapping[Node, Rounding] = field(default_factory=dict)
     """Inputs of ``floats`` that are rounded before they are read."""
     keeps_values: bool = False
-    """Shares the grid of its input: rounds nothing."""
+    """Has the qparams of its input: rounds nothing."""
     planned: Mapping[str, QParams] = field(default_factory=dict)
-    """Role of the unit -> the grid that its tensor has by the plan, as far as that is known."""
+    """Operand of the unit -> the qparams that its tensor has by the plan, as far as that is known."""
     clipping: ClippingSums = field(default_factory=ClippingSums)
 
     @property
@@ -103,7 +103,7 @@ class ComparisonPoint:
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """Name the point for a message."""
         return self.name if self.unit is None else title_of(self.layer, self.name)
 
     @property
@@ -112,11 +112,11 @@ class ComparisonPoint:
 
     @property
     def reads(self) -> tuple[Node, ...]:
-        """What is asked of the float run."""
+        """List the nodes whose values are asked of the float run."""
         return (self.source, *(() if self.floats is None else self.floats.inputs))
 
     def given(self, look: Callable[[Node], Any]) -> tuple[Any, Any]:
-        """What float makes of the inputs that the unit reads: of the float model's values, rounded.
+        """Compute in float what the unit should give, on the float model's values, rounded.
 
         Returns:
             With the weight as it is; and with nothing but the weight quantized, None where it has none.
@@ -128,21 +128,21 @@ class ComparisonPoint:
         rounded = None if weights is None or weights.layer is None else self.floats.run(values, weights.as_given)
         return self.floats.run(values), rounded
 
-    def real(self, value: Any) -> Any:
-        """The real numbers that readers get of a value of the quantized graph."""
+    def dequantized(self, value: Any) -> Any:
+        """Return the float values that readers get of a value of the quantized graph."""
         if self.stores_integers:
-            return pytree.tree_map_only(Tensor, lambda q: real(q, self.qparams), value)
+            return pytree.tree_map_only(Tensor, lambda q: dequantized(q, self.qparams), value)
         return self._rounded(value)
 
     def rounded(self, value: Any) -> Any:
-        """What readers get of a value of the float model."""
+        """Return what readers get of a value of the float model."""
         if self.stores_integers and self.qparams is not None:
             return on_qparams(value, self.qparams)
         own: Any = module_of(self.node)
         return own(value) if isinstance(own, StaticFakeQuantize) else self._rounded(value)
 
     def stored_form(self, expected: Any, value: Any) -> Any:
-        """What takes the place of ``value`` in the quantized graph where the float model's value is to be read."""
+        """Return what stands for ``value`` in the quantized graph, where the float model's value is to be read."""
         if isinstance(module_of(self.node), StaticFakeQuantize):
             return value
         if self.stores_integers and self.qparams is not None:
@@ -182,7 +182,7 @@ class ComparisonPoint:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPoints:
-    """Where two graphs can be compared."""
+    """The points at which two graphs can be compared."""
 
     by_node: Mapping[Node, ComparisonPoint]
     """Node of the quantized graph -> the point; in the order of the graph."""
@@ -264,8 +264,8 @@ def _roundings(
 
 
 def on_qparams(value: Any, qparams: QParams) -> Any:
-    """Tensors, in any structure, rounded to a grid."""
-    return pytree.tree_map_only(Tensor, lambda x: real(integers(x, qparams), qparams).to(x.dtype), value)
+    """Round tensors, in any structure, to qparams."""
+    return pytree.tree_map_only(Tensor, lambda x: dequantized(integers(x, qparams), qparams).to(x.dtype), value)
 
 
 def _same(value: Any) -> Any:
@@ -273,7 +273,7 @@ def _same(value: Any) -> Any:
 
 
 def _is_stored(node: Node) -> bool:
-    """Whether the value of a node of a quantized graph is stored integers."""
+    """Tell whether the value of a node of a quantized graph is quantized values."""
     if isinstance(module_of(node), Quantize):
         return True
     if node.meta.get(VALUE) is None:  # a tuple, as a move of integers gives it
@@ -294,7 +294,7 @@ def _chain(node: Node) -> tuple[nn.Module, ...]:
 
 
 class _PointQParams:
-    """The grid of each value: as planned; of a model that was loaded into a shell, as its modules have it."""
+    """The qparams of each value: as planned; of a model that was converted uncalibrated, as its modules have them."""
 
     def __init__(self, plan: QuantPlan, quantized: GraphModule) -> None:
         self._plan, self._nodes = plan, nodes_by_name(quantized)

@@ -27,7 +27,7 @@ from fxquant.training.trained import quantizer_of
 
 
 def is_trainable(model: nn.Module) -> bool:
-    """Whether ``prepare_qat`` made it."""
+    """Tell whether ``prepare_qat`` made a model."""
     return isinstance(getattr(model, "preparation", None), Quantizer)
 
 
@@ -104,7 +104,7 @@ def quantized_graph(model: object) -> GraphModule:
 
 
 def _configuration(quantized: GraphModule) -> Any:
-    """What takes apart what was taken apart, and nothing else: names of nodes depend on that."""
+    """Return a configuration that takes apart what was taken apart, and nothing else: names of nodes depend on that."""
     mapping = get_default_qconfig_mapping()
     for node in quantized.graph.nodes:
         module = module_of(node)
@@ -166,7 +166,7 @@ class FloatUnit:
 
 
 def is_layer(module: Any) -> bool:
-    """Whether a module multiplies with a weight of more than one dimension."""
+    """Tell whether a module multiplies with a weight of more than one dimension."""
     weight = getattr(module, "weight", None)
     return isinstance(weight, Tensor) and weight.dim() > 1
 

@@ -51,7 +51,7 @@ def batches_of(
 
 
 def taken(model: GraphModule) -> int:
-    """How many positional inputs a model takes: an argument with a default counts where the graph reads it."""
+    """Count the positional inputs that a model takes: an argument with a default counts where the graph reads it."""
     inputs = [node for node in model.graph.nodes if node.op == "placeholder"]
     if any(str(node.target).startswith("*") for node in inputs):
         return sys.maxsize
@@ -60,7 +60,7 @@ def taken(model: GraphModule) -> int:
 
 
 def _reads(user: Node) -> bool:
-    """Whether a node computes with what it is given, and does not only see to it that it is the default."""
+    """Tell whether a node computes with what it is given, and does not only see to it that it is the default."""
     return user.target is not require_value
 
 

@@ -76,5 +76,5 @@ class UnitsAlone:
 
 
 def _rounds_for_all(user: Node, unit: QuantUnit) -> bool:
-    """Whether a node puts the unit's result on its grid; a grid that a reader chooses in each call is the reader's."""
+    """Tell whether a node rounds the unit's result; rounding that a reader chooses in each call is the reader's."""
     return "y" in unit.roles and isinstance(module_of(user), StaticFakeQuantize)

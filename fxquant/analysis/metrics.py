@@ -1,4 +1,4 @@
-"""What quality is: signal to noise of the model's output, or a function of the user's."""
+"""Quality of a model: signal to noise of its output, or a function of the user's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Score(Protocol):
         """The metric."""
 
     def cost(self, ideal: float) -> float:
-        """How much worse it is than the float model's, whose metric is ``ideal``."""
+        """Return how much worse it is than the float model's, whose metric is ``ideal``."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class SignalToNoise:
         pairs = list(zip(_floats(output), _floats(expected), strict=True))
         if not pairs:
             raise InputError(
-                "the model's output holds no real numbers, so there is no signal to noise of it",
+                "the model's output holds no float values, so there is no signal to noise of it",
                 got=describe_value(expected),
                 expected="a tensor of floats, alone or in a structure",
                 hint="give a metric, one that compares classes, say",

@@ -1,4 +1,4 @@
-"""What reports call a unit: by the user's module, and where that is not enough, by the value too."""
+"""Names units in reports: by the user's module, and where that is not enough, by the value too."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class OperatorTimes:
             form: {name: 1e6 * statistics.median(times) for name, times in nodes.items()}
             for form, nodes in self._seconds.items()
         }
-        real, graph, runs = medians["float"], medians["graph"], medians["program"] or medians["graph"]
+        floats, graph, runs = medians["float"], medians["graph"], medians["program"] or medians["graph"]
         nodes = nodes_by_name(prepared.graph_module)
         planned = {unit.root: unit for unit in prepared.plan.units}
         units = {unit.root for unit in plan_of(int8).units}
@@ -66,7 +66,7 @@ class OperatorTimes:
             unit = planned.get(node.name) if node.name in units else None
             members = [nodes[name] for name in unit.nodes] if unit is not None else [nodes.get(node.name, node)]
             kind: Kind = "unit" if unit is not None else "border" if isinstance(module_of(node), BORDERS) else "float"
-            in_float = [real[member.name] for member in members if member.name in real]
+            in_float = [floats[member.name] for member in members if member.name in floats]
             rows.append(
                 ProfileRow(
                     unit=node.name,

@@ -24,7 +24,7 @@ KEEP = ("float", "int16")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What means one operator of a model, and no other, in a ``QConfigMapping``."""
+    """Means one operator of a model, and no other, in a ``QConfigMapping``."""
 
     module_name: str
     """Path of the module; of a function, of the module that calls it."""
@@ -65,7 +65,7 @@ def addresses(gm: GraphModule, units: Iterable[QuantUnit], config: QConfigMappin
 
 
 def _is_called(node: Node) -> bool:
-    """Whether the user called a module here."""
+    """Tell whether the user called a module here."""
     called = node.meta.get(CALLED)
     return node.op == "call_module" if called is None else called[1] is not None
 
@@ -96,4 +96,4 @@ INT16 = QConfig(
     activation=MinMaxObserver.with_args(dtype=torch.int16, qscheme="per_tensor_affine"),
     weight=PerChannelMinMaxObserver.with_args(ch_axis=0, dtype=torch.int16, qscheme="per_channel_symmetric"),
 )
-"""Grids of 16 bits: activations affine, weights symmetric per output channel; nothing need be cut off."""
+"""QConfig of 16 bits: activations affine, weights symmetric per output channel; nothing need be cut off."""

@@ -54,7 +54,7 @@ def profile(
         progress: Show a progress bar.
 
     Returns:
-        A table of units, borders and what stays float, the most expensive first; sums; and both models as a whole,
+        A table of units, boundaries and what stays float, the most expensive first; sums; and both models as a whole,
         the int8 one also by programs where it runs so.
 
     Raises:

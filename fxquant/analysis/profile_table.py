@@ -1,4 +1,4 @@
-"""What ``profile`` measured, as rows and as a table: the most expensive operator first, and which units lose."""
+"""Results of ``profile``, as rows and as a table: the most expensive operator first, and which units lose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOISE, NOISE_US = 1.1, 1.0
 _NAME, _OPERATOR, _LINE = 30, 16, 18
 LEGEND = """\
 float, int8: as the models run it, weights in the caches; called: an int8 operator by itself, from
-Python. share: of the int8 model. Borders, between real numbers and integers, are in that one only."""
+Python. share: of the int8 model. A border quantizes or dequantizes, and is in that one only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ProfileRow:
     name: str
     """What to call it: the path of a layer; of any other value also which one it is."""
     kind: Kind
-    """``unit``: becomes int8; ``border``: puts values on a grid, or takes them from it; ``float``: is float in both."""
+    """``unit``: becomes int8; ``border``: quantizes or dequantizes; ``float``: is float in both."""
     operator: str
     """Name of the pattern, or of the operator."""
     line: str
@@ -47,13 +47,13 @@ class ProfileRow:
 
     @property
     def loses(self) -> bool:
-        """Whether a unit is slower in int8 than in float, by more than medians differ from run to run."""
+        """Tell whether a unit is slower in int8 than in float, by more than medians differ from run to run."""
         return self.kind == "unit" and self.float_us is not None and self.int8_us > self.float_us * NOISE + NOISE_US
 
 
 @dataclass(frozen=True, slots=True)
 class Profile(PrintedTable[ProfileRow]):
-    """Where the time of an int8 model goes on this machine, and of the float model. Print it, or read ``rows``."""
+    """Shows where the time of an int8 model goes on this machine, and of a float one. Print it, or read ``rows``."""
 
     _HEAD = ("operator", "is", "float µs", "int8 µs", "called µs", "share", "", "line")
     _ALIGN = "llrrrrll"
@@ -97,7 +97,7 @@ class Profile(PrintedTable[ProfileRow]):
 
     def _sentences(self) -> list[str]:
         times = [(kind, *self.milliseconds(kind)) for kind in ("unit", "border", "float")]
-        sums = ", ".join(f"{kind}s {real:.3f} → {int8:.3f}" for kind, real, int8 in times if real or int8)
+        sums = ", ".join(f"{kind}s {floats:.3f} → {int8:.3f}" for kind, floats, int8 in times if floats or int8)
         program = "" if self.program_ms is None else f", int8 by programs {self.program_ms:.3f}"
         lines = [
             f"ms, float → int8, summed up on {self.threads} thread{'' if self.threads == 1 else 's'}: {sums}",
@@ -117,7 +117,7 @@ class Profile(PrintedTable[ProfileRow]):
         return [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
 
     def _speed(self) -> str:
-        """How the int8 model compares with the float model, in words."""
+        """Say how the int8 model compares with the float model."""
         ratio = self.float_ms / self.int8_ms
         return f"{ratio:.2f} times as fast as float" if ratio >= 1 else f"{1 / ratio:.2f} times as slow as float"
 

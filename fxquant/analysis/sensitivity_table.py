@@ -1,4 +1,4 @@
-"""What ``sensitivity`` found out, as rows, as a table, and as a configuration that spares the worst units."""
+"""Results of ``sensitivity``, as rows, as a table, and as a configuration that spares the worst units."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME, _PATTERN, _LINE = 34, 18, 22
 
 @dataclass(frozen=True, slots=True)
 class UnitCost:
-    """What one unit costs alone: it is quantized, and all others are float."""
+    """The cost of one unit alone: it is quantized, and all others are float."""
 
     unit: str
     """Name of the node that is its root."""
@@ -37,7 +37,7 @@ class UnitCost:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity(PrintedTable[UnitCost]):
-    """What each unit costs alone. Print it, read ``rows``, or ask for a ``mapping`` that spares the worst."""
+    """Shows what each unit costs alone. Print it, read ``rows``, or ask for a ``mapping`` that spares the worst."""
 
     _ALIGN = "llrrl"
     _SHOWN = SHOWN
@@ -67,7 +67,7 @@ class Sensitivity(PrintedTable[UnitCost]):
 
         Args:
             count: How many units.
-            to: ``"float"``; or ``"int16"``: grids of 16 bits, where the back end has them (``backend="reference"``
+            to: ``"float"``; or ``"int16"``: qparams of 16 bits, where the back end has them (``backend="reference"``
                 simulates them); where it has not, the units stay float, and ``print(prepared)`` says so.
 
         Returns:

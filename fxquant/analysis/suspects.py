@@ -1,4 +1,4 @@
-"""What spoils a layer, in words: faults that rounding does not explain, then the usual suspects, as tables of rules."""
+"""Says what spoils a layer: faults that rounding does not explain, then the usual suspects, as tables of rules."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ HALF = 0.5
 OUTLIER = 20.0
 """Times the median of the channels' peaks: a channel that reaches so far leaves the others few steps."""
 FEW_BITS = 6
-"""Up to so many, the width of the grid is what to look at first."""
+"""Up to so many, the number of bits is what to look at first."""
 
 
 def fault_of(point: ComparisonPoint, node: Node) -> str:
-    """What rounding does not explain; empty where it may explain all."""
+    """Describe what rounding does not explain; empty where it may explain all."""
     return next((found for rule in (_other_qparams, _other_weight) if (found := rule(point, node))), "")
 
 
 def _other_qparams(point: ComparisonPoint, node: Node) -> str:
-    """Grids in the modules that are not those of the plan, which the neighbours keep to."""
+    """Find qparams in the modules that are not those of the plan, which the neighbours keep to."""
     for role, used, expected in _qparams_used(point, node):
         if bool((~torch.isclose(used.scale.cpu(), expected.scale.cpu(), rtol=SAME_SCALE, atol=0.0)).any()):
             ratio = float((used.scale / expected.scale).flatten()[0])
@@ -47,7 +47,7 @@ def _other_qparams(point: ComparisonPoint, node: Node) -> str:
 
 
 def _qparams_used(point: ComparisonPoint, node: Node) -> list[tuple[str, QParams, QParams]]:
-    """Role in words, the grid in the module, and the one that was planned."""
+    """List operands in words, each with the qparams in the module and those that were planned."""
     found: list[tuple[str, QParams | None, QParams | None]] = []
     for module in point.chain:
         if isinstance(module, StaticFakeQuantize):
@@ -93,7 +93,7 @@ def _other_weight(point: ComparisonPoint, node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is known of one layer."""
+    """Holds what is known of one layer."""
 
     point: ComparisonPoint
     sums: DeviationSums
@@ -103,19 +103,19 @@ class _Case:
 
     @property
     def spares_the_whole(self) -> bool:
-        """Whether it is the average channel that is lost, beside few that make up most of the signal."""
+        """Tell whether it is the average channel that is lost, beside few that make up most of the signal."""
         return self.sums.total_lost < HALF * self.sums.result().lost
 
     @property
     def blames_weight(self) -> bool:
-        """Whether rounding the weight alone makes most of the noise."""
+        """Tell whether rounding the weight alone makes most of the noise."""
         if self.spares_the_whole:
             return self.of_weight.result().lost >= HALF * self.sums.result().lost
         return self.of_weight.total_lost >= HALF * self.sums.total_lost
 
 
 def cause_of(point: ComparisonPoint, alone: DeviationSums, of_weight: DeviationSums) -> str:
-    """What makes most of the noise of a layer.
+    """Say what makes most of the noise of a layer.
 
     Args:
         point: The layer.
@@ -136,8 +136,8 @@ def _clipped(case: _Case) -> str:
         return ""
     low, high = ends(qparams)
     return (
-        f"its result is clipped: {_percent(facts.share)} of the values lie beyond its grid of {low:.4g} to {high:.4g}; "
-        "calibrate on data like this, or with an observer that keeps the whole range"
+        f"its result is clipped: {_percent(facts.share)} of the values lie beyond its range of {low:.4g} to "
+        f"{high:.4g}; calibrate on data like this, or with an observer that keeps the whole range"
     )
 
 

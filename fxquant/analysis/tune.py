@@ -37,13 +37,13 @@ def tuned(
 ) -> tuple[Any, Tuning]:
     """Measure every unit, choose for all of them at once, and measure what came of it as a whole.
 
-    The units that are chosen to run in float are those for which the sum of all units' times and of the borders
+    The units that are chosen to run in float are those for which the sum of all units' times and of the boundaries
     between int8 and float is the least. The model that this gives is then called in turns with the one that has every
     unit in int8 and with the float model, and the fastest of the three is the answer.
 
     Args:
         model: The float graph. Nothing of it changes.
-        plan: Of all units that can be int8, with the grids of all values.
+        plan: Of all units that can be int8, with the qparams of all values.
         make: Converts it to int8, but for the units whose roots it is given, with the reason.
         args: A batch like those that the model is going to run on.
         kwargs: Its keyword inputs.
@@ -94,13 +94,13 @@ def check_tunable(to: str, allow_uncalibrated: bool) -> None:
     """Refuse what cannot be measured in int8.
 
     Raises:
-        InputError: another form than int8 is asked for, or one without ranges.
+        InputError: another kind of model than int8 is asked for, or one without ranges.
     """
     if to != "int8":
         raise InputError("only int8 models are tuned", got=f"to={to!r}, tune=...", expected="to='int8'")
     if allow_uncalibrated:
         raise InputError(
-            "a shell without ranges cannot run, so it cannot be tuned",
+            "a model without ranges cannot run, so it cannot be tuned",
             got="allow_uncalibrated=True, tune=...",
             hint="calibrate first, or leave tune out",
         )

@@ -1,4 +1,4 @@
-"""What tuning measured and decided, as people read it."""
+"""Results of tuning, measured and decided, as people read them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TuningRow:
 
 @dataclass(frozen=True, slots=True)
 class Tuning(PrintedTable[TuningRow]):
-    """What ``convert(..., tune=batch)`` measured on this machine. Print it, or read ``rows``."""
+    """Shows what ``convert(..., tune=batch)`` measured on this machine. Print it, or read ``rows``."""
 
     _HEAD = ("unit", "pattern", "int8 µs", "float µs", "borders µs", "runs as")
     _ALIGN = "llrrrl"

@@ -1,4 +1,4 @@
-"""Which units run in int8 and which in float, so that the sum of their times and of the borders' is the least."""
+"""Chooses the units that run in int8, so that the sum of all times, those of boundaries too, is the least."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINIMUM_SPEEDUP = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: of each unit by the name of its root, of each value's borders by its name."""
+    """Seconds: of each unit by the name of its root, of each value's boundary by its name."""
 
     in_int8: Mapping[str, float]
     in_float: Mapping[str, float]
@@ -36,7 +36,7 @@ class ValueUse:
     producer: str
     readers: tuple[str, ...]
     several: bool
-    """Whether it is several tensors, which have no border."""
+    """Whether it is several tensors, which have no boundary."""
 
 
 def tuned_units(plan: QuantPlan) -> tuple[QuantUnit, ...]:
@@ -78,7 +78,7 @@ def units_in_float(gm: GraphModule, plan: QuantPlan, times: Times) -> set[str]:
     Args:
         gm: The float graph.
         plan: Of all units.
-        times: Of every unit in ``tuned_units(plan)``, and of the borders of every value in ``flows(gm, plan)``.
+        times: Of every unit in ``tuned_units(plan)``, and of the boundary of every value in ``flows(gm, plan)``.
     """
     network = Network()
     for unit in tuned_units(plan):
@@ -96,7 +96,7 @@ def units_in_float(gm: GraphModule, plan: QuantPlan, times: Times) -> set[str]:
 
 
 def _add_border(network: Network, flow: ValueUse, times: Times) -> None:
-    """Nodes of their own stand for 'any reader': each is on the side of a reader that needs the border."""
+    """Nodes of their own stand for 'any reader': each is on the side of a reader that needs the boundary."""
     quantized: Hashable = ("quantized", flow.value)
     dequantized: Hashable = ("dequantized", flow.value)
     network.add(quantized, flow.producer, _cost(times.quantize[flow.value]))

@@ -34,12 +34,12 @@ class UnitScores:
 
     @property
     def steps(self) -> int:
-        """Of the progress bar, for each batch."""
+        """Count the steps of the progress bar for each batch."""
         return len(self._units) + 2
 
     @property
     def started(self) -> bool:
-        """Whether anything was measured."""
+        """Tell whether anything was measured."""
         return self._float.batches > 0
 
     def add(
@@ -59,7 +59,7 @@ class UnitScores:
             bar.update()
 
     def result(self, metric: str) -> Sensitivity:
-        """What was measured so far."""
+        """Return what was measured so far."""
         nodes = nodes_by_name(self._prepared.graph_module)
         planned = {unit.root: unit for unit in self._prepared.plan.units}  # batch norms not yet folded in
         ideal = self._float.value
@@ -87,6 +87,6 @@ class UnitScores:
 
 
 def _keeps_values(unit: QuantUnit, plan: QuantPlan) -> bool:
-    """Whether a unit rounds nothing: it shares the grid of its input."""
+    """Tell whether a unit rounds nothing: it has the qparams of its input."""
     policy = plan.policies.get(unit.roles["y"]) if "y" in unit.roles else None
     return isinstance(policy, SharedWith) and "weight" not in unit.roles

@@ -35,14 +35,14 @@ class Weights:
     axis: int
     """Dimension that counts output channels."""
     qparams: QParams | None
-    """The grid of the second; None where it is not known."""
+    """The qparams of the second; None where they are not known."""
     layer: nn.Module | None
     """The float layer, batch norm folded in; None where the weights are in another shape than its own."""
     bias: Tensor | None
     """What the quantized unit adds."""
 
     def as_given(self, *args: Any, **kwargs: Any) -> Tensor:
-        """What ``layer`` gives with the quantized weight and bias, and nothing else of it quantized."""
+        """Run ``layer`` with the quantized weight and bias, and nothing else of it quantized."""
         assert self.layer is not None  # whoever calls this has looked
         kind: Any = canonical_type(self.layer) or type(self.layer)
         dtype = self.exact.dtype
@@ -50,7 +50,7 @@ class Weights:
         return kind.forward(WithWeight(self.layer, self.given.to(dtype), bias), *args, **kwargs)
 
     def deviation(self) -> Deviation:
-        """How far the second lies from the first."""
+        """Measure how far the second lies from the first."""
         sums = DeviationSums()
         sums.add(self.exact, self.given, self.axis)
         return sums.result()
@@ -61,7 +61,7 @@ class Weights:
         return self.exact.abs().movedim(self.axis, 0).flatten(1).amax(1)
 
     def changed(self) -> float:
-        """Share of values that rounding does not explain: over a step from where the float weight is on the grid."""
+        """Share of values that rounding does not explain: over a step from where the float weight is rounded to."""
         if self.qparams is None or self.qparams.scheme.float_qparams:
             return 0.0
         qparams = self.qparams
@@ -91,7 +91,7 @@ def weights_of(layer: Any, module: nn.Module) -> Weights | None:
 
 
 def _given(module: Any) -> tuple[Tensor, QParams | None] | None:
-    """What a module multiplies with, and the grid that this is on."""
+    """Return what a module multiplies with, and its qparams."""
     if isinstance(module, FakeQuantizedWeight):
         rounding: Any = module.weight_fake_quant
         qparams = rounding.qparams() if isinstance(rounding, StaticFakeQuantize) else None

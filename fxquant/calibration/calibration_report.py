@@ -32,7 +32,7 @@ ROWS = 60
 SENTENCES = 10
 """Problems that are spelled out below the table."""
 
-HEAD = ("value", "seen", "grid", "settled", "clipped", "outliers", "dead", "problem")
+HEAD = ("value", "seen", "quantized", "settled", "clipped", "outliers", "dead", "problem")
 LEGEND = (
     "settled: after how many batches the range came to stay; ?: too few followed to be sure; no: it did\n"
     "not. clipped, outliers: of all values. dead: channels that never changed in the batches that were\n"

@@ -1,4 +1,4 @@
-"""What commands have in common: packages that some of them need, and what is said of random numbers."""
+"""Commands have this in common: packages that some of them need, and a word on random numbers."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def native_cpu(status: NativeStatus) -> Finding:
 
 
 def tiles(status: NativeStatus) -> str:
-    """Which instructions multiply large int8 products, and why."""
+    """Say which instructions multiply large int8 products, and why."""
     if status.cpu_isa != "brgemm":
         return f"no AMX tiles: {status.tiles_refusal or f'{status.cpu_isa} was asked for'}"
     without = f", without AMX tiles: {status.tiles_refusal}" if status.tiles_refusal else " on AMX tiles"

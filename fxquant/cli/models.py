@@ -1,4 +1,4 @@
-"""How a command line names a model and its inputs: ``torchvision:resnet18 --input 1x3x224x224``."""
+"""Finds the model and the inputs that a command line names: ``torchvision:resnet18 --input 1x3x224x224``."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _ZOOS: dict[str, Callable[[str], nn.Module]] = {"torchvision": _torchvision, "ti
 
 
 def _built_by(spec: str, function: Callable[[], Any]) -> Any:
-    """What a function of the user's gives.
+    """Call a function of the user's, and return what it gives.
 
     Raises:
         InputError: it wants arguments, or fails.

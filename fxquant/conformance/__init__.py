@@ -1,1 +1,1 @@
-"""What quantized operators have to give, as data, and a runner that any tool can be put into."""
+"""Results that quantized operators have to give, as data, and a runner that any tool can be put into."""

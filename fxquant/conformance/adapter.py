@@ -1,4 +1,4 @@
-"""What a tool needs to be run through the cases: a class with ``run``, found by the path of its file."""
+"""A tool that is run through the cases needs a class with ``run``, found by the path of its file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fxquant.conformance.case import Case
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The tool has no such operator, or none with such a grid: no fault, but no pass either."""
+    """The tool has no such operator, or none with such qparams: no fault, but no pass either."""
 
     reason: str
 
@@ -28,5 +28,5 @@ class Adapter(Protocol):
     """Which of several ways through the tool this is; empty if there is one. Columns of one name are joined."""
 
     def run(self, case: Case) -> Tensor | Refusal:
-        """What the tool gives: a tensor of the shape of ``case.expected``, of any dtype. It may raise."""
+        """Return what the tool gives: a tensor of the shape of ``case.expected``, of any dtype. It may raise."""
         ...

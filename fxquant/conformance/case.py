@@ -14,26 +14,26 @@ from torch import Tensor
 
 from fxquant.errors import InputError
 
-REAL = ("quantize", "fake_quantize", "qparams")
-"""Operators whose inputs are real numbers."""
+FLOAT = ("quantize", "fake_quantize", "qparams")
+"""Operators whose inputs are float values."""
 
 CASES = Path(__file__).parent / "cases"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """What a tool is asked for."""
+    """A task for a tool, and its only right result."""
 
     name: str
     operator: str
     """``quantize``, ``dequantize``, ``fake_quantize``, ``qparams``, ``linear``, ``conv2d``, ``conv_transpose2d``,
     ``avg_pool2d``, ``max_pool2d``, ``matmul``, ``add``, ``mul`` or ``cat``."""
     inputs: Mapping[str, Tensor]
-    """float32 for the operators in ``REAL`` (``qparams``: smallest and largest value), else int32: stored integers."""
+    """float32 for the operators in ``FLOAT`` (``qparams``: smallest and largest value), else int32: quantized."""
     attributes: Mapping[str, Any]
-    """Grids, limits and geometry; ``x_dtype`` and ``y_dtype`` say how integers are stored. A bias is in real units."""
+    """Qparams, limits and geometry; ``x_dtype``, ``y_dtype``: how integers are stored. A bias is a float value."""
     expected: Tensor
-    """float64, exact: integers, or real numbers where the operator gives these."""
+    """float64, exact: quantized values, or float values where the operator gives these."""
     why: str
     """What goes wrong elsewhere."""
     source: str
@@ -52,8 +52,8 @@ def load_cases(folder: Path = CASES) -> tuple[Case, ...]:
 
 
 def _case(row: Mapping[str, Any]) -> Case:
-    real = row["operator"] in REAL
-    inputs = {name: _tensor(value, torch.float32 if real else torch.int32) for name, value in row["inputs"].items()}
+    floats = row["operator"] in FLOAT
+    inputs = {name: _tensor(value, torch.float32 if floats else torch.int32) for name, value in row["inputs"].items()}
     expected = _tensor(row["expected"], torch.float64)
     return Case(row["name"], row["operator"], inputs, row["attributes"], expected, row["why"], row["source"])
 

@@ -19,7 +19,7 @@ Verdict = Literal["pass", "refused", "fail", "error"]
 ORDER: tuple[Verdict, ...] = ("pass", "refused", "fail", "error")
 """From the best to the worst: of several paths of one tool the worst counts."""
 MARKS: dict[Verdict, str] = {"pass": "✓", "refused": "–", "fail": "✗", "error": "!"}
-LEGEND = "✓ passes, – has no such operator or grid, ✗ gives another result, ! raises an error."
+LEGEND = "✓ passes, – has no such operator or qparams, ✗ gives another result, ! raises an error."
 
 SHOWN = 6
 """Differing elements that are spelled out."""
@@ -29,7 +29,7 @@ LONGEST = 160
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one way through a tool made of one case."""
+    """The outcome of one case by one path through a tool."""
 
     case: Case
     tool: str
@@ -57,12 +57,12 @@ class Results:
         return tuple(dict(self.versions))
 
     def worst(self, case: Case, tool: str) -> Outcome:
-        """Of all paths of a tool."""
+        """Return the worst outcome of all paths of a tool."""
         own = [outcome for outcome in self.outcomes if outcome.case is case and outcome.tool == tool]
         return max(own, key=lambda outcome: ORDER.index(outcome.verdict))
 
     def passed(self, tool: str) -> bool:
-        """Whether it passes all cases, by all paths."""
+        """Tell whether a tool passes all cases, by all paths."""
         return all(outcome.verdict == "pass" for outcome in self.outcomes if outcome.tool == tool)
 
     def counts(self) -> list[list[object]]:

@@ -1,4 +1,4 @@
-"""What the demo found out, as data: the text and the picture are two views of it."""
+"""Results of the demo, as data: the text and the picture are two views of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def sqnr(self) -> float:
-        """Of the int8 logits against the float ones, in dB."""
+        """Return the SQNR of the int8 logits against the float ones, in dB."""
         return sqnr(self.float_logits, self.int8_logits)
 
     @property

@@ -18,7 +18,7 @@ def interleaved_medians(contestants: Mapping[str, Callable[[], object]], rounds:
 
 
 def machine() -> dict[str, str]:
-    """What the numbers depend on, for the head of a table or a file."""
+    """Return the facts that numbers depend on, for the head of a table or a file."""
     return {
         "cpu": f"{cpu_name()} ({', '.join(cpu_features()) or 'no int8 instructions known'})",
         "threads": str(torch.get_num_threads()),
@@ -37,7 +37,7 @@ INT8_FEATURES = ("avx2", "avx512bw", "avx_vnni", "avx512_vnni", "amx_int8")
 
 
 def cpu_features() -> tuple[str, ...]:
-    """Which of ``INT8_FEATURES`` this CPU has; empty where it cannot be told."""
+    """Return those of ``INT8_FEATURES`` that this CPU has; none where it cannot be told."""
     flags = next(iter(_cpuinfo("flags")), "").split()
     return tuple(name for name in INT8_FEATURES if name in flags)
 

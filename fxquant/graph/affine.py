@@ -17,7 +17,7 @@ from fxquant.graph.query import TensorInfo, canonical_type, module_of, reason_of
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _KEEPING = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, "contiguous", "clone", torch.clone)
-"""What may stand between a layer and its norm: most of it goes when what is idle is dropped."""
+"""What may stand between a layer and its norm: most of it goes when no-ops are dropped."""
 
 RANKS = (3, 4, 5)
 """Dimensions of values whose channels are dimension 1, where no layer says so."""

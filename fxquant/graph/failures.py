@@ -178,10 +178,10 @@ def _mismatch(path: str, value: Any, known: TensorInfo, device: torch.device | N
     elif device is not None and value.device.type != device.type:
         what, hint = f"is on {value.device}, the model on {device}", f"{path}.to({str(device)!r})"
     elif known.dtype.is_floating_point and not value.is_floating_point():
-        what = f"holds {'complex numbers' if value.is_complex() else 'integers'} where the model takes real numbers"
+        what = f"holds {'complex numbers' if value.is_complex() else 'integers'} where the model takes float values"
         hint = "" if value.is_complex() else f"{path}.float() / 255 of an image, or whatever the float model was given"
     elif value.is_floating_point() and not known.dtype.is_floating_point:
-        what, hint = "holds real numbers where the model takes integers", f"{path}.to(torch.{kind})"
+        what, hint = "holds float values where the model takes integers", f"{path}.to(torch.{kind})"
     else:
         return None
     return InputError(

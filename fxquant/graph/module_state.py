@@ -30,16 +30,16 @@ def check_qparams(state: Mapping[str, Any], scale: str, zero_point: str, scheme:
     largest = _FLOAT32.max / steps
     if (values := _numbers(state, scale)) is not None:
         bad = ~((values >= _FLOAT32.smallest_normal) & (values <= largest))
-        expected = f"{_FLOAT32.smallest_normal:.3g} to {largest:.3g}, real units per step"
+        expected = f"a scale from {_FLOAT32.smallest_normal:.3g} to {largest:.3g}"
         hint = "the state was saved before calibration" if bool(values.isnan().any()) else WHERE
-        _refuse("the scale of a grid is unusable", scale, values, bad, expected, hint)
+        _refuse("a scale is unusable", scale, values, bad, expected, hint)
     if (values := _numbers(state, zero_point)) is not None:
         if scheme.float_qparams:
             _refuse("a zero point is not finite", zero_point, values, ~values.isfinite(), "numbers of steps", WHERE)
             return
         bad = ~((values >= scheme.quant_min) & (values <= scheme.quant_max) & (values == values.round()))
         expected = f"whole numbers from {scheme.quant_min} to {scheme.quant_max}, for {scheme}"
-        _refuse("a zero point is no step of its grid", zero_point, values, bad, expected, WHERE)
+        _refuse("a zero point is no quantized value", zero_point, values, bad, expected, WHERE)
 
 
 def check_integers(state: Mapping[str, Any], key: str, dtype: torch.dtype, scheme: QScheme | None = None) -> None:
@@ -58,7 +58,7 @@ def check_integers(state: Mapping[str, Any], key: str, dtype: torch.dtype, schem
     if scheme is not None:
         bad = (value < scheme.quant_min) | (value > scheme.quant_max)
         expected = f"{scheme.quant_min} to {scheme.quant_max}, for {scheme}"
-        _refuse("a stored weight lies outside of its grid", key, value, bad, expected, WHERE)
+        _refuse("a quantized weight lies outside of its range", key, value, bad, expected, WHERE)
 
 
 def check_finite(state: Mapping[str, Any], *keys: str) -> None:
@@ -91,7 +91,7 @@ def _numbers(state: Mapping[str, Any], key: str) -> Tensor | None:
     if not isinstance(value, Tensor) or value.is_meta:
         return None
     if value.is_complex():
-        raise InputError("a state holds complex values", at=key, got=value.dtype, expected="real numbers", hint=WHERE)
+        raise InputError("a state holds complex values", at=key, got=value.dtype, expected="float values", hint=WHERE)
     return value.detach().double()
 
 

@@ -54,7 +54,7 @@ def format_table(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str
         (node.name, format_call(node), _value(node), beside.get(node.name, ""), user_line(node))
         for node in gm.graph.nodes
     ]
-    headers = ("node", "operation", "value", "grid", "from")
+    headers = ("node", "operation", "value", "qparams", "from")
     return format_rows(rows, headers)
 
 

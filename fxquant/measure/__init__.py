@@ -1,1 +1,1 @@
-"""How good a quantized model is, and how fast: coverage, parity, noise, time."""
+"""Measures how good a quantized model is, and how fast: coverage, parity, noise, time."""

@@ -19,7 +19,7 @@ _FATES = ("int8", "weight", "float")
 _NAMED = 3
 """Of what the total leaves out, so many are named."""
 
-NO_REAL_NUMBERS = "its result holds no real numbers, which alone are quantized"
+NO_FLOAT_VALUES = "its result holds no float values, which alone are quantized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class CoverageRow:
     line: str = ""
     """``path:line`` of the user's code."""
     gives: Literal["int8", "float"] = "int8"
-    """Of a unit: whether its result is integers, or real numbers straight from the sums of its products."""
+    """Of a unit: whether its result is quantized, or float values straight from its accumulators."""
     uncounted: str = ""
     """What ran in it whose multiply-accumulates nobody knows, and ``macs`` does not hold; empty if they are all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage(PrintedTable[CoverageRow]):
-    """What becomes int8, what stays float, and why. Print it, or read ``rows``.
+    """Shows what becomes int8, what stays float, and why. Print it, or read ``rows``.
 
     A unit whose handler may still decline, or answer with floats, counts as int8: only ``convert`` asks it. So does a
     join whose ranges may turn out to differ much.
@@ -72,12 +72,12 @@ class Coverage(PrintedTable[CoverageRow]):
 
     @property
     def float_rows(self) -> tuple[CoverageRow, ...]:
-        """What stays float."""
+        """Return what stays float."""
         return tuple(row for row in self.rows if row.fate == "float")
 
     @property
     def uncounted_rows(self) -> tuple[CoverageRow, ...]:
-        """What runs code whose multiply-accumulates nobody knows: the total leaves them out."""
+        """Return what runs code whose multiply-accumulates nobody knows: the total leaves them out."""
         return tuple(row for row in self.rows if row.uncounted)
 
     def _cells(self, rows: Sequence[CoverageRow]) -> list[tuple[Any, ...]]:
@@ -112,7 +112,7 @@ class Coverage(PrintedTable[CoverageRow]):
 
 
 def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
-    """The fate of every unit and of every rejected operator, in the order of the graph, and of others that multiply."""
+    """The fate of every unit and of every refused operator, in the order of the graph, and of others that multiply."""
     nodes = nodes_by_name(gm)
     order = {name: index for index, name in enumerate(nodes)}
     rows = []
@@ -125,7 +125,7 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
         rows.append(CoverageRow(unit.root, path, unit.pattern, fate, macs, line=user_line(members[0]), gives=gives))
     inside = _multiplying(gm, plan)
     others = [
-        Refusal(name, "", reason_of(nodes[name]) or NO_REAL_NUMBERS, excused=True)
+        Refusal(name, "", reason_of(nodes[name]) or NO_FLOAT_VALUES, excused=True)
         for name, home in inside.items()
         if name == home
     ]
@@ -149,11 +149,11 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
 
 
 def _multiplying(gm: GraphModule, plan: QuantPlan) -> dict[str, str]:
-    """Nodes that are in no unit, and were not rejected, and multiply all the same -> the row that tells of them.
+    """Nodes that are in no unit, and were not refused, and multiply all the same -> the row that tells of them.
 
     That is the node itself, or, of a unit that was left in float as a whole, its root.
     """
-    rejected = {refusal.node for refusal in plan.refusals if refusal.pattern}
+    refused = {refusal.node for refusal in plan.refusals if refusal.pattern}
     told = {*plan.unit_of(), *(refusal.node for refusal in plan.refusals)}
     found = {}
     for node in gm.graph.nodes:
@@ -162,7 +162,7 @@ def _multiplying(gm: GraphModule, plan: QuantPlan) -> dict[str, str]:
             while root.name not in told and len(root.users) == 1:
                 root = next(iter(root.users))
             info = value_of(node)
-            is_part = root.name in rejected and info is not None and info.dtype.is_floating_point
+            is_part = root.name in refused and info is not None and info.dtype.is_floating_point
             found[node.name] = root.name if is_part else node.name
     return found
 

@@ -65,14 +65,14 @@ def in_words(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How far one tensor of a quantized model lies from that of the float model, over all batches."""
+    """Tells how far one tensor of a quantized model lies from that of the float model, over all batches."""
 
     sqnr: float
     """In dB, with the rules of ``sqnr``."""
     cosine: float
     """Cosine of the angle between the two, 1 where they point the same way; NaN where one of them is 0."""
     largest: float
-    """Largest difference, in real units."""
+    """Largest difference, a float value."""
     lost: float
     """Share of the signal that noise drowns, 0 to 1: of the whole, or, if that is more, of the average channel."""
     channel: int
@@ -169,7 +169,7 @@ class UnitNoise:
     """
 
     isolated: float
-    """The int8 unit on the float model's own values, rounded to the unit's grids."""
+    """The int8 unit on the float model's own values, rounded to the unit's qparams."""
     accumulated: float
     """The int8 model, run from its inputs to this point."""
     weight: float
@@ -177,7 +177,7 @@ class UnitNoise:
 
     @property
     def part(self) -> Literal["weight", "activation", ""]:
-        """What makes most of the noise that the unit makes alone: its weight, or its inputs and its result."""
+        """Tell what makes most of the noise that the unit makes alone: its weight, or its inputs and its result."""
         if self.isolated == math.inf or math.isnan(self.isolated):
             return ""
         return "weight" if 10 ** ((self.isolated - self.weight) / 10) >= WEIGHT_SHARE else "activation"
@@ -210,8 +210,8 @@ def unit_noise(
     y = plan.qparams[unit.roles["y"]] if "y" in unit.roles else None
     expected, has_weight = floats[unit.root], "weight" in unit.roles
     return UnitNoise(
-        isolated=sqnr(expected, real(module(*args, **kwargs), y)),
-        accumulated=sqnr(expected, real(result, y)),
+        isolated=sqnr(expected, dequantized(module(*args, **kwargs), y)),
+        accumulated=sqnr(expected, dequantized(result, y)),
         weight=sqnr(expected, evaluate(unit, simulated, floats, rounding=False)) if has_weight else math.inf,
     )
 
@@ -223,7 +223,7 @@ def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, An
         unit: As the plan has it.
         nodes: The nodes of the simulation, by name.
         values: What the unit reads, by name, before it is rounded.
-        rounding: Whether inputs are rounded to their grids; a weight always is.
+        rounding: Whether inputs are rounded to their qparams; a weight always is.
     """
 
     def value_of(arg: Node) -> Any:
@@ -239,11 +239,11 @@ def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, An
     return result
 
 
-def real(values: Tensor, qparams: QParams | None) -> Tensor:
-    """The real numbers that integers stand for; real numbers as they are."""
+def dequantized(values: Tensor, qparams: QParams | None) -> Tensor:
+    """Return the float values that quantized values stand for; float values as they are."""
     return values if qparams is None else from_integers(values, qparams.scale, qparams.zero_point, qparams.scheme)
 
 
 def integers(values: Tensor, qparams: QParams) -> Tensor:
-    """Real numbers on a grid, as it stores them."""
+    """Quantize float values."""
     return to_integers(values, qparams.scale, qparams.zero_point, qparams.scheme)

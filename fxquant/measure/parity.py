@@ -22,7 +22,7 @@ from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.graph.text_table import PrintedTable
-from fxquant.measure.noise import UnitNoise, evaluate, in_words, integers, real, sqnr, unit_noise
+from fxquant.measure.noise import UnitNoise, dequantized, evaluate, in_words, integers, sqnr, unit_noise
 from fxquant.measure.runner import ROUNDINGS, all_values, float_values
 from fxquant.nn.base import QuantizedModule
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
@@ -34,8 +34,8 @@ EQUAL_SHARE = 0.9999
 """Share of elements that an operator of the framework must have in common with the reference; of fewer than 10,000, all
 but one."""
 FLOAT_STEP = 1e-5
-"""Of the largest value: how far real numbers may be apart, if their dtype tells so many apart. One step where results
-are not rounded to a grid: float32 sums of thousands of products, in another order, differ by up to some hundred times
+"""Of the largest value: how far float values may be apart, if their dtype tells so many apart. One step where results
+are not rounded to qparams: float32 sums of thousands of products, in another order, differ by up to some hundred times
 its precision of 6e-8."""
 
 COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
@@ -63,21 +63,21 @@ class ParityRow:
     native_equal: float
     """Share of elements that the int8 operator and the integer reference have in common, 0 to 1."""
     native_steps: int
-    """Largest difference between these two, in integer steps; of real numbers, in whole ``FLOAT_STEP``."""
+    """Largest difference between these two, in steps; of float values, in whole ``FLOAT_STEP``."""
     simulation_equal: float
     """Share of elements that simulation and integer reference have in common."""
     simulation_steps: int
-    """Largest difference between these two, in integer steps."""
+    """Largest difference between these two, in steps."""
     simulation_far: int
-    """Elements off the grid, or different although the unrounded value is over ``NEAR`` steps from a boundary."""
+    """Elements that are no quantized value, or another one although over ``NEAR`` steps from a rounding boundary."""
     noise: UnitNoise
     """Signal to noise against the float model, of the unit alone and at this point of the model."""
     gives: Literal["int8", "float"] = "int8"
-    """Whether the result is integers, or real numbers that were not rounded: these may differ by less than a step."""
+    """Whether the result is quantized, or float values that were not rounded: these may differ by less than a step."""
 
     @property
     def breach(self) -> str:
-        """What of the contract is broken; empty if nothing is."""
+        """Say what of the contract is broken; empty if nothing is."""
         allowed = 1 if self.gives == "int8" else 0
         least_equal = min(EQUAL_SHARE, 1 - 1 / max(self.elements, 1))
         if self.native_steps > allowed or self.native_equal < least_equal:
@@ -89,7 +89,7 @@ class ParityRow:
 
 @dataclass(frozen=True, slots=True)
 class OutputNoise:
-    """One tensor of real numbers that the model returns."""
+    """One tensor of float values that the model returns."""
 
     name: str
     """Where it is in what is returned: ``output``, ``output[0]``, ``output['scores']``."""
@@ -98,7 +98,7 @@ class OutputNoise:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether it is below ``LEAST_OUTPUT``."""
+        """Tell whether it is below ``LEAST_OUTPUT``."""
         return self.sqnr < LEAST_OUTPUT
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class Parity(PrintedTable[ParityRow]):
 
     @property
     def noisy_outputs(self) -> tuple[OutputNoise, ...]:
-        """What the model returns with less than ``LEAST_OUTPUT`` dB."""
+        """Return what the model returns with less than ``LEAST_OUTPUT`` dB."""
         return tuple(each for each in self.outputs if each.is_noisy)
 
     def _sentences(self) -> list[str]:
@@ -187,8 +187,8 @@ def measure_parity(
             expected="the module that convert gave, with the names of its nodes",
         )
     bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
-    values, real_values = all_values(BoundInterpreter(int8, bound, keep_values=True)), float_values(simulated, bound)
-    exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, real_values)
+    values, rounded_values = all_values(BoundInterpreter(int8, bound, keep_values=True)), float_values(simulated, bound)
+    exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, rounded_values)
     rows = []
     with torch.no_grad():
         for unit, node, module in measured:
@@ -201,15 +201,15 @@ def measure_parity(
             blur = BLUR * max((_largest(value) for value in floats.values()), default=0.0)
             unrounded, rounded = _simulate(unit, exact, exact_values | floats)
             noise = unit_noise(
-                unit, plan, module, values[node], real_values, simulated_nodes, arguments[len(unit.inputs) :]
+                unit, plan, module, values[node], rounded_values, simulated_nodes, arguments[len(unit.inputs) :]
             )
             if "y" in unit.roles:
                 y = plan.qparams[unit.roles["y"]]
                 rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise, blur))
             else:
-                rows.append(_compare_real(unit, values[node], reference, unrounded, noise, blur))
+                rows.append(_compare_floats(unit, values[node], reference, unrounded, noise, blur))
     output = next(iter(int8.graph.find_nodes(op="output")))
-    return Parity(tuple(rows), output_noise(real_values[output.name], values[output]))
+    return Parity(tuple(rows), output_noise(rounded_values[output.name], values[output]))
 
 
 def simulated_noise(
@@ -225,16 +225,16 @@ def simulated_noise(
 
 
 def output_noise(expected: Any, given: Any) -> tuple[OutputNoise, ...]:
-    """The noise of each tensor of real numbers in what a model returns, against the float model."""
-    others = dict(_real_tensors(given))
+    """Measure the noise of each tensor of float values in what a model returns, against the float model."""
+    others = dict(_float_tensors(given))
     return tuple(
         OutputNoise(name, sqnr(exact, others[name]))
-        for name, exact in _real_tensors(expected)
+        for name, exact in _float_tensors(expected)
         if name in others and others[name].shape == exact.shape
     )
 
 
-def _real_tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
+def _float_tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
     try:
         found: Any = pytree.tree_flatten_with_path(value)[0]
     except ValueError:  # a class of the user's that does not name its parts
@@ -265,7 +265,7 @@ def _single(x: Tensor) -> Tensor:
 
 
 def _arguments(module: QuantizedModule, node: Node, values: Mapping[Node, Any]) -> tuple[Any, ...]:
-    """What a module was called with, in the order of its parameters."""
+    """Return what a module was called with, in the order of its parameters."""
     args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
     if not kwargs:
         return args
@@ -281,17 +281,19 @@ def _read_by(
     if unit.inputs:
         refs = [unit.roles[role] for role in unit.inputs]
         inputs: Any = map_arg(node.args[: len(refs)], values.__getitem__)
-        return {ref.name: real(x, plan.qparams[ref]) for ref, x in zip(refs, inputs, strict=True)}
+        return {ref.name: dequantized(x, plan.qparams[ref]) for ref, x in zip(refs, inputs, strict=True)}
     there = simulated.all_input_nodes
     unrounded = [arg.all_input_nodes[0] if isinstance(module_of(arg), ROUNDINGS) else arg for arg in there]
     return {
-        arg.name: values[given] if values[given].is_floating_point() else real(values[given], _qparams_of(arg, plan))
+        arg.name: values[given]
+        if values[given].is_floating_point()
+        else dequantized(values[given], _qparams_of(arg, plan))
         for arg, given in zip(unrounded, node.all_input_nodes, strict=True)
     }
 
 
 def _qparams_of(node: Node, plan: QuantPlan) -> QParams | None:
-    """The grid of a value; None for integers that are no such, indices say."""
+    """Return the qparams of a value; None for integers that have none, indices say."""
     return plan.qparams.get(TensorRef(node.name))
 
 
@@ -327,7 +329,7 @@ def _compare(
 ) -> ParityRow:
     simulated = integers(rounded, y)
     off, gap = ((other.int() - reference.int()).abs() for other in (native, simulated))
-    # What the simulation gives must lie on the grid of the integers, and be the same one unless rounding was close.
+    # The simulation must give quantized values exactly, and the same ones unless rounding was close.
     near_boundary = (_steps_to_qparams(unrounded, y) - 0.5).abs() <= NEAR
     far = ((gap > 0) & ~near_boundary) | (_steps_to_qparams(rounded, y) > NEAR)
     is_blurred = y.scale < 2 * blur
@@ -346,7 +348,7 @@ def _compare(
     )
 
 
-def _compare_real(
+def _compare_floats(
     unit: QuantUnit, native: Tensor, reference: Tensor, simulated: Tensor, noise: UnitNoise, blur: float
 ) -> ParityRow:
     expected, relative = reference.double(), max(FLOAT_STEP, torch.finfo(reference.dtype).eps)
@@ -374,5 +376,5 @@ def _largest(values: Tensor) -> float:
 
 
 def _steps_to_qparams(values: Tensor, qparams: QParams) -> Tensor:
-    """How far each value lies from the step that it is rounded to, in steps."""
-    return (values - real(integers(values, qparams), qparams)).abs() / qparams.scale
+    """Measure how far each value lies from the one that it is rounded to, in steps."""
+    return (values - dequantized(integers(values, qparams), qparams)).abs() / qparams.scale

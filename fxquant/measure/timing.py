@@ -1,4 +1,4 @@
-"""How long each unit takes, in int8 and in float, and each border between the two."""
+"""Times each unit, in int8 and in float, and each boundary between the two."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class UnitTimer:
 
 
 class BorderTimer:
-    """Times quantizing and dequantizing a value: with the call, since a border begins or ends a program.
+    """Times quantizing and dequantizing a value: with the call, since a boundary begins or ends a program.
 
     Args:
         programs: Whether the int8 graph runs by programs.
@@ -203,14 +203,14 @@ class BorderTimer:
         key = (value, qparams.scheme)
         if key not in self._known:
             image = len(value.shape) == IMAGE_RANK
-            real = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+            x = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
             quantize = Quantize(qparams, channels_last=image)
             dequantize = Dequantize(qparams, value.dtype, value.contiguous)
-            self._known[key] = self._time(quantize, real), self._time(dequantize, quantize(real))
+            self._known[key] = self._time(quantize, x), self._time(dequantize, quantize(x))
         return self._known[key]
 
     def _time(self, module: Callable[[Tensor], Tensor], x: Tensor) -> float:
-        module(x)  # what it derives at its first call is no part of a recording
+        module(x)  # what it packs at its first call is no part of a recording
         program = recorded(lambda: module(x), [x]) if self._programs else None
         call: Call = (lambda: module(x)) if program is None else (lambda: program([x]))
         return interleaved_medians({"": call}, self._rounds, x.is_cuda)[""]

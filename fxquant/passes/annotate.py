@@ -99,7 +99,7 @@ def _best_match(
 
 
 def _is_meant(found: Match, decisions: Mapping[Node, Decision]) -> bool:
-    """Whether a pattern is for this kind of QConfig: one that measures in each call, or leaves activations in float."""
+    """Tell whether a pattern is for this kind of QConfig: measured in each call, or activations left in float."""
     pattern, qconfig = found.pattern, decisions[primary_node(found)].qconfig
     if qconfig is None:
         return True

@@ -60,7 +60,7 @@ def eliminate_dead_code(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a node must run although nothing reads its value.
+    """Tell whether a node must run although nothing reads its value.
 
     Inputs and outputs, checks, in-place changes, random numbers, and modules that may keep count of their calls: the
     user's own, those with hooks, and batch norms that still learn their statistics.

@@ -1,4 +1,4 @@
-"""What the user's QConfigMapping says of each node of a graph."""
+"""Finds the rule of the user's QConfigMapping for each node of a graph."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) ->
 
 
 def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassContext) -> bool:
-    """Whether a part of an operator would be quantized: patterns, backend and configuration permitting."""
+    """Tell whether a part of an operator would be quantized: patterns, backend and configuration permitting."""
     known = any(
         canonical_target(target) in pattern.root.all_targets
         and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)
@@ -75,7 +75,7 @@ def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassCon
 
 
 def own_targets(ctx: PassContext) -> set[Any]:
-    """What patterns of the user's own name: that stays what it is, so that they find it."""
+    """Return what patterns of the user's own name: that stays what it is, so that they find it."""
     return {target for p in ctx.patterns if p not in DEFAULT_PATTERNS for target in p.root.all_targets}
 
 

@@ -52,8 +52,8 @@ def spatial_sizes(node: Node) -> Sizes | None:
 def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, sizes: Sizes | None = None) -> nn.Module:
     """A copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
 
-    It has a bias even where nothing is known, so that the state of a calibrated model fits a shell. Without a
-    bias, outputs that read nothing but padding are 0, and stay so.
+    It has a bias even where nothing is known, so that the state of a calibrated model fits. Without a bias,
+    outputs that read nothing but padding are 0, and stay so.
 
     Args:
         layer: Convolution, transposed convolution or linear layer. Not changed.
@@ -92,7 +92,7 @@ def mean_error(layer: Any, error: Tensor, means: Tensor, sizes: Sizes | None = N
 
 
 def padding_coverage(layer: Any, sizes: Sizes | None) -> Tensor:
-    """Of each tap, the number of values of an input channel that it meets, divided by that of outputs of a channel.
+    """Divide, for each tap, the values of an input channel that it meets by the outputs of a channel.
 
     That is the part of the outputs at which the tap reads a value, not the zero of padding: exact, a product over the
     dimensions. Whatever the sizes, it is 1 where padding repeats values.
@@ -124,7 +124,7 @@ def padding_coverage(layer: Any, sizes: Sizes | None) -> Tensor:
 
 
 def some_read_nothing(layer: Any, sizes: Sizes) -> bool:
-    """Whether some outputs are the bias alone: they read nothing but zeros of padding, or lie between all inputs.
+    """Tell whether some outputs are the bias alone: they read nothing but padding, or lie between all inputs.
 
     Args:
         layer: Convolution or transposed convolution of any geometry.
@@ -147,6 +147,6 @@ def some_read_nothing(layer: Any, sizes: Sizes) -> bool:
 
 
 def _inside(first: int, step: int, count: int, limit: int) -> int:
-    """How many of ``count`` positions, ``step`` apart from ``first`` on, lie in ``range(limit)``."""
+    """Count those of ``count`` positions, ``step`` apart from ``first`` on, that lie in ``range(limit)``."""
     below, inside = (min(max(-((first - end) // step), 0), count) for end in (0, limit))
     return inside - below

@@ -106,6 +106,6 @@ def decompose_compounds(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _is_known(node: Node) -> bool:
-    """Whether the values of a call and of all its arguments were seen, and are real."""
+    """Tell whether the values of a call and of all its arguments were seen, and are no complex numbers."""
     infos = [value_of(node), *map(value_of, node.all_input_nodes)]
     return all(info is not None and info.dtype.is_floating_point for info in infos)

@@ -42,7 +42,7 @@ _IDLE = PatternIndex(NOTHING)
 _CONVERSIONS = ("to", "type_as", "cpu", *CASTS)
 _COPIES = ("clone", torch.clone, "contiguous")
 _ALWAYS = (*_COPIES, torch.positive, operator.pos)
-"""Functions and methods that are as idle while training."""
+"""Functions and methods that are no-ops while training, too."""
 
 _BY_ELEMENT = frozenset(
     (
@@ -74,7 +74,7 @@ def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _idle_calls(gm: GraphModule, theirs: Collection[Any]) -> tuple[list[Node], list[Node]]:
-    """Of the calls that do nothing, those that can be taken out, and those that may only stand elsewhere."""
+    """Find the no-ops that can be taken out, and those that may only stand elsewhere."""
     memory = _Memory(gm.graph)
     idle = [node for node in gm.graph.nodes if _is_idle(node, theirs)]
     gone = [node for node in idle if _may_go(node, memory)]
@@ -86,7 +86,7 @@ def _idle_calls(gm: GraphModule, theirs: Collection[Any]) -> tuple[list[Node], l
 
 
 def _is_idle(node: Node, theirs: Collection[Any]) -> bool:
-    """Whether a call gives its first argument back; what a user's pattern names is nothing that may go."""
+    """Tell whether a call gives its first argument back; what a user's pattern names is nothing that may go."""
     if node.op not in ("call_module", "call_function", "call_method") or not _takes_one_value(node):
         return False
     if any(node.meta.get(key) for key in (REASON, BY_REQUEST, NAMED)):
@@ -106,14 +106,14 @@ def _is_idle(node: Node, theirs: Collection[Any]) -> bool:
 
 
 def _takes_one_value(node: Node) -> bool:
-    """Whether all that a call computes with is its first argument; of another it may take the dtype."""
+    """Tell whether all that a call computes with is its first argument; of another it may take the dtype."""
     if not node.args or not isinstance(node.args[0], Node):
         return False
     return node.target == "type_as" or node.all_input_nodes == [node.args[0]]
 
 
 class _Memory:
-    """Which values of a graph share memory, what is changed in place, and what is returned."""
+    """Knows which values of a graph share memory, what is changed in place, and what is returned."""
 
     def __init__(self, graph: Graph) -> None:
         self.roots: dict[Node, Roots] = {}
@@ -125,17 +125,17 @@ class _Memory:
         self._returned = frozenset[Any]().union(*(self.roots[node] for node in graph.output_node().all_input_nodes))
 
     def is_changed_after(self, node: Node, source: Node) -> bool:
-        """Whether a value, or the one that it is a copy of, is changed in place behind it."""
+        """Tell whether a value, or the one that it is a copy of, is changed in place behind it."""
         own = self.roots[node] | self.roots[source]
         return any(place > self._order[node] and memory & own for place, memory in self._changes)
 
     def is_returned(self, node: Node) -> bool:
-        """Whether what the model returns may lie in the memory of ``node``."""
+        """Tell whether what the model returns may lie in the memory of ``node``."""
         return node in self._returned
 
 
 def _may_go(node: Node, memory: _Memory) -> bool:
-    """Whether nothing notices that an idle call is gone."""
+    """Tell whether nothing notices that a no-op is gone."""
     source: Any = node.args[0]
     if node.target in _CONVERSIONS and is_given(source):
         return False  # another batch may come in another dtype
@@ -148,7 +148,7 @@ def _may_go(node: Node, memory: _Memory) -> bool:
 
 
 def _copies(node: Node) -> bool:
-    """Whether a call may give new memory, or memory in another order."""
+    """Tell whether a call may give new memory, or memory in another order."""
     if node.target in _CONVERSIONS:
         return any(argument is True or isinstance(argument, torch.memory_format) for argument in flat_arguments(node))
     return node.target in _COPIES
@@ -172,7 +172,7 @@ def _let_sink(node: Node) -> None:
 
 
 def _is_by_element(reader: Node) -> bool:
-    """Whether a node computes element by element, of one tensor."""
+    """Tell whether a node computes element by element, of one tensor."""
     if len(reader.all_input_nodes) != 1 or reader.meta.get(REASON):
         return False
     module = module_of(reader)
@@ -180,7 +180,7 @@ def _is_by_element(reader: Node) -> bool:
 
 
 def _is_always_idle(node: Node) -> bool:
-    """Whether a call gives its input back while training as well, to the gradient and in autocast too."""
+    """Tell whether a call gives its input back while training as well, to the gradient and in autocast too."""
     module = module_of(node)
     if ONLY_IN_TRAINING in node.meta:
         return False

@@ -25,12 +25,12 @@ ALONG = "it moves what is joined in float, and all that reads it takes floats"
 
 @dataclass(frozen=True, slots=True)
 class JoinRanges:
-    """What was calibrated of the inputs of a join."""
+    """Holds what was calibrated of the inputs of a join."""
 
     ratio: float
     """How many times as wide the widest of its inputs is as the narrowest."""
     ranges: Mapping[str, tuple[float, float]]
-    """Name of each input -> its smallest and largest value, in real units."""
+    """Name of each input -> its smallest and largest float value."""
 
 
 def with_joins_in_float(
@@ -43,13 +43,13 @@ def with_joins_in_float(
 ) -> QuantPlan:
     """The plan of a context, with qparams; without the units that are refused, and without joins that are better float.
 
-    What such a join takes leaves its layer as real numbers, or is dequantized from a grid of its own range. A bounded
-    function that reads it, sigmoid say, is called with real numbers.
+    What such a join takes leaves its layer in float, or is dequantized from qparams of its own range. A bounded
+    function that reads it, sigmoid say, is called with float values.
 
     Args:
         gm: The prepared float graph.
         ctx: With the plan as it was prepared.
-        qparams: Of the owners of grids.
+        qparams: Of the tensors that own their qparams.
         refused: Units that stay float for other reasons.
         joins: Root of a join -> what was calibrated. Of a model that was trained there is nothing, and nothing changes.
         limit: The ratio of ranges beyond which integers are worse.
@@ -68,13 +68,13 @@ def with_joins_in_float(
 
 
 def joins_of_floats(gm: GraphModule, ctx: PassContext) -> set[str]:
-    """Roots of the joins that nothing needs integers of: they become integers only where one grid suits them."""
+    """Roots of the joins that nothing needs quantized: they become int8 only where the same qparams suit all parts."""
     decision = _Decision(gm, ctx, set())
     return {unit.root for unit in ctx.joins() if decision.floats_suffice(unit.root)}
 
 
 class _Decision:
-    """Which joins stay float, and what follows from it for what makes their inputs and reads their results."""
+    """Decides which joins stay float, and what follows from it for what makes their inputs and reads their results."""
 
     def __init__(self, gm: GraphModule, ctx: PassContext, gone: set[str]) -> None:
         self._nodes = nodes_by_name(gm)
@@ -100,7 +100,7 @@ class _Decision:
         return all(self._takes_floats(root, reader) for reader in readers_of(self._nodes[root]))
 
     def as_read(self, unit: QuantUnit) -> QuantUnit:
-        """A unit; without inputs where it is called with real numbers, without a grid where it may give them."""
+        """Return a unit: without inputs where it is called with floats, without ``"y"`` where it may give them."""
         if unit.root in self._on_floats:
             kept = {role: ref for role, ref in unit.roles.items() if role not in unit.inputs}
             return replace(unit, inputs=(), roles=kept)
@@ -111,7 +111,7 @@ class _Decision:
     def qparams_of_inputs(
         self, qparams: Mapping[TensorRef, QParams], calibrated: Mapping[str, JoinRanges]
     ) -> tuple[dict[TensorRef, QParamsPolicy], dict[TensorRef, QParams]]:
-        """Policies and qparams for what lay on the grid of a join that stays float: a grid of its own."""
+        """Policies and qparams for what had the qparams of a join that stays float: now it has its own."""
         plan = self._ctx.plan
         owners, ends = self._owners(), dict[TensorRef, list[float]]()
         for unit in self._joins_in_float():
@@ -132,7 +132,7 @@ class _Decision:
         return [unit for unit in self._ctx.joins() if unit.root in self.in_float]
 
     def _owners(self) -> set[TensorRef]:
-        """Of the grids of joins that stay float."""
+        """Return the owners of the qparams of joins that stay float."""
         return {self._ctx.plan.qparams_owner(unit.roles["y"]) for unit in self._joins_in_float()}
 
     def _leave(self, unit: QuantUnit, reason: str) -> None:
@@ -163,14 +163,14 @@ class _Decision:
         return moves and self.floats_suffice(unit.root)
 
     def _may_read_floats(self, unit: QuantUnit) -> bool:
-        """Whether it is a bounded function that the backend can call with real numbers."""
+        """Tell whether it is a bounded function that the backend can call with float values."""
         pattern = self._ctx.pattern_of(unit)
         rule = self._ctx.backend.rule_for(pattern)
         bounded = isinstance(pattern.output, Bounded) and len(unit.inputs) == 1
         return bounded and rule is not None and isinstance(rule.build, AsCalled)
 
     def _feeds_only_floats(self, unit: QuantUnit) -> bool:
-        """Whether it makes an input of a join that stays float, of which integers are no longer needed."""
+        """Tell whether it makes an input of a join that stays float, and nothing needs its result quantized."""
         pattern = self._ctx.pattern_of(unit)
         rule = self._ctx.backend.rule_for(pattern)
         if "y" not in unit.roles or not pattern.multiplies or rule is None or not rule.float_result:
@@ -181,6 +181,6 @@ class _Decision:
         return joined and not rounded and not any(self._reads_integers(unit.root, reader) for reader in readers)
 
     def _is_rounded(self, value: str) -> bool:
-        """Whether the configuration says how to observe a value that the model returns."""
+        """Tell whether the configuration says how to observe a value that the model returns."""
         decision = self._decisions.get(self._nodes[value])
         return decision is not None and decision.qconfig is not None and decision.qconfig.output is not None

@@ -76,7 +76,7 @@ def _folded(created: Node, aliases: Iterable[Node], changes: list[Node], constan
 
 
 def _program(created: Node, aliases: Iterable[Node], changes: list[Node], aside: Aside) -> ComputedValue | None:
-    """How the memory is made and changed, as a module of the parameters and buffers that this reads; None of none."""
+    """Return a module that makes the memory of what it reads, parameters and buffers, and changes it; None of none."""
     inside = {created, *aliases, *changes}
     order = positions(created.graph)
     steps = sorted((node for node in inside if node.op in ("call_function", "call_method")), key=order.__getitem__)

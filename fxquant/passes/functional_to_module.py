@@ -47,13 +47,13 @@ class _Call:
 
     @property
     def home(self) -> str:
-        """Where the layer goes: where the first tensor stood, or, if it is named alike, where the layer of it stood."""
+        """Say where the layer goes: where the first tensor stood, or, if it is named alike, where its layer stood."""
         parent, _, name = self.origin.rpartition(".")
         return parent if parent and (name in self.layer._parameters or name in self.layer._buffers) else self.origin
 
     @property
     def keeps_names(self) -> bool:
-        """Whether all tensors of the layer have, at its home, the names that they have now."""
+        """Tell whether all tensors of the layer have, at its home, the names that they have now."""
         return all(node.op == "get_attr" and node.target == f"{self.home}.{n}" for n, node in self.computed.items())
 
 
@@ -157,7 +157,7 @@ def _place_trained(gm: GraphModule, call: _Call, calls: list[_Call]) -> str:
 
 
 def _is_read_by_others(call: _Call, calls: list[_Call]) -> bool:
-    """Whether a parameter that is none of this layer's lies at its home, and another layer is computed of it."""
+    """Tell whether a parameter that is none of this layer's lies at its home, and another layer is computed of it."""
     own = {str(node.target) for node in call.computed.values()}
     read = {path for other in calls for node in other.computed.values() for path in attributes_read(node)}
     return any(path.startswith(f"{call.home}.") for path in read - own)

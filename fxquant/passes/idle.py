@@ -36,7 +36,7 @@ def take_out(node: Node) -> None:
 
 
 def record(node: Node, recorded: Collection[Node]) -> IdleCall:
-    """What ``restore_idle`` needs; ``recorded`` are all that will be restored, in the order of the graph."""
+    """Note what ``restore_idle`` needs; ``recorded`` are all that will be restored, in the order of the graph."""
     behind = node.next
     while behind in recorded:
         behind = behind.next
@@ -92,7 +92,7 @@ def drop_restored(gm: GraphModule, calls: Iterable[IdleCall]) -> None:
 
 
 def follow_training_mode(gm: GraphModule, node: Node) -> None:
-    """A dropout that is idle in evaluation mode drops values while training."""
+    """A dropout that is a no-op in evaluation mode drops values while training."""
     found: tuple[Any, Mapping[str, Any]] | None = node.meta.get(REGULARIZER)
     known = node.target in DROPOUT_FUNCTIONS or ONLY_IN_TRAINING in node.meta
     if node.op != "call_function" or not known or SAME_WHILE_TRAINING in node.meta:

@@ -46,7 +46,7 @@ class Snapshot:
 
     @property
     def changed(self) -> bool:
-        """Whether the graph reads differently."""
+        """Tell whether the graph reads differently."""
         return self.before != self.after
 
     def diff(self) -> str:
@@ -129,7 +129,7 @@ def log_pass(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
 
 
 def log_diff(snapshot: Snapshot, gm: GraphModule, ctx: PassContext) -> None:
-    """What the pass changed, with the grid of each value where it is known; in colour on a terminal.
+    """Log what the pass changed, with the qparams of each value where they are known; in colour on a terminal.
 
     What repeats is folded, unless the log shows DEBUG records too.
     """
@@ -204,7 +204,7 @@ def _next_number(folder: Path) -> int:
 
 
 def qparams_notes(plan: QuantPlan) -> dict[str, str]:
-    """Node name -> its grid in a few characters: ``uint8 s=0.0235 z=114`` once calibrated, else where it comes from."""
+    """Node name -> qparams in a few characters: ``uint8 s=0.0235 z=114`` once calibrated, else where they come from."""
     notes = {ref.name: _policy(policy) for ref, policy in plan.policies.items() if ref.kind == "activation"}
     return notes | {ref.name: _qparams(qparams) for ref, qparams in plan.qparams.items() if ref.kind == "activation"}
 
@@ -218,7 +218,7 @@ def _qparams(qparams: QParams) -> str:
 
 def _policy(policy: Any) -> str:
     if isinstance(policy, SharedWith):
-        return f"grid of {policy.source.name}" + (f" x {policy.factor:g}" if policy.factor != 1 else "")
+        return f"qparams of {policy.source.name}" + (f" x {policy.factor:g}" if policy.factor != 1 else "")
     if isinstance(policy, Fixed):
         return _qparams(policy.qparams)
     return "observed" if isinstance(policy, Observed) else ""
@@ -228,7 +228,7 @@ def with_notes(diff: str, notes: dict[str, str]) -> str:
     """Put the notes behind the lines of a diff that define their nodes; in a line of its own where there is no room.
 
     A type that stands before the shape is not said again, and what is padded moves together if that makes room.
-    They are of the graph as it is now, so a line that went (``- ``) gets none: its node may have had another grid.
+    They are of the graph as it is now, so a line that went (``- ``) gets none: its node may have had other qparams.
     """
     lines: list[str] = []
     rows = diff.splitlines()
@@ -259,7 +259,7 @@ def _noted(line: str, note: str) -> list[str]:
 
 
 def format_plan(plan: QuantPlan) -> str:
-    """The plan as two tables: units with their grids, and what was refused with the reason."""
+    """The plan as two tables: units with their qparams, and what was refused with the reason."""
     qparams = qparams_notes(plan)
     units = [
         (
@@ -271,7 +271,7 @@ def format_plan(plan: QuantPlan) -> str:
         )
         for unit in plan.units
     ]
-    text = format_rows(units, ("unit", "pattern", "with", "reads", "grid")) if units else "no unit"
+    text = format_rows(units, ("unit", "pattern", "with", "reads", "qparams")) if units else "no unit"
     refused = [(item.node, item.pattern, item.reason) for item in plan.refusals]
     return text + ("\n\n" + format_rows(refused, ("stays float", "pattern", "reason")) if refused else "")
 
@@ -295,7 +295,7 @@ class HasSnapshots(Protocol):
 def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None, every_line: bool = False) -> None:
     """Print what each pass did: its line, and the lines of the graph that it changed, at most 100 columns wide.
 
-    Behind a line that is new stands the grid of its value, as it is in the end: of a model that is not calibrated,
+    Behind a line that is new stand the qparams of its value, as they are in the end: of a model that is not calibrated,
     where it will come from.
 
     Args:

@@ -1,4 +1,4 @@
-"""Replaces each unit by the operator of the backend that runs on stored integers."""
+"""Replaces each unit by the operator of the backend that runs on quantized values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lower_units(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 class HandlerView:
-    """What the ``quantize`` method of a handler gets as ``quantizer``."""
+    """Shows the plan to the ``quantize`` method of a handler, as ``quantizer``."""
 
     def __init__(self, gm: GraphModule, plan: QuantPlan) -> None:
         self.root = gm
@@ -49,7 +49,7 @@ class HandlerView:
         self._plan = plan
 
     def qparams(self, node: Node | str) -> QParams:
-        """Grid of the integers of a value of the model."""
+        """Return the qparams of a value of the model."""
         return self._plan.qparams[TensorRef(node if isinstance(node, str) else node.name)]
 
     def add_module(self, name: str, module: nn.Module) -> str:
@@ -74,7 +74,7 @@ def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str
 
     Args:
         gm: The float graph.
-        plan: With the grids of all values.
+        plan: With the qparams of all values.
         handlers: By the roots of their units.
     """
     if not handlers:
@@ -248,7 +248,7 @@ class _Lowering:
 
 
 def _home(members: list[Node]) -> str:
-    """Where the lowered module lives: at the path of the user's own layer, where the unit begins with one."""
+    """Say where the lowered module lives: at the path of the user's own layer, where the unit begins with one."""
     path, called = module_path(members[0])
     if called is not None:
         return path

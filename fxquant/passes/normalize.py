@@ -100,7 +100,7 @@ def _why_in_place(
 
 
 def _is_memory_of(changed: Node, root: Any) -> bool:
-    """Whether ``changed`` is a view of an input; of one of another dtype it is a copy."""
+    """Tell whether ``changed`` is a view of an input; of one of another dtype it is a copy."""
     if not isinstance(root, Node) or root.op != "placeholder":
         return False
     own, given = value_of(changed), value_of(root)
@@ -112,7 +112,7 @@ def _aliases(node: Node, roots: Mapping[Node, Roots]) -> list[Node]:
 
 
 def _keeps_dtype(node: Node, changed: Node) -> bool:
-    """Whether the out-of-place operator gives the dtype of the tensor that the in-place one writes to."""
+    """Tell whether the out-of-place operator gives the dtype of the tensor that the in-place one writes to."""
     own = value_of(changed)
     if own is None:
         return False

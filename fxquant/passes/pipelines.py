@@ -31,7 +31,7 @@ PREPARE: Pipeline = (
     make_norms,  # they stand behind layers
     specialize_shapes,  # layers say which sizes are always the same
     decompose_attention,  # before the plan is made: it is made of the parts
-    drop_idle,  # patterns know operators that stand side by side; all passes before read through what is idle
+    drop_idle,  # patterns know operators that stand side by side; all passes before read through no-ops
     annotate,
     share_qparams,  # needs every unit
     guard_ranks,  # the same; last, since nothing but the unit may read what it guards before

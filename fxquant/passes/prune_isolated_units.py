@@ -1,4 +1,4 @@
-"""Where integers begin and end: matches stay float where integers would cost a rounding and save nothing."""
+"""Leaves matches in float where int8 would cost a rounding and save nothing, and so says where int8 begins and ends."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from fxquant.patterns.pattern import Bounded, Match, Output
 
 ISOLATED = "neither what makes its input nor what reads its output is quantized"
 UNREAD = "nothing reads its output"
-REAL = "not all of what reads it takes integers, and it has real numbers to give"
-GIVEN_OUT = "the model gives it out, and it has real numbers to give"
+READ_AS_FLOAT = "not all of what reads it takes integers, and it has float values to give"
+GIVEN_OUT = "the model gives it out, and it has float values to give"
 RETURNED = "the model returns it as float, so nothing is gained by rounding it; QConfig(output=...) would"
 IN_PARTS = "float operators read elements of it that nothing reads as integers"
 PART = "only a part is read as integers of what it reads, which stays float; what reads the part rounds it"
 
 IN_FLOAT_AS_WELL = frozenset(pattern.name for pattern in ELEMENTWISE)
-"""Names of patterns that take about as long on real numbers: sums, products, joins."""
+"""Names of patterns that take about as long on float values: sums, products, joins."""
 
 
 class Boundaries:
-    """Which of the matches of a graph are worth to become units, and which of these give real numbers.
+    """Decides which of the matches of a graph are worth to become units, and which of these give float values.
 
     What multiplies and accumulates is what integers are there for, and so are a user's handlers; what the model gives
     out is rounded only where the user asked for it. Other matches are light: they are kept where their integers reach
-    one of these, through other light ones. What takes real numbers is kept where nothing but integers is read of it.
+    one of these, through other light ones. What takes float values is kept where nothing but integers is read of it.
 
-    A bounded function, sigmoid say, reads a value that no unit computes as it is: the grid of such a value ends where
+    A bounded function, sigmoid say, reads a value that no unit computes as it is: the range of such a value ends where
     calibration saw it end, and the function has an answer for what lies beyond.
 
     A sum or a join of which integers need only a part (a slice), while float operators read the rest, stays float, and
     the part is rounded by itself: a class token beside others that are far larger, say.
 
-    A layer that reads floats and gives floats pays for its borders alone. Where it multiplies too little for that, by
-    the backend's ``break_even``, it is left in float, unless the user asked for it, or no other layer were left.
+    A layer that reads floats and gives floats pays for its boundaries alone. Where it multiplies too little for that,
+    by the backend's ``break_even``, it is left in float, unless the user asked for it, or no other layer were left.
 
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
@@ -90,7 +90,7 @@ class Boundaries:
         return left
 
     def with_inputs_as_read(self, found: Match) -> Match:
-        """The match; without an input on a grid, where it is a bounded function of a value that is float anyway."""
+        """Return the match, without inputs where it is a bounded function of a value that is float anyway."""
         if not self._may_read_floats(found):
             return found
         source = self._found.get(found.captures[found.inputs[0]])
@@ -98,7 +98,7 @@ class Boundaries:
         return found if made else replace(found, inputs=())
 
     def is_float_output(self, found: Match) -> bool:
-        """Whether nothing but float operators reads the result, which the backend can give as it leaves the sums."""
+        """Tell whether nothing but float operators reads the result, which the backend can make of its accumulators."""
         if not found.pattern.can_give_integers:
             return True
         rule = self._backend.rule_for(found.pattern)
@@ -139,7 +139,7 @@ class Boundaries:
         return found
 
     def _stands_alone(self, found: Match) -> bool:
-        """Whether what it reads is float, but for values that are only moved on their way, and so is what it gives."""
+        """Tell whether it reads float, but for values that are only moved on their way, and gives float likewise."""
         return (
             _is_layer(found)
             and self.is_float_output(found)
@@ -167,7 +167,7 @@ class Boundaries:
         return computed
 
     def _may_read_floats(self, found: Match) -> bool:
-        """Whether it is a bounded function that the backend has a module for that takes real numbers."""
+        """Tell whether it is a bounded function that the backend has a module for that takes float values."""
         if not isinstance(found.pattern.output, Bounded) or len(found.inputs) != 1:
             return False
         rule = self._backend.rule_for(found.pattern)
@@ -182,7 +182,7 @@ class Boundaries:
         if found.pattern.multiplies or found.pattern.handler is not None:
             return True
         root = found.nodes[-1]
-        if not found.inputs:  # the real result is there, and better
+        if not found.inputs:  # the float result is there, and better
             return bool(readers_of(root)) and all(self._takes_integers(reader) for reader in readers_of(root))
         given_out = root in computed and self._rounds_output(found)
         return any(given_out if reader.op == "output" else self._takes_integers(reader) for reader in readers_of(root))
@@ -191,7 +191,7 @@ class Boundaries:
         found = self._found.get(reader)
         if found is None or found.nodes[-1] not in self._quantized or reader in self._on_floats:
             return False
-        return bool(found.inputs) or found.pattern.handler is not None  # others are called with real numbers
+        return bool(found.inputs) or found.pattern.handler is not None  # others are called with float values
 
     def _takes_integers_of(self, node: Node, reader: Node) -> bool:
         """The same, but for what the model gives out and is asked to round."""
@@ -212,7 +212,7 @@ class Boundaries:
             return UNREAD
         has_real_numbers = not self._found[root].inputs
         if has_real_numbers and any(self._takes_integers(reader) for reader in readers):
-            return REAL
+            return READ_AS_FLOAT
         in_part = self._in_parts.get(root)
         if in_part == IN_PARTS or (in_part and any(self._takes_integers(reader) for reader in readers)):
             return in_part
@@ -223,7 +223,7 @@ class Boundaries:
 
 
 def _is_layer(found: Match) -> bool:
-    """Whether it multiplies integers, or may."""
+    """Tell whether it multiplies quantized values, or may."""
     return found.pattern.handler is not None or (found.pattern.multiplies and bool(found.inputs))
 
 
@@ -238,7 +238,7 @@ FEW_PER_VALUE = "slower in int8 alone: {:.1f} products for each value that it re
 
 
 def slower_alone(layers: Iterable[Match], limits: BreakEven) -> dict[Node, str]:
-    """Of layers that read floats and give floats, those that are slower in int8: root -> the reason.
+    """Find, of layers that read floats and give floats, those that are slower in int8: root -> the reason.
 
     Their sizes are those on the example inputs.
     """

@@ -75,7 +75,7 @@ def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decisi
     assert qconfig is not None  # checked above
     on_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
     if (on_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
-        return refusal("its QConfig observes without a grid (placeholder or no-op)", excused=True)
+        return refusal("its QConfig observes without qparams (placeholder or no-op)", excused=True)
     if on_qparams and qconfig.is_dynamic:
         return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
     if found.pattern.check and (rejected := found.pattern.check(found.captures)):

@@ -1,4 +1,4 @@
-"""Where a float graph has to round to hold what the integer graph will hold. Shared by the passes that simulate."""
+"""Finds where a float graph has to round to hold what the int8 graph will hold. Shared by the passes that simulate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fxquant.plan.spec import Dynamic, TensorRef
 
 @dataclass(frozen=True, slots=True)
 class RoundingPoint:
-    """One value that goes onto a grid, and those of its users that see the rounded value."""
+    """One value that is quantized, and those of its users that see the rounded value."""
 
     node: Node
     ref: TensorRef
@@ -64,7 +64,7 @@ def _leads_to(user: Node, inside: Collection[Node], idle: Collection[Node]) -> b
 
 
 def insert_call_qparams(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
-    """Round what units put on a grid anew in each call: the first argument of their first node.
+    """Round what units quantize anew in each call: the first argument of their first node.
 
     The answer says where the modules are that do so. To be called when all other values are rounded, since it is the
     rounded value that such a unit reads.

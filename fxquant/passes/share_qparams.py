@@ -18,7 +18,7 @@ from fxquant.plan.spec import Observed, QParams, QParamsPolicy, QScheme, SharedW
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What reads the values on one grid."""
+    """The readers of the values that have the same qparams."""
 
     joins: tuple[str, ...]
     """Roots of the joins among them, in the order of the graph."""
@@ -29,8 +29,8 @@ class Readers:
 class Joins:
     """The joins of a plan, and who reads what they join.
 
-    A value that only moves or clamps another one has the same grid, and so counts as that one: what reads it reads the
-    integers of both.
+    A value that only moves or clamps another one has the same qparams, and so counts as that one: what reads it reads
+    the quantized values of both.
     """
 
     def __init__(self, gm: GraphModule, ctx: PassContext) -> None:
@@ -47,7 +47,7 @@ class Joins:
                 self._on_qparams_of.setdefault(plan.qparams_owner(ref), []).append(ref)
 
     def joined(self) -> dict[TensorRef, Readers]:
-        """The owner of the grid of every value that is joined -> what reads the values on that grid."""
+        """The owner of the qparams of every value that is joined -> what reads the values with these qparams."""
         owners = (self._plan.qparams_owner(unit.roles[name]) for unit in self.units for name in unit.inputs)
         return {owner: self._reading(owner) for owner in dict.fromkeys(owners)}
 
@@ -65,7 +65,7 @@ class Joins:
         return Readers(tuple(sorted(found, key=self._order.__getitem__)), others)
 
     def _readers(self, ref: TensorRef) -> Sequence[Node]:
-        """What reads the integers of a value. Of one that no unit makes, float operators read the real numbers."""
+        """List what reads the quantized values; of a value that no unit makes, float operators read the float ones."""
         node = self._nodes[ref.name]
         readers = [user for user in node.users if not is_shape_query(user)]
         return readers if ref.name in self._unit_of else [user for user in readers if user.name in self._unit_of]
@@ -76,9 +76,9 @@ class Joins:
 
 @graph_pass(after=("annotate",), keeps_values=True)
 def share_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """What nothing but a join reads lies on the grid of the joined value; the graph stays as it is.
+    """Give values that nothing but a join reads the qparams of the joined value; the graph stays as it is.
 
-    What anything else reads, another operator, the user or a second join, keeps a grid of its own, and the join
+    What anything else reads, another operator, the user or a second join, keeps its own qparams, and the join
     requantizes it. So does what is fixed, is observed for another number of bits, or is a multiple of something.
     """
     joins, plan = Joins(gm, ctx), ctx.plan
@@ -86,7 +86,7 @@ def share_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
     order = {root: index for index, root in enumerate(made_by)}
     joined = [(owner, readers.joins) for owner, readers in joins.joined().items() if not readers.others]
     for owner, roots in sorted(joined, key=lambda each: -order[each[1][0]]):
-        # Later joins first: the grid that a join ends on may be that of a later one.
+        # Later joins first: the qparams that a join ends with may be those of a later one.
         plan = _on_one_qparams(plan, owner, {plan.qparams_owner(made_by[root]) for root in roots})
     ctx.plan = plan
     return gm
@@ -107,11 +107,11 @@ def _scheme_of(policy: QParamsPolicy) -> QScheme | None:
 
 
 Range = tuple[float, float]
-"""Smallest and largest number, in real units."""
+"""Smallest and largest float value."""
 
 CLOSE_VALUE = 2**0.5
-"""How many times as wide as its range the grid of a joined value may be that others read, too. Rounding once on steps
-√2 times as wide makes as much noise, over both readers, as rounding on its own grid and again on that of the join."""
+"""How many times as wide as its own the range of a joined value may be that others read, too. Rounding once on steps
+√2 times as wide makes as much noise, over both readers, as rounding to its own qparams and again to the join's."""
 CLOSE_JOIN = 2.0
 """The same for the result of a join that is itself joined no further: a bit, for which what several joins read, as in a
 dense block, is rounded once in place of once more in each of them."""
@@ -119,7 +119,7 @@ dense block, is rounded once in place of once more in each of them."""
 
 @graph_pass(keeps_values=True)
 def share_join_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """Where nothing is lost by it, what is joined lies on the grid of the join, which then only copies.
+    """Give what is joined the qparams of the join, where nothing is lost by it: the join then only copies.
 
     The graph stays as it is. After training, so does the plan: it was trained on.
     """
@@ -154,7 +154,7 @@ def _connected(sets: Iterable[set[TensorRef]]) -> list[set[TensorRef]]:
 
 
 def _alike(owners: Iterable[TensorRef], limits: Mapping[TensorRef, float], plan: QuantPlan) -> list[list[TensorRef]]:
-    """Grids that one grid can stand for: the widest with all that are nearly as wide, then the widest of the rest, …"""
+    """Group qparams that one can stand for: the widest with all nearly as wide, then the widest of the rest, …"""
     ends = {ref: _ends(plan.qparams[ref]) for ref in owners if isinstance(plan.policies[ref], Observed)}
     widths = {ref: high - low for ref, (low, high) in ends.items()}
     found: list[list[TensorRef]] = []
@@ -187,7 +187,7 @@ def _on_joint_qparams(members: Sequence[TensorRef], joined: Sequence[TensorRef],
 
 
 def _over(all_qparams: Sequence[QParams]) -> QParams:
-    """A grid over the ranges of all; grids that are one and the same are that one."""
+    """Choose qparams over the ranges of all; those that are all the same are that one."""
     if len(all_qparams) == 1 or all(qparams.same_qparams(all_qparams[0]) for qparams in all_qparams):
         return all_qparams[0]
     low, high = torch.tensor(_hull([_ends(qparams) for qparams in all_qparams])).to(all_qparams[0].scale)

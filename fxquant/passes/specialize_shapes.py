@@ -25,7 +25,7 @@ _MODULES = {module.__name__ for module in (math, builtins)} | {operator.add.__mo
 
 @graph_pass(after=("normalize", "functional_to_module"), keeps_values=True)
 def specialize_shapes(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """``q * (x.shape[-1] // heads) ** -0.5`` behind a layer becomes ``q * 0.125``: a number, which has an integer form.
+    """``q * (x.shape[-1] // heads) ** -0.5`` behind a layer becomes ``q * 0.125``: a number, which can be int8.
 
     Only of dimensions that a layer makes, or takes in that size alone; other resolutions and batches go on as before.
     The number of dimensions is asked of what a layer reads, so that nothing but the next operator reads what it makes.
@@ -69,7 +69,7 @@ def _fixed_size(source: Any, dim: Any, fixed: Mapping[Node, Dims]) -> int | None
 
 
 def _computed(node: Node) -> Any:
-    """What a function of numbers gives, where all of its arguments stand in the graph."""
+    """Compute what a function of numbers gives, where all of its arguments stand in the graph."""
     if node.op != "call_function" or getattr(node.target, "__module__", None) not in _MODULES or node.kwargs:
         return None
     if not node.args or not all(type(argument) in (int, float) for argument in node.args):

@@ -21,10 +21,10 @@ from fxquant.plan.spec import Fixed, Handled, Observed, QParamsPolicy, TensorRef
 
 @graph_pass(required=True)
 def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """``t`` becomes ``t_fake_quant(t)`` where a grid is measured or fixed; weights are rounded in their layers.
+    """``t`` becomes ``t_fake_quant(t)`` where qparams are measured or fixed; weights are rounded in their layers.
 
-    One module stands for one grid, and is called once: an average over calls would mix the ranges of several values.
-    What shares the grid of another value needs no rounding of its own. It is rounded already, or, of the inputs of a
+    One module stands for one qparams, and is called once: an average over calls would mix the ranges of several values.
+    What shares the qparams of another value needs no rounding of its own. It is rounded already, or, of the inputs of a
     join, rounded as part of the joined value.
     """
     _refuse_handlers(ctx)
@@ -78,7 +78,7 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]
 
 
 def _watch_joins(gm: GraphModule, ctx: PassContext) -> None:
-    """Keep the ranges of what is joined, which needs no grid: ``convert`` warns of those that differ much."""
+    """Keep the ranges of what is joined, which needs no qparams: ``convert`` warns of those that differ much."""
     nodes = nodes_by_name(gm)
     readers: dict[Node, list[Node]] = {}
     for join in (nodes[unit.root] for unit in ctx.joins()):
@@ -89,7 +89,7 @@ def _watch_joins(gm: GraphModule, ctx: PassContext) -> None:
 
 
 def _factor(conv: Node, bn: Node) -> Node:
-    """What the batch norm will multiply the weight by, as a value of the graph: its parameters get gradients by it."""
+    """Return what the batch norm will multiply the weight by, in the graph: its parameters get gradients by it."""
     module, graph = called_module(bn), conv.graph
     with graph.inserting_before(conv):
         gamma = None if module.weight is None else graph.get_attr(f"{bn.target}.weight")
@@ -102,7 +102,7 @@ def _factor(conv: Node, bn: Node) -> Node:
 def _refuse_handlers(ctx: PassContext) -> None:
     if handled := [ref.name for ref, policy in ctx.plan.policies.items() if isinstance(policy, Handled)]:
         raise PlanError(
-            "a pattern with a handler class cannot be trained: nobody but its handler knows the grid",
+            "a pattern with a handler class cannot be trained: nobody but its handler knows the qparams",
             got=", ".join(handled),
             hint="set_module_name(name, None) keeps it in float; a pattern without a handler trains",
         )

@@ -1,4 +1,4 @@
-"""Builds the unit of a match: its roles, and a policy for the qparams of each tensor."""
+"""Builds the unit of a match: its operands, and a policy for the qparams of each tensor."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def input_observer(
 
 
 def _weight_observer(found: Match, qconfig: QConfig) -> Callable[[], Any]:
-    """What measures the weight of a match. Axis 0 of a configuration stands for the output channels, wherever they are.
+    """Return the observer of a match's weight. Axis 0 of a configuration stands for output channels, wherever they are.
 
     Dimension 1 of a transposed weight counts those of each group; where each channel is a group, 0 is right after all.
     """

@@ -19,7 +19,7 @@ from fxquant.reporting.subject import Subject
 FATES: tuple[tuple[str, str, str], ...] = (
     ("int8", "int8", "computes on integers"),
     ("weight", "weight only", "its weight is stored in integers; it multiplies in float"),
-    ("border", "border", "brings real numbers onto a grid, or back"),
+    ("border", "boundary", "quantizes float values, or dequantizes"),
     ("float", "float", "stays float, and costs something"),
     ("excused", "float, as wished", "float because the configuration says so, or because nothing is lost by it"),
     ("other", "other", "an input, the output, a constant, or what is gone in the end"),
@@ -64,7 +64,7 @@ def _node(
         "fate": _fate(node, unit, row),
         "reason": row.reason if row else "",
         "macs": row.macs if row else 0,
-        "grid": notes.get(node.name, ""),
+        "qparams": notes.get(node.name, ""),
     }
 
 

@@ -64,7 +64,7 @@ def _is_mean(ref: Any, subject: Subject) -> bool:
 
 
 def _summary(subject: Subject, results: Iterable[Any]) -> list[Row]:
-    """What is known in short, one fact a row."""
+    """Summarize what is known, one fact a row."""
     coverage = subject.coverage
     lost = [row for row in coverage.float_rows if not row.excused]
     rows: list[Row] = [("state", subject.kind, {"planned": "not calibrated yet"}.get(subject.kind, ""), False)]
@@ -89,7 +89,7 @@ def _of_products(coverage: Coverage) -> str:
 
 
 def _output(output: OutputNoise) -> Row:
-    """What the model returns, marked where it is mostly noise."""
+    """Show what the model returns, marked where it is mostly noise."""
     if math.isnan(output.sqnr):
         return output.name, "–", "0 throughout on this batch, of which nothing can be said", False
     remark = f"mostly noise: below {LEAST_OUTPUT:g} dB" if output.is_noisy else "signal to noise"

@@ -1,4 +1,4 @@
-"""What every pass did, as data: each line of text once, and the runs of lines that differ."""
+"""Every pass as data: each line of text once, and the runs of lines that differ."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Plots:
         return figure
 
     def histogram(self, tensor: str) -> Figure:
-        """What was seen of a value, or a weight, with the range that its grid covers between dashed lines.
+        """Draw what was seen of a value, or a weight, with its quantization range between dashed lines.
 
         Raises:
             UnknownNameError: ``tensors`` has none of that name.
@@ -108,7 +108,7 @@ class Plots:
         axis.bar(starts, found["counts"], width=found["width"], align="edge", color=COLOURS["int8"])
         for end in found.get("clip", ()):
             axis.axvline(end, color=COLOURS["float"], linestyle="--", lw=1.2)
-        axis.set(yscale="log", xlabel="real units", ylabel="values")
+        axis.set(yscale="log", xlabel="float value", ylabel="values")
         return figure
 
     def save(self, folder: str | os.PathLike[str], form: str = "svg") -> tuple[Path, ...]:

@@ -25,7 +25,7 @@ def report(
     """Write an HTML file that shows what was decided, measured and changed. It needs a browser, and no network.
 
     It holds the graph, coloured by what becomes of each node or by what was measured there; ranges, histograms and
-    grids of values and weights; the graph before and after each pass, side by side; all tables; and a search.
+    qparams of values and weights; the graph before and after each pass, side by side; all tables; and a search.
 
     Args:
         model: What :func:`prepare` gave: the file shows most once it is calibrated, since it is then converted too. Or

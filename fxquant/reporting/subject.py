@@ -1,4 +1,4 @@
-"""What a report is about: whatever of a model there is to look at, found out from what the user gave."""
+"""The subject of a report: whatever of a model there is to look at, found out from what the user gave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Subject:
     planned: QuantPlan
     """As ``prepare`` decided; of a converted model, as it was carried out."""
     plan: QuantPlan
-    """With the grids, where there are any: its units may have lost nodes that were folded away."""
+    """With the qparams, where there are any: its units may have lost nodes that were folded away."""
     coverage: Coverage
     snapshots: tuple[Snapshot, ...]
     float_graph: GraphModule | None = None

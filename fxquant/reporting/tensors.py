@@ -1,4 +1,4 @@
-"""What is known of every value and weight that is put on a grid: range, histogram, grid, share that is clipped."""
+"""Facts on every value and weight that is quantized: range, histogram, qparams, share that is clipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fxquant.graph.query import module_of, nodes_by_name
-from fxquant.measure.noise import real
+from fxquant.measure.noise import dequantized
 from fxquant.nn.weight import WeightedModule
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
@@ -30,7 +30,7 @@ class Histogram:
     """Counts of values in bins of one width."""
 
     low: float
-    """Lower edge of the first bin, in real units."""
+    """Lower edge of the first bin, a float value."""
     width: float
     counts: tuple[int, ...]
 
@@ -44,7 +44,7 @@ class Histogram:
 
     @classmethod
     def of_values(cls, values: Tensor) -> Histogram | None:
-        """Of the finite values of a tensor; None where there is none."""
+        """Count the finite values of a tensor; None where there is none."""
         finite = values.detach().float().flatten()
         finite = finite[finite.isfinite()]
         if not finite.numel():
@@ -64,7 +64,7 @@ def tensor_facts(subject: Subject, seen: Mapping[str, Any]) -> dict[str, dict[st
             of which the calibration kept no histogram.
 
     Returns:
-        Name of a tensor, as in the roles of units -> its facts, as the page shows them.
+        Name of a tensor, as units know it -> its facts, as the page shows them.
     """
     plan = subject.plan
     roles = {ref: unit for unit in plan.units for role, ref in unit.roles.items() if role == "weight"}
@@ -89,7 +89,7 @@ def tensor_facts(subject: Subject, seen: Mapping[str, Any]) -> dict[str, dict[st
 
 def _policy(policy: QParamsPolicy | None) -> str:
     if isinstance(policy, SharedWith):
-        return f"grid of {policy.source.name}" + (f", times {policy.factor:g}" if policy.factor != 1 else "")
+        return f"qparams of {policy.source.name}" + (f", times {policy.factor:g}" if policy.factor != 1 else "")
     if isinstance(policy, Observed):
         made = policy.observer()
         return f"measured by {type(getattr(made, 'activation_post_process', made)).__name__}"
@@ -150,9 +150,9 @@ def _qparams(qparams: QParams) -> dict[str, Any]:
 
 
 def _clipped(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Share of the values in bins that lie beyond the grid as a whole, so at least so many are clipped.
+    """Return the share of the values in bins beyond the quantization range, so at least so many are clipped.
 
-    Not of a grid per channel, where each clips on its own.
+    Qparams per channel have none, since each channel clips on its own.
     """
     low, high = row["clip"]
     counts = row.get("counts")
@@ -193,4 +193,4 @@ class _Weights:
         qparams = module.qparams("weight") if own else self._plan.qparams.get(unit.roles["weight"])
         if qparams is None or qparams.scheme.bits < 8:  # two integers may lie in a byte
             return None
-        return real(weight, qparams)
+        return dequantized(weight, qparams)

@@ -60,7 +60,7 @@ def watch(subject: Subject, data: Iterable[Any]) -> tuple[Parity | None, dict[st
 
 
 def _without_histogram(subject: Subject) -> list[str]:
-    """Values on grids per tensor whose observers count nothing."""
+    """Return the values with qparams per tensor whose observers count nothing."""
     found = []
     for ref in subject.plan.policies:
         if ref.kind == "activation":

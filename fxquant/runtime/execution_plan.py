@@ -1,4 +1,4 @@
-"""A converted graph for inputs of one shape: programs, Python code for what lies between, and what is watched."""
+"""A converted graph for inputs of one shape: programs, Python code for what lies between, and guards."""
 
 from __future__ import annotations
 

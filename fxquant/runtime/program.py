@@ -19,7 +19,7 @@ from fxquant.kernels.library import native_library
 from fxquant.kernels.raw_bytes import raw_bytes
 
 INPUT, OUTPUT, TEMPORARY, CONSTANT = range(4)
-"""What memory is to a program: the roles of ``csrc/cpu/recorder.h``."""
+"""The kinds of memory of a program: the enum ``Role`` of ``csrc/cpu/recorder.h``."""
 
 
 PATTERNS = (0xA5, 0x5A)

@@ -43,7 +43,7 @@ _global_pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
 class ProgramEngine:
     """Runs a converted graph by programs of native operators: the same bits, without Python in between.
 
-    A plan is made for each shape of the inputs, when it comes the second time; the first call makes what units derive
+    A plan is made for each shape of the inputs, when it comes the second time; the first call makes what units pack
     from their state. The least recently used plans are dropped. Whatever changes a module (a state dict that is loaded,
     a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does: for other
     devices, under ``torch.compile``, ``torch.export``, transforms and modes that watch operators; with a warning where

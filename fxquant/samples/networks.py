@@ -84,7 +84,7 @@ def make_meaningful(model: nn.Module) -> None:
 
 
 def _is_small_factor(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter of a new network multiplies a whole branch by nothing, or by next to nothing.
+    """Tell whether a parameter of a new network multiplies a whole branch by nothing, or by next to nothing.
 
     Layer scales are told by their value. Biases begin at zero too, so factors of zero are told by their name and shape:
     the weight of a norm has one dimension, that of a layer more.

@@ -92,7 +92,7 @@ def to_batch(images: Sequence[Image.Image], side: int = CROP) -> Tensor:
 
 
 def cropped(image: Image.Image, side: int = CROP) -> Image.Image:
-    """What a network sees of a picture: of 224 pixels, the middle ones after the shorter side was made 256."""
+    """Crop a picture to what a network sees: of 224 pixels, the middle ones after the shorter side was made 256."""
     return transforms.center_crop(transforms.resize(image, [side * RESIZE // CROP]), [side, side])
 
 

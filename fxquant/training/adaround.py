@@ -39,7 +39,7 @@ class UnitLoss:
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """What learning to round has gained. Print it, or read ``rows``."""
+    """Shows what learning to round has gained. Print it, or read ``rows``."""
 
     rows: tuple[UnitLoss, ...]
     """In the order in which the units were learned."""

@@ -90,7 +90,7 @@ def adaround(
         raise not_prepared(prepared, "adaround")
     if grids not in GRIDS:
         raise UnknownNameError(
-            "unknown choice of grids", got=repr(grids), expected=", ".join(GRIDS), hint=did_you_mean(str(grids), GRIDS)
+            "unknown choice of scales", got=repr(grids), expected=", ".join(GRIDS), hint=did_you_mean(str(grids), GRIDS)
         )
     if not isinstance(seed, int):
         raise InputError("seed is no whole number", got=repr(seed), expected="an int")
@@ -112,7 +112,7 @@ def adaround(
         raise PlanError(
             "no weight can be learned",
             got=listing([f"{each.unit}: {each.reason}" for each in left]) or "no unit with a weight",
-            hint="AdaRound needs linear layers or convolutions with symmetric weight grids",
+            hint="AdaRound needs linear layers or convolutions with symmetric weights",
         )
     inputs = [
         bind(prepared.graph_module, args, kwargs, f"calibration batch {index}")

@@ -21,7 +21,7 @@ So one factor of the regulariser serves units of any size, and values of any sca
 weights, from 1e-5 to 1e-4 gave the same accuracy; 1e-2, and the error as it is, 0.7 points less."""
 
 
-APART = 0.01
+INITIAL_NOISE = 0.01
 """Standard deviation of what is added to ``V`` at first: values that are all alike would stay so to the last step."""
 TURNS, ROWS_FOR_TURNS = 8, 8
 """How often, at the end, one value of each output channel may be rounded the other way; and on how many times the rows
@@ -93,7 +93,7 @@ def learn(
     """Set ``rounding.V``, which begins where it is.
 
     Args:
-        rounding: Has a grid, and ``V``. It rounds hard afterwards.
+        rounding: Has qparams, and ``V``. It rounds hard afterwards.
         weight: The float weight.
         samples: What it learns from.
         learning: How.
@@ -108,14 +108,14 @@ def learn(
     Source:
         arXiv:2004.10568, eq. 21-25.
     """
-    in_real_units = samples.unit**2
+    squared_unit = samples.unit**2
     rounding.set_soft_rounding(False)
     at_first = rounding.V.detach().clone()
     before = samples.mean_loss(rounding(weight))
     unit = ERROR_PER_WEIGHT * weight.numel() / before if before > 0 else 1.0
     rounding.set_soft_rounding(True)
-    apart = torch.randn(rounding.V.shape, generator=generator, dtype=rounding.V.dtype).mul_(APART)
-    rounding.V.data.add_(apart.to(rounding.V.device))
+    noise = torch.randn(rounding.V.shape, generator=generator, dtype=rounding.V.dtype).mul_(INITIAL_NOISE)
+    rounding.V.data.add_(noise.to(rounding.V.device))
     optimizer = torch.optim.Adam([rounding.V], lr=learning.learning_rate)
     for step in range(learning.iterations):
         optimizer.zero_grad()
@@ -134,7 +134,7 @@ def learn(
     if not after <= before:
         rounding.V.data.copy_(at_first)
         after = before
-    return in_real_units * before, in_real_units * after
+    return squared_unit * before, squared_unit * after
 
 
 def turn_single_values(rounding: AdaRoundFakeQuantize, weight: Tensor, samples: Samples, drawn: Any, axis: int) -> None:
@@ -160,7 +160,7 @@ def turn_single_values(rounding: AdaRoundFakeQuantize, weight: Tensor, samples: 
 
 
 def _turned(rounding: AdaRoundFakeQuantize, weight: Tensor) -> Tensor:
-    """The weight with every value rounded the other way, as far as the grid reaches."""
+    """Return the weight with every value rounded the other way, as far as the range reaches."""
     kept = rounding.V.detach().clone()
     rounding.V.data.copy_(torch.where(kept >= 0, -1.0, 1.0))
     turned = rounding(weight).detach()

@@ -1,4 +1,4 @@
-"""Layers whose rounding can be learned: which they are, and the grids of their weights."""
+"""Layers whose rounding can be learned: which they are, and the scales of their weights."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def rounding_layers(
 
     Args:
         simulated: What ``convert(to="fake_quant")`` gave. Not changed.
-        plan: Its plan, with grids.
+        plan: Its plan, with qparams.
         own: The layers that are there already, under the roots of their units.
-        grids: ``"mse"``: those of least squared error; ``"observed"``: as in the plan.
+        grids: ``"mse"``: the scales of least squared error; ``"observed"``: those of the plan.
 
     Returns:
         The layers by the roots of the units, and the units left out.
@@ -67,7 +67,7 @@ def rounding_layers(
             there = with_fake_quantized_weight(plain, _ready(weight, qparams), layer.output_axis)
         rounding: Any = there.weight_fake_quant
         if rounding.V.requires_grad and grids == "mse":
-            if ref not in scales:  # calls that share a weight have one grid for it
+            if ref not in scales:  # calls that share a weight have one scale for it
                 scales[ref] = least_error_scale(weight, qparams)
             rounding.set_qparams(scales[ref], qparams.zero_point)
             rounding.initialize(weight)
@@ -82,11 +82,11 @@ def layer_node(unit: QuantUnit, nodes: Mapping[str, Node]) -> Node:
 
 
 def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:
-    """The scales with which rounding to nearest makes the least squared error; float32 of the shape of the grid's.
+    """Return the scales with which rounding to nearest makes the least squared error; float32, shaped as ``scale``.
 
     Args:
-        weight: float, any shape that has the grid's axis.
-        grid: Its scale, times parts of 0.2 to 1.2, gives the candidates.
+        weight: float, any shape that has the axis of the qparams.
+        qparams: Their scale, times parts of 0.2 to 1.2, gives the candidates.
     """
     best, least = qparams.scale, _errors(weight, qparams.scale, qparams)
     for part in torch.linspace(LARGEST_PART, SMALLEST_PART, CANDIDATES).tolist():
@@ -114,9 +114,9 @@ def _refusal(layer: FakeQuantizedWeight, scheme: QScheme, own: Any) -> str:
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
         return "a table is read, not multiplied"
     if scheme.float_qparams or not scheme.symmetric:
-        return f"AdaRound learns on a symmetric grid, and this one is {scheme}"
+        return f"AdaRound learns with symmetric qparams, and these are {scheme}"
     if scheme.group_size is not None:
-        return f"AdaRound learns on a grid without groups, and this one is {scheme}"
+        return f"AdaRound learns without groups, and this is {scheme}"
     return ""
 
 

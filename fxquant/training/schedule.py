@@ -1,4 +1,4 @@
-"""What a training loop of the user's calls: when observers stop, and which parameters are those of qparams."""
+"""Parts that a training loop of the user's calls: when observers stop, and which parameters are those of qparams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fxquant.nn.training import freeze_bn_stats
 
 
 def scale_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters of grids, ``scale`` and ``zero_point`` of learnable fake-quantize modules, for an optimizer group.
+    """Yield ``scale`` and ``zero_point`` of learnable fake-quantize modules, for an optimizer group.
 
     Example:
         >>> import torch
@@ -27,10 +27,10 @@ def scale_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 class TrainingSchedule:
-    """When training stops to choose grids, and when batch norms stop to average.
+    """Says when training stops to choose qparams, and when batch norms stop to average.
 
     Args:
-        disable_observers: First epoch, from 0, in which grids stay as they are. None: never.
+        disable_observers: First epoch, from 0, in which qparams stay as they are. None: never.
         freeze_bn_stats: First epoch in which the statistics of batch norms stay as they are. None: never.
 
     Example:

@@ -31,7 +31,7 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
 
     Raises:
         InputError: not what ``prepare_qat`` gave.
-        CalibrationError: a grid was never chosen, since its observer saw nothing; the message names it.
+        CalibrationError: qparams were never chosen, since their observer saw nothing; the message names it.
     """
     preparation: Any = noted(trained, "preparation")
     if not isinstance(trained, GraphModule) or not isinstance(preparation, Quantizer):
@@ -68,7 +68,7 @@ def _layers_of_own_integers(gm: GraphModule, plan: QuantPlan) -> nn.ModuleDict:
 
 
 def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
-    """The grids in use; nothing is observed. Those that training never saw are warned of."""
+    """Return the qparams in use; nothing is observed. Those that training never saw are warned of."""
     qparams: dict[TensorRef, QParams] = {}
     missing, unseen = [], []
     for ref, module in modules.items():
@@ -76,20 +76,20 @@ def _qparams(modules: Mapping[TensorRef, Any], allow_uncalibrated: bool) -> dict
             qparams[ref] = module.qparams()
         else:
             missing.append(ref.name)
-            if ref.kind == "activation":  # of a shell, a weight tells its grid itself
+            if ref.kind == "activation":  # a weight tells its qparams itself, uncalibrated too
                 unknown = torch.full((1,), float("nan"), dtype=torch.float32)
                 qparams[ref] = QParams(module.scheme, unknown, torch.zeros(1, dtype=torch.int32))
         if module.is_on("observer_enabled") and not module.is_on("fake_quant_enabled"):
             unseen.append(ref.name)
     if missing and not allow_uncalibrated:
         raise CalibrationError(
-            f"{len(missing)} fake-quantize modules have no grid: they never saw a value",
+            f"{len(missing)} fake-quantize modules have no qparams: they never saw a value",
             got=listing(missing),
             hint="train, or run a batch with observers on (enable_observer), before convert",
         )
     if unseen:
         warn(
-            "observers went on after fake quantization was turned off, so the grids are not those of the training",
+            "observers went on after fake quantization was turned off, so the qparams are not those of the training",
             got=listing(unseen),
             hint="disable_observer, when fake quantization is turned off",
         )

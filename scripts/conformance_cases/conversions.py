@@ -1,4 +1,4 @@
-"""Cases of single numbers: real ones to integers and back, and ranges to grids."""
+"""Cases of single numbers: float values to quantized ones and back, and ranges to qparams."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TINY = Fraction(1, 2**149)
 
 
 def quantize_cases() -> Iterator[Row]:
-    """Real numbers to integers."""
+    """Float values to quantized values."""
     ties = [Fraction(2 * n + 1, 2) for n in range(-6, 7)]
     numbers: Sequence[tuple[str, str, int, Fraction, Sequence[Number | float], str, str]] = (
         ("ties to even", "uint8", 0, Fraction(1), ties, "half rounds to even, not away from 0", ONNX),
@@ -61,7 +61,7 @@ def quantize_cases() -> Iterator[Row]:
         scales, zero_points = [Fraction(1, 2**n) for n in range(count)], list(range(3, 3 + count))
         limits = LIMITS["int8"]
         rest = {"dtype": "int8", "limits": limits, "scale": scales, "zero_point": zero_points, "axis": axis}
-        yield quantize_case(f"channels, {name} dimension", x, rest, "a grid for each index of the axis", ONNX)
+        yield quantize_case(f"channels, {name} dimension", x, rest, "a scale for each index of the axis", ONNX)
 
 
 def quantize_case(name: str, x: Array, attributes: dict[str, Any], why: str, source: str) -> Row:
@@ -77,7 +77,7 @@ def quantize_case(name: str, x: Array, attributes: dict[str, Any], why: str, sou
 
 
 def dequantize_cases() -> Iterator[Row]:
-    """Integers to real numbers."""
+    """Quantized values to float values."""
     rows: Sequence[tuple[str, str, list[int], int, Fraction]] = (
         ("edges of uint8", "uint8", [0, 1, 127, 128, 254, 255], 128, Fraction(1, 16)),
         ("edges of int8", "int8", [-128, -127, 0, 126, 127], -128, Fraction(1, 16)),
@@ -94,12 +94,12 @@ def dequantize_cases() -> Iterator[Row]:
 
 
 def fake_quantize_cases() -> Iterator[Row]:
-    """Real numbers to the grid and back."""
+    """Float values to quantized values and back."""
     ties = [Fraction(n, 4) for n in range(-10, 11)]
     rows: Sequence[tuple[str, list[Any], tuple[int, int], int, str]] = (
         ("ties", ties, (0, 255), 3, "the same integers as quantize gives"),
         ("four bits, clamped", ties, (-8, 7), 0, "clamped at both ends of 16 levels"),
-        ("a grid of three levels", ties, (-1, 1), 0, "ternary"),
+        ("three levels", ties, (-1, 1), 0, "ternary"),
         ("infinities", [math.inf, -math.inf, 1], (0, 255), 128, "infinity becomes the last step, not NaN"),
         ("NaN", [math.nan, 1], (0, 255), 128, "NaN becomes the first step"),
     )

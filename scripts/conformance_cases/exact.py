@@ -77,13 +77,13 @@ def filled(shape: Sequence[int], value: int) -> Array:
 
 
 def real(q: Array, qparams: AffineQParams) -> Array:
-    """What stored integers stand for."""
+    """Return the exact values that quantized values stand for."""
     scale, zero_point = qparams
     return q.map(lambda value: (value - zero_point) * scale)
 
 
 def finished(y: Array, qparams: AffineQParams, dtype: str, activation: tuple[Number | None, Number | None]) -> Array:
-    """Clamp real numbers as an activation does, and store them."""
+    """Clamp exact values as an activation does, and quantize them."""
     low, high = activation
 
     def store(value: Number) -> int:
@@ -95,7 +95,7 @@ def finished(y: Array, qparams: AffineQParams, dtype: str, activation: tuple[Num
 
 
 def convolved(x: Array, weight: Array, bias: Sequence[Number], attributes: Mapping[str, Any]) -> Array:
-    """A two-dimensional convolution of real numbers, padding with 0."""
+    """A two-dimensional convolution of exact values, padding with 0."""
     stride, padding = attributes["stride"], attributes["padding"]
     dilation, groups = attributes["dilation"], attributes["groups"]
     images, _, *sizes = x.shape
@@ -116,7 +116,7 @@ def convolved(x: Array, weight: Array, bias: Sequence[Number], attributes: Mappi
 
 
 def transposed(x: Array, weight: Array, bias: Sequence[Number], attributes: Mapping[str, Any]) -> Array:
-    """A two-dimensional transposed convolution of real numbers: each input adds to a window of outputs."""
+    """A two-dimensional transposed convolution of exact values: each input adds to a window of outputs."""
     stride, padding, more = attributes["stride"], attributes["padding"], attributes["output_padding"]
     groups = attributes["groups"]
     images, inputs, *sizes = x.shape
@@ -137,7 +137,7 @@ def transposed(x: Array, weight: Array, bias: Sequence[Number], attributes: Mapp
 
 
 def multiplied(a: Array, b: Array) -> Array:
-    """Products of matrices of real numbers, [N, M, K] and [N, K, L]."""
+    """Products of matrices of exact values, [N, M, K] and [N, K, L]."""
     (count, rows, inner), columns = a.shape, b.shape[2]
     sums = [
         sum(a.at(n, row, k) * b.at(n, k, column) for k in range(inner))
@@ -147,7 +147,7 @@ def multiplied(a: Array, b: Array) -> Array:
 
 
 def averaged(x: Array, attributes: Mapping[str, Any]) -> Array:
-    """The mean of each window of real numbers."""
+    """The mean of each window of exact values."""
     kernel, stride, padding = attributes["kernel_size"], attributes["stride"], attributes["padding"]
     *outer, rows, columns = x.shape
     sizes = (rows, columns)
@@ -185,7 +185,7 @@ def maximum(x: Array, attributes: Mapping[str, Any]) -> Array:
 
 
 def spelled(value: Any) -> Any:
-    """As JSON holds it: a fraction as the float that it is, arrays with their shape, one number for many equal ones."""
+    """Spell a value for JSON: a fraction as the float that it is, arrays with shapes, many equal numbers as one."""
     if isinstance(value, Array):
         same = len(value.data) > 16 and len({*value.data}) == 1
         return {"shape": value.shape, **({"fill": value.data[0]} if same else {"data": spelled(value.data)})}

@@ -1,4 +1,4 @@
-"""Cases of layers and other operators on stored integers."""
+"""Cases of layers and other operators on quantized values."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def linear_cases() -> Iterator[Row]:
             weight=weight, y_qparams=(Fraction(64), zero_point), activation=(0, None),
         )  # fmt: skip
     yield layer_case(
-        "ReLU6", "the upper bound is 6 in real numbers", operator="linear", x=x, weight=weight,
+        "ReLU6", "the upper bound is the float value 6", operator="linear", x=x, weight=weight,
         y_qparams=(Fraction(1, 16), 20), w_scale=[Fraction(1, 2**10)] * 4, activation=(0, 6),
     )  # fmt: skip
     for zero_point in (0, 255):
@@ -138,7 +138,7 @@ def linear_cases() -> Iterator[Row]:
 def conv_cases() -> Iterator[Row]:
     """Convolutions: padding, groups, windows."""
     x, weight = pattern([1, 4, 5, 5], 0, 255), pattern([4, 4, 3, 3], -128, 127, 91)
-    padded = "padding is the real number 0, which is the zero point"
+    padded = "padding is the float value 0, which is the zero point"
     for zero_point in (0, 1, 128, 255):
         yield layer_case(
             f"padding with zero point {zero_point}", padded, x=x, weight=weight, x_qparams=(HALF, zero_point),
@@ -193,7 +193,7 @@ def transposed_cases() -> Iterator[Row]:
         output_padding=[1, 1], **qparams,
     )  # fmt: skip
     yield layer_case(
-        "zero point 0", "places that no input reaches are 0 in real numbers", x=x, weight=square, stride=[3, 3],
+        "zero point 0", "places that no input reaches are the float value 0", x=x, weight=square, stride=[3, 3],
         x_qparams=(HALF, 0), operator="conv_transpose2d", y_qparams=(Fraction(256), 60),
     )  # fmt: skip
 
@@ -208,7 +208,7 @@ def pool_cases() -> Iterator[Row]:
     rows: Sequence[tuple[str, str, Array, Any, Any, dict[str, Any]]] = (
         ("ties", "the sum is exact and is rounded once, half to even", ties, same, same, base),
         ("ties, zero point 3", "rounding comes before the zero point", ties, (Fraction(1), 3), (Fraction(1), 3), base),
-        ("another grid", "the mean is rounded on the grid of the result alone", x, (HALF, 128), (Fraction(2), 7), base),
+        ("other qparams", "the mean is rounded to the result's qparams alone", x, (HALF, 128), (Fraction(2), 7), base),
         ("padding counts", "padding is 0, so it adds the zero point", x, (HALF, 128), (HALF, 128), {**base, **padded}),
         (
             "padding does not count", "means of what is inside", x, (HALF, 128), (Fraction(1, 4), 128),
@@ -231,17 +231,17 @@ def pool_cases() -> Iterator[Row]:
 
 
 def add_cases() -> Iterator[Row]:
-    """Sums, products and joins of two tensors, each on its own grid."""
+    """Sums, products and joins of two tensors, each with its own qparams."""
     a, b = Array([16], [n * 17 for n in range(16)]), Array([16], [(n * 53) % 256 for n in range(16)])
     fine, coarse = (HALF, 128), (Fraction(2), 100)
     operators: Sequence[tuple[str, str, Any, Any, Any, Any, Any]] = (
-        ("add", "two grids, a third for the sum", fine, coarse, (Fraction(2), 120), (None, None), lambda p, q: p + q),
+        ("add", "other qparams for the sum", fine, coarse, (Fraction(2), 120), (None, None), lambda p, q: p + q),
         ("add", "ties", (HALF, 128), (HALF, 128), (Fraction(1), 128), (None, None), lambda p, q: p + q),
         ("add", "saturation", coarse, coarse, (HALF, 128), (None, None), lambda p, q: p + q),
         ("add", "ReLU, zero point 9", fine, coarse, (Fraction(2), 9), (0, None), lambda p, q: p + q),
         (
             "mul",
-            "two grids, a third for the product",
+            "other qparams for the product",
             fine,
             coarse,
             (Fraction(64), 120),
@@ -255,7 +255,7 @@ def add_cases() -> Iterator[Row]:
         y = finished(Array([16], [function(p, q) for p, q in pairs]), y_qparams, "uint8", activation)
         keys = ("a_scale", "a_zero_point", "b_scale", "b_zero_point", "y_scale", "y_zero_point")
         attributes = {**dict(zip(keys, (*a_qparams, *b_qparams, *y_qparams), strict=True)), "activation": activation}
-        why = "real numbers are added or multiplied, and rounded once"
+        why = "float values are added or multiplied, and rounded once"
         yield case(name, operator, why, JACOB, inputs={"a": a, "b": b}, attributes=attributes, expected=y)
     y_qparams = (Fraction(1), 128)
     joined = Array([32], [*real(a, fine).data, *real(b, coarse).data])
@@ -267,7 +267,7 @@ def add_cases() -> Iterator[Row]:
         )
     )
     yield case(
-        "two grids, a third for the result", "cat", "each input is put on the grid of the result", JACOB,
+        "other qparams for the result", "cat", "each input is requantized to the qparams of the result", JACOB,
         inputs={"a": a, "b": b}, attributes=attributes, expected=finished(joined, y_qparams, "uint8", (None, None)),
     )  # fmt: skip
 

@@ -173,7 +173,7 @@ def test_a_wrong_range_from_calibration_is_named_first(model: nn.Module, data: l
     worst, *others = compared(model, fxq.convert(prepared), data)
     assert worst.name == "b.conv"
     assert worst.cause.startswith("its result is clipped: ")
-    assert "lie beyond its grid of 0 to " in worst.cause
+    assert "lie beyond its range of 0 to " in worst.cause
     assert max(row.harm for row in others) < SMALL
 
 
@@ -434,7 +434,7 @@ def test_a_model_that_returns_no_real_numbers_is_told_so() -> None:
     model, data = Classes().eval(), [torch.randn(16, 8)]
     found = compared(model, fxq.quantize(model, data, progress=False), data)
     assert {row.name for row in found} == {"x", "fc"}
-    assert "2 layers, 1 batch; what the model returns: no real numbers." in str(found)
+    assert "2 layers, 1 batch; what the model returns: no float values." in str(found)
 
 
 def test_a_model_that_returns_zeros_is_told_so() -> None:

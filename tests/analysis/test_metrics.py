@@ -59,7 +59,7 @@ def test_an_output_without_real_numbers_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         SignalToNoise().add({"classes": torch.tensor([1, 2])}, {"classes": torch.tensor([1, 3])})
     assert str(caught.value) == (
-        "the model's output holds no real numbers, so there is no signal to noise of it\n"
+        "the model's output holds no float values, so there is no signal to noise of it\n"
         "  got:      {classes: int64[2]}\n"
         "  expected: a tensor of floats, alone or in a structure\n"
         "  hint:     give a metric, one that compares classes, say"

@@ -165,7 +165,7 @@ def test_shells_are_not_tuned(prepared):
     with pytest.raises(InputError) as error:
         fxq.convert(prepared, allow_uncalibrated=True, tune=X)
     assert str(error.value) == (
-        "a shell without ranges cannot run, so it cannot be tuned\n"
+        "a model without ranges cannot run, so it cannot be tuned\n"
         "  got:      allow_uncalibrated=True, tune=...\n"
         "  hint:     calibrate first, or leave tune out"
     )

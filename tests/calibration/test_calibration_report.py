@@ -37,7 +37,7 @@ def test_the_table_fits_a_terminal_and_names_the_worst_first(prepared):
     assert re.split(r"\s{2,}", table.splitlines()[0].strip()) == [
         "value",
         "seen",
-        "grid",
+        "quantized",
         "settled",
         "clipped",
         "outliers",

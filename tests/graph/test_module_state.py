@@ -69,7 +69,7 @@ def test_weights_of_8_bits_are_none_of_4(form: str) -> None:
     state = eight.state_dict()
     with pytest.raises(InputError) as caught:
         four.load_state_dict(state)
-    assert str(caught.value).splitlines()[0] == "a stored weight lies outside of its grid"
+    assert str(caught.value).splitlines()[0] == "a quantized weight lies outside of its range"
     assert "expected: -8 to 7, for int4 symmetric per channel (axis 0)" in str(caught.value)
     key = next(key for key in keys(state, "weight") if state[key].dtype == torch.int8)
     with pytest.raises(InputError, match=f"where a weight is stored\n  at: *{key}\n  got: *torch.float32"):
@@ -80,7 +80,7 @@ def test_zero_points_beyond_int32_are_refused() -> None:
     model = made("int8")
     state = model.state_dict()
     key = keys(state, "zero_point")[0]
-    with pytest.raises(InputError, match="is no step of its grid"):
+    with pytest.raises(InputError, match="is no quantized value"):
         model.load_state_dict({**state, key: torch.full_like(state[key], 2**32, dtype=torch.int64)})
 
 

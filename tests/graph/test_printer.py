@@ -59,7 +59,7 @@ def test_notes_stand_behind_the_value(gm):
 def test_table_has_the_users_lines(gm):
     text = format_table(gm, {"mul": "observed"})
     header, _, *rows = text.splitlines()
-    assert header.split() == ["node", "operation", "value", "grid", "from"]
+    assert header.split() == ["node", "operation", "value", "qparams", "from"]
     row = next(row for row in rows if row.startswith("mul "))
     assert "operator.mul(layer_3, w)" in row
     assert "observed" in row

@@ -14,7 +14,7 @@ import fxquant as fxq
 from fxquant.errors import LoweringError
 from fxquant.kernels.library import available_isas
 from fxquant.nn import QuantizedLayerNorm, QuantizedSoftmax
-from fxquant.passes.prune_isolated_units import REAL
+from fxquant.passes.prune_isolated_units import READ_AS_FLOAT
 from fxquant.plan.spec import QParams, QScheme
 from fxquant.runtime import engine_of
 
@@ -160,7 +160,7 @@ def test_what_a_float_operator_reads_too_stays_float():
     prepared = calibrated(PostNorm(), torch.randn(3, 8))
     row = next(row for row in prepared.coverage() if row.node == "norm")
     assert (row.fate, row.excused) == ("float", True)
-    assert row.reason == REAL
+    assert row.reason == READ_AS_FLOAT
 
 
 def test_the_last_softmax_of_a_model_stays_float():

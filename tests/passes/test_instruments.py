@@ -104,9 +104,9 @@ def test_debug_3_shows_what_passes_say(capsys):
 def test_print_after_prints_the_whole_graph_as_a_table(capsys):
     lines = printed(Settings(print_after=("annotate",)), capsys)
     start = lines.index("the graph after annotate:")
-    assert lines[start + 1].split() == ["node", "operation", "value", "grid", "from"]
+    assert lines[start + 1].split() == ["node", "operation", "value", "qparams", "from"]
     assert [line.split()[0] for line in lines[start + 3 :]] == ["input_1", "_0", "_1", "_2", "output"]
-    assert "grid of input_1" in lines[start + 5]
+    assert "qparams of input_1" in lines[start + 5]
 
 
 def test_dump_dir_holds_a_numbered_file_per_pass(tmp_path):
@@ -119,7 +119,7 @@ def test_dump_dir_holds_a_numbered_file_per_pass(tmp_path):
         f"# pass\n{snapshot.title()}\n\n# before\n{snapshot.before}\n\n# after\n{snapshot.after}\n\n"
         f"# diff\n{snapshot.diff()}\n"
     )
-    assert "grid of input_1" in (folder / "002_annotate.txt").read_text()
+    assert "qparams of input_1" in (folder / "002_annotate.txt").read_text()
 
 
 def test_dump_dir_keeps_what_was_written_before(tmp_path):
@@ -164,9 +164,9 @@ def test_an_application_that_logs_gets_records_not_output(caplog, capsys):
 
 def test_plan_as_tables():
     assert format_plan(PLANNED) == (
-        "unit    pattern     with    reads    grid\n"
-        "------  ----------  ------  -------  ---------------\n"
-        "_1      linear_act  _0      input_1  grid of input_1\n"
+        "unit    pattern     with    reads    qparams\n"
+        "------  ----------  ------  -------  ------------------\n"
+        "_1      linear_act  _0      input_1  qparams of input_1\n"
         "\n"
         "stays float    pattern    reason\n"
         "-------------  ---------  ------------------------------\n"
@@ -175,8 +175,8 @@ def test_plan_as_tables():
     assert format_plan(QuantPlan()) == "no unit"
 
 
-def test_notes_show_the_grid_once_it_is_known():
-    assert qparams_notes(PLANNED) == {"input_1": "observed", "_1": "grid of input_1"}
+def test_notes_show_qparams_once_they_are_known():
+    assert qparams_notes(PLANNED) == {"input_1": "observed", "_1": "qparams of input_1"}
     known = PLANNED.with_observations({INPUT: QPARAMS})
     assert qparams_notes(known)["_1"] == "uint8 s=0.0235 z=114"
 

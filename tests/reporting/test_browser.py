@@ -70,7 +70,7 @@ def test_a_click_shows_a_node(small: Path, opened: Opened) -> None:
     for part in ("side int8 relu_1", "unit conv_add_act", "from conftest.py:", "measured by HistogramObserver"):
         assert part in details
     assert "reads relu" in details
-    assert "between the dashed lines is what the grid covers" in details
+    assert "between the dashed lines is the quantization range" in details
     assert document.partition('id="details"')[2].count("<canvas") >= 4  # histograms, and scales per channel
     assert re.search(r'class="box selected"[^>]*data-node="relu_1"', document)
 

@@ -34,7 +34,7 @@ def test_what_is_known_of_a_node(calibrated: fxq.Quantizer) -> None:
     node = next(node for node in graph["nodes"] if node["name"] == "relu_1")
     line = node.pop("line")
     assert line.rpartition(":")[0].endswith("conftest.py")
-    assert node.pop("grid").startswith("uint8 s=")
+    assert node.pop("qparams").startswith("uint8 s=")
     assert node == {
         "name": "relu_1",
         "op": "relu",

@@ -273,7 +273,7 @@ def test_tables_and_other_grids_are_left_and_named() -> None:
     assert "a table is read, not multiplied" in str(result.reconstruction)
     affine = fxq.QConfig(activation=QCONFIG.activation, weight=fxq.MinMaxObserver.with_args(dtype=torch.int8))
     simulated = fxq.prepare(made(Shared), rows(), affine, backend="reference")
-    with pytest.raises(PlanError, match=r"no weight can be learned[\s\S]*symmetric grid, and this one is int8 affine"):
+    with pytest.raises(PlanError, match=r"no weight can be learned[\s\S]*symmetric qparams, and these are int8 affine"):
         fxq.adaround(fxq.calibrate(simulated, data(Shared), progress=False), data(Shared), progress=False)
 
 
@@ -281,7 +281,7 @@ def test_what_is_asked_for_must_make_sense() -> None:
     start = prepared(Shared)
     with pytest.raises(InputError, match="adaround takes what prepare gave"):
         fxq.adaround(nn.Linear(2, 2), data(Shared))  # type: ignore[arg-type]
-    with pytest.raises(UnknownNameError, match="unknown choice of grids"):
+    with pytest.raises(UnknownNameError, match="unknown choice of scales"):
         fxq.adaround(start, data(Shared), grids="msee")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"iterations is out of range[\s\S]*got: +0"):
         fxq.adaround(start, data(Shared), iterations=0)

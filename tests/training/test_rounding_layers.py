@@ -52,11 +52,11 @@ def simulated(qconfig: Any, model: nn.Module) -> Any:
     [
         (
             {"dtype": torch.int8},
-            "AdaRound learns on a symmetric grid, and this one is int8 affine per channel (axis 0)",
+            "AdaRound learns with symmetric qparams, and these are int8 affine per channel (axis 0)",
         ),
         (
             {"dtype": torch.int8, "qscheme": "per_channel_symmetric", "group_size": 2},
-            "AdaRound learns on a grid without groups, and this one is int8 symmetric per group of 2 (axis 0)",
+            "AdaRound learns without groups, and this is int8 symmetric per group of 2 (axis 0)",
         ),
     ],
 )

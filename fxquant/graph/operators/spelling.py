@@ -45,7 +45,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     drops: tuple[Any, dict[str, Any]] | None = None
-    """Of an idle dropout in another spelling: what drops values while training, and its other arguments."""
+    """Of a dropout in another spelling, a no-op now: what drops values while training, and its other arguments."""
 
 
 def canonical_call(node: Node) -> Call | None:

@@ -39,7 +39,7 @@ function factsOf(node, unit) {
     ["operator", node.op],
     ["call", el("code", {}, node.call)],
     ["value", node.value && el("code", {}, node.value)],
-    ["grid", node.grid && el("code", {}, node.grid)],
+    ["qparams", node.qparams && el("code", {}, node.qparams)],
     ["unit", unit?.pattern],
     ["nodes", unit && unit.nodes.length > 1 && links(unit.nodes)],
     ["MACs", node.macs ? shown(node.macs) : ""],
@@ -91,7 +91,7 @@ function rolesOf(unit) {
   return roles.flatMap(([role, name]) => tensorOf(ROLES[role] ?? role, name));
 }
 
-/** One tensor: grid, range, histogram with the range that the grid covers, scales per channel. */
+/** One tensor: qparams, range, histogram with the quantization range, scales per channel. */
 function tensorOf(role, name) {
   const tensor = DATA.tensors[name];
   if (!tensor) return [];
@@ -100,7 +100,7 @@ function tensorOf(role, name) {
   const parts = [
     el("h3", {}, role, " ", el("small", {}, name.split("@")[0])),
     definition([
-      ["grid", tensor.scheme],
+      ["scheme", tensor.scheme],
       ["steps", tensor.steps && `${tensor.steps[0]} … ${tensor.steps[1]}`],
       ["scale", tensor.spread ? `${spread} (${shown(tensor.channels)} channels)` : shown(tensor.scale)],
       ["zero point", shown(tensor.zero)],
@@ -148,7 +148,7 @@ function histogramOf(tensor) {
   };
   document.addEventListener("details-shown", draw, { once: true });
   const source = tensor.source === "the weight" ? "the weight" : `as seen in ${tensor.source === "data" ? "the given data" : "calibration"}`;
-  const words = clip ? `${source}; between the dashed lines is what the grid covers` : source;
+  const words = clip ? `${source}; between the dashed lines is the quantization range` : source;
   return el("figure", {}, box, el("figcaption", {}, words, " ", el("label", {}, logarithmic, " logarithmic")));
 }
 
@@ -157,7 +157,7 @@ function padded([low, high]) {
   return [low - room, high + room];
 }
 
-/** Shade what the grid cuts off, and draw its ends. */
+/** Shade what is clipped, and draw the ends of the range. */
 function drawClip(plot, clip) {
   const { ctx, bbox } = plot;
   ctx.save();
