@@ -18,6 +18,7 @@ from fxquant.backends.reference import REFERENCE
 from fxquant.backends.tensorrt import TENSORRT
 from fxquant.calibration.calibration_report import CalibrationReport
 from fxquant.errors import FxQuantError, FxQuantWarning
+from fxquant.exporting import explicit, export, register_explicit
 from fxquant.fake_quantize import (
     AdaRoundFakeQuantize,
     FakeQuantize,
@@ -147,6 +148,8 @@ __all__ = [
     "enable_observer",
     "enable_param_learning",
     "enable_static_estimate",
+    "explicit",
+    "export",
     "fake_quantize",
     "float_qparams_weight_only_qconfig",
     "float_qparams_weight_only_qconfig_4bit",
@@ -167,6 +170,7 @@ __all__ = [
     "profile",
     "quantize",
     "register_backend",
+    "register_explicit",
     "register_pattern",
     "report",
     "save",

@@ -1,0 +1,58 @@
+"""A converted model as a graph of float operators between quantize and dequantize, which other tools read."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.errors import InputError
+from fxquant.exporting.decomposed import register
+from fxquant.exporting.rewrite import Rewriting
+from fxquant.quantizer.checks import form_of, named_by_form
+from fxquant.training.trained import quantizer_of
+
+EXPLICIT_FORM = "fxquant.explicit"
+"""Key of ``GraphModule.meta``: True for what :func:`explicit` gave."""
+
+
+def explicit(model: nn.Module) -> GraphModule:
+    """Return a converted model as float operators between operators of ``quantized_decomposed``.
+
+    Compilers and runtimes read this form: torchao, OpenVINO and ExecuTorch by the names of its operators. Each unit is
+    ``dequantize``, the float operator, and ``quantize``; weights are integers that are dequantized in each call. On the
+    CPU it computes what ``convert(to="reference")`` computes.
+
+    Args:
+        model: What ``convert`` or ``load`` gave: int8, reference or fake_quant; or what ``prepare_qat`` gave, which is
+            converted first. Not changed.
+
+    Raises:
+        InputError: another model.
+        CalibrationError: the qparams are unknown, since it was converted without calibration.
+        LoweringError: it holds a module without an explicit form, see :func:`register_explicit`, or a zero point that
+            is no whole number.
+    """
+    if isinstance(model, GraphModule) and model.meta.get(EXPLICIT_FORM):
+        return model
+    converted = _converted(model)
+    register()
+    rewriting = Rewriting(converted)
+    for node in converted.graph.nodes:
+        rewriting.add(node)
+    made = GraphModule(rewriting.attributes, rewriting.graph, type(model).__name__)
+    made.meta[EXPLICIT_FORM] = True
+    return made.eval()
+
+
+def _converted(model: nn.Module) -> GraphModule:
+    form = form_of(model)
+    if form == "training":
+        return quantizer_of(model).convert(to="reference")
+    if form != "converted" or not isinstance(model, GraphModule):
+        raise InputError(
+            "explicit takes a model that convert gave",
+            got=named_by_form(model),
+            expected="the result of fxq.convert or fxq.load",
+            hint="fxq.convert(prepared)",
+        )
+    return model

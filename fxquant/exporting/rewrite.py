@@ -1,0 +1,135 @@
+"""Copies the graph of a converted model, with float operators between quantize and dequantize in place of its units."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+from fxquant.capture.trace_guards import GUARDS
+from fxquant.errors import LoweringError
+from fxquant.exporting.data_movement import DATA_MOVERS, FLOAT_FUNCTIONS, SPLITS
+from fxquant.exporting.qparams import PerTensor, operator_of
+from fxquant.exporting.table import EXPLICIT, ON_FLOATS
+from fxquant.fake_quantize.converted import StaticFakeQuantize, is_calibrated
+from fxquant.graph.query import canonical_type, is_shape_query
+from fxquant.nn.base import QuantizedModule
+from fxquant.nn.fake_quantize import DequantizedWeight, QuantizedWeightLayer
+
+
+@dataclass(slots=True)
+class Rewriting:
+    """Copies a graph node by node. Values that are integers stay so; what moves them runs on float values between."""
+
+    model: GraphModule
+    graph: Graph = field(default_factory=Graph)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Path -> module or tensor of the new graph."""
+    copies: dict[Node, Node] = field(default_factory=dict)
+    qparams: dict[Node, PerTensor] = field(default_factory=dict)
+    """Node of a quantized value, or of a tuple of such -> its qparams."""
+    floats: dict[Node, Node] = field(default_factory=dict)
+    """Node of a tuple of quantized values -> the tuple of float values."""
+    built: dict[int, nn.Module] = field(default_factory=dict)
+    """Identity of a module -> its explicit form."""
+    memo: dict[int, Any] = field(default_factory=dict)
+    """Of copies: what the model holds twice is held twice by the copy."""
+
+    def add(self, node: Node) -> None:
+        """Copy one node, or what stands for it."""
+        module = self._get(str(node.target)) if node.op == "call_module" else None
+        quantized = [arg for arg in node.all_input_nodes if arg in self.qparams]
+        if node.op == "get_attr":
+            self.attributes[str(node.target)] = copy.deepcopy(self._get(str(node.target)), self.memo)
+        if module is not None:
+            self.attributes[str(node.target)] = self._explicit(module, node)
+        is_unit = type(module) in EXPLICIT and type(module) not in ON_FLOATS
+        if not quantized or is_unit or node.op == "output" or is_shape_query(node) or node.target in GUARDS:
+            self.copies[node] = self.graph.node_copy(node, self._as_it_is)
+        else:
+            self._on_floats(node, module, quantized[0])
+        if isinstance(module, QuantizedModule) and "y" in module._schemes:
+            self.qparams[node] = PerTensor(module.qparams("y"))
+
+    def _get(self, path: str) -> Any:
+        owner, _, name = path.rpartition(".")
+        return getattr(self.model.get_submodule(owner), name)
+
+    def _explicit(self, module: nn.Module, node: Node) -> nn.Module:
+        """Build the explicit form of a module, once; a float module is copied."""
+        if id(module) not in self.built:
+            build = EXPLICIT.get(type(module))
+            if build is not None:
+                check_known(module)
+                self.built[id(module)] = build(module)
+            elif isinstance(module, (QuantizedModule, QuantizedWeightLayer)):
+                raise no_explicit_form(module, node)
+            else:
+                self.built[id(module)] = copy.deepcopy(module, self.memo)
+        return self.built[id(module)]
+
+    def _on_floats(self, node: Node, module: nn.Module | None, source: Node) -> None:
+        """Dequantize, run what moves or chooses values on floats, and quantize again: the same integers."""
+        function = node.target
+        if module is not None:
+            known = type(module) in ON_FLOATS or canonical_type(module) in DATA_MOVERS
+        else:
+            function = FLOAT_FUNCTIONS.get(node.target, node.target)  # type: ignore[arg-type]
+            known = function is not node.target or node.target in DATA_MOVERS
+        if not known:
+            raise no_explicit_form(module if module is not None else node.target, node)
+        qparams = self.qparams[source]
+        copied = self.graph.node_copy(node, self._as_float)
+        copied.target = function
+        self.qparams[node] = qparams
+        if node.target in SPLITS:
+            self.floats[node] = copied
+        else:
+            self.copies[node] = self._call("quantize_per_tensor", copied, qparams, f"{node.name}_quantize")
+
+    def _as_it_is(self, node: Node) -> Node:
+        return self.copies[node] if node in self.copies else self.floats[node]
+
+    def _as_float(self, node: Node) -> Node:
+        if node in self.floats:
+            return self.floats[node]
+        if node not in self.qparams:
+            return self.copies[node]
+        return self._call("dequantize_per_tensor", self.copies[node], self.qparams[node], f"{node.name}_dequantize")
+
+    def _call(self, name: str, value: Node, qparams: PerTensor, node_name: str) -> Node:
+        target = operator_of(name)
+        return self.graph.create_node("call_function", target, (value, *qparams.arguments), {}, node_name)
+
+
+def check_known(module: nn.Module) -> None:
+    """Refuse a module whose qparams are unknown, as a call of it does.
+
+    Raises:
+        CalibrationError: the model was converted without calibration.
+    """
+    if isinstance(module, QuantizedModule):
+        module._check_calibrated()
+    elif isinstance(module, DequantizedWeight):
+        module.effective_weight(module.weight_scale)
+    else:
+        for each in module.modules():
+            if isinstance(each, StaticFakeQuantize) and not is_calibrated(each.scale):
+                each(each.scale)
+
+
+def no_explicit_form(thing: Any, node: Node) -> LoweringError:
+    """The error that names a class, or a function, that ``explicit`` does not know."""
+    kind = type(thing) if isinstance(thing, nn.Module) else thing
+    name = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
+    what = "module" if isinstance(thing, nn.Module) else "operator on quantized values"
+    return LoweringError(
+        f"this {what} has no explicit form",
+        at=node,
+        got=name,
+        expected="a class with a row in fxquant.exporting.table.EXPLICIT",
+        hint="fxquant.exporting.register_explicit(MyModule, build) adds one",
+    )
