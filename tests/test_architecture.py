@@ -236,7 +236,6 @@ IMPORTS = 12
 """Modules of ours that a file imports at most."""
 
 TABLES = {
-    "backends/cpu.py": "the table of what runs on the CPU: a row for each pattern",
     "passes/pipelines.py": "the table of all passes in their order",
 }
 """File -> the table that it is, whose rows name modules."""

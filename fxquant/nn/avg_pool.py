@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,16 +18,30 @@ from fxquant.kernels.pool.mean import reference as mean_reference
 from fxquant.kernels.pool.windows import Windows, adaptive_windows, pooling_windows, window_sums
 from fxquant.nn.base import SameDtypeModule, integer_limits
 from fxquant.nn.max_pool import Size, pair, several
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import QParams
+
+_WINDOWS = {"kernel_size": None, "stride": None, "padding": 0, "ceil_mode": False, "count_include_pad": True}
 
 
 class _Average(SameDtypeModule):
     """What the modules that average have in common: one input, one output, a grid for each."""
 
+    CAPTURE: ClassVar[str] = "pool"
+    """Name of the operator in its pattern."""
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"output_size": None}
+    """Its arguments behind the first, by name, and what they are if they are not given."""
+
     def __init__(self, x: QParams, y: QParams) -> None:
         super().__init__()
         self.add_same_dtype_qparams("y", y)
         self.add_same_dtype_qparams("x", x)
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> Any:
+        """Build the module of a unit."""
+        build: Any = cls
+        return build(*unit.arguments(cls.CAPTURE, **cls.DEFAULTS), x=unit.qparams["x"], y=unit.qparams["y"])
 
     def pack(self) -> tuple[Any, ...]:
         """The last arguments of the operators: both grids, and the limits of the output."""
@@ -53,6 +67,8 @@ class QuantizedAvgPool2d(_Average):
     Raises:
         LoweringError: a grid does not fit a byte.
     """
+
+    DEFAULTS = {**_WINDOWS, "divisor_override": None}  # noqa: RUF012
 
     def __init__(
         self,
@@ -91,6 +107,8 @@ class QuantizedAvgPool2d(_Average):
 
 class QuantizedAvgPool1d(QuantizedAvgPool2d):
     """The same of stored integers [N, C, L] or [C, L]: as images of one row."""
+
+    DEFAULTS = _WINDOWS
 
     def __init__(
         self,
@@ -180,6 +198,9 @@ class QuantizedMean(_Average):
         LoweringError: a grid does not fit a byte.
     """
 
+    CAPTURE = "mean"
+    DEFAULTS = {"dim": None, "keepdim": False}  # noqa: RUF012
+
     def __init__(self, dim: Size | None, keepdim: bool, x: QParams, y: QParams) -> None:
         super().__init__(x, y)
         self.dim = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
@@ -228,17 +249,8 @@ EXACT_IN_FLOAT32 = 2**24 // 255
 """Elements of a window up to which every partial sum is a float32: no step is further than 255 from the zero point."""
 
 
-class _AvgPool3d(SameDtypeModule):
+class _AvgPool3d(_Average):
     """What both averages have in common."""
-
-    def __init__(self, x: QParams, y: QParams) -> None:
-        super().__init__()
-        self.add_same_dtype_qparams("y", y)
-        self.add_same_dtype_qparams("x", x)
-
-    def pack(self) -> tuple[float, int, float, int, int, int]:
-        """Both grids, and the limits of the output."""
-        return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
     def _rounded(self, sums: Tensor, divisor: Tensor) -> Tensor:
         x_scale, _, scale, zero_point, low, high = self._packed or self.packed()
@@ -276,6 +288,8 @@ class QuantizedAvgPool3d(_AvgPool3d):
     Raises:
         LoweringError: a grid does not fit a byte.
     """
+
+    DEFAULTS = QuantizedAvgPool2d.DEFAULTS
 
     def __init__(
         self,

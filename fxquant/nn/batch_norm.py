@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxquant.graph.query import value_of
 from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate
 from fxquant.kernels.library import compose
 from fxquant.nn.conv import QuantizedConv
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
@@ -67,6 +69,13 @@ class QuantizedBatchNorm(QuantizedConv):
         scale = torch.where(factor == 0, torch.ones_like(factor), factor.abs())
         weight = QParams(PER_CHANNEL, scale, torch.zeros_like(scale, dtype=torch.int32))
         super().__init__(conv, x=x, weight=weight, y=y, activation=activation)
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedBatchNorm:
+        """Build the module of a unit, from its norm ``bn``."""
+        value, (x, y) = value_of(unit.nodes["bn"]), (unit.qparams[name] for name in ("x", "y"))
+        dims = None if value is None else len(value.shape)
+        return cls(unit.modules["bn"], x=x, y=y, activation=unit.activation, dims=dims)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         if x.dim() > 2:

@@ -20,6 +20,7 @@ from fxquant.nn.weight import (
     kernel_of,
     native_refusal,
 )
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams
 
 
@@ -74,6 +75,18 @@ class QuantizedConv(WeightedModule):
         self.activation = activation
         self.geometry = ConvGeometry.of(conv)
         self.in_channels = conv.weight.shape[1] * conv.groups
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedConv:
+        """Build the module of a unit, from its convolution ``conv``."""
+        return cls(
+            unit.modules["conv"],
+            x=unit.qparams["x"],
+            weight=unit.qparams["weight"],
+            y=unit.qparams.get("y"),
+            activation=unit.activation,
+            residual=unit.qparams.get("residual"),
+        )
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         return self._run(self._packed or self.packed(), x, residual)

@@ -15,6 +15,7 @@ from fxquant.errors import LoweringError
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.nn.conv import QuantizedConv
 from fxquant.nn.weight import each_channel_is_a_group, unpacking
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams
 
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -58,6 +59,17 @@ class QuantizedConvTranspose(QuantizedConv):
         sides = [(step * (size - 1) - cut, more) for step, size, cut, more in geometry]
         self.before = tuple(before for before, _ in sides)
         self.after = tuple(before + more for before, more in sides)
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedConvTranspose:
+        """Build the module of a unit, from its transposed convolution ``conv``."""
+        return cls(
+            unit.modules["conv"],
+            x=unit.qparams["x"],
+            weight=unit.qparams["weight"],
+            y=unit.qparams.get("y"),
+            activation=unit.activation,
+        )
 
     def pack(self) -> Callable[..., Tensor]:
         weight = self.plain_weight()

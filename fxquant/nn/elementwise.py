@@ -17,6 +17,7 @@ from fxquant.kernels.table.table import table_reference
 from fxquant.nn.base import QuantizedModule, SameDtypeModule, byte_qparams, integer_limits
 from fxquant.nn.quantize import Requantize
 from fxquant.nn.weight import all_finite
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams
 
 
@@ -29,6 +30,11 @@ class _Binary(SameDtypeModule):
         self.add_same_dtype_qparams("a", a)
         self.add_same_dtype_qparams("b", b)
         self.activation = activation
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> _Binary:
+        """Build the module of a unit."""
+        return cls(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
 
     def pack(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
         """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
@@ -150,6 +156,12 @@ class QuantizedCat(SameDtypeModule):
         for role, qparams in zip(self.roles, inputs, strict=True):
             self.add_same_dtype_qparams(role, qparams)
 
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedCat:
+        """Build the module of a unit, from its node ``cat`` or ``stack``."""
+        (dim,) = unit.arguments("cat" if "cat" in unit.nodes else "stack", dim=0)
+        return cls([unit.qparams[name] for name in unit.inputs], unit.qparams["y"], dim)
+
     def pack(self) -> tuple[list[float], list[int], int, float, int, int, int]:
         scales, zero_points = zip(*(self.numbers(role) for role in self.roles), strict=True)
         limits = integer_limits(self.qparams("y"), None)
@@ -260,6 +272,12 @@ class QuantizedMaximum(QuantizedModule):
         self.largest = largest
         for role, what, qparams in (("a", "input a", a), ("b", "input b", b), ("y", "the output", y)):
             self.add_qparams(role, byte_qparams(what, qparams))
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedMaximum:
+        """Build the module of a unit, from its node ``pick``."""
+        largest = unit.nodes["pick"].target in (torch.maximum, torch.max, "maximum", "max")
+        return cls(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], largest=largest)
 
     def pack(self) -> tuple[Tensor, Tensor]:
         y = self.qparams("y")

@@ -16,6 +16,7 @@ from fxquant.kernels.embedding.embedding_bag import MODES
 from fxquant.kernels.embedding.embedding_bag import reference as embedding_bag_reference
 from fxquant.kernels.embedding.lookup import HALF_BITS, pack_halves
 from fxquant.nn.base import FloatResult, QuantizedModule
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import QParams, QScheme
 
 
@@ -53,6 +54,11 @@ class QuantizedLookup(QuantizedModule):
         rows = to_integers(layer.weight.detach(), weight.scale, weight.zero_point, scheme)
         self.register_buffer("weight", pack_halves(rows) if self.bits == HALF_BITS else rows.contiguous())
         self.add_qparams("weight", weight)
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedLookup:
+        """Build the module of a unit, from its layer ``embedding``."""
+        return cls(unit.modules["embedding"], unit.qparams["weight"])
 
     def _stored_in(self, name: str) -> QScheme | None:
         return None if self.bits == HALF_BITS else super()._stored_in(name)  # two values lie in a byte

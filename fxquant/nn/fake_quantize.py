@@ -22,6 +22,7 @@ from fxquant.graph.query import canonical_type
 from fxquant.nn.batch_norm import along_outputs
 from fxquant.nn.computed import WithTensors
 from fxquant.observers.base import cast_dtype, keeping_dtype
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import QParams, QScheme
 
 FLOAT_BIAS = "float_bias"
@@ -270,6 +271,11 @@ def with_dequantized_weight(module: nn.Module, weight: QParams) -> DequantizedWe
     layer.weight_dtype = values.dtype
     layer.weight_is_known = is_calibrated(weight.scale)
     return layer
+
+
+def dequantized_linear(unit: UnitView) -> DequantizedWeight:
+    """Build the module of a unit whose layer ``linear`` makes its float weight anew from integers in each call."""
+    return with_dequantized_weight(unit.modules["linear"], unit.qparams["weight"])
 
 
 def without_fake_quantized_weight(layer: FakeQuantizedWeight) -> nn.Module:

@@ -25,6 +25,7 @@ from fxquant.nn.weight import (
     kernel_of,
     native_refusal,
 )
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, Dynamic, QParams
 
 
@@ -65,6 +66,17 @@ class QuantizedLinear(WeightedModule):
         self.x_dtype = x.scheme.dtype
         self.in_features = linear.weight.shape[1]
         self.activation = activation
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedLinear:
+        """Build the module of a unit, from its layer ``linear``."""
+        return cls(
+            unit.modules["linear"],
+            x=unit.qparams["x"],
+            weight=unit.qparams["weight"],
+            y=unit.qparams.get("y"),
+            activation=unit.activation,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != self.x_dtype:
@@ -184,6 +196,11 @@ class QuantizedDynamicLinear(WeightedModule):
         self.add_result(None)
         self.x = x
         self.in_features = linear.weight.shape[1]
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedDynamicLinear:
+        """Build the module of a unit, from its layer ``linear``."""
+        return cls(unit.modules["linear"], x=unit.per_call["x"], weight=unit.qparams["weight"])
 
     def forward(self, input: Tensor) -> Tensor:
         check_features(self, input, self.in_features)

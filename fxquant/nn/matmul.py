@@ -9,6 +9,8 @@ from fxquant.errors import InputError
 from fxquant.kernels import matmul
 from fxquant.kernels.matmul.matmul import reference as matmul_reference
 from fxquant.nn.base import QuantizedModule, byte_qparams, integer_limits
+from fxquant.patterns.pattern import UnitView
+from fxquant.patterns.unary import factor_of
 from fxquant.plan.spec import Clamp, QParams
 
 Arguments = tuple[float, int, tuple[float, int, float, int, int, int, torch.dtype]]
@@ -42,6 +44,12 @@ class QuantizedMatmul(QuantizedModule):
         self.add_result(None if y is None else byte_qparams("the output", y))
         self.activation = activation
         self.factor = factor
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedMatmul:
+        """Build the module of a unit; a number that the product is multiplied with is captured as ``scaled``."""
+        factor = factor_of(unit.nodes["scaled"]) if "scaled" in unit.nodes else 1.0
+        return cls(unit.qparams["a"], unit.qparams["b"], unit.qparams.get("y"), unit.activation, factor)
 
     def pack(self) -> Arguments:
         """Scale and zero point of ``a``, and all that the operator takes after ``b``."""

@@ -11,6 +11,7 @@ from fxquant.kernels import max_pool2d
 from fxquant.kernels.pool.max_pool2d import reference as max_pool2d_reference
 from fxquant.kernels.pool.windows import adaptive_windows
 from fxquant.nn.base import QuantizedModule
+from fxquant.patterns.pattern import UnitView
 
 Size = int | Sequence[int]
 
@@ -45,6 +46,11 @@ class QuantizedMaxPool2d(QuantizedModule):
             pair(dilation),
             ceil_mode,
         )
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedMaxPool2d:
+        """Build the module of a unit, from its node ``pool``."""
+        return cls(*unit.arguments("pool", kernel_size=None, stride=None, padding=0, dilation=1, ceil_mode=False))
 
     def forward(self, x: Tensor) -> Tensor:
         return max_pool2d(x, *self.arguments)
@@ -131,6 +137,12 @@ class QuantizedMaxValues(QuantizedModule):
     def __init__(self, dim: int, keepdim: bool, *, largest: bool) -> None:
         super().__init__()
         self.dim, self.keepdim, self.largest = dim, keepdim, largest
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedMaxValues:
+        """Build the module of a unit, from its node ``pick``."""
+        dim, keepdim = unit.arguments("pick", dim=None, keepdim=False)
+        return cls(dim, keepdim, largest=unit.nodes["pick"].target in (torch.max, "max"))
 
     def forward(self, x: Tensor) -> Tensor:
         return (torch.amax if self.largest else torch.amin)(x, self.dim, self.keepdim)

@@ -12,6 +12,8 @@ from fxquant.kernels import layer_norm, softmax
 from fxquant.kernels.norm.layer_norm import reference as layer_norm_reference
 from fxquant.kernels.norm.softmax import reference as softmax_reference
 from fxquant.nn.base import QuantizedModule, byte_qparams, integer_limits
+from fxquant.patterns.norm import softmax_arguments
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import QParams
 
 
@@ -51,6 +53,13 @@ class QuantizedSoftmax(_Normalized):
         super().__init__(y, x)
         self.dim = dim
         self.safe = safe
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedSoftmax:
+        """Build the module of a unit, from its node ``softmax``."""
+        node = unit.nodes["softmax"]
+        dim, _ = softmax_arguments(node)
+        return cls(dim, unit.qparams["y"], unit.qparams.get("x"), safe=node.target is torch._safe_softmax)
 
     def forward(self, x: Tensor, *known: Any, **also_known: Any) -> Tensor:
         step, *y = self._packed or self.packed()
@@ -95,6 +104,11 @@ class QuantizedLayerNorm(_Normalized):
             own = getattr(layer, name, None)
             made = torch.full((math.prod(self.normalized_shape),), value, device=device) if own is None else own
             self.register_buffer(name, made.detach().to(torch.float32).reshape(-1).clone())
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedLayerNorm:
+        """Build the module of a unit, from its layer ``norm``."""
+        return cls(unit.modules["norm"], unit.qparams["y"], unit.qparams.get("x"))
 
     def forward(self, x: Tensor) -> Tensor:
         step, *y = self._packed or self.packed()

@@ -10,12 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fxquant.graph.query import nodes_in
 from fxquant.kernels import resample2d, table
 from fxquant.kernels.pool.resample2d import reference as resample2d_reference
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.kernels.table.table import table_reference
 from fxquant.nn.base import SameDtypeModule, integer_limits
 from fxquant.nn.quantize import Requantize
+from fxquant.patterns.pattern import UnitView
+from fxquant.patterns.shape import padding_value
 from fxquant.plan.spec import QParams
 
 MODES = ("linear", "bilinear", "bicubic")
@@ -61,6 +64,14 @@ class QuantizedInterpolate(SameDtypeModule):
         self.add_same_dtype_qparams("x", x)
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.how = (align_corners, recompute_scale_factor, antialias)
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedInterpolate:
+        """Build the module of a unit, from its node ``interpolation``: sizes that are computed come with each call."""
+        arguments: Any = unit.nodes["interpolation"].args
+        _, size, scale_factor, *how = arguments
+        sizes: tuple[Any, Any] = (None, None) if nodes_in((size, scale_factor)) else (size, scale_factor)
+        return cls(*sizes, *how, x=unit.qparams["x"], y=unit.qparams["y"])
 
     def pack(self) -> tuple[float, int, float, int, int, int]:
         """Both grids, and the limits of the output."""
@@ -155,6 +166,14 @@ class QuantizedPad(SameDtypeModule):
         self.add_same_dtype_qparams("x", x)
         self.widths = None if widths is None else [int(width) for width in widths]
         self.value = value
+
+    @classmethod
+    def from_unit(cls, unit: UnitView) -> QuantizedPad:
+        """Build the module of a unit, from its operator ``pad``: widths that are computed come with each call."""
+        node, module = unit.nodes["pad"], unit.modules.get("pad")
+        widths: Any = node.args[1] if module is None else module.padding
+        known = isinstance(widths, (tuple, list)) and all(isinstance(width, int) for width in widths)
+        return cls(widths if known else None, unit.qparams["x"], unit.qparams["y"], float(padding_value(node)))
 
     def pack(self) -> tuple[int, Tensor | None]:
         x, y = self.qparams("x"), self.qparams("y")

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fxquant.kernels import quantize, table
 from fxquant.kernels.quantize.dequantize import reference as dequantize_reference
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
 from fxquant.kernels.table.table import table_reference
 from fxquant.nn.base import QuantizedModule, byte_qparams
+from fxquant.nn.elementwise import QuantizedPReLU
 from fxquant.nn.quantize import every_byte, quantize_arguments
+from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams
 
 
@@ -118,3 +121,41 @@ class QuantizedFunction(QuantizedModule):
 
     def extra_repr(self) -> str:
         return f"{self.function}, {super().extra_repr()}"
+
+
+def clamp_of(unit: UnitView) -> QuantizedTable:
+    """Build the module of a clamp alone: a table filled from the clamp itself, exact like every function of a byte."""
+    assert unit.activation is not None  # the patterns that come here are clamps
+    return QuantizedTable(unit.activation, unit.qparams["x"], unit.qparams["y"])
+
+
+def function_of(unit: UnitView) -> QuantizedModule:
+    """Build the module of a function of one tensor, with the numbers that it is called with."""
+    node, x = unit.nodes["function"], unit.nodes["x"]
+    if (slope := _constant_slope(unit)) is not None:
+        computed = ElementFunction(F.leaky_relu, after=(slope,))
+    else:
+        at = node.args.index(x)
+        assert callable(node.target)  # the normalize pass left no method
+        computed = ElementFunction(node.target, node.args[:at], node.args[at + 1 :], node.kwargs)
+    x_qparams, y = unit.qparams.get("x"), unit.qparams["y"]
+    return QuantizedFunction(computed, y) if x_qparams is None else QuantizedTable(computed, x_qparams, y)
+
+
+def prelu_of(unit: UnitView) -> QuantizedModule:
+    """Build the module of a unit, from its PReLU ``function``: of one slope, a table."""
+    slopes, x, y = unit.modules["function"].weight.detach(), unit.qparams["x"], unit.qparams["y"]
+    if slopes.numel() == 1:
+        return QuantizedTable(ElementFunction(F.leaky_relu, after=(slopes.item(),)), x, y)
+    return QuantizedPReLU(slopes, x, y)
+
+
+def _constant_slope(unit: UnitView) -> float | None:
+    """Return the slope below 0 of what is a leaky ReLU by another name; None for other functions."""
+    module, node = unit.modules.get("function"), unit.nodes["function"]
+    if isinstance(module, nn.RReLU):
+        return (module.lower + module.upper) / 2
+    if node.target in (F.rrelu, torch.rrelu):
+        lower, upper = unit.arguments("function", lower=1 / 8, upper=1 / 3)
+        return float(lower + upper) / 2
+    return None

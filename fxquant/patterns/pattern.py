@@ -165,6 +165,14 @@ class UnitView:
     per_call: Mapping[str, Dynamic] = field(default_factory=dict)
     """Operand -> how each call chooses its qparams, for the ``dynamic`` captures of the pattern."""
 
+    def arguments(self, capture: str, **defaults: Any) -> tuple[Any, ...]:
+        """Return the arguments of a node behind its first, in the order of ``defaults``: what each is if not given."""
+        node = self.nodes[capture]
+        return tuple(
+            node.args[place] if place < len(node.args) else node.kwargs.get(name, default)
+            for place, (name, default) in enumerate(defaults.items(), start=1)
+        )
+
 
 Build = Callable[[UnitView], nn.Module]
 
