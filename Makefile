@@ -45,8 +45,9 @@ fuzz: $(READY) ## random models for SECONDS (60) from SEED (1) on, each checked 
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 FILES ?= 10000
-hostile: $(READY) ## FILES (10000) damaged .fxq files from SEED (1) on: each opens, or is refused by an ArtifactError
+hostile: $(READY) ## FILES (10000) damaged .fxq files of two kinds, from SEED (1) on: each opens, or is refused by an ArtifactError
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/artifact/mutations.py new $(FILES) $(SEED)
+	@OMP_NUM_THREADS=1 $(BIN)/python tests/artifact/mutations.py prepared $(FILES) $(SEED)
 
 large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
 	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from fxquant.errors import ArtifactError
 
-FORMAT = 1
+FORMAT = 2
 """What is written, and the newest that is read."""
 KEYS = ("fxquant.format", "fxquant.kind", "fxquant.written_by", "fxquant.graph", "fxquant.notes")
-KINDS = ("int8", "reference", "fake_quant", "float")
+KINDS = ("int8", "reference", "fake_quant", "float", "prepared")
 
 _DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -38,7 +38,7 @@ _DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
 }
 _IN_PYTHON = {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES.values()}
-_TENSOR_NAME = re.compile(r"(#plan/)?[\w\-/@.]{1,512}", re.ASCII)
+_TENSOR_NAME = re.compile(r"(#plan/|#state/|#rounding/)?[\w\-/@.]{1,512}", re.ASCII)
 _MOST_DIMENSIONS = 32
 _ROOM = 1 << 20
 """Bytes that must be free beside those of the file."""

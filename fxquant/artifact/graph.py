@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 from torch.fx.graph import _custom_builtins
 
 from fxquant.artifact.functions import ATTRIBUTES, FUNCTIONS, METHODS, NAMES
+from fxquant.artifact.node_facts import decode_facts, encode_facts
 from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError, within
 from fxquant.graph.query import VALUE, TensorInfo
@@ -49,8 +50,8 @@ def check_path(path: Any) -> str:
     return str(path)
 
 
-def encode_graph(graph: Graph) -> list[dict[str, Any]]:
-    """Write the nodes of a graph in their order.
+def encode_graph(graph: Graph, *, facts: bool = False) -> list[dict[str, Any]]:
+    """Write the nodes of a graph in their order; with ``facts``, what is known of each beside its value, too.
 
     Raises:
         ArtifactError: a node calls a function that is in no table, or has an argument that no file can hold.
@@ -58,7 +59,7 @@ def encode_graph(graph: Graph) -> list[dict[str, Any]]:
     nodes = []
     for node in graph.nodes:
         with within(at=node):
-            nodes.append(_encode_node(node))
+            nodes.append(_encode_node(node) | ({"facts": encode_facts(node)} if facts else {}))
     return nodes
 
 
@@ -118,7 +119,7 @@ def decode_graph(nodes: Any, modules: Collection[str], tensors: Collection[str])
 def _decode_node(
     graph: Graph, data: Any, known: dict[str, Node], node_of: Any, modules: Collection[str], tensors: Collection[str]
 ) -> None:
-    if not isinstance(data, dict) or set(data) - {"value"} != {"op", "name", "target", "args", "kwargs"}:
+    if not isinstance(data, dict) or set(data) - {"value", "facts"} != {"op", "name", "target", "args", "kwargs"}:
         raise ArtifactError("a node has other fields than op, name, target, args and kwargs")
     op, name = data["op"], check_identifier(data["name"], "the name of a node")
     if (name in _RESERVED and op != "output") or name in known:
@@ -138,6 +139,7 @@ def _decode_node(
         if not isinstance(value, TensorInfo):
             raise ArtifactError("the value of a node is described by something else")
         node.meta[VALUE] = value
+    decode_facts(node, data.get("facts", {}))
     known[name] = node
 
 

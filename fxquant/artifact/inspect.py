@@ -20,7 +20,7 @@ class ArtifactInfo:
     """What the header of a file says. Print it, or read the fields. Nothing of it was checked but its form."""
 
     kind: str
-    """``int8``, ``reference``, ``fake_quant`` or ``float``."""
+    """``int8``, ``reference``, ``fake_quant``, ``float`` or ``prepared``."""
     format: int
     written_by: str
     """Versions of fxquant and torch."""

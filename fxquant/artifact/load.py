@@ -9,19 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph
 
 from fxquant.artifact.format import Header, LoadLimits, read_header, read_tensors
 from fxquant.artifact.graph import check_identifier, check_path, decode_graph
+from fxquant.artifact.make_quantizer import make_quantizer
 from fxquant.artifact.modules import EXTERNAL, attempt, build
-from fxquant.artifact.plan import PREFIX, decode_coverage, decode_plan
+from fxquant.artifact.plan import decode_coverage, decode_plan
 from fxquant.errors import ArtifactError, listing
 from fxquant.graph.module import NamedGraphModule, note
 from fxquant.graph.module_state import make_ready
 from fxquant.runtime import attach_engine
 
 _FIELDS = {"class", "nodes", "modules", "layouts"}
-_OF_CONVERTED = {"plan", "coverage"}
+_MORE_FIELDS: dict[str, set[str]] = {"float": set(), "prepared": {"preparation"}}
 
 
 def load(
@@ -30,7 +31,7 @@ def load(
     modules: Mapping[str, nn.Module] | None = None,
     limits: LoadLimits | None = None,
     device: str | torch.device = "cpu",
-) -> GraphModule:
+) -> Any:
     """Open a file that ``save`` wrote. No code of the file is run, and nothing is imported by a name in it.
 
     Files of strangers may be opened: whatever is no model raises ``ArtifactError``, before memory is taken that the
@@ -45,7 +46,8 @@ def load(
 
     Returns:
         The model in evaluation mode, of the same kind as was saved, with the same bits: its ``quant_coverage`` prints
-        the same table, its ``quant_plan`` has the qparams in place of observers.
+        the same table, its ``quant_plan`` has the qparams in place of observers. Of a prepared model a Quantizer: its
+        ``graph_module`` is the float model, and ``convert`` makes of it what it would have made of the saved one.
 
     Raises:
         ArtifactError: the file cannot be read, is no artifact, is damaged, is of a newer format, asks for too much, or
@@ -53,20 +55,20 @@ def load(
     """
     header = read_header(path, limits or LoadLimits())
     try:
-        model = _model(path, header, modules or {}, limits or LoadLimits())
+        model = _model(path, header, modules or {}, limits or LoadLimits(), device)
     except ArtifactError:
         raise
     except Exception as error:
         got = f"{type(error).__name__}: {ascii(str(error))[:200]}"
         raise ArtifactError("no model can be made of this file", at=os.fspath(path), got=got) from error
-    return model.to(device)
+    return model
 
 
 def _model(
-    path: str | os.PathLike[str], header: Header, given: Mapping[str, nn.Module], limits: LoadLimits
-) -> GraphModule:
-    data, converted = header.graph(), header.kind != "float"
-    if set(data) != (_FIELDS | _OF_CONVERTED if converted else _FIELDS):
+    path: str | os.PathLike[str], header: Header, given: Mapping[str, nn.Module], limits: LoadLimits, device: Any
+) -> Any:
+    data, converted = header.graph(), header.kind not in ("float", "prepared")
+    if set(data) != _FIELDS | _MORE_FIELDS.get(header.kind, {"plan", "coverage"}):
         raise ArtifactError("the graph in the file has other fields", got=ascii(sorted(data))[:200])
     described = _checked_modules(data["modules"], given, limits)
     if not isinstance(data["nodes"], list) or len(data["nodes"]) > limits.nodes:
@@ -86,6 +88,9 @@ def _model(
     make_ready(model)
     if converted:
         attach_engine(model, None, header.kind)
+    model.to(device)
+    if header.kind == "prepared":
+        return make_quantizer(data["preparation"], tensors, model, limits.nodes, header.size)
     return model
 
 
@@ -140,7 +145,7 @@ def _check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> Non
     if not isinstance(layouts, dict):
         raise ArtifactError("the file does not say how its tensors lie")
     aliases = {name for name, layout in layouts.items() if isinstance(layout, str)}
-    stored = {name for name in header.tensors if not name.startswith(PREFIX)}
+    stored = {name for name in header.tensors if not name.startswith("#")}
     if different := sorted((stored | aliases) ^ set(names)) or sorted(stored & aliases):
         raise ArtifactError("the file holds other tensors than its modules have", got=ascii(different[:3]))
     for name, layout in layouts.items():

@@ -1,4 +1,4 @@
-"""The plan of a converted model as plain data, and back: its units, what was refused, its qparams and the coverage."""
+"""The plan of a model as plain data, and back: its units, what was refused, its qparams and the coverage."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from fxquant.artifact.configuration import maker_at
+from fxquant.artifact.makers import Maker, Makers
 from fxquant.artifact.values import decode, encode, fits
 from fxquant.errors import ArtifactError
 from fxquant.measure.coverage import Coverage, CoverageRow
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
-from fxquant.plan.spec import Fixed, Handled, Observed, QParams, QParamsPolicy, QScheme, TensorRef
+from fxquant.plan.spec import Fixed, Handled, Observed, QParams, QParamsPolicy, QScheme, SharedWith, TensorRef
 
 PREFIX = "#plan/"
 """What the names of tensors of a plan begin with: no name in a model does."""
@@ -22,15 +24,22 @@ PREFIX = "#plan/"
 _HINTS: dict[type, dict[str, Any]] = {kind: typing.get_type_hints(kind) for kind in (QuantUnit, Refusal, CoverageRow)}
 
 
-def encode_plan(plan: QuantPlan) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Write a plan. Observers are not written: where they measured, the qparams stand.
+def encode_plan(plan: QuantPlan, makers: Makers | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Write a plan.
+
+    Args:
+        plan: Of a converted model, or, with ``makers``, of a prepared one.
+        makers: They number the observers. None: no observer is written; where one measured, the qparams stand.
 
     Returns:
         Plain data, and tensors by name.
     """
     data: dict[str, Any] = {"units": [_record(unit) for unit in plan.units]}
     data["rejections"] = [_record(refusal) for refusal in plan.refusals]
-    known = {plan.qparams_owner(ref): qparams for ref, qparams in plan.qparams.items() if ref in plan.policies}
+    if makers is None:
+        known = {plan.qparams_owner(ref): qparams for ref, qparams in plan.qparams.items() if ref in plan.policies}
+    else:
+        known = {ref: policy.qparams for ref, policy in plan.policies.items() if isinstance(policy, Fixed)}
     held = known | dict(plan.qparams)
     places = {ref: index for index, ref in enumerate(held)}
     data["qparams"] = [[encode(ref), encode(qparams.scheme), ref in plan.qparams] for ref, qparams in held.items()]
@@ -38,23 +47,26 @@ def encode_plan(plan: QuantPlan) -> tuple[dict[str, Any], dict[str, Tensor]]:
     for index, qparams in enumerate(held.values()):
         tensors[f"{PREFIX}{index}.scale"] = qparams.scale
         tensors[f"{PREFIX}{index}.zero_point"] = qparams.zero_point
-    data["policies"] = [[encode(ref), _policy(ref, policy, places)] for ref, policy in plan.policies.items()]
+    data["policies"] = [[encode(ref), _policy(ref, policy, places, makers)] for ref, policy in plan.policies.items()]
     return data, tensors
 
 
-def _policy(ref: TensorRef, policy: QParamsPolicy, places: Mapping[TensorRef, int]) -> Any:
+def _policy(ref: TensorRef, policy: QParamsPolicy, places: Mapping[TensorRef, int], makers: Makers | None) -> Any:
+    if isinstance(policy, Observed) and makers is not None:
+        return {"observed": makers.number_of(policy.observer)}
     if isinstance(policy, (Observed, Fixed)):
         return {"fixed": places[ref]} if ref in places else encode(Handled())
     return encode(policy)
 
 
-def decode_plan(data: Any, tensors: Mapping[str, Tensor], nodes: int) -> QuantPlan:
-    """Make a plan. Values that were observed have fixed qparams in it.
+def decode_plan(data: Any, tensors: Mapping[str, Tensor], nodes: int, makers: list[Maker] | None = None) -> QuantPlan:
+    """Make a plan. Of a converted model, values that were observed have fixed qparams in it.
 
     Args:
         data: What ``encode_plan`` wrote.
         tensors: Of the file.
         nodes: How many units and refusals there may be at most, and how many tensors.
+        makers: Of observers, by their numbers, where the plan is that of a prepared model.
 
     Raises:
         ArtifactError: it is no plan.
@@ -82,16 +94,33 @@ def decode_plan(data: Any, tensors: Mapping[str, Tensor], nodes: int) -> QuantPl
             if not 0 <= policy["fixed"] < len(held):
                 raise ArtifactError("the file holds a policy without qparams")
             policies[key] = Fixed(held[policy["fixed"]])
+        elif isinstance(policy, dict) and set(policy) == {"observed"}:
+            policies[key] = Observed(maker_at(makers or [], policy["observed"]))
         else:
             policies[key] = decode(policy)
         if not fits(policies[key], QParamsPolicy):
             raise ArtifactError("the file holds a policy of no kind")
+    _check_sharing(policies)
     return QuantPlan(
         units=tuple(_read(QuantUnit, item) for item in data["units"]),
         refusals=tuple(_read(Refusal, item) for item in data["rejections"]),
         policies=policies,
         qparams=own,
     )
+
+
+def _check_sharing(policies: Mapping[TensorRef, Any]) -> None:
+    """Refuse tensors that share the qparams of none, or in a circle."""
+    ends: set[TensorRef] = {ref for ref, policy in policies.items() if not isinstance(policy, SharedWith)}
+    for ref in policies:
+        chain = []
+        while ref not in ends:
+            chain.append(ref)
+            source = policies[ref].source
+            if source not in policies or len(chain) > len(policies):
+                raise ArtifactError("the file holds tensors that share the qparams of none", at=ref.name)
+            ref = source
+        ends.update(chain)
 
 
 def _tuples(items: Any, length: int) -> list[Any]:

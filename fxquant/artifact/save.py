@@ -12,29 +12,37 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from fxquant.artifact.describe_quantizer import describe_quantizer
 from fxquant.artifact.format import FORMAT, check_place, write_file
 from fxquant.artifact.graph import check_identifier, check_path, encode_graph
+from fxquant.artifact.kinds import kind_of, prepared_of
 from fxquant.artifact.modules import EXTERNAL, describe, type_of
-from fxquant.artifact.plan import PREFIX, encode_coverage, encode_plan
-from fxquant.artifact.values import DTYPES
+from fxquant.artifact.plan import encode_coverage, encode_plan
+from fxquant.artifact.tensors import stored_once
 from fxquant.commandline import VERSION
 from fxquant.errors import ArtifactError, listing, warn, within
-from fxquant.graph.module import NamedGraphModule, noted
+from fxquant.graph.module import noted
 from fxquant.nn.base import QuantizedModule
+from fxquant.quantizer.data import PreparedModel
 
 
 def save(
-    model: GraphModule, path: str | os.PathLike[str], *, notes: Mapping[str, str] | None = None, overwrite: bool = False
+    model: GraphModule | PreparedModel,
+    path: str | os.PathLike[str],
+    *,
+    notes: Mapping[str, str] | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """Write a converted model to one file, which ``load`` opens without the model's source and without running code.
+    """Write a model to one file, which ``load`` opens without the model's source and without running code.
 
     Tensors are stored as safetensors, the graph as JSON, functions and classes by names of closed tables. A module of
     the user's own that is kept whole is not in the file, but its state is: a warning names it, and ``load`` is given
     it. Hooks, methods and attributes of the user's class, and what ``check=`` and ``tune=`` measured are not written.
 
     Args:
-        model: What ``convert`` or ``load`` gave: int8, reference or fake_quant; or the float graph of a Quantizer, its
-            ``graph_module``. Not changed.
+        model: What ``convert`` or ``load`` gave: int8, reference or fake_quant; what ``prepare`` gave, calibrated or
+            not, or ``prepare_qat``, trained: then ``load`` gives a Quantizer, which ``convert`` takes; or the float
+            graph of a Quantizer, its ``graph_module``. Not changed.
         path: Where to; ``.fxq`` by custom. The file appears there whole, or not at all.
         notes: Strings to keep with it. ``inspect_artifact`` shows them.
         overwrite: Whether a file may stand there already.
@@ -45,16 +53,22 @@ def save(
     """
     place = Path(path)
     check_place(place, overwrite)
-    form = form_of(model)
+    form = kind_of(model)
     kept = _checked_notes(notes or {})
+    prepared = prepared_of(model) if form == "prepared" else None
+    model = model if prepared is None else prepared.graph_module
+    assert isinstance(model, GraphModule)  # kind_of saw to it
     if model.training:
         raise ArtifactError("the model is in training mode", hint="model.eval(), then save")
-    data, tensors = _described(model)
-    if form != "float":
+    data, tensors = _described(model, facts=prepared is not None)
+    if prepared is not None:
+        data["preparation"], more = describe_quantizer(prepared)
+        tensors |= more
+    elif form != "float":
         data["plan"], of_plan = encode_plan(noted(model, "quant_plan"))
         data["coverage"] = encode_coverage(noted(model, "quant_coverage"))
         tensors |= of_plan
-    stored, data["layouts"] = _stored(tensors)
+    stored, data["layouts"] = stored_once(tensors)
     metadata = {
         "fxquant.format": str(FORMAT),
         "fxquant.kind": form,
@@ -67,24 +81,6 @@ def save(
     write_file(place, stored, metadata)
 
 
-def form_of(model: Any) -> str:
-    """Tell which kind of model this is.
-
-    Raises:
-        ArtifactError: it is none that a file can hold.
-    """
-    if isinstance(model, NamedGraphModule) and noted(model, "preparation") is None:
-        form = noted(model, "quant_form")
-        if noted(model, "quant_plan") is None or form is not None:
-            return form or "float"
-    raise ArtifactError(
-        "save takes a model that convert gave",
-        got=type(model).__name__,
-        expected="the result of fxq.convert, fxq.quantize or fxq.load",
-        hint="fxq.save(fxq.convert(prepared), path); torch.save(prepared.state_dict(), path) keeps a quantizer itself",
-    )
-
-
 def _checked_notes(notes: Mapping[str, str]) -> dict[str, str]:
     if not all(isinstance(text, str) for pair in notes.items() for text in pair):
         raise ArtifactError(
@@ -93,7 +89,7 @@ def _checked_notes(notes: Mapping[str, str]) -> dict[str, str]:
     return dict(notes)
 
 
-def _described(model: GraphModule) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _described(model: GraphModule, *, facts: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Write graph and modules as plain data; return them with the tensors of the model by name."""
     if vars(model).get("_forward_hooks") or vars(model).get("_forward_pre_hooks"):
         raise ArtifactError("a model with hooks cannot be written", hint="remove the hooks; no file holds code")
@@ -112,7 +108,7 @@ def _described(model: GraphModule) -> tuple[dict[str, Any], dict[str, Tensor]]:
         )
     data = {
         "class": check_identifier(type(model).__name__, "the name of the model's class"),
-        "nodes": encode_graph(model.graph),
+        "nodes": encode_graph(model.graph, facts=facts),
         "modules": modules,
     }
     tensors: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
@@ -157,30 +153,3 @@ def _check_calibrated(model: nn.Module) -> None:
     for name, buffer in model.named_buffers():
         if name.rsplit(".", 1)[-1] in ("scale", "weight_scale") and bool(buffer.isnan().any()):
             raise ArtifactError("this model was converted without calibration", at=name, got="nan")
-
-
-def _stored(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Make tensors contiguous, each once; return them with their order in memory by name, or the name of the first.
-
-    Floats are added up in an order that may depend on how a weight lies, so that is kept, too.
-    """
-    stored: dict[str, Tensor] = {}
-    layouts: dict[str, Any] = {}
-    seen: dict[int, str] = {}
-    for name, tensor in tensors.items():
-        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.is_meta:
-            raise ArtifactError("a tensor cannot be written", at=name, got=f"{type(tensor).__name__}, {tensor.layout}")
-        if tensor.dtype not in DTYPES.values():
-            raise ArtifactError("a tensor of this dtype cannot be written", at=name, got=tensor.dtype)
-        if id(tensor) in seen and not name.startswith(PREFIX):
-            layouts[name] = seen[id(tensor)]
-            continue
-        seen.setdefault(id(tensor), name)
-        value = tensor.detach().cpu()
-        strides = value.stride()
-        order = [axis for _, axis in sorted((-step, axis) for axis, step in enumerate(strides))]
-        turned = value.permute(order)
-        if not value.is_contiguous() and turned.is_contiguous():
-            layouts[name], value = order, turned
-        stored[name] = value.contiguous()
-    return stored, layouts

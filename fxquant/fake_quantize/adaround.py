@@ -162,6 +162,36 @@ class OwnIntegers(Protocol):
         ...
 
 
+class KnownIntegers(nn.Module):
+    """The integers of one weight, however they were found, and their qparams; no gradient reaches them.
+
+    Buffers: ``integers_of_weight``, of the shape of the weight and the dtype of the scheme; ``scale`` and
+    ``zero_point`` as in ``qparams``.
+
+    Args:
+        integers: Of the weight.
+        qparams: Scale and zero point that belong to them.
+    """
+
+    def __init__(self, integers: Tensor, qparams: QParams) -> None:
+        super().__init__()
+        self.scheme = qparams.scheme
+        self.register_buffer("integers_of_weight", integers)
+        self.register_buffer("scale", qparams.scale)
+        self.register_buffer("zero_point", qparams.zero_point)
+
+    def integers(self, x: Tensor) -> Tensor:
+        """The integers, whatever the values of ``x`` are."""
+        found: Any = self.integers_of_weight
+        return found
+
+    def qparams(self) -> QParams:
+        """The qparams that the buffers hold."""
+        scale: Any = self.scale
+        zero_point: Any = self.zero_point
+        return QParams(self.scheme, scale, zero_point)
+
+
 class OwnIntegersFakeQuantize(nn.Module):
     """Simulates a weight by the integers of another module; differentiable, straight-through.
 

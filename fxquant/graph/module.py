@@ -38,6 +38,7 @@ from fxquant.graph.query import (
     VALUE,
     WEIGHT,
     WRITTEN,
+    NamedClass,
 )
 
 _SAVED_META = (
@@ -287,7 +288,9 @@ def _modules_around(node: Node) -> dict[str, Any]:
     return {STACK: {key: (path, _name_of(kind)) for key, (path, kind) in stack.items()}} if stack else {}
 
 
-def _name_of(kind: type | str) -> str:
+def _name_of(kind: type | NamedClass | str) -> str:
+    if isinstance(kind, NamedClass):
+        return kind.path
     return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 

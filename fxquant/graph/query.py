@@ -49,6 +49,19 @@ HOOKS = (
     "_backward_hooks",
 )
 
+
+@dataclass(frozen=True, slots=True)
+class NamedClass:
+    """A class of which only the name is known: its source is not at hand."""
+
+    path: str
+    """Module and qualified name, joined by a dot."""
+
+    @property
+    def __name__(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
 _HARMLESS_OVERRIDES = {"__init__", "extra_repr", "reset_parameters", "__repr__", "__doc__", "__setstate__"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.operators.spelling import canonical_target, spellings, spellings_of
-from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, module_of, module_path
+from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, NamedClass, module_of, module_path
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Match
 from fxquant.patterns.registry import DEFAULT_PATTERNS
@@ -119,7 +119,8 @@ def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
 def _types_around(node: Node) -> tuple[ObjectType, ...]:
     """Types of the modules that hold the operator, the innermost first: a rule for a block is one for all in it."""
     stack = node.meta.get("nn_module_stack") or {}
-    return tuple(dict.fromkeys(kind for _, kind in reversed(stack.values()) if isinstance(kind, type)))
+    kinds: list[Any] = [kind for _, kind in reversed(stack.values()) if isinstance(kind, (type, NamedClass))]
+    return tuple(dict.fromkeys(kinds))
 
 
 def primary_node(found: Match) -> Node:

@@ -14,6 +14,7 @@ from fxquant.passes.float_joins import joins_of_floats
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.manager import PassManager
 from fxquant.passes.weights import layers_of_own_integers
+from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Observed
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.run_passes import pass_context
@@ -21,6 +22,12 @@ from fxquant.quantizer.run_passes import pass_context
 
 def attach_observers(prepared: PreparedModel) -> None:
     """Make ``observers``, ``statistics`` and ``weight_layers`` of a plan. They stand beside the graph, not in it."""
+    attach_statistics(prepared)
+    prepared.weight_layers = _weight_layers(prepared)
+
+
+def attach_statistics(prepared: PreparedModel) -> None:
+    """Make ``observers`` and ``statistics`` alone: layers whose weights round in their own way are there already."""
     prepared.observers = make_observers(prepared.plan)
     follow(prepared.observers, prepared.graph_module)
     context = pass_context(prepared, prepared.plan)
@@ -28,7 +35,12 @@ def attach_observers(prepared: PreparedModel) -> None:
     prepared.statistics = Statistics(
         prepared.graph_module, prepared.plan, prepared.observers, context.joins(), in_float
     )
-    prepared.weight_layers = _weight_layers(prepared)
+
+
+def attach_no_statistics(prepared: PreparedModel) -> None:
+    """Leave ``observers`` empty: what was trained has its qparams."""
+    prepared.observers = nn.ModuleDict()
+    prepared.statistics = Statistics(prepared.graph_module, QuantPlan(), prepared.observers)
 
 
 def _weight_layers(prepared: PreparedModel) -> nn.ModuleDict:

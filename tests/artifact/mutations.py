@@ -1,6 +1,6 @@
 """Files that somebody changed, thrown at ``fxq.load``, in a process that may take little more memory than the file has.
 
-python tests/artifact/mutations.py FILE COUNT SEED    # FILE may be "new": then a small model is made
+python tests/artifact/mutations.py FILE COUNT SEED    # FILE may be "new" or "prepared": then a small model is made
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ODD: tuple[Any, ...] = (
 def main() -> None:
     count, seed = int(sys.argv[2]), int(sys.argv[3])
     with tempfile.TemporaryDirectory() as folder:
-        path = new_file(Path(folder)) if sys.argv[1] == "new" else Path(sys.argv[1])
+        path = new_file(Path(folder), sys.argv[1]) if sys.argv[1] in ("new", "prepared") else Path(sys.argv[1])
         original = path.read_bytes()
         fxq.load(path)
     limit_memory(len(original))
@@ -54,11 +54,12 @@ def main() -> None:
     print(json.dumps({"count": count, "loaded": loaded}))
 
 
-def new_file(folder: Path) -> Path:
-    """A file of a small model."""
+def new_file(folder: Path, kind: str) -> Path:
+    """A file of a small model, converted or prepared."""
     x = torch.randn(2, 3, 8, 8)
     layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 4, 2), nn.Tanh(), nn.Linear(7, 4)
-    fxq.save(fxq.quantize(nn.Sequential(*layers).eval(), [x], progress=False), folder / "new.fxq")
+    prepared = fxq.calibrate(fxq.prepare(nn.Sequential(*layers).eval(), x), [x], progress=False)
+    fxq.save(prepared if kind == "prepared" else fxq.convert(prepared), folder / "new.fxq")
     return folder / "new.fxq"
 
 

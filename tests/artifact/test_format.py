@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.artifact.format import FORMAT, KINDS
 from fxquant.errors import ArtifactError
 
 MUTATIONS = Path(__file__).parent / "mutations.py"
@@ -110,7 +112,7 @@ def test_lengths_and_limits(file: Path, tmp_path: Path) -> None:
 
 def test_metadata(file: Path, tmp_path: Path) -> None:
     for key, value, words in (
-        ("fxquant.format", "2", "the file is of a newer format"),
+        ("fxquant.format", str(FORMAT + 1), "the file is of a newer format"),
         ("fxquant.format", "one", "does not say what format"),
         ("fxquant.kind", "pickle", "metadata of the file are incomplete"),
         ("more", "", "or hold more"),
@@ -232,13 +234,34 @@ def test_the_function_of_a_table_is_elementwise(file: Path, tmp_path: Path) -> N
     assert "do not fit each other" in refused(with_graph(file, tmp_path, change))
 
 
-def test_mutations(file: Path) -> None:
+@pytest.mark.parametrize("kind", ["int8", "prepared"])
+def test_mutations(kind: str, file: Path) -> None:
     """The seed is fixed here; ``make hostile`` draws more."""
-    run = subprocess.run([sys.executable, str(MUTATIONS), str(file), "1000", "0"], capture_output=True, text=True)
+    given = str(file) if kind == "int8" else kind
+    run = subprocess.run([sys.executable, str(MUTATIONS), given, "1000", "0"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
     found = json.loads(run.stdout)
     assert found["count"] == 1000
     assert found["loaded"] < 500
+
+
+FILES = sorted((Path(__file__).parent / "files").glob("format-*.fxq"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_files_of_every_format_open(path: Path) -> None:
+    """Integers are the same everywhere; what is computed in float may have another last bit on another machine."""
+    _, number, kind = path.stem.split("-")
+    kept = safetensors.torch.load_file(path.with_name(f"format-{number}.safetensors"))
+    loaded = fxq.load(path)
+    assert fxq.inspect_artifact(path).notes == {"written by": "write_files.py"}
+    model = fxq.convert(loaded) if kind == "prepared" else loaded
+    torch.testing.assert_close(model(kept["x"]), kept[kind], rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_of_each_kind_and_format_is_there() -> None:
+    kinds = {1: KINDS[:4]}
+    assert {path.stem for path in FILES} >= {f"format-{number}-{kind}" for number in kinds for kind in kinds[number]}
 
 
 def test_mutations_reach_all_parts() -> None:

@@ -15,6 +15,7 @@ import torchvision
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.artifact.format import FORMAT
 from fxquant.artifact.functions import FUNCTIONS, METHODS
 from fxquant.artifact.modules import FORMS, TYPES
 from fxquant.artifact.quantized_modules import ROWS
@@ -264,7 +265,7 @@ def test_a_module_of_the_users_is_given_back(tmp_path: Path) -> None:
 def test_the_header_says_what_is_in_the_file(everything: tuple[Any, Tensor], tmp_path: Path) -> None:
     fxq.save(fxq.convert(everything[0]), tmp_path / "a.fxq", notes={"data": "64 images"})
     info = fxq.inspect_artifact(tmp_path / "a.fxq")
-    assert (info.kind, info.format, info.notes) == ("int8", 1, {"data": "64 images"})
+    assert (info.kind, info.format, info.notes) == ("int8", FORMAT, {"data": "64 images"})
     assert info.size == (tmp_path / "a.fxq").stat().st_size
     assert info.modules["fxquant.nn.QuantizedConvTranspose"] == 1
     assert "notes       data: 64 images" in str(info)

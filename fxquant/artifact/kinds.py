@@ -1,0 +1,36 @@
+"""The kinds of models that a file may hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxquant.errors import ArtifactError
+from fxquant.graph.module import NamedGraphModule, noted
+from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.quantizer import Quantizer
+from fxquant.training.trained import quantizer_of
+
+
+def kind_of(model: Any) -> str:
+    """Tell which kind of model this is.
+
+    Raises:
+        ArtifactError: it is none that a file can hold.
+    """
+    if isinstance(model, Quantizer) or isinstance(noted(model, "preparation"), Quantizer):
+        return "prepared"
+    if isinstance(model, NamedGraphModule):
+        form = noted(model, "quant_form")
+        if noted(model, "quant_plan") is None or form is not None:
+            return form or "float"
+    raise ArtifactError(
+        "save takes a model that convert or prepare gave",
+        got=type(model).__name__,
+        expected="the result of fxq.convert, fxq.quantize, fxq.prepare, fxq.prepare_qat or fxq.load",
+        hint="fxq.save(fxq.convert(prepared), path)",
+    )
+
+
+def prepared_of(model: Any) -> PreparedModel:
+    """The Quantizer itself; of a model in training, what converts as it does now."""
+    return model if isinstance(model, PreparedModel) else quantizer_of(model)
