@@ -147,6 +147,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "analysis/suspects.py",
         "analysis/weights.py",
     ),
+    "measure/test_parity.py": ("measure/parity_table.py",),
     # Weights that are computed: into training and back, by models.
     "test_computed_weights.py": (
         "nn/computed.py",

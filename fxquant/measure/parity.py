@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +19,8 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
-from fxquant.graph.text_table import PrintedTable
-from fxquant.measure.noise import UnitNoise, dequantized, evaluate, in_words, integers, sqnr, unit_noise
+from fxquant.measure.noise import UnitNoise, dequantized, evaluate, integers, sqnr, unit_noise
+from fxquant.measure.parity_table import OutputNoise, Parity, ParityRow
 from fxquant.measure.runner import ROUNDINGS, all_values, float_values
 from fxquant.nn.base import QuantizedModule
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
@@ -30,137 +28,14 @@ from fxquant.plan.spec import QParams, TensorRef
 
 NEAR = 1e-3
 """Steps from a rounding boundary within which float32 sums of the simulation may round the other way."""
-EQUAL_SHARE = 0.9999
-"""Share of elements that an operator of the framework must have in common with the reference; of fewer than 10,000, all
-but one."""
 FLOAT_STEP = 1e-5
 """Of the largest value: how far float values may be apart, if their dtype tells so many apart. One step where results
 are not rounded to qparams: float32 sums of thousands of products, in another order, differ by up to some hundred times
 its precision of 6e-8."""
 
-COMPARED = ("int8 = ref %", "steps", "sim = ref %", "steps", "far")
-HEAD = ("unit", "pattern", "gives", *COMPARED, "alone dB", "by", "here dB", "breach")
-ALIGNMENT = "lllrrrrrrlrl"
 BLUR = 2**-22
 """Of the largest value that a unit reads: what float32 does not tell apart in its sums. Where values cancel out, a mean
 of what was normalized say, the range of the result may be no larger, and the simulation says nothing of its steps."""
-_SHOWN = 4
-"""Of what the model returns, so many tensors are named."""
-LEAST_OUTPUT = 10.0
-"""dB: below, noise in what a model returns has more than a tenth of the power of what it should be."""
-LEGEND = (
-    "dB against the float model: a unit alone (* the worst), what makes most of that noise, and the model up to there."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ParityRow:
-    """One unit, on the integers that the int8 model gave it; its noise, against the float model."""
-
-    unit: str
-    pattern: str
-    elements: int
-    native_equal: float
-    """Share of elements that the int8 operator and the integer reference have in common, 0 to 1."""
-    native_steps: int
-    """Largest difference between these two, in steps; of float values, in whole ``FLOAT_STEP``."""
-    simulation_equal: float
-    """Share of elements that simulation and integer reference have in common."""
-    simulation_steps: int
-    """Largest difference between these two, in steps."""
-    simulation_far: int
-    """Elements that are no quantized value, or another one although over ``NEAR`` steps from a rounding boundary."""
-    noise: UnitNoise
-    """Signal to noise against the float model, of the unit alone and at this point of the model."""
-    gives: Literal["int8", "float"] = "int8"
-    """Whether the result is quantized, or float values that were not rounded: these may differ by less than a step."""
-
-    @property
-    def breach(self) -> str:
-        """Say what of the contract is broken; empty if nothing is."""
-        allowed = 1 if self.gives == "int8" else 0
-        least_equal = min(EQUAL_SHARE, 1 - 1 / max(self.elements, 1))
-        if self.native_steps > allowed or self.native_equal < least_equal:
-            return "the int8 operator differs from the integer reference"
-        if self.simulation_steps > allowed or self.simulation_far:
-            return "the simulation differs from the integer reference"
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputNoise:
-    """One tensor of float values that the model returns."""
-
-    name: str
-    """Where it is in what is returned: ``output``, ``output[0]``, ``output['scores']``."""
-    sqnr: float
-    """Signal to noise of the int8 model against the float model, in dB; NaN where both give zeros alone."""
-
-    @property
-    def is_noisy(self) -> bool:
-        """Tell whether it is below ``LEAST_OUTPUT``."""
-        return self.sqnr < LEAST_OUTPUT
-
-    def __str__(self) -> str:
-        if math.isnan(self.sqnr):
-            return f"{self.name} is 0 throughout on this batch, of which nothing can be said"
-        return f"{self.name} has {in_words(self.sqnr)} dB{', mostly noise' if self.is_noisy else ''}"
-
-
-@dataclass(frozen=True, slots=True)
-class Parity(PrintedTable[ParityRow]):
-    """The contract between simulation and int8, measured. Print it, or read ``rows``."""
-
-    _HEAD = HEAD
-    _ALIGN = ALIGNMENT
-    _LEGEND = LEGEND
-
-    rows: tuple[ParityRow, ...]
-    outputs: tuple[OutputNoise, ...] = ()
-    """The noise of what the model returns, whatever units it comes from."""
-
-    def __bool__(self) -> bool:
-        return True  # of a model without units, too
-
-    @property
-    def breaches(self) -> tuple[ParityRow, ...]:
-        """The units that break the contract."""
-        return tuple(row for row in self.rows if row.breach)
-
-    def worst(self, count: int = 3) -> tuple[ParityRow, ...]:
-        """The units that make the most noise alone, the worst first."""
-        heard = [row for row in self.rows if not math.isnan(row.noise.isolated)]
-        return tuple(sorted(heard, key=lambda row: row.noise.isolated)[:count])
-
-    @property
-    def noisy_outputs(self) -> tuple[OutputNoise, ...]:
-        """Return what the model returns with less than ``LEAST_OUTPUT`` dB."""
-        return tuple(each for each in self.outputs if each.is_noisy)
-
-    def _sentences(self) -> list[str]:
-        outputs = "".join(f"; {each}" for each in self.outputs[:_SHOWN])
-        more = f"; and {len(self.outputs) - _SHOWN} more" if len(self.outputs) > _SHOWN else ""
-        return [f"{len(self.rows)} units measured, {len(self.breaches)} break the contract{outputs}{more}."]
-
-    def _cells(self, rows: Sequence[ParityRow]) -> list[tuple[Any, ...]]:
-        worst = self.worst()
-        return [
-            (
-                row.unit,
-                row.pattern,
-                row.gives,
-                f"{100 * row.native_equal:.4f}",
-                row.native_steps,
-                f"{100 * row.simulation_equal:.4f}",
-                row.simulation_steps,
-                row.simulation_far,
-                f"{in_words(row.noise.isolated)}{'*' if row in worst else ' '}",
-                row.noise.part,
-                in_words(row.noise.accumulated),
-                row.breach,
-            )
-            for row in rows
-        ]
 
 
 def measure_parity(

@@ -11,7 +11,7 @@ from fxquant.analysis.tune import check_tunable, tuned
 from fxquant.calibration.interpreter import inputs_of
 from fxquant.errors import UnknownNameError, within
 from fxquant.graph.module import note
-from fxquant.measure.parity import Parity, measure_parity, warn_of_breaches
+from fxquant.measure.parity import measure_parity, warn_of_breaches
 from fxquant.passes.instruments import log_table
 from fxquant.passes.pipelines import CONVERT
 from fxquant.plan.quant_plan import QuantPlan, Refusal
@@ -67,15 +67,16 @@ def convert(
     # Compare int8 with the simulation.
     if check is not None:
         int8 = converted if to == "int8" else convert(prepared)
-        note(converted, parity=_check(prepared, int8, check, plans[converted]))
+        _check(prepared, converted, int8, check, plans[converted])
     return converted
 
 
-def _check(prepared: PreparedModel, int8: GraphModule, batch: Any, plan: QuantPlan) -> Parity:
+def _check(prepared: PreparedModel, converted: GraphModule, int8: GraphModule, batch: Any, plan: QuantPlan) -> None:
+    """Measure parity on a batch, note it at the converted model, and warn of breaches."""
     args, kwargs = inputs_of(batch, prepared.example_args, "the batch to check parity on", prepared.graph_module)
     simulated = make_form(prepared, "fake_quant", plan)
     with within("the batch to check parity on"):
         found = measure_parity(int8, simulated, args, kwargs)
     log_table(found)
     warn_of_breaches(found)
-    return found
+    note(converted, parity=found)

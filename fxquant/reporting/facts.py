@@ -10,7 +10,7 @@ import torch
 
 from fxquant.measure.coverage import Coverage
 from fxquant.measure.noise import in_words
-from fxquant.measure.parity import LEAST_OUTPUT, OutputNoise, Parity
+from fxquant.measure.parity_table import LEAST_OUTPUT, OutputNoise, Parity
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.plan.quant_plan import QuantUnit
 from fxquant.plan.spec import Means

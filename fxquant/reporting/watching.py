@@ -12,7 +12,8 @@ from fxquant.calibration.interpreter import CalibrationInterpreter, check_iterab
 from fxquant.errors import CalibrationError, InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
-from fxquant.measure.parity import Parity, measure_parity, simulated_noise
+from fxquant.measure.parity import measure_parity, simulated_noise
+from fxquant.measure.parity_table import Parity
 from fxquant.nn.base import QuantizedModule
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.reporting.subject import Subject

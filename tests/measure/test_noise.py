@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.analysis.metrics import SignalToNoise
 from fxquant.measure.noise import Deviation, DeviationSums, UnitNoise, decibels, sqnr
-from fxquant.measure.parity import Parity, measure_parity
+from fxquant.measure.parity import measure_parity
+from fxquant.measure.parity_table import Parity
 from fxquant.measure.runner import float_values
 
 PER_TENSOR = fxq.QConfig(

@@ -13,7 +13,8 @@ from fxquant.errors import FxQuantWarning, InputError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.module import note
 from fxquant.measure.noise import sqnr
-from fxquant.measure.parity import LEAST_OUTPUT, LEGEND, Parity, measure_parity
+from fxquant.measure.parity import measure_parity
+from fxquant.measure.parity_table import LEAST_OUTPUT, LEGEND, Parity
 from tests.outputs import rounding_outputs
 
 

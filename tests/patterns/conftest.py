@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 import fxquant as fxq
-from fxquant.measure.parity import Parity, measure_parity
+from fxquant.measure.parity import measure_parity
+from fxquant.measure.parity_table import Parity
 from fxquant.plan.quant_plan import QuantPlan
 from tests.outputs import rounding_outputs
 
