@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.graph.query import module_of
 from fxquant.measure.runner import ROUNDINGS, run_nodes
-from fxquant.nn.base import QuantizedModule
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams
 
@@ -186,7 +185,7 @@ class UnitNoise:
 def unit_noise(
     unit: QuantUnit,
     plan: QuantPlan,
-    module: QuantizedModule,
+    module: nn.Module,
     result: Tensor,
     floats: Mapping[str, Any],
     simulated: Mapping[str, Node],

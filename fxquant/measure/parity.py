@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError, warn
+from fxquant.errors import InputError, LoweringError, warn
 from fxquant.fake_quantize.converted import StaticFakeQuantize
-from fxquant.graph.inputs import bind
+from fxquant.graph.inputs import bind, describe_value
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
@@ -24,7 +25,7 @@ from fxquant.measure.parity_table import OutputNoise, Parity, ParityRow
 from fxquant.measure.runner import ROUNDINGS, all_values, float_values
 from fxquant.nn.base import QuantizedModule
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import QParams, TensorRef
+from fxquant.plan.spec import Handled, QParams, TensorRef
 
 NEAR = 1e-3
 """Steps from a rounding boundary within which float32 sums of the simulation may round the other way."""
@@ -50,6 +51,10 @@ def measure_parity(
 
     Returns:
         A row for every unit that computes on integers; those that only move values or store a weight are left out.
+
+    Raises:
+        InputError: ``int8`` has none of the planned units.
+        LoweringError: the module of a unit gives something else than a tensor of the planned kind and shape.
     """
     plan = plan_of(int8)
     nodes, simulated_nodes = nodes_by_name(int8), nodes_by_name(simulated)
@@ -64,13 +69,20 @@ def measure_parity(
     bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
     values, rounded_values = all_values(BoundInterpreter(int8, bound, keep_values=True)), float_values(simulated, bound)
     exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, rounded_values)
-    rows = []
+    rows, unmeasured = [], []
     with torch.no_grad():
         for unit, node, module in measured:
-            if not isinstance(module, QuantizedModule):
+            has_reference = isinstance(module, QuantizedModule)
+            if not has_reference and "y" in unit.roles and isinstance(plan.policies[unit.roles["y"]], Handled):
+                unmeasured.append(unit.root)
+                continue
+            if module is None or not (has_reference or _computes(unit, module, simulated_nodes[unit.root])):
                 continue
             arguments = _arguments(module, node, values)
-            reference = module.reference(*arguments)
+            if isinstance(module, QuantizedModule):
+                reference = module.reference(*arguments)
+            else:
+                reference = _result_of(unit, node, values[node], rounded_values[unit.root])
             read = _read_by(unit, plan, node, simulated_nodes[unit.root], values)
             floats = {name: value.to(exact_values[name].dtype) for name, value in read.items()}
             blur = BLUR * max((_largest(value) for value in floats.values()), default=0.0)
@@ -80,11 +92,36 @@ def measure_parity(
             )
             if "y" in unit.roles:
                 y = plan.qparams[unit.roles["y"]]
-                rows.append(_compare(unit, values[node], reference, unrounded, rounded, y, noise, blur))
+                row = _compare(unit, values[node], reference, unrounded, rounded, y, noise, blur)
             else:
-                rows.append(_compare_floats(unit, values[node], reference, unrounded, noise, blur))
+                row = _compare_floats(unit, values[node], reference, unrounded, noise, blur)
+            rows.append(replace(row, has_reference=has_reference))
     output = next(iter(int8.graph.find_nodes(op="output")))
-    return Parity(tuple(rows), output_noise(rounded_values[output.name], values[output]))
+    return Parity(tuple(rows), output_noise(rounded_values[output.name], values[output]), tuple(unmeasured))
+
+
+def _computes(unit: QuantUnit, module: nn.Module, simulated: Node) -> bool:
+    """Tell whether a back end's own module computes on integers: it is no float module that was kept, and no weight."""
+    return type(module) is not type(module_of(simulated)) and not unit.roles.keys() <= {"weight", "mean"}
+
+
+def _result_of(unit: QuantUnit, node: Node, given: Any, expected: Tensor) -> Tensor:
+    """Return what a back end's own module gave, once it is known to be of the right kind and shape."""
+    stored = "y" in unit.roles
+    if (
+        not isinstance(given, Tensor)
+        or given.shape != expected.shape
+        or given.is_floating_point() is stored
+        or given.is_complex()
+    ):
+        raise LoweringError(
+            f"the module for pattern {unit.pattern!r} gives another value than was planned",
+            at=node,
+            got=describe_value(given),
+            expected=f"{'quantized' if stored else 'float'} values of shape {tuple(expected.shape)}",
+            hint="build(unit) gets qparams in unit.qparams; without those of 'y', its module gives float values",
+        )
+    return given
 
 
 def simulated_noise(
@@ -139,7 +176,7 @@ def _single(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
 
 
-def _arguments(module: QuantizedModule, node: Node, values: Mapping[Node, Any]) -> tuple[Any, ...]:
+def _arguments(module: nn.Module, node: Node, values: Mapping[Node, Any]) -> tuple[Any, ...]:
     """Return what a module was called with, in the order of its parameters."""
     args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
     if not kwargs:

@@ -29,6 +29,7 @@ LEAST_OUTPUT = 10.0
 LEGEND = (
     "dB against the float model: a unit alone (* the worst), what makes most of that noise, and the model up to there."
 )
+NO_REFERENCE = "-: the module has no reference (it is no QuantizedModule); the simulation is compared with its results."
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,9 @@ class ParityRow:
     gives: Literal["int8", "float"] = "int8"
     """Whether the result is quantized, or float values that were not rounded: these may differ by less than a step."""
 
+    has_reference: bool = True
+    """False: the module is no ``QuantizedModule``, so the simulation is compared with what the module itself gives."""
+
     @property
     def breach(self) -> str:
         """Say what of the contract is broken; empty if nothing is."""
@@ -61,7 +65,7 @@ class ParityRow:
         if self.native_steps > allowed or self.native_equal < least_equal:
             return "the int8 operator differs from the integer reference"
         if self.simulation_steps > allowed or self.simulation_far:
-            return "the simulation differs from the integer reference"
+            return f"the simulation differs from the {'integer reference' if self.has_reference else 'int8 operator'}"
         return ""
 
 
@@ -96,6 +100,8 @@ class Parity(PrintedTable[ParityRow]):
     rows: tuple[ParityRow, ...]
     outputs: tuple[OutputNoise, ...] = ()
     """The noise of what the model returns, whatever units it comes from."""
+    unmeasured: tuple[str, ...] = ()
+    """Roots of the units that a handler lowered to nodes of which nobody knows what they take."""
 
     def __bool__(self) -> bool:
         return True  # of a model without units, too
@@ -118,7 +124,12 @@ class Parity(PrintedTable[ParityRow]):
     def _sentences(self) -> list[str]:
         outputs = "".join(f"; {each}" for each in self.outputs[:_SHOWN])
         more = f"; and {len(self.outputs) - _SHOWN} more" if len(self.outputs) > _SHOWN else ""
-        return [f"{len(self.rows)} units measured, {len(self.breaches)} break the contract{outputs}{more}."]
+        found = [f"{len(self.rows)} units measured, {len(self.breaches)} break the contract{outputs}{more}."]
+        if any(not row.has_reference for row in self.rows):
+            found.insert(0, NO_REFERENCE)
+        if self.unmeasured:
+            found.append(f"Lowered by a handler, and not measured: {', '.join(self.unmeasured)}.")
+        return found
 
     def _cells(self, rows: Sequence[ParityRow]) -> list[tuple[Any, ...]]:
         worst = self.worst()
@@ -127,8 +138,8 @@ class Parity(PrintedTable[ParityRow]):
                 row.unit,
                 row.pattern,
                 row.gives,
-                f"{100 * row.native_equal:.4f}",
-                row.native_steps,
+                f"{100 * row.native_equal:.4f}" if row.has_reference else "-",
+                row.native_steps if row.has_reference else "-",
                 f"{100 * row.simulation_equal:.4f}",
                 row.simulation_steps,
                 row.simulation_far,

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import FxQuantWarning, InputError
+from fxquant.backends.base import BACKENDS, Lower, LoweringRule
+from fxquant.errors import FxQuantWarning, InputError, LoweringError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.module import note
-from fxquant.measure.noise import sqnr
+from fxquant.measure.noise import dequantized, integers, sqnr
 from fxquant.measure.parity import measure_parity
-from fxquant.measure.parity_table import LEAST_OUTPUT, LEGEND, Parity
+from fxquant.measure.parity_table import LEAST_OUTPUT, LEGEND, NO_REFERENCE, Parity
 from tests.outputs import rounding_outputs
 
 
@@ -290,3 +291,107 @@ def test_html_has_the_legend_and_a_table_without_rows_is_true(prepared: fxq.Quan
     assert LEGEND.strip()
     assert all(html.escape(line) in shown for line in LEGEND.splitlines())
     assert Parity(())
+
+
+class OwnLinear(nn.Module):
+    """What somebody's back end may run: integers in, integers out, and no reference."""
+
+    def __init__(self, unit: fxq.UnitView, off: int = 0) -> None:
+        super().__init__()
+        self.unit, self.off = unit, off
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer, qparams = self.unit.modules["linear"], self.unit.qparams
+        weight = dequantized(integers(layer.weight.detach(), qparams["weight"]), qparams["weight"])
+        result = nn.functional.linear(dequantized(x, qparams["x"]), weight, layer.bias.detach())
+        return integers(result, qparams["y"]) + self.off if "y" in qparams else result
+
+
+@pytest.fixture
+def on_own_backend():
+    """Calibrate a model for a back end whose rule for a linear layer builds what ``build`` gives."""
+
+    def calibrated(build, float_result=True):
+        rules = (
+            LoweringRule(("linear",), build, float_result=float_result),
+            LoweringRule(("flatten", "max_pool2d"), Lower.KEEP),
+        )
+        fxq.register_backend(fxq.Backend("own", rules))
+        torch.manual_seed(0)
+        x = torch.randn(8, 3, 8, 8)
+        model = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 16), nn.Linear(16, 4)).eval()
+        return fxq.calibrate(fxq.prepare(model, x, backend="own"), [x], progress=False), x
+
+    yield calibrated
+    BACKENDS.remove("own")
+
+
+def test_modules_without_a_reference_are_compared_with_the_simulation(on_own_backend):
+    prepared, x = on_own_backend(OwnLinear)
+    int8 = fxq.convert(prepared, check=x)
+    rows = int8.parity.rows
+    assert [(row.unit, row.gives, row.has_reference) for row in rows] == [("_2", "int8", False), ("_3", "float", False)]
+    assert [(row.simulation_steps, row.simulation_far, row.breach) for row in rows] == [(0, 0, "")] * 2
+    assert all(25 < row.noise.isolated < 60 for row in rows)
+    text = str(int8.parity)
+    assert NO_REFERENCE in text
+    assert text.splitlines()[2].split()[:5] == ["_2", "linear", "int8", "-", "-"]
+
+
+def test_a_wrong_module_without_a_reference_is_a_breach(on_own_backend):
+    prepared, x = on_own_backend(lambda unit: OwnLinear(unit, off=2))
+    with pytest.warns(FxQuantWarning, match="the simulation differs from the int8 operator"):
+        parity = fxq.convert(prepared, check=x).parity
+    assert [row.unit for row in parity.breaches] == ["_2"]
+    assert parity.rows[0].simulation_steps >= 2
+
+
+class Deeper(OwnLinear):
+    """Gives float values another shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = super().forward(x)
+        return result[None] if result.is_floating_point() else result
+
+
+def test_a_module_that_gives_another_value_than_planned_is_named(on_own_backend):
+    prepared, x = on_own_backend(Deeper)
+    with pytest.raises(LoweringError) as caught:
+        fxq.convert(prepared, check=x)
+    assert str(caught.value) == (
+        "the batch to check parity on: the module for pattern 'linear' gives another value than was planned\n"
+        "  at:       %_3 : [num_users=1] = call_module[target=3](args = (%_2,), kwargs = {})\n"
+        "  got:      float32[1, 8, 4]\n"
+        "  expected: float values of shape (8, 4)\n"
+        "  hint:     build(unit) gets qparams in unit.qparams; without those of 'y', its module gives float values"
+    )
+
+
+class Negated:
+    """A handler that lowers to a function."""
+
+    def observe(self, node, env): ...
+
+    def qparams(self):
+        return fxq.QParams(fxq.QScheme(signed=False), torch.tensor([0.05]), torch.tensor([128], dtype=torch.int32))
+
+    def quantize(self, quantizer, node, load_arg):
+        return quantizer.quantized_graph.call_function(torch.neg, (load_arg(node.args[0]),))
+
+
+class Negative(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(torch.neg(self.a(x)))
+
+
+def test_what_a_handler_lowered_is_said_to_be_not_measured():
+    pattern = fxq.Pattern("negated", fxq.op(torch.neg)(fxq.tensor("x")), inputs=("x",), handler=Negated)
+    x = torch.randn(4, 3, 8, 8)
+    prepared = fxq.prepare(Negative().eval(), x, patterns=(pattern, *fxq.DEFAULT_PATTERNS))
+    parity = fxq.convert(fxq.calibrate(prepared, [x], progress=False), check=x).parity
+    assert parity.unmeasured == ("neg",)
+    assert str(parity).endswith("Lowered by a handler, and not measured: neg.")
