@@ -40,6 +40,7 @@ from fxquant.graph.query import (
     WRITTEN,
     NamedClass,
 )
+from fxquant.graph.state_format import check_metadata, metadata_of
 
 _SAVED_META = (
     *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
@@ -156,7 +157,7 @@ class NamedGraphModule(GraphModule):
         """Load a state dict as ``torch.nn.Module.load_state_dict`` does, but all of it or nothing.
 
         Raises:
-            StateError: names differ; the message has the first unit that does.
+            StateError: names or schemes differ; the message has the first unit that does.
             InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
             RuntimeError: torch's own, where shapes differ.
         """
@@ -166,6 +167,15 @@ class NamedGraphModule(GraphModule):
             found = super().load_state_dict(state_dict, strict, assign)
         make_ready(self)
         return found
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if (metadata := getattr(destination, "_metadata", None)) is not None:
+            metadata[prefix[:-1]].update(metadata_of(self))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+        check_metadata(self, local_metadata)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> NamedGraphModule:
         super()._apply(fn, recurse)

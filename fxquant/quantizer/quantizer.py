@@ -20,7 +20,7 @@ from fxquant.quantizer.configuration import configure
 from fxquant.quantizer.convert import convert
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.prepare import prepare
-from fxquant.quantizer.state import load_state_dict, measured, pickled, unpickle
+from fxquant.quantizer.state import load_state_dict, pickled, state_dict, unpickle
 
 
 class Quantizer(PreparedModel):
@@ -159,7 +159,7 @@ class Quantizer(PreparedModel):
         """Return the float model's state under its own names; behind ``observers.<value>.`` that of the observers,
         behind ``weight_layers.<unit>.`` that of ``weight_layers``, behind ``calibration_statistics.`` what only the
         report shows."""
-        return {**self.graph_module.state_dict(), **measured(self).state_dict()}
+        return state_dict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
         """Take over the state of a Quantizer of the same model and configuration: all of it, or nothing.

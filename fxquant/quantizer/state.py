@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from fxquant.calibration.statistics import Statistics
 from fxquant.graph.edit import free_name
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.module_state import check_names, unchanged_on_error
+from fxquant.graph.state_format import check_metadata, metadata_of
 from fxquant.patterns.registry import by_name, from_names
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.data import PreparedModel
@@ -35,11 +37,20 @@ def measured(prepared: PreparedModel) -> nn.Module:
     return holder
 
 
+def state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
+    """Return the state of the float model and of what measures it, with the schemes of observers in its metadata."""
+    beside = measured(prepared)
+    state: Any = OrderedDict({**prepared.graph_module.state_dict(), **beside.state_dict()})
+    state._metadata = OrderedDict({"": {"version": 1, **metadata_of(beside)}})
+    found: dict[str, Tensor] = state
+    return found
+
+
 def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], strict: bool) -> None:
     """Load all of a state, or nothing.
 
     Raises:
-        RuntimeError: keys or shapes differ.
+        RuntimeError: keys, schemes or shapes differ.
     """
     beside = measured(prepared)
     statistics = free_name(prepared.graph_module, STATISTICS)
@@ -49,6 +60,7 @@ def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], s
     own = {name: value for name, value in state_dict.items() if not name.startswith(prefixes)}
     rest = {name: value for name, value in state_dict.items() if name not in own}
     check_names(beside, rest, strict=strict)
+    check_metadata(beside, getattr(state_dict, "_metadata", {}).get("", {}))
     with unchanged_on_error(beside):
         beside.load_state_dict(rest, strict=strict)
         prepared.graph_module.load_state_dict(own, strict=strict)  # which takes all of it, or nothing
