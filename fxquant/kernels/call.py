@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import string
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
@@ -18,8 +19,12 @@ Result = TypeVar("Result")
 Pair = Sequence[int]
 """Rows and columns. One number stands for both."""
 
+MutableTensor = Tensor
+"""A tensor that the operator changes in place."""
+
 SCHEMA_TYPES = {
     "Tensor": "Tensor",
+    "MutableTensor": "Tensor({letter}!)",
     "Tensor | None": "Tensor?",
     "Sequence[Tensor]": "Tensor[]",
     "float": "float",
@@ -121,10 +126,12 @@ def operator_of(name: str) -> torch._ops.OpOverload:
 
 def schema(name: str, record: type[Call[Any]], results: str = "") -> str:
     """Write an operator's arguments and results in torch's schema language."""
-    arguments = ", ".join(map(_argument, dataclasses.fields(record)))  # type: ignore[arg-type]
-    return f"{name}({arguments}) -> {results or record.results}"
-
-
-def _argument(field: dataclasses.Field[Any]) -> str:
-    default = "" if field.default is dataclasses.MISSING else f"={field.default}"
-    return f"{SCHEMA_TYPES[str(field.type)]} {field.name}{default}"
+    letters = iter(string.ascii_lowercase)  # of tensors that are changed
+    arguments = []
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        kind = SCHEMA_TYPES[str(field.type)]
+        if "{letter}" in kind:
+            kind = kind.format(letter=next(letters))
+        default = "" if field.default is dataclasses.MISSING else f"={field.default}"
+        arguments.append(f"{kind} {field.name}{default}")
+    return f"{name}({', '.join(arguments)}) -> {results or record.results}"

@@ -59,3 +59,13 @@ def check_zero_points(op: str, zero_point: Tensor | int, quant_min: int, quant_m
                 got=value,
                 expected=f"{quant_min} to {quant_max}",
             )
+
+
+def check_gradient(op: str, grad: Tensor, input: Tensor) -> None:
+    """Check that a gradient has the dtype and the shape of what it belongs to."""
+    if grad.dtype != input.dtype:
+        expected = f"{input.dtype}, as input"
+        raise KernelError(f"{op}: grad has the wrong dtype", got=grad.dtype, expected=expected)
+    if grad.shape != input.shape:
+        expected = f"{list(input.shape)}, as input"
+        raise KernelError(f"{op}: grad has the wrong shape", got=list(grad.shape), expected=expected)

@@ -1,4 +1,4 @@
-"""Observers: modules that watch values go by, and choose a grid for them."""
+"""Observers: modules that watch values go by, and choose qparams for them."""
 
 from fxquant.observers.base import ObserverBase
 from fxquant.observers.defaults import (

@@ -45,16 +45,47 @@ SCHEMAS = {
     "embedding": "(Tensor weight, Tensor scale, Tensor zero_point, Tensor indices, int bits, int columns) -> Tensor",
     "embedding_bag": "(Tensor weight, Tensor scale, Tensor zero_point, Tensor indices, Tensor offsets, int bits, "
     "int columns, int mode, Tensor? per_sample_weights=None, int? padding_idx=None) -> Tensor",
+    "fake_quantize_backward": "(Tensor grad, Tensor mask) -> Tensor",
+    "fake_quantize_folded": "(Tensor input, Tensor factor, Tensor scale, Tensor zero_point, int quant_min, "
+    "int quant_max) -> Tensor",
+    "fake_quantize_folded_backward": "(Tensor grad, Tensor input, Tensor factor, Tensor scale, Tensor zero_point, "
+    "int quant_min, int quant_max) -> (Tensor, Tensor)",
+    "fake_quantize_learnable_backward": "(Tensor grad, Tensor input, Tensor scale, Tensor zero_point, int? axis, "
+    "int quant_min, int quant_max, float grad_factor) -> (Tensor, Tensor, Tensor)",
+    "fake_quantize_per_channel_affine_cachemask": "(Tensor input, Tensor scale, Tensor zero_point, int axis, "
+    "int quant_min, int quant_max) -> (Tensor output, Tensor mask)",
+    "fake_quantize_per_tensor_affine_cachemask": "(Tensor input, float scale, int zero_point, int quant_min, "
+    "int quant_max) -> (Tensor output, Tensor mask)",
+    "fake_quantize_per_tensor_affine_cachemask.tensor_qparams": "(Tensor input, Tensor scale, Tensor zero_point, "
+    "int quant_min, int quant_max) -> (Tensor output, Tensor mask)",
+    "_fused_moving_avg_obs_fq_helper": "(Tensor input, Tensor observer_on, Tensor fake_quant_on, "
+    "Tensor(a!) running_min, Tensor(b!) running_max, Tensor(c!) scale, Tensor(d!) zero_point, "
+    "float averaging_const, int quant_min, int quant_max, int ch_axis, bool per_row_fake_quant, "
+    "bool symmetric_quant) -> (Tensor output, Tensor mask)",
+    "histogram": "(Tensor x, Tensor counts, Tensor low, Tensor high, int? axis=None) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    "moving_average_qparams": "(Tensor x, Tensor running_min, Tensor running_max, int? axis, float averaging_constant, "
+    "float eps, int quant_min, int quant_max, int? middle) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "quantize": "(Tensor x, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, "
     "int? axis=None, bool channels_last=False) -> Tensor",
     "table": "(Tensor x, Tensor table) -> Tensor",
 }
 """What graphs and programs that were saved call."""
 WRAPPED = {
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": "has torch's documentation",
+    "_fused_moving_avg_obs_fq_helper": "gives a mask that nobody asks for",
     "dequantize": "takes qparams as numbers too",
+    "dynamic_linear": "is called by modules",
+    "fake_quantize_backward": "has two names, as torch has",
+    "fake_quantize_folded": "is called by modules",
+    "fake_quantize_folded_backward": "is called by autograd",
+    "fake_quantize_learnable_backward": "rounds the zero point first",
+    "fake_quantize_per_channel_affine_cachemask": "takes floating zero points too",
+    "fake_quantize_per_tensor_affine_cachemask": "takes qparams as numbers and as tensors",
+    "fake_quantize_per_tensor_affine_cachemask.tensor_qparams": "takes qparams as numbers and as tensors",
     "quantize": "takes qparams as numbers too",
 }
-"""Operator -> why its function in ``kernels`` is more than a call of it."""
+"""Operator -> why ``kernels`` has another function for it, or none."""
 
 
 def declaring(record: type[Call[Any]]) -> type:
@@ -93,11 +124,17 @@ def test_the_operator_has_the_documentation_and_the_signature_of_its_record(name
     assert list(inspect.signature(operator).parameters) == [field.name for field in dataclasses.fields(record)]
 
 
-@pytest.mark.parametrize("name", sorted(WRAPPED))
+@pytest.mark.parametrize("name", ["dequantize", "quantize"])
 def test_a_function_that_wraps_an_operator_takes_its_arguments(name: str) -> None:
     function, record = getattr(kernels, name), CALLS[name]
     assert f":class:`{record.__name__}`" in inspect.getdoc(function)
     assert list(inspect.signature(function).parameters) == [field.name for field in dataclasses.fields(record)]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, record in CALLS.items() if record.composed))
+def test_an_operator_that_calls_others_has_no_native_kernel_and_is_not_recorded(name: str) -> None:
+    assert f"fxquant::{name}" in COMPOSED
+    assert not CALLS[name].recorded
 
 
 def test_an_argument_is_missed_by_its_name() -> None:

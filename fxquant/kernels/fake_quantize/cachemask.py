@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.fake_quantize.fake_quantize import CHANNEL_OP, StraightThrough, tensor_qparams_fake, with_mask
+from fxquant.kernels.call import Call, define_operator
+from fxquant.kernels.fake_quantize.fake_quantize import CHANNEL_OP, FakeQuantizeTensorQParamsCall, StraightThrough
 from fxquant.kernels.fake_quantize.float_qparams import fake_quantize_float_qparams
 from fxquant.kernels.gradient import differentiate
-from fxquant.kernels.library import compose
-
-SWITCHED_OP = "fxquant::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
 
 
 def fake_quantize_per_tensor_affine_cachemask(
@@ -103,33 +104,39 @@ def switched(op: str, name: str, switch: Tensor) -> bool:
     return bool(switch.item())
 
 
-def _switched(
-    input: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:
-    if switched(SWITCHED_OP, "fake_quant_enabled", fake_quant_enabled):
-        return torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask.tensor_qparams(
-            input, scale, zero_point, quant_min, quant_max
-        )
-    return copied(input)
-
-
 def copied(input: Tensor) -> tuple[Tensor, Tensor]:
-    """What fake quantization gives where it is off: a copy, whose gradient passes everywhere."""
+    """Return what fake quantization gives where it is off: a copy, whose gradient passes everywhere."""
     return input.clone(), torch.ones_like(input, dtype=torch.bool)
 
 
-def _switched_fake(
-    input: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:
-    return with_mask(tensor_qparams_fake)(input, scale, zero_point, quant_min, quant_max)
+@dataclass(eq=False, repr=False)
+class SwitchedCall(Call[tuple[Tensor, Tensor]]):
+    """Fake-quantize per tensor with a mask, or copy, as a tensor says."""
+
+    op: ClassVar[str] = "fxquant::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
+    results: ClassVar[str] = "(Tensor output, Tensor mask)"
+    composed: ClassVar[bool] = True
+    gradient: ClassVar[bool] = True
+
+    input: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    fake_quant_enabled: Tensor
+    quant_min: int
+    quant_max: int
+
+    def empty_result(self) -> tuple[Tensor, Tensor]:
+        qparams = (self.scale, self.zero_point, self.quant_min, self.quant_max)
+        return FakeQuantizeTensorQParamsCall(self.input, *qparams).empty_result()
+
+    def reference(self) -> tuple[Tensor, Tensor]:
+        if not switched(self.op, "fake_quant_enabled", self.fake_quant_enabled):
+            return copied(self.input)
+        return torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask.tensor_qparams(
+            self.input, self.scale, self.zero_point, self.quant_min, self.quant_max
+        )
 
 
-compose(
-    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams(Tensor input, Tensor scale, Tensor zero_point, "
-    "Tensor fake_quant_enabled, int quant_min, int quant_max) -> (Tensor output, Tensor mask)",
-    kernel=_switched,
-    fake=_switched_fake,
-    gradient=True,
-)
+define_operator(SwitchedCall)
 _SWITCHED = torch.ops.fxquant._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
 differentiate(_SWITCHED, lambda *args: StraightThrough.apply(_SWITCHED, *args))

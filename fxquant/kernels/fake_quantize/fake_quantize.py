@@ -7,19 +7,21 @@ runs its twin. The mask is a byte per element: less to keep, and less to read ag
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
+from fxquant.kernels.call import Arguments, Call, define_operator, operator_of, schema
+from fxquant.kernels.checks import check_dtype, check_limits, check_zero_points
 from fxquant.kernels.fake_quantize.float_qparams import fake_quantize_float_qparams
 from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward
 from fxquant.kernels.layout import like
 from fxquant.kernels.library import define
-from fxquant.kernels.quantize.affine import FLOATS, AffineQParams, make_affine_qparams
-from fxquant.kernels.quantize.qparams import scale_values, zero_point_values
+from fxquant.kernels.quantize.affine import FLOATS, make_affine_qparams
+from fxquant.kernels.quantize.qparams import check_along, checked_qparams
 
 TENSOR_OP = "fxquant::fake_quantize_per_tensor_affine"
 CHANNEL_OP = "fxquant::fake_quantize_per_channel_affine"
@@ -91,149 +93,146 @@ def fake_quantize_per_channel_affine(
     return _per_channel(input, scale, zero_point, axis, quant_min, quant_max)
 
 
-def tensor_reference(input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> Tensor:
-    """Per tensor, in pure torch, on any device."""
-    return tensor_mask_reference(input, scale, zero_point, quant_min, quant_max)[0]
+class FakeQuantizeCall(Call[tuple[Tensor, Tensor]]):
+    """A call that gives fake-quantized values, and a mask of where the gradient passes."""
+
+    results: ClassVar[str] = "(Tensor output, Tensor mask)"
+    gradient: ClassVar[bool] = True
+
+    input: Tensor
+    quant_min: int
+    quant_max: int
+
+    def check(self) -> int | None:
+        """Check the arguments but for the values of tensors, and return the axis of the channels."""
+        raise NotImplementedError
+
+    def qparams(self) -> tuple[Tensor, Tensor]:
+        """Return the scale as float32 and the zero point as int32, and check their values."""
+        raise NotImplementedError
+
+    def empty_result(self) -> tuple[Tensor, Tensor]:
+        self.check()
+        return torch.empty_like(self.input), torch.empty_like(self.input, dtype=torch.bool)
+
+    def reference(self) -> tuple[Tensor, Tensor]:
+        axis, x = self.check(), self.input
+        qparams = make_affine_qparams(self.op, "input", x, *self.qparams(), axis, self.quant_min, self.quant_max)
+        q = qparams.steps(x)
+        return like(x, qparams.values(qparams.saturate(q)).to(x.dtype)), like(x, qparams.inside(q))
 
 
-def tensor_qparams_reference(
-    input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int
-) -> Tensor:
-    """The same with qparams as tensors."""
-    return tensor_qparams_mask_reference(input, scale, zero_point, quant_min, quant_max)[0]
+@dataclass(eq=False, repr=False)
+class FakeQuantizeTensorCall(FakeQuantizeCall):
+    """Fake-quantize per tensor, with qparams that are numbers."""
+
+    op: ClassVar[str] = TENSOR_OP
+
+    input: Tensor
+    scale: float
+    zero_point: int
+    quant_min: int
+    quant_max: int
+
+    def check(self) -> None:
+        check_dtype(self.op, "input", self.input, FLOATS)
+        check_limits(self.op, self.quant_min, self.quant_max)
+        check_zero_points(self.op, self.zero_point, self.quant_min, self.quant_max)
+
+    def qparams(self) -> tuple[Tensor, Tensor]:
+        scale = torch.tensor(self.scale, dtype=torch.float32, device=self.input.device)
+        return scale, torch.tensor(self.zero_point, dtype=torch.int32, device=self.input.device)
 
 
-def channel_reference(
-    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
-) -> Tensor:
-    """Per channel, in pure torch, on any device."""
-    return channel_mask_reference(input, scale, zero_point, axis, quant_min, quant_max)[0]
+@dataclass(eq=False, repr=False)
+class FakeQuantizeTensorQParamsCall(FakeQuantizeCall):
+    """Fake-quantize per tensor, with qparams that are tensors of one element."""
+
+    op: ClassVar[str] = TENSOR_OP
+
+    input: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    quant_min: int
+    quant_max: int
+
+    def check(self) -> int | None:
+        check_dtype(self.op, "input", self.input, FLOATS)
+        check_limits(self.op, self.quant_min, self.quant_max)
+        return check_along(self.op, self.input, self.scale, self.zero_point, None)
+
+    def qparams(self) -> tuple[Tensor, Tensor]:
+        return checked_qparams(self.op, self.scale, self.zero_point, self.quant_min, self.quant_max)
 
 
-def tensor_mask_reference(
-    input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:
-    """The result, and a bool mask of where the gradient passes."""
-    _check_scalars(input, scale, zero_point, quant_min, quant_max)
-    scales = torch.tensor(scale, dtype=torch.float32, device=input.device)
-    zero_points = torch.tensor(zero_point, dtype=torch.int32, device=input.device)
-    return _apply(
-        input, make_affine_qparams(TENSOR_OP, "input", input, scales, zero_points, None, quant_min, quant_max)
-    )
+@dataclass(eq=False, repr=False)
+class FakeQuantizeChannelCall(FakeQuantizeCall):
+    """Fake-quantize per channel."""
+
+    op: ClassVar[str] = CHANNEL_OP
+
+    input: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    axis: int
+    quant_min: int
+    quant_max: int
+
+    def check(self) -> int | None:
+        check_dtype(self.op, "input", self.input, FLOATS)
+        check_limits(self.op, self.quant_min, self.quant_max)
+        return check_along(self.op, self.input, self.scale, self.zero_point, self.axis)
+
+    def qparams(self) -> tuple[Tensor, Tensor]:
+        return checked_qparams(self.op, self.scale, self.zero_point, self.quant_min, self.quant_max)
 
 
-def tensor_qparams_mask_reference(
-    input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:
-    """The same with qparams as tensors."""
-    _check_tensors(TENSOR_OP, input, scale, zero_point, 1, quant_min, quant_max)
-    zero_point = zero_point_values(TENSOR_OP, zero_point)
-    check_zero_points(TENSOR_OP, zero_point, quant_min, quant_max)
-    qparams = make_affine_qparams(
-        TENSOR_OP, "input", input, scale_values(scale), zero_point, None, quant_min, quant_max
-    )
-    return _apply(input, qparams)
+@dataclass(eq=False, repr=False)
+class FakeQuantizeBackwardCall(Call[Tensor]):
+    """Take ``grad`` where ``mask``, else 0 whatever comes in; in the memory format of ``mask``."""
 
+    op: ClassVar[str] = BACKWARD_OP
+    gradient: ClassVar[bool] = True
 
-def channel_mask_reference(
-    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
-) -> tuple[Tensor, Tensor]:
-    """The result, and a bool mask of where the gradient passes."""
-    axis = check_axis(CHANNEL_OP, axis, input.dim())
-    _check_tensors(CHANNEL_OP, input, scale, zero_point, input.shape[axis], quant_min, quant_max)
-    zero_point = zero_point_values(CHANNEL_OP, zero_point)
-    check_zero_points(CHANNEL_OP, zero_point, quant_min, quant_max)
-    qparams = make_affine_qparams(
-        CHANNEL_OP, "input", input, scale_values(scale), zero_point, axis, quant_min, quant_max
-    )
-    return _apply(input, qparams)
+    grad: Tensor
+    mask: Tensor
 
+    def empty_result(self) -> Tensor:
+        grad, mask = self.grad, self.mask
+        check_dtype(self.op, "grad", grad, FLOATS)
+        check_dtype(self.op, "mask", mask, (torch.bool,))
+        if grad.shape != mask.shape:
+            expected = f"{list(grad.shape)}, as grad"
+            raise KernelError(f"{self.op}: mask has the wrong shape", got=list(mask.shape), expected=expected)
+        return torch.empty_like(mask, dtype=grad.dtype)
 
-def backward_reference(grad: Tensor, mask: Tensor) -> Tensor:
-    """``grad`` where ``mask``, else 0 whatever comes in; in the memory format of ``mask``."""
-    _check_mask(grad, mask)
-    return like(mask, torch.where(mask, grad, torch.zeros((), dtype=grad.dtype, device=grad.device)))
-
-
-def _apply(input: Tensor, qparams: AffineQParams) -> tuple[Tensor, Tensor]:
-    steps = qparams.steps(input)
-    return like(input, qparams.values(qparams.saturate(steps)).to(input.dtype)), like(input, qparams.inside(steps))
-
-
-def _check_scalars(input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> None:
-    check_dtype(TENSOR_OP, "input", input, FLOATS)
-    check_limits(TENSOR_OP, quant_min, quant_max)
-    check_zero_points(TENSOR_OP, zero_point, quant_min, quant_max)
-
-
-def _check_tensors(
-    op: str, input: Tensor, scale: Tensor, zero_point: Tensor, channels: int, quant_min: int, quant_max: int
-) -> None:
-    check_dtype(op, "input", input, FLOATS)
-    check_count(op, "scale", scale, channels)
-    check_count(op, "zero_point", zero_point, channels)
-    check_limits(op, quant_min, quant_max)
-
-
-def _check_mask(grad: Tensor, mask: Tensor) -> None:
-    check_dtype(BACKWARD_OP, "grad", grad, FLOATS)
-    check_dtype(BACKWARD_OP, "mask", mask, (torch.bool,))
-    if grad.shape != mask.shape:
-        expected = f"{list(grad.shape)}, as grad"
-        raise KernelError(f"{BACKWARD_OP}: mask has the wrong shape", got=list(mask.shape), expected=expected)
-
-
-def _tensor_fake(input: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> Tensor:
-    _check_scalars(input, scale, zero_point, quant_min, quant_max)
-    return torch.empty_like(input)
-
-
-def tensor_qparams_fake(input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
-    _check_tensors(TENSOR_OP, input, scale, zero_point, 1, quant_min, quant_max)
-    return torch.empty_like(input)
-
-
-def _channel_fake(
-    input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
-) -> Tensor:
-    axis = check_axis(CHANNEL_OP, axis, input.dim())
-    _check_tensors(CHANNEL_OP, input, scale, zero_point, input.shape[axis], quant_min, quant_max)
-    return torch.empty_like(input)
-
-
-def with_mask(fake: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    def masked(input: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-        result = fake(input, *args)
-        return result, torch.empty_like(result, dtype=torch.bool)
-
-    return masked
-
-
-def _backward_fake(grad: Tensor, mask: Tensor) -> Tensor:
-    _check_mask(grad, mask)
-    return torch.empty_like(mask, dtype=grad.dtype)
+    def reference(self) -> Tensor:
+        self.empty_result()
+        return like(self.mask, torch.where(self.mask, self.grad, self.grad.new_zeros(())))
 
 
 def _define_pair(
-    name: str,
-    arguments: str,
-    references: tuple[Callable[..., Any], Callable[..., Any]],
-    fake: Callable[..., Tensor],
-    overload: str = "",
-) -> Callable[..., Tensor]:
-    """Define an operator and its twin with the mask, and their gradient; what to call in place of the operator."""
+    record: Callable[Arguments, FakeQuantizeCall], name: str, overload: str = ""
+) -> tuple[Callable[..., Tensor], Callable[Arguments, Tensor], Callable[Arguments, tuple[Tensor, Tensor]]]:
+    """Define an operator, and its twin that gives the mask too, with their gradients.
+
+    Returns:
+        The function to call in place of the operator, and the references of both.
+    """
+    assert isinstance(record, type)
     suffix = f".{overload}" if overload else ""
-    define(f"{name}{suffix}({arguments}) -> Tensor", reference=references[0], fake=fake, gradient=True)
-    define(
-        f"{name}_cachemask{suffix}({arguments}) -> (Tensor output, Tensor mask)",
-        reference=references[1],
-        fake=with_mask(fake),
-        gradient=True,
-    )
-    plain = getattr(getattr(torch.ops.fxquant, name), overload or "default")
-    twin = getattr(getattr(torch.ops.fxquant, f"{name}_cachemask"), overload or "default")
+    _, mask_reference = define_operator(record, f"{name}_cachemask{suffix}")
+
+    def reference(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
+        return mask_reference(*args, **kwargs)[0]
+
+    def empty_result(*args: Any, **kwargs: Any) -> Tensor:
+        return record(*args, **kwargs).empty_result()[0]
+
+    define(schema(name + suffix, record, "Tensor"), reference=reference, fake=empty_result, gradient=True)
+    plain, twin = operator_of(name + suffix), operator_of(f"{name}_cachemask{suffix}")
     differentiate(twin, lambda *args: StraightThrough.apply(twin, *args))
-    return differentiate(plain, lambda *args: _StraightThroughAlone.apply(twin, *args))
+    return differentiate(plain, lambda *args: _StraightThroughAlone.apply(twin, *args)), reference, mask_reference
 
 
 class StraightThrough(Differentiable):
@@ -306,30 +305,15 @@ class _MaskedGradient(Differentiable):
         return None if tangent is None else _BACKWARD(tangent, mask)
 
 
-_per_tensor = _define_pair(
-    "fake_quantize_per_tensor_affine",
-    "Tensor input, float scale, int zero_point, int quant_min, int quant_max",
-    (tensor_reference, tensor_mask_reference),
-    _tensor_fake,
+_per_tensor, tensor_reference, tensor_mask_reference = _define_pair(
+    FakeQuantizeTensorCall, "fake_quantize_per_tensor_affine"
 )
-_per_tensor_qparams = _define_pair(
-    "fake_quantize_per_tensor_affine",
-    "Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max",
-    (tensor_qparams_reference, tensor_qparams_mask_reference),
-    tensor_qparams_fake,
-    overload="tensor_qparams",
+_per_tensor_qparams, tensor_qparams_reference, tensor_qparams_mask_reference = _define_pair(
+    FakeQuantizeTensorQParamsCall, "fake_quantize_per_tensor_affine", overload="tensor_qparams"
 )
-_per_channel = _define_pair(
-    "fake_quantize_per_channel_affine",
-    "Tensor input, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max",
-    (channel_reference, channel_mask_reference),
-    _channel_fake,
+_per_channel, channel_reference, channel_mask_reference = _define_pair(
+    FakeQuantizeChannelCall, "fake_quantize_per_channel_affine"
 )
-define(
-    "fake_quantize_backward(Tensor grad, Tensor mask) -> Tensor",
-    reference=backward_reference,
-    fake=_backward_fake,
-    gradient=True,
-)
+_, backward_reference = define_operator(FakeQuantizeBackwardCall)
 _BACKWARD = torch.ops.fxquant.fake_quantize_backward.default
 differentiate(_BACKWARD, _MaskedGradient.apply)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits, check_zero_points
+from fxquant.kernels.call import Call, define_operator
+from fxquant.kernels.checks import check_dtype, check_gradient, check_limits
 from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate, in_backward, refuse_derivative
 from fxquant.kernels.layout import like
-from fxquant.kernels.library import compose, define
+from fxquant.kernels.library import compose
 from fxquant.kernels.quantize.affine import FLOATS, AffineQParams, make_affine_qparams, real
-from fxquant.kernels.quantize.qparams import scale_values, zero_point_values
+from fxquant.kernels.quantize.qparams import check_along, checked_qparams
 
 TENSOR_OP = "fxquant::fake_quantize_learnable_per_tensor_affine"
 CHANNEL_OP = "fxquant::fake_quantize_learnable_per_channel_affine"
-BACKWARD_OP = "fxquant::fake_quantize_learnable_backward"
 
 
 def fake_quantize_learnable_per_tensor_affine(
@@ -152,51 +153,70 @@ def channel_forward(
     )
 
 
-def backward_reference(
-    grad: Tensor,
-    input: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    axis: int | None,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients in pure torch, on any device; sums are taken in float64, in torch's order."""
-    axis = _check_backward(grad, input, scale, zero_point, axis, quant_min, quant_max)
-    zero_points = zero_point_values(BACKWARD_OP, zero_point)
-    check_zero_points(BACKWARD_OP, zero_points, quant_min, quant_max)
-    qparams = make_affine_qparams(
-        BACKWARD_OP, "input", input, scale_values(scale), zero_points, axis, quant_min, quant_max
-    )
-    x, incoming = real(input), real(grad)
-    steps = qparams.steps(input)
-    inside = qparams.inside(steps)
-    zero = torch.zeros((), dtype=incoming.dtype, device=incoming.device)
-    of_scale = (incoming * _slope_of_scale(x, steps, inside, qparams)).double()
-    clipped = torch.where(inside, zero, incoming).double()
-    reduced = [d for d in range(input.dim()) if d != axis]
-    sum_of_scale, sum_of_clipped = (
-        (values.sum(reduced) if reduced else values).reshape(scale.shape) for values in (of_scale, clipped)
-    )
-    return (
-        like(input, torch.where(inside, incoming, zero).to(input.dtype)),
-        (sum_of_scale * grad_factor).float().to(scale.dtype),
-        (sum_of_clipped * grad_factor * -scale_values(scale).double())
-        .reshape(zero_point.shape)
-        .float()
-        .to(zero_point.dtype),
-    )
+@dataclass(eq=False, repr=False)
+class FakeQuantizeLearnableBackwardCall(Call[tuple[Tensor, Tensor, Tensor]]):
+    """Compute the gradients of ``input``, ``scale`` and ``zero_point``, per tensor or per channel.
+
+    ``zero_point`` holds whole numbers. Sums are taken in float64; the reference takes them in torch's order.
+    """
+
+    op: ClassVar[str] = "fxquant::fake_quantize_learnable_backward"
+    results: ClassVar[str] = "(Tensor, Tensor, Tensor)"
+    gradient: ClassVar[bool] = True
+
+    grad: Tensor
+    input: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    axis: int | None
+    quant_min: int
+    quant_max: int
+    grad_factor: float
+
+    def check(self) -> int | None:
+        """Check the arguments, and return the axis counted from the first dimension."""
+        check_dtype(self.op, "input", self.input, FLOATS)
+        check_gradient(self.op, self.grad, self.input)
+        check_learnable_limits(self.op, self.quant_min, self.quant_max)
+        return check_along(self.op, self.input, self.scale, self.zero_point, self.axis)
+
+    def empty_result(self) -> tuple[Tensor, Tensor, Tensor]:
+        self.check()
+        return torch.empty_like(self.input), torch.empty_like(self.scale), torch.empty_like(self.zero_point)
+
+    def reference(self) -> tuple[Tensor, Tensor, Tensor]:
+        axis, input = self.check(), self.input
+        limits = (self.quant_min, self.quant_max)
+        scale, zero_point = checked_qparams(self.op, self.scale, self.zero_point, *limits)
+        qparams = make_affine_qparams(self.op, "input", input, scale, zero_point, axis, *limits)
+        x, incoming = real(input), real(self.grad)
+        q = qparams.steps(input)
+        inside = qparams.inside(q)
+        zero = torch.zeros((), dtype=incoming.dtype, device=incoming.device)
+        # The summands of both sums: a clipped value moves with its limit, which moves with the zero point.
+        of_scale = (incoming * _slope_of_scale(x, q, inside, qparams)).double()
+        clipped = torch.where(inside, zero, incoming).double()
+        # The sums of each channel, times the factor.
+        reduced = [d for d in range(input.dim()) if d != axis]
+        sum_of_scale, sum_of_clipped = (
+            (values.sum(reduced) if reduced else values).reshape(scale.shape) for values in (of_scale, clipped)
+        )
+        of_zero_point = (sum_of_clipped * self.grad_factor * -scale.double()).reshape(zero_point.shape)
+        return (
+            like(input, torch.where(inside, incoming, zero).to(input.dtype)),
+            (sum_of_scale * self.grad_factor).float().to(self.scale.dtype),
+            of_zero_point.float().to(self.zero_point.dtype),
+        )
 
 
-def _slope_of_scale(x: Tensor, steps: Tensor, inside: Tensor, qparams: AffineQParams) -> Tensor:
-    """Derivative of each value by the scale: the rounding error in steps, or how far the limit is from zero."""
-    clipped = qparams.saturate(steps)
+def _slope_of_scale(x: Tensor, q: Tensor, inside: Tensor, qparams: AffineQParams) -> Tensor:
+    """Differentiate each value by the scale: the rounding error in quantized units, or how far the limit is from 0."""
+    clipped = qparams.saturate(q)
     return torch.where(inside, (qparams.values(clipped) - x) * qparams.inverse, clipped - qparams.zero_point)
 
 
 def check_learnable_limits(op: str, quant_min: int, quant_max: int) -> None:
-    """A zero point that is learned stays on the grid only if the grid holds 0."""
+    """Check that the limits hold 0: otherwise a zero point that is learned could not stay within them."""
     check_limits(op, quant_min, quant_max)
     if quant_min > 0 or quant_max < 0:
         raise KernelError(
@@ -204,44 +224,6 @@ def check_learnable_limits(op: str, quant_min: int, quant_max: int) -> None:
             got=f"{quant_min} and {quant_max}",
             expected="quant_min <= 0 <= quant_max",
         )
-
-
-def _check_backward(
-    grad: Tensor,
-    input: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    axis: int | None,
-    quant_min: int,
-    quant_max: int,
-) -> int | None:
-    check_dtype(BACKWARD_OP, "input", input, FLOATS)
-    if grad.dtype != input.dtype:
-        expected = f"{input.dtype}, as input"
-        raise KernelError(f"{BACKWARD_OP}: grad has the wrong dtype", got=grad.dtype, expected=expected)
-    if grad.shape != input.shape:
-        expected = f"{list(input.shape)}, as input"
-        raise KernelError(f"{BACKWARD_OP}: grad has the wrong shape", got=list(grad.shape), expected=expected)
-    check_learnable_limits(BACKWARD_OP, quant_min, quant_max)
-    axis = None if axis is None else check_axis(BACKWARD_OP, axis, input.dim())
-    channels = 1 if axis is None else input.shape[axis]
-    check_count(BACKWARD_OP, "scale", scale, channels)
-    check_count(BACKWARD_OP, "zero_point", zero_point, channels)
-    return axis
-
-
-def _backward_fake(
-    grad: Tensor,
-    input: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    axis: int | None,
-    quant_min: int,
-    quant_max: int,
-    grad_factor: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check_backward(grad, input, scale, zero_point, axis, quant_min, quant_max)
-    return torch.empty_like(input), torch.empty_like(scale), torch.empty_like(zero_point)
 
 
 class _Learnable(Differentiable):
@@ -296,19 +278,16 @@ def _learn_channel(
 def _define_forward(
     name: str, arguments: str, forward: Callable[..., Tensor], learn: Callable[..., Tensor]
 ) -> Callable[..., Tensor]:
-    """Define one of the two operators; what to call in its place."""
+    """Define one of the two operators, and return what to call in its place.
+
+    They have no record: each checks one thing and calls another operator, which has one, so a record would be longer.
+    """
     compose(f"{name}({arguments}) -> Tensor", kernel=forward, fake=forward, gradient=True)
     operator = getattr(torch.ops.fxquant, name).default
     return differentiate(operator, learn, tensors=3)
 
 
-define(
-    "fake_quantize_learnable_backward(Tensor grad, Tensor input, Tensor scale, Tensor zero_point, int? axis, "
-    "int quant_min, int quant_max, float grad_factor) -> (Tensor, Tensor, Tensor)",
-    reference=backward_reference,
-    fake=_backward_fake,
-    gradient=True,
-)
+_, backward_reference = define_operator(FakeQuantizeLearnableBackwardCall)
 _BACKWARD = torch.ops.fxquant.fake_quantize_learnable_backward.default
 refuse_derivative(_BACKWARD, tensors=4)
 _per_tensor = _define_forward(

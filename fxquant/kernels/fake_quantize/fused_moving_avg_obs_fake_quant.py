@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import SMALLEST_NORMAL
+from fxquant.kernels.call import Call, MutableTensor, define_operator
 from fxquant.kernels.checks import check_axis, check_count, check_dtype, check_limits
 from fxquant.kernels.fake_quantize.affine_qparams import affine_qparams
 from fxquant.kernels.fake_quantize.cachemask import copied, switched
 from fxquant.kernels.fake_quantize.fake_quantize import StraightThrough
 from fxquant.kernels.fake_quantize.moving_average_qparams import moving_average_qparams
 from fxquant.kernels.gradient import differentiate
-from fxquant.kernels.library import compose
 from fxquant.kernels.quantize.affine import FLOATS
 
 OP = "fxquant::fused_moving_avg_obs_fake_quant"
@@ -90,110 +93,87 @@ def fused_moving_avg_obs_fake_quant(
     )[0]
 
 
-def _helper(
-    input: Tensor,
-    observer_on: Tensor,
-    fake_quant_on: Tensor,
-    running_min: Tensor,
-    running_max: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    averaging_const: float,
-    quant_min: int,
-    quant_max: int,
-    ch_axis: int,
-    per_row_fake_quant: bool,
-    symmetric_quant: bool,
-) -> tuple[Tensor, Tensor]:
-    observes, quantizes = switched(OP, "observer_on", observer_on), switched(OP, "fake_quant_on", fake_quant_on)
-    if input.numel() == 0:
-        return copied(input)
-    ranges, qparams = (running_min, running_max), (scale, zero_point)
-    axis = _check(input, *ranges, *qparams, quant_min, quant_max, ch_axis, per_row_fake_quant)
-    limits = quant_min, quant_max
-    middle = _middle(quant_min, quant_max) if symmetric_quant else None
-    if observes:
-        low, high, *chosen, _ = moving_average_qparams(
-            input, *ranges, axis, averaging_const, SMALLEST_NORMAL, *limits, middle
-        )
-        running_min.copy_(low)
-        running_max.copy_(high)
-    else:
-        chosen = list(affine_qparams(*ranges, *limits, middle, SMALLEST_NORMAL))
-    if not quantizes:
-        return copied(input)
-    if not bool((running_min <= running_max).all()):
-        raise KernelError(
-            f"{OP}: there is no range to choose a grid for",
-            got="running_min above running_max",
-            expected="a batch with finite values, observed before or now",
-        )
-    for buffer, values in zip(qparams, chosen, strict=True):
-        buffer.copy_(values.reshape(buffer.shape))
-    if axis is None:
-        return torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask.tensor_qparams(input, *qparams, *limits)
-    return torch.ops.fxquant.fake_quantize_per_channel_affine_cachemask.default(input, *qparams, axis, *limits)
+@dataclass(eq=False, repr=False)
+class FusedMovingAvgObsFakeQuantCall(Call[tuple[Tensor, Tensor]]):
+    """The same with a mask of where the gradient passes, for buffers that have their shape."""
+
+    op: ClassVar[str] = OP
+    results: ClassVar[str] = "(Tensor output, Tensor mask)"
+    composed: ClassVar[bool] = True
+    gradient: ClassVar[bool] = True
+
+    input: Tensor
+    observer_on: Tensor
+    fake_quant_on: Tensor
+    running_min: MutableTensor
+    running_max: MutableTensor
+    scale: MutableTensor
+    zero_point: MutableTensor
+    averaging_const: float
+    quant_min: int
+    quant_max: int
+    ch_axis: int
+    per_row_fake_quant: bool
+    symmetric_quant: bool
+
+    def check(self) -> int | None:
+        """Check the arguments, and return the axis of the channels."""
+        op, input = self.op, self.input
+        check_dtype(op, "input", input, FLOATS)
+        per_channel = self.per_row_fake_quant or self.ch_axis >= input.dim()
+        axis = check_axis(op, self.ch_axis, input.dim()) if per_channel else None
+        for name, values, dtype in (
+            ("running_min", self.running_min, torch.float32),
+            ("running_max", self.running_max, torch.float32),
+            ("scale", self.scale, torch.float32),
+            ("zero_point", self.zero_point, torch.int32),
+        ):
+            check_dtype(op, name, values, (dtype,))
+            check_count(op, name, values, 1 if axis is None else input.shape[axis])
+        check_limits(op, self.quant_min, self.quant_max)
+        return axis
+
+    def empty_result(self) -> tuple[Tensor, Tensor]:
+        self.check()
+        return torch.empty_like(self.input), torch.empty_like(self.input, dtype=torch.bool)
+
+    def reference(self) -> tuple[Tensor, Tensor]:
+        observes = switched(self.op, "observer_on", self.observer_on)
+        quantizes = switched(self.op, "fake_quant_on", self.fake_quant_on)
+        input, ranges, qparams = self.input, (self.running_min, self.running_max), (self.scale, self.zero_point)
+        if input.numel() == 0:
+            return copied(input)
+        axis, limits = self.check(), (self.quant_min, self.quant_max)
+        middle = _middle(*limits) if self.symmetric_quant else None
+        # Observe: average the range of the batch into the running one, and choose qparams.
+        if observes:
+            low, high, *chosen, _ = moving_average_qparams(
+                input, *ranges, axis, self.averaging_const, SMALLEST_NORMAL, *limits, middle
+            )
+            self.running_min.copy_(low)
+            self.running_max.copy_(high)
+        else:
+            chosen = list(affine_qparams(*ranges, *limits, middle, SMALLEST_NORMAL))
+        if not quantizes:
+            return copied(input)
+        if not bool((self.running_min <= self.running_max).all()):
+            raise KernelError(
+                f"{self.op}: there is no range to choose qparams for",
+                got="running_min above running_max",
+                expected="a batch with finite values, observed before or now",
+            )
+        # Fake-quantize with them.
+        for buffer, values in zip(qparams, chosen, strict=True):
+            buffer.copy_(values.reshape(buffer.shape))
+        if axis is None:
+            return torch.ops.fxquant.fake_quantize_per_tensor_affine_cachemask.tensor_qparams(input, *qparams, *limits)
+        return torch.ops.fxquant.fake_quantize_per_channel_affine_cachemask.default(input, *qparams, axis, *limits)
 
 
 def _middle(quant_min: int, quant_max: int) -> int:
     return 0 if quant_min < 0 else (quant_min + quant_max + 1) // 2
 
 
-def _check(
-    input: Tensor,
-    running_min: Tensor,
-    running_max: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    quant_min: int,
-    quant_max: int,
-    ch_axis: int,
-    per_row_fake_quant: bool,
-) -> int | None:
-    check_dtype(OP, "input", input, FLOATS)
-    axis = check_axis(OP, ch_axis, input.dim()) if per_row_fake_quant or ch_axis >= input.dim() else None
-    channels = 1 if axis is None else input.shape[axis]
-    for name, values, dtype in (
-        ("running_min", running_min, torch.float32),
-        ("running_max", running_max, torch.float32),
-        ("scale", scale, torch.float32),
-        ("zero_point", zero_point, torch.int32),
-    ):
-        check_dtype(OP, name, values, (dtype,))
-        check_count(OP, name, values, channels)
-    check_limits(OP, quant_min, quant_max)
-    return axis
-
-
-def _fake(
-    input: Tensor,
-    observer_on: Tensor,
-    fake_quant_on: Tensor,
-    running_min: Tensor,
-    running_max: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    averaging_const: float,
-    quant_min: int,
-    quant_max: int,
-    ch_axis: int,
-    per_row_fake_quant: bool,
-    symmetric_quant: bool,
-) -> tuple[Tensor, Tensor]:
-    _check(
-        *(input, running_min, running_max, scale, zero_point),
-        *(quant_min, quant_max, ch_axis, per_row_fake_quant),
-    )
-    return torch.empty_like(input), torch.empty_like(input, dtype=torch.bool)
-
-
-compose(
-    "_fused_moving_avg_obs_fq_helper(Tensor input, Tensor observer_on, Tensor fake_quant_on, Tensor(a!) running_min, "
-    "Tensor(b!) running_max, Tensor(c!) scale, Tensor(d!) zero_point, float averaging_const, int quant_min, "
-    "int quant_max, int ch_axis, bool per_row_fake_quant, bool symmetric_quant) -> (Tensor output, Tensor mask)",
-    kernel=_helper,
-    fake=_fake,
-    gradient=True,
-)
+define_operator(FusedMovingAvgObsFakeQuantCall, "_fused_moving_avg_obs_fq_helper")
 _HELPER = torch.ops.fxquant._fused_moving_avg_obs_fq_helper.default
 differentiate(_HELPER, lambda *args: StraightThrough.apply(_HELPER, *args))

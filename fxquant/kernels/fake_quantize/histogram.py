@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
+from fxquant.kernels.call import Call, define_operator
 from fxquant.kernels.checks import check_axis, check_dtype
-from fxquant.kernels.library import define
 from fxquant.kernels.quantize.affine import FLOATS
-
-OP = "fxquant::histogram"
 
 FEWEST_BINS, MOST_BINS = 16, 65536
 _SMALLEST_EXPONENT = -126
@@ -34,33 +33,6 @@ class Window(NamedTuple):
     def width(self) -> Tensor:
         """float64, in real units."""
         return _power_of_two(self.exponent)
-
-
-def histogram(
-    x: Tensor, counts: Tensor, low: Tensor, high: Tensor, axis: int | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Add the values of a tensor to a histogram.
-
-    Where the bins lie follows from the range: see ``window_of(low, high, bins)``. Their width is a power of two, so a
-    range that grows merges pairs of bins, and every value stays in the bin that it belongs to: the result depends on
-    the values seen, not on their order, their batches or the number of threads.
-
-    Args:
-        x: float32, float64, float16 or bfloat16, any shape and strides. Rounded to float32; NaN and what is infinite
-            then are left out.
-        counts: int64 [bins], or [C, bins] with an ``axis``: what was counted before. 16 to 65536 bins.
-        low: float32 [] or [C], the smallest value so far, in real units; inf if there was none.
-        high: float32 [] or [C], the largest one; -inf if there was none.
-        axis: The dimension whose every index has a histogram of its own; negative ones count from the end.
-
-    Returns:
-        ``(counts, low, high, nonfinite)``: new tensors like the arguments, and int64 [], how many values of ``x`` were
-        left out.
-
-    Raises:
-        RuntimeError: dtype, shape, axis or device do not fit; the message names the argument.
-    """
-    return torch.ops.fxquant.histogram.default(x, counts, low, high, axis)
 
 
 def window_of(low: Tensor, high: Tensor, bins: int) -> Window:
@@ -114,56 +86,80 @@ def _move(counts: Tensor, low: Tensor, high: Tensor, to: Tensor, to_low: Tensor,
     to.scatter_add_(-1, index.clamp(0, bins - 1), counts)
 
 
-def reference(
-    x: Tensor, counts: Tensor, low: Tensor, high: Tensor, axis: int | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same in pure torch, on any device; it waits for a GPU nowhere."""
-    axis = _check(x, counts, low, high, axis)
-    if x.numel() == 0:
-        return counts.clone(), low.clone(), high.clone(), counts.new_zeros(())
-    values = (x if axis is None else x.movedim(axis, 0)).float()
-    values = values.reshape(*low.shape, -1)
-    bins, finite = counts.shape[-1], values.isfinite()
-    # 0.0 is added for the sake of -0.0.
-    seen_low = torch.where(finite, values, torch.inf).amin(-1) + 0.0
-    seen_high = torch.where(finite, values, -torch.inf).amax(-1) + 0.0
-    window = window_of(seen_low, seen_high, bins)
-    inverse = _power_of_two(-window.exponent).float()
-    whole = (torch.where(finite, values, 0.0).abs() * inverse.unsqueeze(-1)).long()
-    index = torch.where(values < 0, ~whole, whole) - window.first.unsqueeze(-1)
-    seen = torch.zeros_like(counts).scatter_add_(-1, index.clamp(0, bins - 1), finite.long())
-    return *merge_histograms(counts, low, high, seen, seen_low, seen_high), (~finite).sum()
+@dataclass(eq=False, repr=False)
+class HistogramCall(Call[tuple[Tensor, Tensor, Tensor, Tensor]]):
+    """Add the values of a tensor to a histogram.
+
+    Where the bins lie follows from the range: see ``window_of(low, high, bins)``. Their width is a power of two, so a
+    range that grows merges pairs of bins, and every value stays in the bin that it belongs to: the result depends on
+    the values seen, not on their order, their batches or the number of threads.
+
+    Returns:
+        ``(counts, low, high, nonfinite)``: new tensors like the arguments, and int64 [], how many values of ``x`` were
+        left out.
+
+    Raises:
+        RuntimeError: dtype, shape, axis or device do not fit; the message names the argument.
+    """
+
+    op: ClassVar[str] = "fxquant::histogram"
+    results: ClassVar[str] = "(Tensor, Tensor, Tensor, Tensor)"
+
+    x: Tensor
+    """float32, float64, float16 or bfloat16, any shape and strides. Rounded to float32; NaN and what is infinite then
+    are left out."""
+    counts: Tensor
+    """int64 [bins], or [C, bins] with an ``axis``: what was counted before. 16 to 65536 bins."""
+    low: Tensor
+    """float32 [] or [C], the smallest value so far; inf if there was none."""
+    high: Tensor
+    """float32 [] or [C], the largest one; -inf if there was none."""
+    axis: int | None = None
+    """The dimension whose every index has a histogram of its own; negative ones count from the end."""
+
+    def check(self) -> int | None:
+        """Check the arguments, and return the axis counted from the first dimension."""
+        op, x, counts = self.op, self.x, self.counts
+        check_dtype(op, "x", x, FLOATS)
+        axis = None if self.axis is None else check_axis(op, self.axis, x.dim())
+        bins = counts.shape[-1] if counts.dim() else 0
+        if not FEWEST_BINS <= bins <= MOST_BINS:
+            expected = f"{FEWEST_BINS} to {MOST_BINS}"
+            raise KernelError(f"{op}: counts has the wrong number of bins", got=bins, expected=expected)
+        rows = [] if axis is None else [x.shape[axis]]
+        for name, state, dtype, shape in (
+            ("counts", counts, torch.int64, [*rows, bins]),
+            ("low", self.low, torch.float32, rows),
+            ("high", self.high, torch.float32, rows),
+        ):
+            check_dtype(op, name, state, (dtype,))
+            if list(state.shape) != shape:
+                raise KernelError(f"{op}: {name} has the wrong shape", got=list(state.shape), expected=shape)
+        return axis
+
+    def empty_result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        self.check()
+        like = torch.contiguous_format
+        counts, low, high = (torch.empty_like(each, memory_format=like) for each in (self.counts, self.low, self.high))
+        return counts, low, high, self.counts.new_empty(())
+
+    def reference(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compute the result in pure torch, on any device; nothing waits for a GPU."""
+        axis, x, counts, low, high = self.check(), self.x, self.counts, self.low, self.high
+        if x.numel() == 0:
+            return counts.clone(), low.clone(), high.clone(), counts.new_zeros(())
+        values = (x if axis is None else x.movedim(axis, 0)).float()
+        values = values.reshape(*low.shape, -1)
+        bins, finite = counts.shape[-1], values.isfinite()
+        # 0.0 is added for the sake of -0.0.
+        seen_low = torch.where(finite, values, torch.inf).amin(-1) + 0.0
+        seen_high = torch.where(finite, values, -torch.inf).amax(-1) + 0.0
+        window = window_of(seen_low, seen_high, bins)
+        inverse = _power_of_two(-window.exponent).float()
+        whole = (torch.where(finite, values, 0.0).abs() * inverse.unsqueeze(-1)).long()
+        index = torch.where(values < 0, ~whole, whole) - window.first.unsqueeze(-1)
+        seen = torch.zeros_like(counts).scatter_add_(-1, index.clamp(0, bins - 1), finite.long())
+        return *merge_histograms(counts, low, high, seen, seen_low, seen_high), (~finite).sum()
 
 
-def _check(x: Tensor, counts: Tensor, low: Tensor, high: Tensor, axis: int | None) -> int | None:
-    check_dtype(OP, "x", x, FLOATS)
-    if axis is not None:
-        axis = check_axis(OP, axis, x.dim())
-    bins = counts.shape[-1] if counts.dim() else 0
-    if not FEWEST_BINS <= bins <= MOST_BINS:
-        expected = f"{FEWEST_BINS} to {MOST_BINS}"
-        raise KernelError(f"{OP}: counts has the wrong number of bins", got=bins, expected=expected)
-    check_dtype(OP, "counts", counts, (torch.int64,))
-    check_dtype(OP, "low", low, (torch.float32,))
-    check_dtype(OP, "high", high, (torch.float32,))
-    rows = [] if axis is None else [x.shape[axis]]
-    for name, state, shape in (("counts", counts, [*rows, bins]), ("low", low, rows), ("high", high, rows)):
-        if list(state.shape) != shape:
-            raise KernelError(f"{OP}: {name} has the wrong shape", got=list(state.shape), expected=shape)
-    return axis
-
-
-def _fake(
-    x: Tensor, counts: Tensor, low: Tensor, high: Tensor, axis: int | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _check(x, counts, low, high, axis)
-    like = torch.contiguous_format
-    new_counts, new_low, new_high = (torch.empty_like(each, memory_format=like) for each in (counts, low, high))
-    return new_counts, new_low, new_high, counts.new_empty(())
-
-
-define(
-    "histogram(Tensor x, Tensor counts, Tensor low, Tensor high, int? axis=None) -> (Tensor, Tensor, Tensor, Tensor)",
-    reference=reference,
-    fake=_fake,
-)
+histogram, reference = define_operator(HistogramCall)

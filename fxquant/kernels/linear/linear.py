@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.call import define_operator
+from fxquant.kernels.call import OperatorCall, define_operator
 from fxquant.kernels.conv.conv import ProductCall
 from fxquant.kernels.conv.native import output_arguments, packed_arguments
 from fxquant.kernels.conv.packing import PackedOrder, PackedWeight, start_values, unpack_weight
 from fxquant.kernels.epilogue import Epilogue
-from fxquant.kernels.library import compose
 
 
 @dataclass(eq=False, repr=False)
@@ -131,38 +130,33 @@ class DynamicLinear:
         )
 
 
-def _dynamic(
-    x: Tensor,
-    x_scale: Tensor,
-    x_zero_point: Tensor,
-    weight: Tensor,
-    start: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor,
-    moved: int,
-) -> Tensor:
-    zero_point = int(x_zero_point.item())
-    start, scale = start * (zero_point + moved), weight_scale * x_scale
-    return linear(x, zero_point, weight, start, scale, bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32)
+@dataclass(eq=False, repr=False)
+class DynamicLinearCall(OperatorCall):
+    """Call ``linear`` for an input whose qparams, [1] each, are results of the graph; the result has float values."""
+
+    op: ClassVar[str] = "fxquant::dynamic_linear"
+    recorded: ClassVar[bool] = False
+    composed: ClassVar[bool] = True
+
+    x: Tensor
+    x_scale: Tensor
+    x_zero_point: Tensor
+    weight: Tensor
+    start: Tensor
+    weight_scale: Tensor
+    bias: Tensor
+    moved: int
+
+    def empty_result(self) -> Tensor:
+        x = self.x
+        return torch.empty([*x.shape[:-1], self.weight_scale.numel()], dtype=torch.float32, device=x.device)
+
+    def reference(self) -> Tensor:
+        zero_point = int(self.x_zero_point.item())
+        start, scale = self.start * (zero_point + self.moved), self.weight_scale * self.x_scale
+        return linear(
+            self.x, zero_point, self.weight, start, scale, self.bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32
+        )
 
 
-def _empty_dynamic(
-    x: Tensor,
-    x_scale: Tensor,
-    x_zero_point: Tensor,
-    weight: Tensor,
-    start: Tensor,
-    weight_scale: Tensor,
-    bias: Tensor,
-    moved: int,
-) -> Tensor:
-    return torch.empty([*x.shape[:-1], weight_scale.numel()], dtype=torch.float32, device=x.device)
-
-
-compose(
-    "dynamic_linear(Tensor x, Tensor x_scale, Tensor x_zero_point, Tensor weight, Tensor start, Tensor weight_scale, "
-    "Tensor bias, int moved) -> Tensor",
-    kernel=_dynamic,
-    fake=_empty_dynamic,
-)
-"""An int8 linear layer whose input's grid, [1] each, is a result of the graph: ``linear`` takes it as numbers."""
+define_operator(DynamicLinearCall)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError
-from fxquant.kernels.checks import check_axis, check_count
+from fxquant.kernels.checks import check_axis, check_count, check_zero_points
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 """Dtypes that hold quantized values."""
@@ -46,6 +46,15 @@ def zero_point_values(op: str, zero_point: Tensor) -> Tensor:
             expected="integers of 32 bits, in any integer or floating dtype",
         )
     return zero_point.int()
+
+
+def checked_qparams(
+    op: str, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    """Return the scale as float32 and the zero point as int32, which is checked to lie within the limits."""
+    zero_point = zero_point_values(op, zero_point)
+    check_zero_points(op, zero_point, quant_min, quant_max)
+    return scale_values(scale), zero_point
 
 
 def along(values: Tensor, x: Tensor, axis: int | None) -> Tensor:

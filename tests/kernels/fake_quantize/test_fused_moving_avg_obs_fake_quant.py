@@ -128,7 +128,7 @@ ERRORS: list[tuple[dict[str, Any], str, str, str]] = [
     ({"ch_axis": 2}, "axis is out of range", "2", "a dimension of the tensor, which has 2"),
     (
         {"observer_on": OFF, "running_min": torch.tensor([torch.inf]), "running_max": torch.tensor([-torch.inf])},
-        "there is no range to choose a grid for",
+        "there is no range to choose qparams for",
         "running_min above running_max",
         "a batch with finite values, observed before or now",
     ),

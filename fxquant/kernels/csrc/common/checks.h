@@ -108,13 +108,6 @@ inline bool same_shape(const Tensor& a, const Tensor& b) {
   return same;
 }
 
-inline void check_mask(const char* op, const Tensor& grad, const Tensor& mask) {
-  if (mask.scalar_type() != ScalarType::Bool) fail_dtype(op, "mask", mask.scalar_type(), "bool");
-  if (!same_shape(grad, mask)) {
-    fail(std::string(op) + ": mask has the wrong shape", shape_of(mask), shape_of(grad) + ", as grad");
-  }
-}
-
 inline void check_gradient(const char* op, const Tensor& grad, const Tensor& x) {
   if (grad.scalar_type() != x.scalar_type()) {
     fail(std::string(op) + ": grad has the wrong dtype", name_of(grad.scalar_type()),
@@ -122,15 +115,6 @@ inline void check_gradient(const char* op, const Tensor& grad, const Tensor& x) 
   }
   if (!same_shape(grad, x)) {
     fail(std::string(op) + ": grad has the wrong shape", shape_of(grad), shape_of(x) + ", as input");
-  }
-}
-
-// A zero point that is learned stays within the limits only if these hold 0.
-inline void check_learnable_limits(const char* op, int64_t quant_min, int64_t quant_max) {
-  check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
-  if (quant_min > 0 || quant_max < 0) {
-    fail(std::string(op) + ": the limits do not hold 0",
-         std::to_string(quant_min) + " and " + std::to_string(quant_max), "quant_min <= 0 <= quant_max");
   }
 }
 

@@ -40,7 +40,8 @@ struct QParams {
   QParams(double scale_, int64_t zero_point_)
       : scale{real(scale_)}, zero_point{static_cast<int32_t>(zero_point_)} {}
 
-  QParams(const char* op, const Tensor& scale_, const Tensor& zero_point_, int64_t channels) {
+  // Of a tensor on the CPU; that of CUDA takes the same arguments.
+  QParams(const char* op, const Tensor&, const Tensor& scale_, const Tensor& zero_point_, int64_t channels) {
     check_count(op, "scale", scale_, channels);
     check_count(op, "zero_point", zero_point_, channels);
     check_cpu(op, "scale", scale_);
@@ -54,6 +55,16 @@ struct QParams {
     visit_numbers(op, "zero_point", zero_point_, [&, step = step_of(zero_point_)](const auto* values) {
       for (int64_t c = 0; c < channels; ++c) zero_point.push_back(integral(op, static_cast<double>(values[c * step])));
     });
+  }
+
+  void check_zero_points(const char* op, int64_t quant_min, int64_t quant_max) const {
+    for (const int32_t z : zero_point) check_zero_point(op, z, quant_min, quant_max);
+  }
+
+  // One scale and zero point become those of each channel.
+  void expand(int64_t channels) {
+    repeat(scale, channels);
+    repeat(zero_point, channels);
   }
 
   QParams every_second(size_t first) const {

@@ -1,10 +1,19 @@
 // Checks and results of fxquant::histogram, for the CPU and for CUDA.
 #pragma once
+#include "common/call.h"
 #include "common/memory_format.h"
 #include "common/numbers.h"
 #include "math/histogram.h"
 
 namespace fxquant {
+
+struct HistogramCall {
+  Tensor x;
+  Tensor counts;
+  Tensor low;
+  Tensor high;
+  std::optional<int64_t> axis;
+};
 
 // A call, checked: what is to be counted, what was counted before, and where the sum of both goes.
 struct Histogram {
@@ -22,15 +31,14 @@ struct Histogram {
   Tensor high;
   Tensor nonfinite;        // int64 [], 0
 
-  Histogram(const Tensor& x_, const Tensor& counts_, const Tensor& low_, const Tensor& high_,
-            std::optional<int64_t> axis)
-      : type(float_type(kOp, "x", x_.scalar_type())),
-        rows(axis.has_value() ? x_.size(check_axis(kOp, *axis, x_.dim())) : 1),
-        bins(checked_bins(counts_)),
-        x(axis.has_value() ? rows_first(x_, check_axis(kOp, *axis, x_.dim())) : dense(x_)),
-        old_counts(checked("counts", counts_, ScalarType::Long, "int64", axis, true)),
-        old_low(checked("low", low_, ScalarType::Float, "float32", axis, false)),
-        old_high(checked("high", high_, ScalarType::Float, "float32", axis, false)),
+  explicit Histogram(const HistogramCall& call)
+      : type(float_type(kOp, "x", call.x.scalar_type())),
+        rows(channels_of(call.x, check_axis(kOp, call.axis, call.x.dim()))),
+        bins(checked_bins(call.counts)),
+        x(call.axis.has_value() ? rows_first(call.x, check_axis(kOp, *call.axis, call.x.dim())) : dense(call.x)),
+        old_counts(checked("counts", call.counts, ScalarType::Long, "int64", call.axis, true)),
+        old_low(checked("low", call.low, ScalarType::Float, "float32", call.axis, false)),
+        old_high(checked("high", call.high, ScalarType::Float, "float32", call.axis, false)),
         counts(torch::stable::new_zeros(old_counts, old_counts.sizes())),
         low(empty_as(old_low, sizes_of(old_low), false)),
         high(empty_as(old_high, sizes_of(old_high), false)),

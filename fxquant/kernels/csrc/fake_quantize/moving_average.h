@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/call.h"
 #include "common/checks.h"
 #include "common/memory_format.h"
 #include "common/numbers.h"
@@ -15,6 +16,19 @@
 
 namespace fxquant {
 
+struct MovingAverageQParamsCall {
+  Tensor x;
+  Tensor running_min;
+  Tensor running_max;
+  std::optional<int64_t> axis;
+  double averaging_constant;
+  double eps;
+  int64_t quant_min;
+  int64_t quant_max;
+  std::optional<int64_t> middle;
+};
+
+// A call, checked.
 struct MovingAverage {
   struct Results {
     Tensor low;
@@ -31,20 +45,20 @@ struct MovingAverage {
   Tensor running_max;
   QParamsOptions choice;
 
-  MovingAverage(const Tensor& x, const Tensor& running_min_, const Tensor& running_max_, std::optional<int64_t> axis_,
-                double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle)
-      : type(float_type(kOp, "x", x.scalar_type())),
-        axis(axis_.has_value() ? std::optional<int64_t>(check_axis(kOp, *axis_, x.dim())) : std::nullopt),
-        channels(axis.has_value() ? x.size(*axis) : 1),
-        running_min(checked("running_min", running_min_)),
-        running_max(checked("running_max", running_max_)) {
-    if (x.numel() == 0) fail(std::string(kOp) + ": x is empty", shape_of(x), "at least one value");
-    check_limits(kOp, quant_min, quant_max, kInt32Min, kInt32Max);
-    if (middle.has_value()) check_zero_point(kOp, *middle, quant_min, quant_max);
-    check_real("averaging_constant", averaging);
-    check_real("eps", eps);
-    choice = {static_cast<float>(eps), static_cast<float>(averaging), static_cast<int32_t>(quant_min),
-              static_cast<int32_t>(quant_max), static_cast<int32_t>(middle.value_or(0)), middle.has_value()};
+  explicit MovingAverage(const MovingAverageQParamsCall& call)
+      : type(float_type(kOp, "x", call.x.scalar_type())),
+        axis(check_axis(kOp, call.axis, call.x.dim())),
+        channels(channels_of(call.x, axis)),
+        running_min(checked("running_min", call.running_min)),
+        running_max(checked("running_max", call.running_max)) {
+    if (call.x.numel() == 0) fail(std::string(kOp) + ": x is empty", shape_of(call.x), "at least one value");
+    check_limits(kOp, call.quant_min, call.quant_max, kInt32Min, kInt32Max);
+    if (call.middle.has_value()) check_zero_point(kOp, *call.middle, call.quant_min, call.quant_max);
+    check_finite("averaging_constant", call.averaging_constant);
+    check_finite("eps", call.eps);
+    choice = {static_cast<float>(call.eps),          static_cast<float>(call.averaging_constant),
+              static_cast<int32_t>(call.quant_min),  static_cast<int32_t>(call.quant_max),
+              static_cast<int32_t>(call.middle.value_or(0)), call.middle.has_value()};
   }
 
   Results results() const {
@@ -58,7 +72,7 @@ struct MovingAverage {
  private:
   static constexpr const char* kOp = "fxquant::moving_average_qparams";
 
-  static void check_real(const char* argument, double value) {
+  static void check_finite(const char* argument, double value) {
     if (!(std::abs(value) <= std::numeric_limits<float>::max())) {
       fail(std::string(kOp) + ": " + argument + " is out of range", value, "a finite float32");
     }

@@ -1,91 +1,69 @@
-#include <torch/csrc/stable/library.h>
+#include "fake_quantize/fake_quantize_folded.h"
 
 #include <algorithm>
 #include <tuple>
 #include <vector>
 
-#include "common/memory_format.h"
 #include "cpu/qparams.h"
 #include "fake_quantize/cpu/loops/fake_quantize_folded.h"
 
 namespace fxquant {
 namespace {
 
-constexpr const char* kOp = "fxquant::fake_quantize_folded";
-constexpr const char* kBackwardOp = "fxquant::fake_quantize_folded_backward";
-
-struct Call {
-  const char* op;
-  const Tensor& input;
-  const Tensor& factor;
-  const Tensor& scale;
-  const Tensor& zero_point;
-  int64_t quant_min;
-  int64_t quant_max;
-
-  // The values, or, with grad, the gradient of input; then sums gets that of the factor.
-  Tensor run(const Tensor* grad_, std::vector<double>* sums) const {
-    const Float type = float_type(op, "input", input.scalar_type());
-    check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
-    if (input.dim() == 0) fail(std::string(op) + ": input has no channels", "[]", "at least one dimension");
-    const int64_t channels = input.size(0);
-    check_count(op, "factor", factor, channels);
-    QParams qparams(op, scale, zero_point, scale.numel() == 1 ? 1 : channels);
-    for (const int32_t z : qparams.zero_point) check_zero_point(op, z, quant_min, quant_max);
-    if (qparams.scale.size() == 1) {
-      qparams.scale.resize(channels, qparams.scale.front());
-      qparams.zero_point.resize(channels, qparams.zero_point.front());
-    }
-    if (!factor.is_cpu()) {
-      fail(std::string(op) + ": factor lies on another device than the tensor", "no CPU tensor", "cpu");
-    }
-    std::vector<double> factors;
-    const int64_t step = factor.dim() == 0 ? 0 : factor.stride(0);
-    visit_numbers(op, "factor", factor, [&](const auto* values) {
-      for (int64_t c = 0; c < channels; ++c) factors.push_back(static_cast<double>(values[c * step]));
-    });
-    const Tensor x = row_major(input);
-    const Tensor result = empty_like_dense(x, x.scalar_type());
-    if (x.numel() == 0) return result;
-    const Tensor grad = grad_ ? row_major(*grad_) : Tensor();
-    const QParamsOfEitherType arrays(type, qparams, quant_min, quant_max);
-    const FoldedArgs args{type,
-                          x.const_data_ptr(),
-                          grad_ ? grad.const_data_ptr() : nullptr,
-                          result.mutable_data_ptr(),
-                          sums ? sums->data() : nullptr,
-                          factors.data(),
-                          x.numel() / channels,
-                          arrays.floats.view(),
-                          arrays.doubles.view()};
-    const auto loop = FXQ_LOOP(fake_quantize_folded_loop);
-    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(args.inner, 1));
-    torch::stable::parallel_for(0, channels, grain, [&](int64_t first, int64_t last) { loop(args, first, last); });
-    return result;
+std::vector<double> factors_of(const FakeQuantizeFolded& f) {
+  const Tensor& factor = f.call.factor;
+  if (!factor.is_cpu()) {
+    fail(std::string(f.op) + ": factor lies on another device than the tensor", "no CPU tensor", "cpu");
   }
-};
-
-Tensor forward_cpu(const Tensor& input, const Tensor& factor, const Tensor& scale, const Tensor& zero_point,
-                   int64_t quant_min, int64_t quant_max) {
-  return Call{kOp, input, factor, scale, zero_point, quant_min, quant_max}.run(nullptr, nullptr);
+  std::vector<double> factors;
+  const int64_t step = factor.dim() == 0 ? 0 : factor.stride(0);
+  visit_numbers(f.op, "factor", factor, [&](const auto* values) {
+    for (int64_t c = 0; c < f.channels; ++c) factors.push_back(static_cast<double>(values[c * step]));
+  });
+  return factors;
 }
 
-std::tuple<Tensor, Tensor> backward_cpu(const Tensor& grad, const Tensor& input, const Tensor& factor,
-                                        const Tensor& scale, const Tensor& zero_point, int64_t quant_min,
-                                        int64_t quant_max) {
-  check_gradient(kBackwardOp, grad, input);
-  std::vector<double> sums(factor.numel());
-  const Tensor dx = Call{kBackwardOp, input, factor, scale, zero_point, quant_min, quant_max}.run(&grad, &sums);
-  const Tensor of_factor = empty_as(factor, sizes_of(factor), false, ScalarType::Double);
-  std::copy(sums.begin(), sums.end(), of_factor.mutable_data_ptr<double>());
-  return {dx, torch::stable::to(of_factor, factor.scalar_type())};
+// Fills the result. With a gradient, sums [channels] gets that of the factor; else it is null.
+void run(const FakeQuantizeFolded& f, double* sums) {
+  const FakeQuantizeFoldedCall& call = f.call;
+  QParams qparams(f.op, call.input, call.scale, call.zero_point, f.per_tensor ? 1 : f.channels);
+  qparams.check_zero_points(f.op, call.quant_min, call.quant_max);
+  if (f.per_tensor) qparams.expand(f.channels);
+  const std::vector<double> factors = factors_of(f);
+  if (f.x.numel() == 0) return;
+  const QParamsOfEitherType arrays(f.type, qparams, call.quant_min, call.quant_max);
+  const FoldedArgs args{f.type,
+                        f.x.const_data_ptr(),
+                        f.grad.defined() ? f.grad.const_data_ptr() : nullptr,
+                        f.result.mutable_data_ptr(),
+                        sums,
+                        factors.data(),
+                        f.inner(),
+                        arrays.floats.view(),
+                        arrays.doubles.view()};
+  const auto loop = FXQ_LOOP(fake_quantize_folded_loop);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(args.inner, 1));
+  torch::stable::parallel_for(0, f.channels, grain, [&](int64_t first, int64_t last) { loop(args, first, last); });
+}
+
+Tensor fake_quantize_folded_cpu(const FakeQuantizeFoldedCall& call) {
+  const FakeQuantizeFolded f(call);
+  run(f, nullptr);
+  return f.result;
+}
+
+std::tuple<Tensor, Tensor> fake_quantize_folded_backward_cpu(const FakeQuantizeFoldedBackwardCall& call) {
+  const FakeQuantizeFolded f(call);
+  const Tensor of_factor = torch::stable::new_zeros(call.factor, call.factor.sizes(), ScalarType::Double);
+  run(f, of_factor.mutable_data_ptr<double>());
+  return {f.result, torch::stable::to(of_factor, call.factor.scalar_type())};
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) {
-  m.impl("fake_quantize_folded", TORCH_BOX(&forward_cpu));
-  m.impl("fake_quantize_folded_backward", TORCH_BOX(&backward_cpu));
+  m.impl("fake_quantize_folded", FXQ_KERNEL(fake_quantize_folded_cpu));
+  m.impl("fake_quantize_folded_backward", FXQ_KERNEL(fake_quantize_folded_backward_cpu));
 }
 
 }  // namespace fxquant

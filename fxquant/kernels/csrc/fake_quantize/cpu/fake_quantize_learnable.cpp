@@ -1,17 +1,14 @@
-#include <torch/csrc/stable/library.h>
+#include "fake_quantize/fake_quantize_learnable.h"
 
 #include <algorithm>
 #include <tuple>
 #include <vector>
 
-#include "common/memory_format.h"
 #include "cpu/qparams.h"
 #include "fake_quantize/cpu/loops/fake_quantize_learnable.h"
 
 namespace fxquant {
 namespace {
-
-constexpr const char* kOp = "fxquant::fake_quantize_learnable_backward";
 
 // How many parts are summed on their own: it depends on sizes alone, so that the result does not depend on threads.
 int64_t parts_of(int64_t numel, int64_t channels) {
@@ -43,34 +40,25 @@ Tensor gradient_of(const Tensor& like, const std::vector<double>& sums, int64_t 
   return like.scalar_type() == ScalarType::Float ? result : torch::stable::to(result, like.scalar_type());
 }
 
-std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& grad_, const Tensor& x_, const Tensor& scale,
-                                                const Tensor& zero_point, std::optional<int64_t> axis,
-                                                int64_t quant_min, int64_t quant_max, double grad_factor) {
-  const Float type = float_type(kOp, "input", x_.scalar_type());
-  check_gradient(kOp, grad_, x_);
-  check_learnable_limits(kOp, quant_min, quant_max);
-  if (axis.has_value()) axis = check_axis(kOp, *axis, x_.dim());
-  const int64_t channels = axis.has_value() ? x_.size(*axis) : 1;
-  QParams qparams(kOp, scale, zero_point, channels);
-  for (const int32_t z : qparams.zero_point) check_zero_point(kOp, z, quant_min, quant_max);
-  const Tensor x = dense(x_);
-  const Tensor grad = in_strides_of(x, grad_);
-  const Tensor dx = empty_like_dense(x, x.scalar_type());
-  Layout layout = layout_of(x, axis);
+std::tuple<Tensor, Tensor, Tensor> fake_quantize_learnable_backward_cpu(const FakeQuantizeLearnableBackwardCall& call) {
+  const LearnableBackward b(call);
+  QParams qparams(b.kOp, call.input, call.scale, call.zero_point, b.channels);
+  qparams.check_zero_points(b.kOp, call.quant_min, call.quant_max);
+  Layout layout = layout_of(b.x, b.axis);
   qparams.lengthen_rows(layout);
-  const QParamsOfEitherType arrays(type, qparams, quant_min, quant_max);
-  const PairedQParamsArrays paired_arrays(type, layout, qparams, quant_min, quant_max);
-  const LearnableBackwardArgs args{type,
-                                   grad.const_data_ptr(),
-                                   x.const_data_ptr(),
-                                   dx.mutable_data_ptr(),
+  const QParamsOfEitherType arrays(b.type, qparams, call.quant_min, call.quant_max);
+  const PairedQParamsArrays paired_arrays(b.type, layout, qparams, call.quant_min, call.quant_max);
+  const LearnableBackwardArgs args{b.type,
+                                   b.grad.const_data_ptr(),
+                                   b.x.const_data_ptr(),
+                                   b.dx.mutable_data_ptr(),
                                    layout,
-                                   channels,
+                                   b.channels,
                                    arrays.floats.view(),
                                    arrays.doubles.view(),
                                    paired_arrays.view()};
-  const int64_t row = period_of(channels, static_cast<int64_t>(qparams.scale.size()));
-  const int64_t numel = x.numel();
+  const int64_t row = period_of(b.channels, static_cast<int64_t>(qparams.scale.size()));
+  const int64_t numel = b.x.numel();
   const int64_t parts = parts_of(numel, row);
   std::vector<double> scale_sums(parts * row);
   std::vector<double> clipped_sums(parts * row);
@@ -81,14 +69,14 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(const Tensor& grad_, const Tenso
       loop(args, sums, numel * part / parts, numel * (part + 1) / parts);
     }
   });
-  return {dx, gradient_of(scale, scale_sums, parts, row, channels, nullptr, grad_factor),
-          gradient_of(zero_point, clipped_sums, parts, row, channels, &qparams.scale, grad_factor)};
+  return {b.dx, gradient_of(call.scale, scale_sums, parts, row, b.channels, nullptr, call.grad_factor),
+          gradient_of(call.zero_point, clipped_sums, parts, row, b.channels, &qparams.scale, call.grad_factor)};
 }
 
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) {
-  m.impl("fake_quantize_learnable_backward", TORCH_BOX(&backward_cpu));
+  m.impl("fake_quantize_learnable_backward", FXQ_KERNEL(fake_quantize_learnable_backward_cpu));
 }
 
 }  // namespace fxquant

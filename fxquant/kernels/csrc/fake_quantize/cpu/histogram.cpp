@@ -1,7 +1,5 @@
 #include "fake_quantize/histogram.h"
 
-#include <torch/csrc/stable/library.h>
-
 #include <mutex>
 #include <tuple>
 
@@ -41,9 +39,8 @@ struct Row {
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> histogram_cpu(const Tensor& x, const Tensor& counts, const Tensor& low,
-                                                         const Tensor& high, std::optional<int64_t> axis) {
-  const Histogram h(x, counts, low, high, axis);
+std::tuple<Tensor, Tensor, Tensor, Tensor> histogram_cpu(const HistogramCall& call) {
+  const Histogram h(call);
   const float* old_low = h.old_low.const_data_ptr<float>();
   const float* old_high = h.old_high.const_data_ptr<float>();
   std::copy_n(old_low, h.rows, h.low.mutable_data_ptr<float>());
@@ -82,6 +79,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> histogram_cpu(const Tensor& x, const 
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("histogram", TORCH_BOX(&histogram_cpu)); }
+STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) { m.impl("histogram", FXQ_KERNEL(histogram_cpu)); }
 
 }  // namespace fxquant

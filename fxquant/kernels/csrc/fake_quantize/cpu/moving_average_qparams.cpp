@@ -1,11 +1,10 @@
-#include <torch/csrc/stable/library.h>
+#include "fake_quantize/moving_average.h"
 
 #include <algorithm>
 #include <tuple>
 #include <vector>
 
 #include "fake_quantize/cpu/loops/moving_average_qparams.h"
-#include "fake_quantize/moving_average.h"
 
 namespace fxquant {
 namespace {
@@ -52,23 +51,22 @@ struct Extremes {
 };
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cpu(
-    const Tensor& x_, const Tensor& running_min, const Tensor& running_max, std::optional<int64_t> axis,
-    double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle) {
-  const MovingAverage call(x_, running_min, running_max, axis, averaging, eps, quant_min, quant_max, middle);
-  const Tensor x = dense(x_);
-  const ExtremesArgs args{call.type, x.const_data_ptr(), layout_of(x, call.axis)};
+    const MovingAverageQParamsCall& call) {
+  const MovingAverage m(call);
+  const Tensor x = dense(call.x);
+  const ExtremesArgs args{m.type, x.const_data_ptr(), layout_of(x, m.axis)};
   Extremes found(args, false);
   if (!found.finite()) found = Extremes(args, true);
-  const float* before_low = call.running_min.const_data_ptr<float>();
-  const float* before_high = call.running_max.const_data_ptr<float>();
-  const MovingAverage::Results results = call.results();
+  const float* before_low = m.running_min.const_data_ptr<float>();
+  const float* before_high = m.running_max.const_data_ptr<float>();
+  const MovingAverage::Results results = m.results();
   *results.nonfinite.mutable_data_ptr<int64_t>() = found.nonfinite;
-  for (int64_t c = 0; c < call.channels; ++c) {
+  for (int64_t c = 0; c < m.channels; ++c) {
     const bool seen = found.low[c] <= found.high[c];
     const Range batch{seen ? of_key(found.low[c]) : float_of_bits(kInfinity),
                       seen ? of_key(found.high[c]) : float_of_bits(kInfinity | 0x80000000u)};
-    const Range now = blend({before_low[c], before_high[c]}, batch, call.choice.averaging);
-    const ChosenQParams chosen = choose_qparams(now, call.choice);
+    const Range now = blend({before_low[c], before_high[c]}, batch, m.choice.averaging);
+    const ChosenQParams chosen = choose_qparams(now, m.choice);
     results.low.mutable_data_ptr<float>()[c] = now.low;
     results.high.mutable_data_ptr<float>()[c] = now.high;
     results.scale.mutable_data_ptr<float>()[c] = chosen.scale;
@@ -80,7 +78,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cpu(
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(fxquant, CPU, m) {
-  m.impl("moving_average_qparams", TORCH_BOX(&moving_average_qparams_cpu));
+  m.impl("moving_average_qparams", FXQ_KERNEL(moving_average_qparams_cpu));
 }
 
 }  // namespace fxquant

@@ -1,4 +1,4 @@
-#include <torch/csrc/stable/library.h>
+#include "fake_quantize/fake_quantize_folded.h"
 
 #include <tuple>
 
@@ -9,9 +9,6 @@
 
 namespace fxquant {
 namespace {
-
-constexpr const char* kOp = "fxquant::fake_quantize_folded";
-constexpr const char* kBackwardOp = "fxquant::fake_quantize_folded_backward";
 
 // Factor and qparams of a channel.
 template <typename Real>
@@ -100,70 +97,55 @@ struct Finish {
   FXQ_MEMBER void operator()(int64_t c, double sum) const { of_factor[c] = static_cast<Real>(sum); }
 };
 
-struct Call {
-  const Tensor& x;
-  const Tensor* grad;
-  const Tensor& result;
-  const Tensor& factor;
-  const Tensor* of_factor;
+// Fills the result, and with a gradient also that of the factor. Factors are float32, or float64 as x.
+struct Launch {
+  const FakeQuantizeFolded& f;
   const QParams& qparams;
-  bool per_tensor;
-  int64_t quant_min;
-  int64_t quant_max;
+  const Tensor& factor;
+  const Tensor& of_factor;
 
   template <typename T>
   void go() const {
     using Real = typename Number<T>::Real;
-    const T* source = static_cast<const T*>(x.const_data_ptr());
-    T* target = static_cast<T*>(result.mutable_data_ptr());
-    const Channels<T> channels{factor.const_data_ptr<Real>(), qparams.device, per_tensor, within<Real>(quant_min, 1),
-                               within<Real>(quant_max, -1)};
-    const Layout layout{1, x.size(0), x.numel() / x.size(0)};
-    if (!grad) return for_each_pack(x, x.numel(), Forward<T>{source, target, channels, layout});
-    const Backward<T> backward{static_cast<const T*>(grad->const_data_ptr()), source, target, channels};
-    reduce_channels(x, backward, layout, Finish<Real>{of_factor->mutable_data_ptr<Real>()});
+    const T* source = static_cast<const T*>(f.x.const_data_ptr());
+    T* target = static_cast<T*>(f.result.mutable_data_ptr());
+    const Channels<T> channels{factor.const_data_ptr<Real>(), qparams.device, f.per_tensor,
+                               within<Real>(f.call.quant_min, 1), within<Real>(f.call.quant_max, -1)};
+    const Layout layout{1, f.channels, f.inner()};
+    if (!f.grad.defined()) return for_each_pack(f.x, f.x.numel(), Forward<T>{source, target, channels, layout});
+    const Backward<T> backward{static_cast<const T*>(f.grad.const_data_ptr()), source, target, channels};
+    reduce_channels(f.x, backward, layout, Finish<Real>{of_factor.mutable_data_ptr<Real>()});
   }
 };
 
-// The values, or, with grad, the gradients of input and factor.
-std::tuple<Tensor, Tensor> run(const char* op, const Tensor* grad_, const Tensor& input, const Tensor& factor_,
-                               const Tensor& scale, const Tensor& zero_point, int64_t quant_min, int64_t quant_max) {
-  const Float type = float_type(op, "input", input.scalar_type());
-  check_limits(op, quant_min, quant_max, kInt32Min, kInt32Max);
-  if (input.dim() == 0) fail(std::string(op) + ": input has no channels", "[]", "at least one dimension");
-  check_count(op, "factor", factor_, input.size(0));
-  const bool per_tensor = scale.numel() == 1;
-  const QParams qparams(op, input, scale, zero_point, per_tensor ? 1 : input.size(0));
-  const ScalarType real = type == Float::kDouble ? ScalarType::Double : ScalarType::Float;
-  const Tensor factor = torch::stable::contiguous(torch::stable::to(factor_, real));
-  const Tensor x = torch::stable::contiguous(input);
-  const Tensor result = empty_like_dense(x, x.scalar_type());
-  const Tensor grad = grad_ ? torch::stable::contiguous(*grad_) : Tensor();
+// Returns the gradient of the factor, which is 0 unless one is asked for.
+Tensor run(const FakeQuantizeFolded& f) {
+  const FakeQuantizeFoldedCall& call = f.call;
+  const QParams qparams(f.op, call.input, call.scale, call.zero_point, f.per_tensor ? 1 : f.channels);
+  const ScalarType real = f.type == Float::kDouble ? ScalarType::Double : ScalarType::Float;
+  const Tensor factor = torch::stable::contiguous(torch::stable::to(call.factor, real));
   const Tensor of_factor = torch::stable::new_zeros(factor, factor.sizes(), real);
-  if (x.numel() > 0) {
-    with_float(type, Call{x, grad_ ? &grad : nullptr, result, factor, &of_factor, qparams, per_tensor, quant_min,
-                          quant_max});
-  }
-  return {result, torch::stable::to(of_factor, factor_.scalar_type())};
+  if (f.x.numel() > 0) with_float(f.type, Launch{f, qparams, factor, of_factor});
+  return torch::stable::to(of_factor, call.factor.scalar_type());
 }
 
-Tensor forward_cuda(const Tensor& input, const Tensor& factor, const Tensor& scale, const Tensor& zero_point,
-                    int64_t quant_min, int64_t quant_max) {
-  return std::get<0>(run(kOp, nullptr, input, factor, scale, zero_point, quant_min, quant_max));
+Tensor fake_quantize_folded_cuda(const FakeQuantizeFoldedCall& call) {
+  const FakeQuantizeFolded f(call);
+  run(f);
+  return f.result;
 }
 
-std::tuple<Tensor, Tensor> backward_cuda(const Tensor& grad, const Tensor& input, const Tensor& factor,
-                                         const Tensor& scale, const Tensor& zero_point, int64_t quant_min,
-                                         int64_t quant_max) {
-  check_gradient(kBackwardOp, grad, input);
-  return run(kBackwardOp, &grad, input, factor, scale, zero_point, quant_min, quant_max);
+std::tuple<Tensor, Tensor> fake_quantize_folded_backward_cuda(const FakeQuantizeFoldedBackwardCall& call) {
+  const FakeQuantizeFolded f(call);
+  const Tensor of_factor = run(f);
+  return {f.result, of_factor};
 }
 
 }  // namespace
 
 FXQ_CUDA_LIBRARY(m) {
-  m.impl("fake_quantize_folded", TORCH_BOX(&forward_cuda));
-  m.impl("fake_quantize_folded_backward", TORCH_BOX(&backward_cuda));
+  m.impl("fake_quantize_folded", FXQ_KERNEL(fake_quantize_folded_cuda));
+  m.impl("fake_quantize_folded_backward", FXQ_KERNEL(fake_quantize_folded_backward_cuda));
 }
 
 }  // namespace fxquant

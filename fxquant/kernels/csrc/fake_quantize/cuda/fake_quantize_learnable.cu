@@ -1,4 +1,4 @@
-#include <torch/csrc/stable/library.h>
+#include "fake_quantize/fake_quantize_learnable.h"
 
 #include <tuple>
 
@@ -9,7 +9,6 @@
 namespace fxquant {
 namespace {
 
-constexpr const char* kOp = "fxquant::fake_quantize_learnable_backward";
 struct Gradients {
   double of_scale;
   double clipped;  // incoming gradient of what was clipped
@@ -65,51 +64,40 @@ struct Finish {
   }
 };
 
-struct Call {
-  const Tensor& grad;
-  const Tensor& x;
-  const Tensor& dx;
+struct Launch {
+  const LearnableBackward& b;
+  const FakeQuantizeLearnableBackwardCall& call;
   const QParams& qparams;
-  Layout layout;
-  int64_t quant_min;
-  int64_t quant_max;
   Finish finish;
 
   template <typename T>
   void go() const {
-    const Backward<T> backward{static_cast<const T*>(grad.const_data_ptr()), static_cast<const T*>(x.const_data_ptr()),
-                               static_cast<T*>(dx.mutable_data_ptr()),
-                               DeviceAffine<typename Number<T>::Real>(qparams, layout, quant_min, quant_max)};
-    reduce_channels(x, backward, layout, finish);
+    const Layout layout = layout_of(b.x, b.axis);
+    const DeviceAffine<typename Number<T>::Real> affine(qparams, layout, call.quant_min, call.quant_max);
+    const Backward<T> backward{static_cast<const T*>(b.grad.const_data_ptr()),
+                               static_cast<const T*>(b.x.const_data_ptr()), static_cast<T*>(b.dx.mutable_data_ptr()),
+                               affine};
+    reduce_channels(b.x, backward, layout, finish);
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor> backward_cuda(const Tensor& grad_, const Tensor& x_, const Tensor& scale,
-                                                 const Tensor& zero_point, std::optional<int64_t> axis,
-                                                 int64_t quant_min, int64_t quant_max, double grad_factor) {
-  const Float type = float_type(kOp, "input", x_.scalar_type());
-  check_gradient(kOp, grad_, x_);
-  check_learnable_limits(kOp, quant_min, quant_max);
-  if (axis.has_value()) axis = check_axis(kOp, *axis, x_.dim());
-  const int64_t channels = axis.has_value() ? x_.size(*axis) : 1;
-  const QParams qparams(kOp, x_, scale, zero_point, channels);
-  const Tensor x = dense(x_);
-  const Tensor grad = in_strides_of(x, grad_);
-  const Tensor dx = empty_like_dense(x, x.scalar_type());
-  const Layout layout = layout_of(x, axis);
-  Tensor of_scale = torch::stable::new_empty(scale, scale.sizes(), ScalarType::Float);
-  Tensor of_zero_point = torch::stable::new_empty(zero_point, zero_point.sizes(), ScalarType::Float);
-  const Finish finish{qparams.device, grad_factor, of_scale.mutable_data_ptr<float>(),
+std::tuple<Tensor, Tensor, Tensor> fake_quantize_learnable_backward_cuda(
+    const FakeQuantizeLearnableBackwardCall& call) {
+  const LearnableBackward b(call);
+  const QParams qparams(b.kOp, call.input, call.scale, call.zero_point, b.channels);
+  Tensor of_scale = torch::stable::new_empty(call.scale, call.scale.sizes(), ScalarType::Float);
+  Tensor of_zero_point = torch::stable::new_empty(call.zero_point, call.zero_point.sizes(), ScalarType::Float);
+  const Finish finish{qparams.device, call.grad_factor, of_scale.mutable_data_ptr<float>(),
                       of_zero_point.mutable_data_ptr<float>()};
-  with_float(type, Call{grad, x, dx, qparams, layout, quant_min, quant_max, finish});
-  return {dx, torch::stable::to(of_scale, scale.scalar_type()),
-          torch::stable::to(of_zero_point, zero_point.scalar_type())};
+  with_float(b.type, Launch{b, call, qparams, finish});
+  return {b.dx, torch::stable::to(of_scale, call.scale.scalar_type()),
+          torch::stable::to(of_zero_point, call.zero_point.scalar_type())};
 }
 
 }  // namespace
 
 FXQ_CUDA_LIBRARY(m) {
-  m.impl("fake_quantize_learnable_backward", TORCH_BOX(&backward_cuda));
+  m.impl("fake_quantize_learnable_backward", FXQ_KERNEL(fake_quantize_learnable_backward_cuda));
 }
 
 }  // namespace fxquant

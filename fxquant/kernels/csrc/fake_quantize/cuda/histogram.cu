@@ -1,10 +1,9 @@
-#include <torch/csrc/stable/library.h>
+#include "fake_quantize/histogram.h"
 
 #include <tuple>
 
 #include "cuda/count.h"
 #include "fake_quantize/cuda/extremes.h"
-#include "fake_quantize/histogram.h"
 
 namespace fxquant {
 namespace {
@@ -88,15 +87,14 @@ struct Launch {
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> histogram_cuda(const Tensor& x, const Tensor& counts, const Tensor& low,
-                                                          const Tensor& high, std::optional<int64_t> axis) {
-  const Histogram h(x, counts, low, high, axis);
+std::tuple<Tensor, Tensor, Tensor, Tensor> histogram_cuda(const HistogramCall& call) {
+  const Histogram h(call);
   with_float(h.type, Launch{h});
   return {h.counts, h.low, h.high, h.nonfinite};
 }
 
 }  // namespace
 
-FXQ_CUDA_LIBRARY(m) { m.impl("histogram", TORCH_BOX(&histogram_cuda)); }
+FXQ_CUDA_LIBRARY(m) { m.impl("histogram", FXQ_KERNEL(histogram_cuda)); }
 
 }  // namespace fxquant

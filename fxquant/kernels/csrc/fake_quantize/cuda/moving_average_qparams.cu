@@ -1,9 +1,8 @@
-#include <torch/csrc/stable/library.h>
+#include "fake_quantize/moving_average.h"
 
 #include <tuple>
 
 #include "fake_quantize/cuda/extremes.h"
-#include "fake_quantize/moving_average.h"
 
 namespace fxquant {
 namespace {
@@ -41,24 +40,23 @@ struct Call {
 };
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cuda(
-    const Tensor& x_, const Tensor& running_min, const Tensor& running_max, std::optional<int64_t> axis,
-    double averaging, double eps, int64_t quant_min, int64_t quant_max, std::optional<int64_t> middle) {
-  const MovingAverage call(x_, running_min, running_max, axis, averaging, eps, quant_min, quant_max, middle);
-  const Tensor x = dense(x_);
-  MovingAverage::Results results = call.results();
+    const MovingAverageQParamsCall& call) {
+  const MovingAverage m(call);
+  const Tensor x = dense(call.x);
+  MovingAverage::Results results = m.results();
   torch::stable::zero_(results.nonfinite);
-  const Finish finish{call.running_min.const_data_ptr<float>(),     call.running_max.const_data_ptr<float>(),
-                      call.choice,                                  results.low.mutable_data_ptr<float>(),
+  const Finish finish{m.running_min.const_data_ptr<float>(),     m.running_max.const_data_ptr<float>(),
+                      m.choice,                                  results.low.mutable_data_ptr<float>(),
                       results.high.mutable_data_ptr<float>(),       results.scale.mutable_data_ptr<float>(),
                       results.zero_point.mutable_data_ptr<int32_t>(), results.nonfinite.mutable_data_ptr<int64_t>()};
-  with_float(call.type, Call{x, layout_of(x, call.axis), finish});
+  with_float(m.type, Call{x, layout_of(x, m.axis), finish});
   return {results.low, results.high, results.scale, results.zero_point, results.nonfinite};
 }
 
 }  // namespace
 
 FXQ_CUDA_LIBRARY(m) {
-  m.impl("moving_average_qparams", TORCH_BOX(&moving_average_qparams_cuda));
+  m.impl("moving_average_qparams", FXQ_KERNEL(moving_average_qparams_cuda));
 }
 
 }  // namespace fxquant

@@ -18,7 +18,7 @@ bool any_far(const std::vector<int32_t>& zero_points) {
 
 Tensor dequantize_cpu(const DequantizeCall& call) {
   const DequantizeTypes types(call);
-  QParams qparams(DequantizeTypes::kOp, call.scale, call.zero_point, types.channels);
+  QParams qparams(DequantizeTypes::kOp, call.q, call.scale, call.zero_point, types.channels);
   const Tensor q = dense(call.q);
   const Tensor y = empty_like_dense(q, ScalarType::Float);
   Layout layout = layout_of(q, types.axis);

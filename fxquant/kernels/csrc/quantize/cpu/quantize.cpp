@@ -25,7 +25,7 @@ Tensor quantize_image(const Tensor& x, QuantizeArgs args, bool per_channel, Scal
 Tensor quantize_cpu(const QuantizeCall& call) {
   const QuantizeTypes types(call);
   const auto& axis = types.axis;
-  QParams qparams(QuantizeTypes::kOp, call.scale, call.zero_point, types.channels);
+  QParams qparams(QuantizeTypes::kOp, call.x, call.scale, call.zero_point, types.channels);
 
   const bool by_image = !axis.has_value() || *axis == 1;
   const bool as_image = call.channels_last && by_image && call.x.is_contiguous() && call.x.numel() > 0;
