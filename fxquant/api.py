@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.calibration.interpreter import check_iterable
+from fxquant.calibration.batches import check_iterable
 from fxquant.errors import CalibrationError
 from fxquant.graph.inputs import keywords_of, signature_of
 from fxquant.patterns.pattern import Pattern

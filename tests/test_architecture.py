@@ -170,7 +170,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "quantizer/run_passes.py",
         "quantizer/state.py",
     ),
-    "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/form.py"),
+    "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/measured.py"),
     "calibration/test_interpreter.py": ("quantizer/calibrate.py",),
 }
 """Test file -> the files that it tests as one subject."""

@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 from tqdm import tqdm
 
-from fxquant.calibration.interpreter import check_iterable, expected_batches, inputs_of
+from fxquant.calibration.batches import check_iterable, expected_batches, inputs_of
 from fxquant.capture.trace_guards import require_value
 from fxquant.errors import CalibrationError
 

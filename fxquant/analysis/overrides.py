@@ -83,7 +83,7 @@ def keeping(config: QConfigMapping, overridden: Iterable[tuple[Address, ...]], t
     """
     if to not in KEEP:
         raise UnknownNameError(
-            "unknown form to keep units in", got=repr(to), expected=", ".join(KEEP), hint=did_you_mean(to, KEEP)
+            "unknown kind of unit to keep", got=repr(to), expected=", ".join(KEEP), hint=did_you_mean(to, KEEP)
         )
     mapping = QConfigMapping.from_dict(config.to_dict())
     for unit in overridden:

@@ -14,14 +14,14 @@ from tqdm import tqdm
 
 from fxquant.analysis.operator_times import OperatorTimes
 from fxquant.analysis.profile_table import Profile
-from fxquant.calibration.interpreter import inputs_of
+from fxquant.calibration.batches import inputs_of
 from fxquant.errors import CalibrationError, InputError
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.parity import plan_of
 from fxquant.measure.timing import interleaved_medians
 from fxquant.plan.qconfig import QConfig, QConfigMapping
-from fxquant.quantizer.checks import form_of, in_eval, named_by_form
+from fxquant.quantizer.checks import in_eval, named_by_stage, stage_of
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.runtime import engine_of, without_engine
 
@@ -66,10 +66,10 @@ def profile(
             got=f"{type(model).__name__}, rounds={rounds!r}",
             expected="a torch.nn.Module or a Quantizer, and at least one round",
         )
-    if form_of(model) in ("training", "converted"):
+    if stage_of(model) in ("training", "converted"):
         raise InputError(
             "profile takes the float model first",
-            got=named_by_form(model),
+            got=named_by_stage(model),
             expected="a float model, or the Quantizer that prepare gave",
             hint="profile(model, inputs, int8=converted)",
         )

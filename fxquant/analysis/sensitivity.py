@@ -13,7 +13,7 @@ from tqdm import tqdm
 from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
 from fxquant.analysis.sensitivity_table import Sensitivity
 from fxquant.analysis.unit_scores import UnitScores
-from fxquant.calibration.interpreter import check_iterable, expected_batches, inputs_of
+from fxquant.calibration.batches import check_iterable, expected_batches, inputs_of
 from fxquant.errors import CalibrationError, InputError, UnknownNameError, within
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.shapes import unchanged_state

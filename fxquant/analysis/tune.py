@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 from fxquant.analysis.tuning_table import Fate, Tuning, TuningRow
 from fxquant.analysis.unit_placement import Times, ValueUse, flows, tuned_units, units_in_float
-from fxquant.errors import InputError
 from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_path, nodes_by_name
@@ -88,22 +87,6 @@ def tuned(
     found: Any = noted(made[best], "quant_coverage")
     whole = milliseconds["float"], milliseconds["int8"], milliseconds[best]
     return made[best], Tuning(rows, found, torch.get_num_threads(), *whole)
-
-
-def check_tunable(to: str, allow_uncalibrated: bool) -> None:
-    """Refuse what cannot be measured in int8.
-
-    Raises:
-        InputError: another kind of model than int8 is asked for, or one without ranges.
-    """
-    if to != "int8":
-        raise InputError("only int8 models are tuned", got=f"to={to!r}, tune=...", expected="to='int8'")
-    if allow_uncalibrated:
-        raise InputError(
-            "a model without ranges cannot run, so it cannot be tuned",
-            got="allow_uncalibrated=True, tune=...",
-            hint="calibrate first, or leave tune out",
-        )
 
 
 def _borders(

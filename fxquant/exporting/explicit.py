@@ -8,7 +8,7 @@ from torch.fx import GraphModule
 from fxquant.errors import InputError
 from fxquant.exporting.decomposed import register
 from fxquant.exporting.rewrite import Rewriting
-from fxquant.quantizer.checks import form_of, named_by_form
+from fxquant.quantizer.checks import named_by_stage, stage_of
 from fxquant.training.trained import quantizer_of
 
 EXPLICIT_FORM = "fxquant.explicit"
@@ -45,13 +45,13 @@ def explicit(model: nn.Module) -> GraphModule:
 
 
 def _converted(model: nn.Module) -> GraphModule:
-    form = form_of(model)
-    if form == "training":
+    stage = stage_of(model)
+    if stage == "training":
         return quantizer_of(model).convert(to="reference")
-    if form != "converted" or not isinstance(model, GraphModule):
+    if stage != "converted" or not isinstance(model, GraphModule):
         raise InputError(
             "explicit takes a model that convert gave",
-            got=named_by_form(model),
+            got=named_by_stage(model),
             expected="the result of fxq.convert or fxq.load",
             hint="fxq.convert(prepared)",
         )

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
-from fxquant.calibration.interpreter import (
-    MOST_BATCHES,
-    CalibrationInterpreter,
-    batches,
-    check_like_example,
-    run_with_hooks,
-    say_where_it_stopped,
-)
+from fxquant.calibration.batches import batches
+from fxquant.calibration.interpreter import CalibrationInterpreter, check_like_example, run_with_hooks
 from fxquant.calibration.module_paths import places_of
 from fxquant.calibration.observed_qparams import observers_by_node
 from fxquant.calibration.problems import find_problems, warn_of_problems
-from fxquant.errors import within
+from fxquant.calibration.range_history import FEWEST_BATCHES
+from fxquant.errors import warn, within
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.inputs import bind
 from fxquant.quantizer.data import PreparedModel
+
+MOST_BATCHES = 1000
+"""Where ``until_stable`` ends at the latest, unless ``num_batches`` says otherwise."""
 
 
 def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,11 +68,27 @@ def calibrate(
         if until_stable and (stable := statistics.stable(prepared.observers)):
             break
     if until_stable:
-        say_where_it_stopped(stable, int(statistics.history.batches), progress)
+        _say_where_it_stopped(stable, int(statistics.history.batches), progress)
         prepared.warned = {
             (name, kind) for name, kind in prepared.warned if kind != "moving"
         }  # it is asked about again
     warn_of_calibration(prepared)
+
+
+def _say_where_it_stopped(stable: bool, batches: int, progress: bool) -> None:
+    """Tell what ``until_stable`` came to: a line beside the progress bar, or a warning."""
+    if not stable:
+        if batches < FEWEST_BATCHES:  # else those that still moved are warned of by name
+            warn(
+                "calibration data ended before it could be told whether the ranges have settled",
+                got=f"{batches} batches",
+                expected=f"at least {FEWEST_BATCHES}",
+            )
+        return
+    text = f"all ranges have settled: calibration stopped after {batches} batches"
+    logging.getLogger("fxquant").info(text)
+    if progress:
+        tqdm.write(text, file=sys.stderr)
 
 
 def warn_of_calibration(prepared: PreparedModel) -> None:

@@ -1,20 +1,25 @@
-"""Refuses models that cannot be prepared, and arguments that are no prepared model, in the words of the user."""
+"""Refuses models that cannot be prepared, and arguments that no model can be converted with, in the user's words."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.parameter import is_lazy
 
+from fxquant.backends.base import Backend
 from fxquant.capture.tracing import check_unscripted, copy_of
-from fxquant.errors import InputError, listing, warn
+from fxquant.errors import InputError, LoweringError, UnknownNameError, listing, warn
 from fxquant.graph.module import noted
+from fxquant.kernels.library import SETTINGS, native_status
+from fxquant.passes.pipelines import CONVERT
 from fxquant.plan.quant_plan import QuantPlan
+from fxquant.registry import did_you_mean
 
 PRODUCED_BY = {"prepared": "prepare", "training": "prepare_qat", "converted": "convert"}
-"""Form of a model -> the function that gave it."""
+"""Stage of a model -> the function that gave it."""
 
 ALREADY = {"prepared": "prepared", "training": "prepared for training", "converted": "converted"}
 
@@ -22,18 +27,18 @@ INSTEAD = {
     "training": "prepare(model, example_inputs) of the float model; what prepare_qat gave observes in its own calls",
     "converted": "give the Quantizer that it was converted from: convert never changes it",
 }
-"""Form of a model -> what to give where a Quantizer is wanted."""
+"""Stage of a model -> what to give where a Quantizer is wanted."""
 
 AFTERWARDS = {
     "prepared": "convert(prepared) makes the int8 model",
     "training": "train it, and convert(model) makes the int8 model",
     "converted": "call it as it is",
 }
-"""Form of a model -> what comes next."""
+"""Stage of a model -> what comes next."""
 
 
-def form_of(model: object) -> str:
-    """Form of a model: ``"prepared"``, ``"training"`` or ``"converted"``; empty if nothing of this package made it."""
+def stage_of(model: object) -> str:
+    """Return the stage of a model: ``"prepared"``, ``"training"`` or ``"converted"``; empty if it has none."""
     attributes = getattr(model, "__dict__", {})
     if isinstance(attributes.get("plan"), QuantPlan):
         return "prepared"
@@ -42,9 +47,9 @@ def form_of(model: object) -> str:
     return "training" if noted(model, "preparation") is not None else "converted"
 
 
-def named_by_form(model: object) -> str:
+def named_by_stage(model: object) -> str:
     """The class of a model, and what made it."""
-    maker = PRODUCED_BY.get(form_of(model))
+    maker = PRODUCED_BY.get(stage_of(model))
     return type(model).__name__ + (f", which {maker} gave" if maker else "")
 
 
@@ -56,12 +61,12 @@ def check_model(model: object) -> None:
             whose name cannot stand in code.
         TracingError: it is scripted.
     """
-    if form := form_of(model):
+    if stage := stage_of(model):
         raise InputError(
-            f"the model is {ALREADY[form]} already",
-            got=named_by_form(model),
+            f"the model is {ALREADY[stage]} already",
+            got=named_by_stage(model),
             expected="a float model",
-            hint=f"{AFTERWARDS[form]}, or give the float model that it was made from",
+            hint=f"{AFTERWARDS[stage]}, or give the float model that it was made from",
         )
     if not isinstance(model, nn.Module):
         raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
@@ -133,15 +138,15 @@ def not_prepared(given: object, function: str, *, or_training: bool = False) -> 
         function: Its name.
         or_training: Whether it takes what ``prepare_qat`` gave, too.
     """
-    form = form_of(given)
-    hint = INSTEAD.get(form, "")
-    if isinstance(given, nn.Module) and not form:
+    stage = stage_of(given)
+    hint = INSTEAD.get(stage, "")
+    if isinstance(given, nn.Module) and not stage:
         check_unwrapped(given)
         prepared = "prepare(model, example_inputs)"
         hint = f"calibrate({prepared}, data)" if function == "calibrate" else f"{function}({prepared}), after calibrate"
     return InputError(
         f"{function} takes what prepare{' or prepare_qat' if or_training else ''} gave",
-        got=named_by_form(given),
+        got=named_by_stage(given),
         expected=f"a Quantizer{', or the GraphModule of prepare_qat' if or_training else ''}",
         hint=hint,
     )
@@ -158,3 +163,57 @@ def in_eval(model: nn.Module) -> nn.Module:
         hint="call model.eval() first",
     )
     return copy_of(model).eval()
+
+
+def check_target(to: str, backend: Backend) -> None:
+    """Refuse to convert to what no pipeline makes, or to int8 for a backend that only simulates.
+
+    Raises:
+        UnknownNameError: ``to`` names no pipeline.
+        LoweringError: the backend has no operators.
+    """
+    if to not in CONVERT:
+        raise UnknownNameError(
+            "unknown kind of model to convert to",
+            got=repr(to),
+            expected=", ".join(CONVERT),
+            hint=did_you_mean(to, CONVERT),
+        )
+    if to != "int8":
+        return
+    if not backend.has_operators:
+        raise LoweringError(
+            f"backend {backend.name!r} has no integer operators",
+            got="to='int8'",
+            expected="to='reference' (integers between float operators) or to='fake_quant' (their values, in float)",
+            hint="prepare with backend='cpu' for int8 on this machine",
+        )
+    _warn_of_missing_kernels()
+
+
+@functools.cache
+def _warn_of_missing_kernels() -> None:
+    """Warn, once in a process, that int8 models are going to run on the Python reference, slowly, unasked."""
+    status = native_status()
+    if SETTINGS.kernels == "auto" and "cpu" not in status.devices:
+        warn(
+            "no native kernels are loaded, so int8 models run on the Python reference, slower than float",
+            got=status.reason,
+            hint="python -m fxquant doctor says more; FXQUANT_KERNELS=reference asks for the reference",
+        )
+
+
+def check_tunable(to: str, allow_uncalibrated: bool) -> None:
+    """Refuse what cannot be measured in int8.
+
+    Raises:
+        InputError: another kind of model than int8 is asked for, or one without ranges.
+    """
+    if to != "int8":
+        raise InputError("only int8 models are tuned", got=f"to={to!r}, tune=...", expected="to='int8'")
+    if allow_uncalibrated:
+        raise InputError(
+            "a model without ranges cannot run, so it cannot be tuned",
+            got="allow_uncalibrated=True, tune=...",
+            hint="calibrate first, or leave tune out",
+        )

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
 from torch.fx import GraphModule
 
-from fxquant.analysis.tune import check_tunable, tuned
-from fxquant.calibration.interpreter import inputs_of
-from fxquant.errors import UnknownNameError, within
 from fxquant.graph.module import note
-from fxquant.measure.parity import measure_parity, warn_of_breaches
-from fxquant.passes.instruments import log_table
+from fxquant.graph.module_state import make_ready
+from fxquant.graph.query import follow
+from fxquant.measure.coverage import coverage
 from fxquant.passes.pipelines import CONVERT
 from fxquant.plan.quant_plan import QuantPlan, Refusal
+from fxquant.quantizer.checks import check_target, check_tunable
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.final_plan import final_plan, qparams_in_use, refused_by_handlers
-from fxquant.quantizer.form import check_operators, make_form
-from fxquant.registry import did_you_mean
+from fxquant.quantizer.measured import check_parity, fastest
+from fxquant.quantizer.run_passes import run_passes
+from fxquant.runtime import attach_engine
 
 
 def convert(
@@ -32,12 +33,7 @@ def convert(
 ) -> GraphModule:
     """Return a new module. The arguments and the errors are those of the public function."""
     # Refuse what cannot be done.
-    if to not in CONVERT:
-        raise UnknownNameError(
-            "unknown form to convert to", got=repr(to), expected=", ".join(CONVERT), hint=did_you_mean(to, CONVERT)
-        )
-    if to == "int8":
-        check_operators(prepared.backend)
+    check_target(to, prepared.backend)
     if tune is not None:
         check_tunable(to, allow_uncalibrated)
 
@@ -50,33 +46,35 @@ def convert(
 
     def make(in_float: Sequence[Refusal] = ()) -> Any:
         plan = final_plan(prepared, qparams, (*refused, *in_float))
-        made = make_form(prepared, to, plan, engine)
+        made = convert_by(prepared, to, plan, engine)
         plans[made] = plan
         return made
 
-    if tune is None:
-        converted = make()
-    else:
-        args, kwargs = inputs_of(tune, prepared.example_args, "the batch to tune on", prepared.graph_module)
-        with within("the batch to tune on"):
-            plan = final_plan(prepared, qparams, refused)
-            converted, tuning = tuned(prepared.graph_module, plan, make, args, kwargs)
-        note(converted, tuning=tuning)
-        log_table(tuning)
+    converted = make() if tune is None else fastest(prepared, final_plan(prepared, qparams, refused), make, tune)
 
     # Compare int8 with the simulation.
     if check is not None:
         int8 = converted if to == "int8" else convert(prepared)
-        _check(prepared, converted, int8, check, plans[converted])
+        simulated = convert_by(prepared, "fake_quant", plans[converted])
+        note(converted, parity=check_parity(prepared, int8, simulated, check))
     return converted
 
 
-def _check(prepared: PreparedModel, converted: GraphModule, int8: GraphModule, batch: Any, plan: QuantPlan) -> None:
-    """Measure parity on a batch, note it at the converted model, and warn of breaches."""
-    args, kwargs = inputs_of(batch, prepared.example_args, "the batch to check parity on", prepared.graph_module)
-    simulated = make_form(prepared, "fake_quant", plan)
-    with within("the batch to check parity on"):
-        found = measure_parity(int8, simulated, args, kwargs)
-    log_table(found)
-    warn_of_breaches(found)
-    note(converted, parity=found)
+def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | None = None) -> GraphModule:
+    """Run the passes of ``CONVERT`` on a copy of the graph, and return the module that they make.
+
+    Args:
+        prepared: Its graph is copied.
+        to: A key of ``CONVERT``.
+        plan: With the qparams of all activations.
+        engine: As for :func:`convert`.
+    """
+    done = run_passes(prepared, CONVERT[to], copy.deepcopy(prepared.graph_module), plan)
+    converted = done.graph_module
+    converted.eval()  # the modules that passes made, too
+    follow(converted, prepared.graph_module)
+    make_ready(converted)
+    found = coverage(prepared.graph_module, plan)
+    note(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
+    attach_engine(converted, engine, to)
+    return converted

@@ -39,5 +39,9 @@ def refused_by_handlers(prepared: PreparedModel, qparams: Mapping[TensorRef, QPa
 
 def final_plan(prepared: PreparedModel, qparams: Mapping[TensorRef, QParams], refused: Sequence[Refusal]) -> QuantPlan:
     """Return the plan with ``qparams``, without the units that are ``refused`` and the joins of unequal ranges."""
-    context, joins = pass_context(prepared, prepared.plan), prepared.statistics.joins()
-    return with_joins_in_float(prepared.graph_module, context, qparams, refused, joins, UNEQUAL)
+    joins = prepared.statistics.joins()
+    if not joins:
+        return prepared.plan.with_observations(qparams, refused)
+    return with_joins_in_float(
+        prepared.graph_module, pass_context(prepared, prepared.plan), qparams, refused, joins, UNEQUAL
+    )

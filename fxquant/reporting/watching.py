@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from fxquant.calibration.interpreter import CalibrationInterpreter, check_iterable, inputs_of
+from fxquant.calibration.batches import check_iterable, inputs_of
+from fxquant.calibration.interpreter import CalibrationInterpreter
 from fxquant.errors import CalibrationError, InputError, within
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state

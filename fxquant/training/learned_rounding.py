@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from fxquant.calibration.interpreter import batches
+from fxquant.calibration.batches import batches
 from fxquant.errors import InputError, PlanError, UnknownNameError, listing
 from fxquant.graph.inputs import bind
 from fxquant.measure.parity import plan_of

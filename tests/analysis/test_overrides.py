@@ -106,7 +106,7 @@ def test_another_form_is_refused(prepared: fxq.Quantizer) -> None:
     with pytest.raises(UnknownNameError) as refusal:
         keeping(prepared.config, [], "float16")
     assert str(refusal.value).splitlines() == [
-        "unknown form to keep units in",
+        "unknown kind of unit to keep",
         "  got:      'float16'",
         "  expected: float, int16",
         "  hint:     did you mean 'float'?",

@@ -12,7 +12,7 @@ from torch import nn
 import fxquant as fxq
 from fxquant.errors import FxQuantWarning
 from fxquant.kernels.library import native_status
-from fxquant.quantizer import form
+from fxquant.quantizer import checks
 from fxquant.settings import Settings
 
 X = torch.rand(2, 3)
@@ -63,9 +63,9 @@ def test_debug_shows_the_tables(prepared, monkeypatch, capsys):
 
 def test_missing_kernels_are_warned_of_once(monkeypatch):
     missing = dataclasses.replace(native_status(), devices=(), reason="the native library was not built")
-    monkeypatch.setattr(form, "native_status", lambda: missing)
-    monkeypatch.setattr(form, "SETTINGS", Settings())
-    form.warn_of_missing_kernels.cache_clear()
+    monkeypatch.setattr(checks, "native_status", lambda: missing)
+    monkeypatch.setattr(checks, "SETTINGS", Settings())
+    checks._warn_of_missing_kernels.cache_clear()
     prepared = fxq.calibrate(fxq.prepare(model(), X), [X], progress=False)
     with pytest.warns(FxQuantWarning) as caught:
         fxq.convert(prepared)
@@ -75,7 +75,7 @@ def test_missing_kernels_are_warned_of_once(monkeypatch):
         "  hint:     python -m fxquant doctor says more; FXQUANT_KERNELS=reference asks for the reference"
     )
     fxq.convert(prepared)  # warnings are errors here: it is said once
-    form.warn_of_missing_kernels.cache_clear()
-    monkeypatch.setattr(form, "SETTINGS", Settings(kernels="reference"))
+    checks._warn_of_missing_kernels.cache_clear()
+    monkeypatch.setattr(checks, "SETTINGS", Settings(kernels="reference"))
     fxq.convert(prepared)
-    form.warn_of_missing_kernels.cache_clear()
+    checks._warn_of_missing_kernels.cache_clear()

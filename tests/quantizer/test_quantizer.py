@@ -291,7 +291,7 @@ class TestRefusals:
         with pytest.raises(UnknownNameError) as caught:
             fxq.convert(fxq.prepare(model, x), to="int4")
         assert str(caught.value) == (
-            "unknown form to convert to\n"
+            "unknown kind of model to convert to\n"
             "  got:      'int4'\n"
             "  expected: int8, fake_quant, reference\n"
             "  hint:     did you mean 'int8'?"
