@@ -97,6 +97,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "artifact/modules.py",
         "artifact/plan.py",
         "artifact/quantized_modules.py",
+        "artifact/tables.py",
         "artifact/tensors.py",
         "artifact/torch_layers.py",
         "artifact/values.py",

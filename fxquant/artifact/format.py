@@ -38,7 +38,7 @@ _DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
 }
 _IN_PYTHON = {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES.values()}
-_TENSOR_NAME = re.compile(r"(#plan/|#state/|#rounding/)?[\w\-/@.]{1,512}", re.ASCII)
+_TENSOR_NAME = re.compile(r"(#plan/|#state/|#rounding/|#table/)?[\w\-/@.]{1,512}", re.ASCII)
 _MOST_DIMENSIONS = 32
 _ROOM = 1 << 20
 """Bytes that must be free beside those of the file."""
@@ -75,6 +75,10 @@ class Header:
     tensors: Mapping[str, Stored]
     size: int
     """Bytes of the file."""
+
+    @property
+    def format(self) -> int:
+        return int(self.metadata["fxquant.format"])
 
     @property
     def kind(self) -> str:

@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from fxquant.artifact.format import Header, LoadLimits, parsed, read_header
 from fxquant.artifact.modules import EXTERNAL
+from fxquant.artifact.packing import check_packed
 from fxquant.errors import ArtifactError
 
 
@@ -70,6 +71,13 @@ def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None 
         raise ArtifactError("the graph in the file has other fields", got=ascii(sorted(graph))[:200])
     if not all(isinstance(text, str) for text in notes.values()):
         raise ArtifactError("the notes of the file are no strings")
+    layouts = graph.get("layouts")
+    packed = layouts.items() if isinstance(layouts, dict) else ()
+    shapes = {name: stored.shape for name, stored in header.tensors.items()}
+    for name, layout in packed:
+        if isinstance(layout, dict) and name in header.tensors:
+            check_packed(layout, header.tensors[name], name)
+            shapes[name] = tuple(layout["shape"])
     kinds = Counter(str(item["type"]) for item in modules.values() if "type" in item and item["type"] != EXTERNAL)
     return ArtifactInfo(
         kind=header.kind,
@@ -77,7 +85,7 @@ def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None 
         written_by=header.metadata["fxquant.written_by"],
         notes=notes,
         size=header.size,
-        parameters=sum(math.prod(stored.shape) for stored in header.tensors.values()),
+        parameters=sum(math.prod(shape) for shape in shapes.values()),
         dtypes=_bytes_by_dtype(header),
         nodes=len(nodes),
         modules=dict(kinds.most_common()),

@@ -15,7 +15,9 @@ from fxquant.artifact.format import Header, LoadLimits, read_header, read_tensor
 from fxquant.artifact.graph import check_identifier, check_path, decode_graph
 from fxquant.artifact.make_quantizer import make_quantizer
 from fxquant.artifact.modules import EXTERNAL, attempt, build
+from fxquant.artifact.packing import check_packed, unpacked
 from fxquant.artifact.plan import decode_coverage, decode_plan
+from fxquant.artifact.tables import give_answers
 from fxquant.errors import ArtifactError, listing
 from fxquant.graph.module import NamedGraphModule, note
 from fxquant.graph.module_state import make_ready
@@ -85,6 +87,8 @@ def _model(
         note(model, quant_coverage=decode_coverage(data["coverage"], limits.nodes))
     model.graph.lint()
     model.eval()
+    if header.format > 1:
+        give_answers(model, tensors)
     make_ready(model)
     if converted:
         attach_engine(model, None, header.kind)
@@ -152,7 +156,14 @@ def _check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> Non
         if isinstance(layout, str):
             if layout not in stored:
                 raise ArtifactError("a tensor is said to be another one that is not there", at=name)
-        elif name not in header.tensors or not _is_order(layout, len(header.tensors[name].shape)):
+            continue
+        if name not in header.tensors:
+            raise ArtifactError("a tensor is said to lie in some order, and is not there", at=name)
+        order, dimensions = layout, len(header.tensors[name].shape)
+        if isinstance(layout, dict):
+            check_packed(layout, header.tensors[name], name)
+            order, dimensions = layout["order"], len(layout["shape"])
+        if not _is_order(order, dimensions) and not (order is None and isinstance(layout, dict)):
             raise ArtifactError("a tensor lies in no order of its dimensions", at=name, got=ascii(layout)[:80])
 
 
@@ -166,8 +177,11 @@ def _in_their_order(
     """Turn tensors to the order that they had in memory; one that several modules hold is one parameter."""
     found = dict(stored)
     for name, layout in layouts.items():
-        if isinstance(layout, list):
-            found[name] = stored[name].permute([layout.index(axis) for axis in range(len(layout))])
+        if isinstance(layout, dict):
+            found[name] = unpacked(layout, stored[name])
+        order = layout["order"] if isinstance(layout, dict) else layout
+        if isinstance(order, list):
+            found[name] = found[name].permute([order.index(axis) for axis in range(len(order))])
     for name, layout in layouts.items():
         if isinstance(layout, str):
             if names[layout] in ("parameter", "frozen") and not isinstance(found[layout], nn.Parameter):

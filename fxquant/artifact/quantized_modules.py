@@ -289,6 +289,8 @@ def _computed_fields(module: Any) -> dict[str, Any]:
         found["weight_shape"] = module.weight.shape
     if isinstance(module, (qnn.QuantizedConv, qnn.QuantizedLinear)):
         found["x_dtype"] = schemes["x"].dtype
+    if isinstance(module, qnn.QuantizedTable):
+        found["answers"] = None
     if isinstance(module, qnn.QuantizedConv):
         found["has_residual"] = "residual" in schemes
         found["in_channels"] = module.weight.shape[1] * module.geometry.groups

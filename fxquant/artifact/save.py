@@ -18,7 +18,7 @@ from fxquant.artifact.graph import check_identifier, check_path, encode_graph
 from fxquant.artifact.kinds import kind_of, prepared_of
 from fxquant.artifact.modules import EXTERNAL, describe, type_of
 from fxquant.artifact.plan import encode_coverage, encode_plan
-from fxquant.artifact.tensors import stored_once
+from fxquant.artifact.tensors import answers_of_tables, stored_once, weight_widths
 from fxquant.commandline import VERSION
 from fxquant.errors import ArtifactError, listing, warn, within
 from fxquant.graph.module import noted
@@ -68,7 +68,7 @@ def save(
         data["plan"], of_plan = encode_plan(noted(model, "quant_plan"))
         data["coverage"] = encode_coverage(noted(model, "quant_coverage"))
         tensors |= of_plan
-    stored, data["layouts"] = stored_once(tensors)
+    stored, data["layouts"] = stored_once(tensors | answers_of_tables(model), weight_widths(model, tensors))
     metadata = {
         "fxquant.format": str(FORMAT),
         "fxquant.kind": form,

@@ -8,14 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxquant.artifact.packing import WIDTHS, pack, packed_layout
 from fxquant.artifact.values import DTYPES
 from fxquant.errors import ArtifactError
+from fxquant.kernels.embedding.lookup import HALF_BITS
+from fxquant.nn.table import QuantizedTable
+from fxquant.plan.spec import QScheme
+
+TABLE = "#table/"
+"""What the names of the answers of lookup tables begin with."""
 
 
-def stored_once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Make tensors contiguous, each once; return them with their order in memory by name, or the name of the first.
 
     Floats are added up in an order that may depend on how a weight lies, so that is kept, too.
+
+    Args:
+        tensors: By name.
+        widths: Name of a weight -> bits that each of its values takes.
     """
     stored: dict[str, Tensor] = {}
     layouts: dict[str, Any] = {}
@@ -36,4 +47,27 @@ def stored_once(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[
         if not value.is_contiguous() and turned.is_contiguous():
             layouts[name], value = order, turned
         stored[name] = value.contiguous()
+        if name in widths and value.dtype in (torch.int8, torch.uint8):
+            packed = pack(stored[name], widths[name])
+            if packed is not None:
+                layouts[name] = packed_layout(value, widths[name], layouts.get(name))
+                stored[name] = packed
     return stored, layouts
+
+
+def weight_widths(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Name of each weight whose values may fit into fewer than 8 bits -> the bits that a value then takes."""
+    found = {name: max(WIDTHS) for name in tensors if name.endswith(".integers_of_weight")}
+    for path, module in model.named_modules(remove_duplicate=False):
+        attributes: dict[str, Any] = vars(module)
+        scheme = attributes.get("weight_scheme", (attributes.get("_schemes") or {}).get("weight"))
+        is_packed = attributes.get("bits") == HALF_BITS  # as tables of embeddings are in memory, too
+        if isinstance(scheme, QScheme) and scheme.bits <= max(WIDTHS) and not is_packed:
+            found[f"{path}.weight" if path else "weight"] = next(bits for bits in WIDTHS if scheme.bits <= bits)
+    return found
+
+
+def answers_of_tables(model: nn.Module) -> dict[str, Tensor]:
+    """The 256 answers of each lookup table, by name."""
+    tables = {path: module for path, module in model.named_modules() if isinstance(module, QuantizedTable)}
+    return {TABLE + path: module.packed() for path, module in tables.items()}

@@ -44,7 +44,8 @@ class ElementFunction:
 class QuantizedTable(QuantizedModule):
     """``q_y = quantize(function(dequantize(q_x)))``, looked up: exact, whatever the function costs.
 
-    The table is filled from the float function itself, in float32, when it is first needed.
+    The table is filled from the float function itself, in float32, when it is first needed; that of a model from a file
+    is the one that was saved, ``answers``, until a state dict is loaded.
 
     Args:
         function: Elementwise, float32 to float32 of the same shape; or a clamp, in real units.
@@ -58,13 +59,19 @@ class QuantizedTable(QuantizedModule):
         LoweringError: a grid does not fit a byte.
     """
 
+    answers: Tensor | None
+    y_scale: Tensor
+
     def __init__(self, function: Clamp | Callable[[Tensor], Tensor], x: QParams, y: QParams) -> None:
         super().__init__()
         self.add_qparams("x", byte_qparams("the input", x))
         self.add_qparams("y", byte_qparams("the output", y))
         self.function = function
+        self.answers = None
 
     def pack(self) -> Tensor:
+        if self.answers is not None:
+            return self.answers.to(self.y_scale.device)
         x, y = self.qparams("x"), self.qparams("y")
         answers = self._apply_function(dequantize_reference(every_byte(x), x.scale, x.zero_point))
         scheme = y.scheme
@@ -77,6 +84,10 @@ class QuantizedTable(QuantizedModule):
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         return table_reference(x, self.packed())
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.answers = None
 
     def _apply_function(self, real: Tensor) -> Tensor:
         if not isinstance(self.function, Clamp):

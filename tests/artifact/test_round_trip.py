@@ -166,12 +166,12 @@ def contents(path: Path) -> tuple[Any, bytes]:
 
 
 def same_settings(loaded: nn.Module, model: nn.Module) -> list[str]:
-    """The attributes of modules that differ, but for what is packed and for hooks that torch keeps."""
+    """The attributes of modules that differ, but for what is packed, tables, and hooks that torch keeps."""
     different = []
     for path, module in model.named_modules():
         other = loaded.get_submodule(path)
         names = set(vars(module)) | set(vars(other)) if path and type(module) is not nn.Module else set()
-        for name in names - set(vars(nn.Module())) - {"_packed"}:
+        for name in names - set(vars(nn.Module())) - {"_packed", "answers"}:
             if type(other) is not type(module) or vars(other).get(name, "missing") != vars(module).get(name, "missing"):
                 different.append(f"{path}.{name}")
     return different
