@@ -5,13 +5,11 @@ Modules and functions that do nothing in evaluation mode become nodes, which tra
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
-from itertools import pairwise
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -89,20 +87,6 @@ def without_marks(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tup
 def as_bool(value: Any) -> Any:
     """False in place of ``EVALUATION``; everything else as it is."""
     return False if value is EVALUATION else value
-
-
-def asks_by_identity(root: nn.Module) -> bool:
-    """Tell whether code of the model may compare ``self.training is False``, which no mark can answer as False does."""
-    classes = {base for module in root.modules() for base in type(module).__mro__}
-    functions = (item for cls in classes if not cls.__module__.startswith("torch.") for item in vars(cls).values())
-    return any(_compares_with_bool(item.__code__) for item in functions if isinstance(item, FunctionType))
-
-
-def _compares_with_bool(code: CodeType) -> bool:
-    if "training" not in code.co_names:
-        return False
-    instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
-    return any(second.opname == "IS_OP" and isinstance(first.argval, bool) for first, second in pairwise(instructions))
 
 
 def asks_for_training(module: nn.Module) -> bool:

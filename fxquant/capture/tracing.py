@@ -13,8 +13,8 @@ from torch.fx import Graph, GraphModule
 from torch.nn.utils import parametrize
 
 from fxquant.capture.hooks import bake_weights, has_computed_weights, weights_by_modules
+from fxquant.capture.identity_checks import asks_by_identity
 from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
-from fxquant.capture.modes import asks_by_identity
 from fxquant.capture.tracer import QuantTracer
 from fxquant.capture.untraceable import Untraceable, trace_what_can_be
 from fxquant.errors import TracingError
