@@ -4,19 +4,28 @@ For every distinct layer: fxquant's kernel, the same where the framework's brgem
 AMX, where it is what runs), the framework's oneDNN operator, and two limits that no kernel can beat: what the products
 take at the rate of ``vpdpbusd`` alone, and what a copy of as many bytes takes as the layer reads and writes.
 Microseconds, medians; a layer counts as often as the network has it in the sum.
+
+``--against`` names another checkout, with its kernels built. Then each convolution of fxquant takes turns with that of
+the other checkout instead, on one instruction set after the other, and nothing else is measured. Both run as part of a
+program, as in a model: no call of an operator and no new memory come between. ``--depthwise`` leaves out all layers
+that are not depthwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
+from layer_turns import TurnsRow, geometric_mean, in_turns, serve
 from multiply_rate import products_per_second
 from tabulate import tabulate
 from torch import Tensor, nn
@@ -28,9 +37,13 @@ from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, native_status, use_isa
 from fxquant.kernels.linear.linear import NativeLinear
+from fxquant.runtime.program import Program
+from fxquant.runtime.recording import Recording
 
 MODELS = ("resnet50", "resnet18", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "googlenet")
 X_ZERO_POINT = 3
+PROGRAM = 16
+"""With --against: images that a program convolves, one after the other or as batches."""
 OTHER = "avx512_vnni" if native_status().cpu_isa == "brgemm" else "brgemm"
 """Of who multiplies large products, fxquant's loops or the framework's brgemm, the one that does not by itself."""
 
@@ -55,6 +68,10 @@ class Layer:
         groups = "" if self.groups == 1 else " depthwise" if self.groups == self.depth else f" groups {self.groups}"
         stride = "" if self.stride == 1 else f" / {self.stride}"
         return f"{self.kernel}x{self.kernel}{stride}{groups} {self.depth} > {self.channels}, {self.size}"
+
+    @property
+    def is_depthwise(self) -> bool:
+        return bool(self.kernel) and 1 < self.groups == self.depth == self.channels
 
     def module(self) -> nn.Conv2d | nn.Linear:
         if not self.kernel:
@@ -113,13 +130,8 @@ def measure(layer: Layer, count: int, batch: int, rate: float | None, rounds: in
 def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor]], int, int]:
     """What is timed, the products of a call, and the bytes that it reads and writes."""
     module = layer.module()
-    weight = torch.randint(-128, 128, module.weight.shape, dtype=torch.int8)
+    weight, epilogue = operands(layer, module)
     products = weight[0].numel()
-    scale = torch.full((layer.channels,), 1 / (73 * 64 * products**0.5))  # results spread over the output grid
-    epilogue = Epilogue(
-        x_scale=0.02, weight_scale=scale, bias=torch.zeros(layer.channels),
-        y_scale=0.02, y_zero_point=120, quant_min=0, quant_max=255, dtype=torch.uint8,
-    )  # fmt: skip
     x_qparams = (torch.uint8, X_ZERO_POINT)
     if isinstance(module, nn.Linear):
         x = torch.randint(0, 256, (batch, layer.size, layer.depth), dtype=torch.uint8)
@@ -128,8 +140,7 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
             "onednn": lambda: onednn_linear(weight, epilogue),
         }
     else:
-        x = torch.randint(0, 256, (batch, layer.depth, layer.size, layer.columns), dtype=torch.uint8)
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = images(layer, batch)
         where = (ConvGeometry.of(module), epilogue)
         makers = {
             "native": lambda: NativeConv(weight, *x_qparams, *where),
@@ -143,6 +154,21 @@ def contestants(layer: Layer, batch: int) -> tuple[dict[str, Callable[[], Tensor
     if OTHER in available_isas():
         calls["other"] = lambda: with_other(runs["native"], x)
     return calls, products * results, x.numel() + weight.numel() + results
+
+
+def operands(layer: Layer, module: nn.Conv2d | nn.Linear) -> tuple[Tensor, Epilogue]:
+    """A random weight, and an epilogue by which results spread over the quantization range."""
+    weight = torch.randint(-128, 128, module.weight.shape, dtype=torch.int8)
+    scale = torch.full((layer.channels,), 1 / (73 * 64 * weight[0].numel() ** 0.5))
+    return weight, Epilogue(
+        x_scale=0.02, weight_scale=scale, bias=torch.zeros(layer.channels),
+        y_scale=0.02, y_zero_point=120, quant_min=0, quant_max=255, dtype=torch.uint8,
+    )  # fmt: skip
+
+
+def images(layer: Layer, batch: int) -> Tensor:
+    x = torch.randint(0, 256, (batch, layer.depth, layer.size, layer.columns), dtype=torch.uint8)
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def onednn_linear(weight: Tensor, epilogue: Epilogue) -> Callable[[Tensor], Tensor]:
@@ -197,6 +223,64 @@ def total(rows: list[Row]) -> Row:
     return Row("all", sum(row.count for row in rows), native, other, onednn, products, copy)
 
 
+def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Print the table of both checkouts for each network, number of threads, batch and instruction set."""
+    results, checkouts = [], (Path(options.against), Path(__file__).resolve().parent.parent)
+    for name in options.models:
+        layers = {layer: count for layer, count in layers_of(name).items() if layer.kernel}
+        layers = {layer: count for layer, count in layers.items() if layer.is_depthwise or not options.depthwise}
+        for threads, batch, isa in itertools.product(options.threads, options.batch, options.isa):
+            settings = {"threads": threads, "batch": batch, "isa": isa}
+            rows = list(in_turns(Path(__file__), checkouts, layers, settings, options.rounds))
+            head = f"{name}, batch {batch}, threads {threads}, {isa}"
+            headers = (head, "count", "before", "now", "times faster")
+            print(tabulate([list(asdict(row).values()) for row in rows], headers=headers, floatfmt=".2f"))
+            print(f"geometric mean {geometric_mean(rows):.2f}, least {least(rows):.2f}", end="\n\n", flush=True)
+            results.append({"model": name, **settings, "rows": [asdict(row) for row in rows]})
+    every = [TurnsRow(**row) for result in results for row in result["rows"]]
+    print(f"all: geometric mean {geometric_mean(every):.2f}, least {least(every):.2f}")
+    return results
+
+
+def least(rows: list[TurnsRow]) -> float:
+    return min(row.faster for row in rows)
+
+
+def serve_layers() -> None:
+    """Answer as one of both processes of ``compare``."""
+    settings: dict[str, Any] = {}
+
+    def prepare(given: dict[str, Any]) -> None:
+        settings.update(given)
+        torch.set_num_threads(given["threads"])
+        stack.enter_context(use_isa(given["isa"]))
+
+    def make(fields: dict[str, Any]) -> tuple[Callable[[], object], int]:
+        torch.manual_seed(0)
+        layer, times = Layer(**fields), max(1, PROGRAM // settings["batch"])
+        module, x = layer.module(), images(layer, settings["batch"])
+        weight, epilogue = operands(layer, module)
+        conv = NativeConv(weight, torch.uint8, X_ZERO_POINT, ConvGeometry.of(module), epilogue)
+        program = recorded(conv, x, times)
+        return lambda: program([x]), times
+
+    with torch.no_grad(), ExitStack() as stack:
+        serve(prepare, make)
+
+
+def recorded(conv: NativeConv, x: Tensor, times: int) -> Program:
+    """A program that convolves so many times. Results are temporary; a few values of the last one are copied out."""
+    recording = Recording()
+    recording.add_input(x)
+
+    def call() -> Tensor:
+        for _ in range(times):
+            y = conv(x)
+        return y[:, :2, :1, :2].contiguous()
+
+    return recording.finish([recording.attempt(call)])
+
+
 HEADERS = ("count", "native", OTHER, "oneDNN", "times faster", "products", "copy", "limit / native")
 
 
@@ -206,8 +290,21 @@ def main() -> None:
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--against", metavar="PATH", help="another checkout, whose kernels take turns with these")
+    parser.add_argument("--isa", nargs="+", default=[native_status().cpu_isa], help="with --against: instruction sets")
+    parser.add_argument("--depthwise", action="store_true", help="with --against: depthwise layers alone")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", help="also write everything to this file")
     options = parser.parse_args()
+    if options.serve:
+        serve_layers()
+        return
+    if options.against:
+        print("\n".join(f"{key}: {value}" for key, value in machine().items()))
+        results = compare(options)
+        if options.json:
+            Path(options.json).write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+        return
     rate = products_per_second()
     print("\n".join(f"{key}: {value}" for key, value in machine().items()))
     print(f"products: {'unknown' if rate is None else f'{rate / 1e9:.0f} 10^9 per second and thread'}")

@@ -182,6 +182,17 @@ def test_int8_layers(benchmark: Run) -> None:
     assert "3x3 / 2 3 > 64, 224" in text
 
 
+def test_int8_layers_of_two_checkouts(benchmark: Run) -> None:
+    here = str(BENCHMARKS.parent)
+    arguments = ("--models", "mobilenet_v3_small", "--batch", "1", "--threads", "1", "--rounds", "1", "--depthwise")
+    text, results = benchmark("int8_layers.py", *arguments, "--against", here, "--isa", *available_isas()[:1])
+    (result,) = results["results"]
+    assert sum(row["count"] for row in result["rows"]) == 11
+    assert all(row["before"] > 0 and row["now"] > 0 and row["faster"] > 0 for row in result["rows"])
+    assert "3x3 / 2 depthwise 16 > 16, 112" in text
+    assert "all: geometric mean" in text
+
+
 def test_the_layers_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     found = importlib.import_module("int8_layers").layers_of("vit_b_16")
