@@ -101,6 +101,24 @@ def convolution(m: Maker, spatial: int) -> Arguments:
     groups = m.one(1, 1, 2, 5, 17)
     depth, channels = (groups, groups) if m.one(True, False) else (groups * m.count(9), groups * m.one(1, 3, 17))
     kernel, stride, dilation = m.sizes(3, spatial), m.sizes(3, spatial), m.sizes(2, spatial)
+    return convolution_of(m, (depth, channels, groups), kernel, stride, dilation)
+
+
+def depthwise(m: Maker) -> Arguments:
+    """Windows and channels for which there are loops of their own, and others."""
+    channels = m.one(2, 16, 24, 32, 40, 64, 72, 96, 112, m.count(150, 2))
+    side, stride, dilation = m.one(3, 3, 5, 7, m.count(9)), m.one(1, 1, 2, 3), m.one(1, 1, 1, 2)
+    kernel = m.one([side, side], [m.count(5), side])
+    return convolution_of(
+        m, (channels, channels, channels), kernel, [stride, m.one(stride, 1, 2)], [dilation, dilation]
+    )
+
+
+def convolution_of(
+    m: Maker, counts: tuple[int, int, int], kernel: list[int], stride: list[int], dilation: list[int]
+) -> Arguments:
+    """Of so many input channels, output channels and groups, on an input that is a little larger than the window."""
+    (depth, channels, groups), spatial = counts, len(kernel)
     padding = [m.count(2, 0) for _ in range(2 * spatial)]
     reach = [step * (k - 1) + 1 for k, step in zip(kernel, dilation, strict=True)]
     size = [max(1, least - sum(padding[2 * i : 2 * i + 2])) + m.count(6, 0) for i, least in enumerate(reach)]
@@ -345,6 +363,9 @@ def histogram(m: Maker) -> Arguments:
     low, high = m.put(torch.full(sizes, torch.inf)), m.put(torch.full(sizes, -torch.inf))
     return {"x": x, "counts": counts, "low": low, "high": high, "axis": axis}
 
+
+GUARDED: list[tuple[str, Callable[[Maker], Arguments]]] = [("conv2d", depthwise)]
+"""Operators and calls of them that only the sweep of guarded operands makes, beside those of CALLS."""
 
 CALLS: dict[str, Callable[[Maker], Arguments]] = {
     "adaptive_avg_pool2d": adaptive_avg_pool2d,

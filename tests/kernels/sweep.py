@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from calls import CALLS, Maker, operator, ordered, same
+from calls import CALLS, GUARDED, Maker, operator, ordered, same
 from guarded import Guarded
 from hostile import variants
 from torch import Tensor
@@ -46,17 +46,17 @@ def outcome(name: str, given: dict[str, Any]) -> list[Tensor] | str:
 
 def guarded(diary: Diary, seeds: int) -> Iterator[str]:
     """What was not the same as with other memory."""
-    for name, make in CALLS.items():
+    for name, make in [*CALLS.items(), *GUARDED]:
         for seed in range(seeds):
             want = outcome(name, ordered(name, make(Maker(seed))))
             for behind in (True, False):
                 memory = Guarded(behind)
                 given = ordered(name, make(Maker(seed, memory.place)))
                 for isa in available_isas():
-                    diary.note(name, "seed", seed, "behind" if behind else "in front", isa)
+                    diary.note(name, make.__name__, "seed", seed, "behind" if behind else "in front", isa)
                     with use_isa(isa):
                         if not same(outcome(name, given), want):
-                            yield f"{name}, seed {seed}, {isa}"
+                            yield f"{name}, {make.__name__}, seed {seed}, {isa}"
                 del given
                 memory.release()
 

@@ -50,10 +50,12 @@ def epilogue(channels: int, dtype: torch.dtype = torch.uint8) -> Epilogue:
     )  # fmt: skip
 
 
-def a_conv(*, groups: int = 1, dtype: torch.dtype = torch.uint8, **geometry: Any) -> NativeConv:
-    conv = nn.Conv2d(6, 6, 3, padding=1, groups=groups, **geometry)
+def a_conv(
+    *, channels: int = 6, side: int = 3, groups: int = 1, dtype: torch.dtype = torch.uint8, **geometry: Any
+) -> NativeConv:
+    conv = nn.Conv2d(channels, channels, side, padding=side // 2, groups=groups, **geometry)
     weight = torch.randint(-128, 128, conv.weight.shape).to(torch.int8)
-    return NativeConv(weight, torch.uint8, 7, ConvGeometry.of(conv), epilogue(6, dtype))
+    return NativeConv(weight, torch.uint8, 7, ConvGeometry.of(conv), epilogue(channels, dtype))
 
 
 CONV, DEPTHWISE, REAL_CONV = a_conv(), a_conv(groups=6, stride=2), a_conv(dtype=torch.float32)
@@ -214,6 +216,21 @@ def test_convolutions_look_their_bytes_up_at_once(call, loops):
     for isa in available_isas():
         with use_isa(isa):
             assert torch.equal(program([other])[0], call(other)), isa
+
+
+@pytest.mark.parametrize("side", [3, 5, 6])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_convolutions_look_up_what_they_stored(side, stride):
+    torch.manual_seed(1)
+    conv = a_conv(channels=150, side=side, groups=150, stride=stride)
+    x, other = draw(2, 150, 9, 130), draw(2, 150, 9, 130)
+    recording = Recording()
+    recording.add_input(x)
+    program = recording.finish([recording.attempt(lambda: kernels.table(conv(x), TABLE))])
+    assert program.loops == 1
+    for isa in available_isas():
+        with use_isa(isa):
+            assert torch.equal(program([other])[0], kernels.table(conv(other), TABLE)), isa
 
 
 def test_a_result_that_is_given_out_is_looked_up_by_itself():

@@ -5,6 +5,7 @@
 #include "conv/conv.h"
 #include "conv/cpu/loops/conv2d.h"
 #include "conv/cpu/loops/conv2d_brgemm.h"
+#include "conv/cpu/loops/depthwise.h"
 #include "cpu/brgemm.h"
 #include "cpu/launch.h"
 
@@ -30,7 +31,16 @@ inline Tensor conv_cpu(const Conv& c) {
                       c.y_float(),
                       c.y_qparams};
   const ConvShape& s = c.shape;
-  if (!s.depthwise() && prefers_brgemm(s.rows(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
+  if (s.depthwise()) {
+    const DepthwiseArgs whole(args);
+    launch(whole, whole.tasks(), whole.grain(),
+           [](const DepthwiseArgs& a, int64_t begin, int64_t end, void* scratch) {
+             FXQ_VNNI_LOOP(depthwise_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+           },
+           whole.scratch());
+    return c.y;
+  }
+  if (prefers_brgemm(s.rows(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
     const BrgemmConvArgs whole(args, torch::stable::get_num_threads());
     launch(whole, whole.tasks(), whole.grain(),
            [](const BrgemmConvArgs& a, int64_t begin, int64_t end, void* scratch) {
@@ -39,11 +49,12 @@ inline Tensor conv_cpu(const Conv& c) {
            whole.scratch());
     return c.y;
   }
-  launch(args, args.tasks(), args.grain(),
-         [](const ConvArgs& a, int64_t begin, int64_t end, void* scratch) {
+  const Conv2dArgs whole(args);
+  launch(whole, whole.tasks(), whole.grain(),
+         [](const Conv2dArgs& a, int64_t begin, int64_t end, void* scratch) {
            FXQ_VNNI_LOOP(conv_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
          },
-         args.scratch());
+         whole.scratch());
   return c.y;
 }
 

@@ -2,7 +2,6 @@
 // on every instruction set: where a CPU has no instruction for it, bytes are widened to 16 bits. No torch.
 //
 //   Pixel         four unsigned bytes of the LHS, broadcast to all 16 channels
-//   Line          four unsigned bytes of the LHS for each of 16 channels
 //   Weights       four signed bytes of the RHS for each of 16 channels
 //   Accumulators  one int32 for each of 16 channels, maybe as several partial sums, which horizontal_sum() adds
 #pragma once
@@ -39,13 +38,11 @@ struct Accumulators {
   __m512i acc = _mm512_setzero_si512();
 };
 using Pixel = __m512i;
-using Line = __m512i;
 using Weights = __m512i;
 
 inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
   return {_mm512_maskz_loadu_epi32(mask_of(count), at)};
 }
-inline Line load_line(const uint8_t* x) { return _mm512_loadu_si512(x); }
 
 template <bool kSigned>
 inline Pixel load_pixel(const uint8_t* x) {
@@ -53,7 +50,6 @@ inline Pixel load_pixel(const uint8_t* x) {
   return kSigned ? _mm512_xor_si512(bytes, _mm512_set1_epi32(static_cast<int32_t>(kSigns))) : bytes;
 }
 inline Weights load_weights(const int8_t* w) { return _mm512_loadu_si512(w); }
-inline Weights load_shifted_weights(const int8_t* w) { return _mm512_slli_epi32(_mm512_loadu_si512(w), 8); }
 inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
   to.acc = _mm512_dpbusd_epi32(to.acc, x, w);
 }
@@ -68,10 +64,6 @@ struct Accumulators {  // two partial sums for each of the channels 0 to 7, and 
   __m512i high = _mm512_setzero_si512();
 };
 using Pixel = __m512i;
-struct Line {
-  __m512i low;
-  __m512i high;
-};
 struct Weights {
   __m512i low;
   __m512i high;
@@ -81,10 +73,6 @@ inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
   const __m512i all = _mm512_maskz_loadu_epi32(mask_of(count), at);
   return {_mm512_maskz_expand_epi32(0x5555, all),
           _mm512_maskz_expand_epi32(0x5555, _mm512_shuffle_i64x2(all, all, 0x0e))};
-}
-inline Line load_line(const uint8_t* x) {
-  return {_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))),
-          _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 32)))};
 }
 
 template <bool kSigned>
@@ -96,18 +84,9 @@ inline Weights load_weights(const int8_t* w) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w))),
           _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32)))};
 }
-inline Weights load_shifted_weights(const int8_t* w) {
-  const __m256i* halves = reinterpret_cast<const __m256i*>(w);
-  return {_mm512_cvtepi8_epi16(_mm256_slli_epi32(_mm256_loadu_si256(halves), 8)),
-          _mm512_cvtepi8_epi16(_mm256_slli_epi32(_mm256_loadu_si256(halves + 1), 8))};
-}
 inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
   to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x, w.low));
   to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x, w.high));
-}
-inline void add_products(Accumulators& to, const Line& x, const Weights& w) {
-  to.low = _mm512_add_epi32(to.low, _mm512_madd_epi16(x.low, w.low));
-  to.high = _mm512_add_epi32(to.high, _mm512_madd_epi16(x.high, w.high));
 }
 inline __m512i horizontal_sum(const Accumulators& of) {
   const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -124,9 +103,6 @@ struct Accumulators {  // two partial sums for each of four channels
   __m256i of[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
 };
 using Pixel = __m256i;
-struct Line {
-  __m256i of[4];
-};
 struct Weights {
   __m256i of[4];
 };
@@ -140,11 +116,6 @@ inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
   }
   return acc;
 }
-inline Line load_line(const uint8_t* x) {
-  const __m128i* four = reinterpret_cast<const __m128i*>(x);
-  return {{_mm256_cvtepu8_epi16(_mm_loadu_si128(four)), _mm256_cvtepu8_epi16(_mm_loadu_si128(four + 1)),
-           _mm256_cvtepu8_epi16(_mm_loadu_si128(four + 2)), _mm256_cvtepu8_epi16(_mm_loadu_si128(four + 3))}};
-}
 
 template <bool kSigned>
 inline Pixel load_pixel(const uint8_t* x) {
@@ -156,19 +127,8 @@ inline Weights load_weights(const int8_t* w) {
   return {{_mm256_cvtepi8_epi16(_mm_loadu_si128(four)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 1)),
            _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 2)), _mm256_cvtepi8_epi16(_mm_loadu_si128(four + 3))}};
 }
-inline Weights load_shifted_weights(const int8_t* w) {
-  Weights weights;
-  for (int i = 0; i < 4; ++i) {
-    const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w) + i);
-    weights.of[i] = _mm256_cvtepi8_epi16(_mm_slli_epi32(four, 8));
-  }
-  return weights;
-}
 inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
   for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x, w.of[i]));
-}
-inline void add_products(Accumulators& to, const Line& x, const Weights& w) {
-  for (int i = 0; i < 4; ++i) to.of[i] = _mm256_add_epi32(to.of[i], _mm256_madd_epi16(x.of[i], w.of[i]));
 }
 inline void horizontal_sum(const Accumulators& of, int32_t* acc) {
   for (int i = 0; i < 4; i += 2) {
@@ -187,7 +147,6 @@ struct Accumulators {
 struct Pixel {
   int16_t of[4];
 };
-using Line = const uint8_t*;
 struct Weights {
   int8_t of[64];
 };
@@ -196,13 +155,6 @@ inline Accumulators init_accumulators(const int32_t* at, int64_t count) {
   Accumulators acc;
   std::memcpy(acc.of, at, (count < 16 ? count : 16) * sizeof(int32_t));
   return acc;
-}
-inline Line load_line(const uint8_t* x) { return x; }
-inline void add_products(Accumulators& to, const Line& x, const Weights& w) {
-  for (int c = 0; c < 16; ++c) {
-    const int8_t* four = w.of + 4 * c;
-    to.of[c] += x[4 * c] * four[0] + x[4 * c + 1] * four[1] + x[4 * c + 2] * four[2] + x[4 * c + 3] * four[3];
-  }
 }
 
 template <bool kSigned>
@@ -214,11 +166,6 @@ inline Pixel load_pixel(const uint8_t* x) {
 inline Weights load_weights(const int8_t* w) {
   Weights weights;
   std::memcpy(weights.of, w, sizeof(weights.of));
-  return weights;
-}
-inline Weights load_shifted_weights(const int8_t* w) {
-  Weights weights;
-  for (int i = 0; i < 64; ++i) weights.of[i] = static_cast<int8_t>(i % 4 == 0 ? 0 : w[i - 1]);
   return weights;
 }
 inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {

@@ -35,11 +35,11 @@ FXQ_INLINE void load_initial(Accumulators* initial, const int32_t* from, int64_t
   if constexpr (v + 1 < V) load_initial<V, v + 1>(initial, from, left);
 }
 
-// Loads the weights of V panels, `panel` bytes apart, for one K group. kShifted: shifted by one byte within the K group.
-template <int V, bool kShifted = false, int v = 0>
+// Loads the weights of V panels, `panel` bytes apart, for one K group.
+template <int V, int v = 0>
 FXQ_INLINE void load_panels(Weights* weights, const int8_t* w, int64_t panel) {
-  weights[v] = kShifted ? load_shifted_weights(w + v * panel) : load_weights(w + v * panel);
-  if constexpr (v + 1 < V) load_panels<V, kShifted, v + 1>(weights, w, panel);
+  weights[v] = load_weights(w + v * panel);
+  if constexpr (v + 1 < V) load_panels<V, v + 1>(weights, w, panel);
 }
 
 template <int V, int v = 0>
@@ -60,19 +60,6 @@ FXQ_INLINE void add_pixel_tails(Accumulators (*acc)[V], const uint8_t* const* x,
                                 const Weights* weights) {
   add_pixel<V>(acc[r], load_pixel_tail<kSigned>(x[r] + at, rest), weights);
   if constexpr (r + 1 < R) add_pixel_tails<R, V, kSigned, r + 1>(acc, x, at, rest, weights);
-}
-
-template <int V, int v = 0>
-FXQ_INLINE void add_line(Accumulators* acc, const uint8_t* x, const Weights* weights) {
-  add_products(acc[v], load_line(x + v * kPanel * kKGroup), weights[v]);
-  if constexpr (v + 1 < V) add_line<V, v + 1>(acc, x, weights);
-}
-
-// Adds the products of one line for each row; lines lie `step` bytes apart.
-template <int R, int V, int r = 0>
-FXQ_INLINE void add_lines(Accumulators (*acc)[V], const uint8_t* x, int64_t step, const Weights* weights) {
-  add_line<V>(acc[r], x, weights);
-  if constexpr (r + 1 < R) add_lines<R, V, r + 1>(acc, x + step, step, weights);
 }
 
 }  // namespace

@@ -14,10 +14,9 @@
 //                   for each of R pixels: broadcast kKGroup bytes, multiply, add
 //           epilogue: scale, bias, residual, requantize, store
 //
-// A depthwise convolution has a loop nest of its own: conv_depthwise.h.
+// A depthwise convolution has a loop nest of its own: depthwise.cpp.
 #include "conv/cpu/loops/conv2d.h"
 
-#include "conv/cpu/loops/conv_depthwise.h"
 #include "conv/cpu/loops/conv_epilogue.h"
 #include "conv/cpu/loops/deferred_lookup.h"
 #include "conv/cpu/loops/tap_pointers.h"
@@ -29,7 +28,7 @@ namespace {
 
 // The tiles of one N block.
 struct NBlock {
-  const ConvArgs& a;
+  const Conv2dArgs& a;
   const Epilogue& epilogue;
   int64_t k_blocks = a.shape.k_blocks();
   int64_t width = 0;  // panels
@@ -97,7 +96,7 @@ struct TaskOrder {
   int64_t n_blocks;
   int64_t per_round;
 
-  explicit TaskOrder(const ConvArgs& a) : strips(a.strips()), n_blocks(a.n_blocks()), per_round(a.strips_per_round()) {}
+  explicit TaskOrder(const Conv2dArgs& a) : strips(a.strips()), n_blocks(a.n_blocks()), per_round(a.strips_per_round()) {}
 
   // Calls f(strip, N block) for the tasks begin <= i < end.
   template <typename F>
@@ -113,7 +112,7 @@ struct TaskOrder {
 };
 
 template <bool kSigned>
-void for_each_tile(const ConvArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
+void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
   const ConvShape& s = a.shape;
   const int64_t n_blocks = s.n_blocks(), panels = s.panels();
   const int64_t channels = s.group_bundle_channels(), depth = s.group_bundle_depth();
@@ -141,45 +140,10 @@ void for_each_tile(const ConvArgs& a, int64_t begin, int64_t end, uint8_t* scrat
   lookup.finish();
 }
 
-template <bool kSigned>
-void for_each_depthwise_tile(const ConvArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
-  const ConvShape& s = a.shape;
-  const int64_t row_strips = a.row_strips(), plane_strips = a.plane_strips(), panels = s.panels();
-  const Epilogue epilogue(a);
-  Depthwise window(a, epilogue, scratch);
-  DeferredLookup lookup{a};
-  TaskOrder(a).for_each(begin, end, [&](int64_t number, int64_t block_number) {
-    // Where the strip lies: in one row of a plane, or in two.
-    const int64_t from = number % row_strips * kStripRows;
-    const int64_t to = from + kStripRows < s.out_width ? from + kStripRows : s.out_width;
-    const int64_t line = number % plane_strips / row_strips * a.strip_lines();
-    window.plane = number / plane_strips;
-    window.out_row = line;
-    window.out_rows = s.out_height - line < a.strip_lines() ? s.out_height - line : a.strip_lines();
-    // Which panels the N block has.
-    const int64_t panel = block_number * kNBlockPanels;
-    const int64_t count = panels - panel < kNBlockPanels ? panels - panel : kNBlockPanels;
-    window.panel = panel;
-    window.template run<kVectors, kSigned>(from, to - from, count);
-    if (a.table != nullptr) {
-      const int64_t row = (window.plane * s.out_height + line) * s.out_width + from;
-      const int64_t left = s.channels - panel * kPanel;
-      const int64_t written = left < count * kPanel ? left : count * kPanel;
-      lookup.next({a, window.out_rows, s.out_width, row, to - from, panel * kPanel, written});
-    }
-  });
-  lookup.finish();
-}
-
 }  // namespace
 
-void conv_loop(const ConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
-  if (args.shape.depthwise()) {
-    args.x_signed ? for_each_depthwise_tile<true>(args, begin, end, scratch)
-                  : for_each_depthwise_tile<false>(args, begin, end, scratch);
-  } else {
-    args.x_signed ? for_each_tile<true>(args, begin, end, scratch) : for_each_tile<false>(args, begin, end, scratch);
-  }
+void conv_loop(const Conv2dArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
+  args.x_signed ? for_each_tile<true>(args, begin, end, scratch) : for_each_tile<false>(args, begin, end, scratch);
 }
 
 }  // namespace FXQ_ISA

@@ -35,7 +35,7 @@ struct ConvTask {
       : a(args),
         depth(args.depth()),
         epilogue(args),
-        lhs_buffer(scratch + args.ConvArgs::scratch(), args.strip_rows, depth),
+        lhs_buffer(scratch + args.Conv2dArgs::scratch(), args.strip_rows, depth),
         strip(args, scratch),
         lookup{args} {}
 

@@ -6,11 +6,11 @@ namespace fxquant {
 
 // A convolution whose products the framework's kernels compute (see cpu/brgemm.h). A task is one strip times one group
 // bundle times one N block. The strip's LHS is packed once for all N blocks of a group bundle.
-struct BrgemmConvArgs : ConvArgs {
+struct BrgemmConvArgs : Conv2dArgs {
   int64_t strip_rows;  // pixels of a strip at most
 
   // Chooses the strips: of about the same size, such that the thread with most of them has least to do.
-  BrgemmConvArgs(const ConvArgs& args, int64_t threads) : ConvArgs(args), strip_rows(0) {
+  BrgemmConvArgs(const ConvArgs& args, int64_t threads) : Conv2dArgs(args), strip_rows(0) {
     constexpr int64_t kNear = 512 << 10;  // bytes that stay in the second cache
     constexpr int64_t kWeights = 16;      // rows that take as long as to read the weights of an N block
     constexpr int64_t kTries = 16;
@@ -40,8 +40,8 @@ struct BrgemmConvArgs : ConvArgs {
         shape.rows() * shape.group_bundles() * shape.panels() * kPanel * (depth() / 4 + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
-  // Scratch memory for the pointers of a strip of ConvArgs, and for the packed LHS.
-  FXQ_INLINE int64_t scratch() const { return ConvArgs::scratch() + lhs_buffer_bytes(strip_rows, depth()); }
+  // Scratch memory for the pointers of a strip of Conv2dArgs, and for the packed LHS.
+  FXQ_INLINE int64_t scratch() const { return Conv2dArgs::scratch() + lhs_buffer_bytes(strip_rows, depth()); }
 };
 
 }  // namespace fxquant

@@ -1,6 +1,6 @@
 // A lookup table that is fused into a convolution. No torch.
 #pragma once
-#include "conv/cpu/loops/conv2d.h"
+#include "conv/cpu/loops/conv_args.h"
 #include "table/cpu/loops/look_up.h"
 
 namespace fxquant {

@@ -13,13 +13,13 @@ namespace {
 
 // At most kStripRows successive pixels of the result, in the order of memory.
 struct Strip {
-  const ConvArgs& a;
+  const Conv2dArgs& a;
   const uint8_t** pointers;  // [K blocks][kStripRows]
   int64_t first = 0;
   int64_t count = 0;
 
-  // The memory is that of ConvArgs::scratch(). A depthwise convolution uses it otherwise, and never calls find().
-  Strip(const ConvArgs& args, uint8_t* memory)
+  // The memory is that of Conv2dArgs::scratch().
+  Strip(const Conv2dArgs& args, uint8_t* memory)
       : a(args), pointers(reinterpret_cast<const uint8_t**>(memory)), copied_(memory + args.pointer_bytes()) {}
 
   // Takes the pixels from `row` on that lie before `end`, and finds their pointers.

@@ -1,0 +1,46 @@
+#pragma once
+#include "conv/conv_shape.h"
+#include "cpu/isa.h"
+#include "math/requantize.h"
+
+namespace fxquant {
+
+// What a convolution reads and writes. Each loop of convolutions adds how it divides this into tasks.
+struct ConvArgs {
+  ConvShape shape;   // not empty
+  const uint8_t* x;  // [batch, planes, height, width, in_channels]
+  bool x_signed;
+  const uint8_t* padding_values;  // [in_channels] times the zero point of x, as x stores it
+  const int8_t* weight;           // packed
+  const int32_t* zero_point_correction;  // [channels], as the next two
+  const float* scale;
+  const float* bias;
+  const uint8_t* residual;  // as y, or null
+  bool residual_signed;
+  float residual_scale;
+  int32_t residual_zero_point;
+  uint8_t* y;      // [rows, channels]; null: y_float is wanted
+  float* y_float;  // as y, not rounded
+  OutputQParams y_qparams;
+  const uint8_t* table = nullptr;  // [256], or null: a lookup table for the bytes of y
+
+  template <typename Visitor>
+  void pointers(Visitor& visit) const {
+    visit.tensor(x);
+    visit.array(padding_values, shape.depth);
+    visit.tensor(weight);
+    visit.tensor(zero_point_correction);
+    visit.tensor(scale);
+    visit.tensor(bias);
+    visit.tensor(residual);
+    visit.tensor(y);
+    visit.tensor(y_float);
+  }
+  // A program may fuse a lookup table into the store of y: see fuse_tables.h.
+  template <typename Visitor>
+  void accepts_lookup(Visitor visit) const {
+    visit(y, table, shape.rows() * shape.channels);
+  }
+};
+
+}  // namespace fxquant

@@ -1,0 +1,249 @@
+// Windows of three columns in one K group (3x3, or 1 to 4 rows), where a CPU multiplies and adds four bytes exactly. No torch.
+//
+// Nine products and an epilogue take about equally long, so the next pixel's products should fill the gaps of the epilogue
+// before: both follow each other for one pixel or two, in one loop.
+//
+//   slide_rows()     Panels fill a register. Columns are interleaved in registers, and each serves three pixels of one row of
+//                    the result, or of two rows.
+//   compute_three()  A register holds several pixels. Columns were packed; the weights of a row stay in registers.
+#pragma once
+#include "conv/cpu/loops/depthwise_columns.h"
+#include "conv/cpu/loops/depthwise_tiles.h"
+
+#if defined(__AVX512VNNI__)
+namespace fxquant {
+namespace FXQ_ISA {
+namespace {
+
+constexpr int64_t kTapBytes = kQuarters * kRegister;  // weights of a tap, or a packed column
+
+FXQ_INLINE bool has_three_taps(const Block& b) {
+  return b.taps == 3 && b.k_groups == 1 && b.a.y_float == nullptr && b.a.residual == nullptr;
+}
+FXQ_INLINE bool can_slide(const Block& b) {
+  return has_three_taps(b) && b.columns->pixels == 1 && b.s.stride_width <= 2 && b.s.dilation_width == 1;
+}
+
+template <int i = 0>
+FXQ_INLINE void load_three_taps(ByteLanes (*weights)[kQuarters], const uint8_t* w) {
+  weights[i / kQuarters][i % kQuarters] = load_bytes(w + i * kRegister);
+  if constexpr (i + 1 < 3 * kQuarters) load_three_taps<i + 1>(weights, w);
+}
+template <int k = 0>
+FXQ_INLINE void load_quarters(ByteLanes* quarters, const uint8_t* from) {
+  quarters[k] = load_bytes(from + k * kRegister);
+  if constexpr (k + 1 < kQuarters) load_quarters<k + 1>(quarters, from);
+}
+template <int k = 0>
+FXQ_INLINE void copy_quarters(ByteLanes* to, const ByteLanes* from) {
+  to[k] = from[k];
+  if constexpr (k + 1 < kQuarters) copy_quarters<k + 1>(to, from);
+}
+// Weights in registers, or in memory.
+template <int k = 0>
+FXQ_INLINE void add_tap(SumLanes* sums, const ByteLanes* x, const ByteLanes* w) {
+  sums[k] = add_products(sums[k], x[k], w[k]);
+  if constexpr (k + 1 < kQuarters) add_tap<k + 1>(sums, x, w);
+}
+template <int k = 0>
+FXQ_INLINE void add_tap(SumLanes* sums, const ByteLanes* x, const uint8_t* w) {
+  sums[k] = add_products(sums[k], x[k], load_bytes(w + k * kRegister));
+  if constexpr (k + 1 < kQuarters) add_tap<k + 1>(sums, x, w);
+}
+template <int R, int k = 0>
+FXQ_INLINE void add_packed_tap(SumLanes (*sums)[kQuarters], const uint8_t* x, int64_t plane, const ByteLanes* weights) {
+  add_columns<R, k>(sums, x, weights[k]);
+  if constexpr (k + 1 < kQuarters) add_packed_tap<R, k + 1>(sums, x + plane, plane, weights);
+}
+
+// The columns of some rows of x, from left to right.
+struct SlidingColumns {
+  const uint8_t* from[kKGroup];
+  int64_t step[kKGroup];
+  int64_t begin, end;       // columns that are loaded from x
+  int64_t width;            // of x
+  const uint8_t* near_end;  // columns from `end` to `width`, packed
+  const uint8_t* padding;   // a column of padding, packed
+};
+
+template <bool kSigned, int k = 0>
+FXQ_INLINE void load_rows(SlidingColumns& c, ByteLanes* rows) {
+  rows[k] = flip_bytes(load_bytes(c.from[k]), kSigned ? 0x80 : 0);
+  c.from[k] += c.step[k];
+  if constexpr (k + 1 < kKGroup) load_rows<kSigned, k + 1>(c, rows);
+}
+template <bool kSigned>
+FXQ_INLINE void next_column(SlidingColumns& c, int64_t w, ByteLanes* quarters) {
+  if (w >= c.begin && w < c.end) {
+    ByteLanes rows[kKGroup];
+    load_rows<kSigned>(c, rows);
+    interleave_rows(rows, quarters);
+  } else {
+    load_quarters(quarters, w < c.begin || w >= c.width ? c.padding : c.near_end + (w - c.end) * kTapBytes);
+  }
+}
+
+// Where a row of bytes is stored, and the row of the result below it.
+struct RowTarget {
+  uint8_t* y;
+  int64_t step;  // bytes from pixel to pixel
+  int64_t row_step;
+};
+
+// Computes `count` pixels of kRows rows of the result. w is the first column that they read.
+template <int kStride, int kRows, Ending kEnding, bool kSigned>
+__attribute__((noinline)) void slide(const Block& b, const SlidingColumns& columns, int64_t w, int64_t count,
+                                     const uint8_t* first, const uint8_t* second, const RowTarget& target) {
+  SlidingColumns c = columns;
+  ByteLanes weights[3][kQuarters];  // With a stride, there is less else to keep in registers.
+  if constexpr (kStride == 2) load_three_taps(weights, first);
+  const Requantize requantize(b.requantize);
+  const float *const scale = b.scale, *const bias = b.bias;
+  const int32_t* const initial = b.initial;
+  uint8_t* y = target.y;
+  ByteLanes left[kQuarters], middle[kQuarters], right[kQuarters];
+  next_column<kSigned>(c, w++, left);
+  if constexpr (kStride == 1) next_column<kSigned>(c, w++, middle);
+  for (int64_t i = 0; i < count; ++i, y += target.step) {
+    if constexpr (kStride == 2) next_column<kSigned>(c, w++, middle);
+    next_column<kSigned>(c, w++, right);
+    SumLanes sums[kRows][kQuarters];
+    init_tile<kRows>(sums, initial);
+    if constexpr (kStride == 2) {
+      add_tap(sums[0], left, weights[0]);
+      add_tap(sums[0], middle, weights[1]);
+      add_tap(sums[0], right, weights[2]);
+    } else {
+      add_tap(sums[0], left, first);
+      add_tap(sums[0], middle, first + kTapBytes);
+      add_tap(sums[0], right, first + 2 * kTapBytes);
+    }
+    if constexpr (kRows == 2) {
+      add_tap(sums[1], left, second);
+      add_tap(sums[1], middle, second + kTapBytes);
+      add_tap(sums[1], right, second + 2 * kTapBytes);
+    }
+    FloatLanes values[kRows][kQuarters];
+    scale_tile<kRows>(scale, bias, sums, values);
+    store_tile<kRows, kEnding == kBoundedBytes>(requantize, values, y, target.row_step);
+    if constexpr (kStride == 1) {
+      copy_quarters(left, middle);
+      copy_quarters(middle, right);
+    } else {
+      copy_quarters(left, right);
+    }
+  }
+}
+
+template <int kStride, int kRows, bool kSigned>
+FXQ_INLINE void slide_any(const Block& b, const SlidingColumns& columns, int64_t w, int64_t count, const uint8_t* first,
+                          const uint8_t* second, const RowTarget& target) {
+  b.is_bounded ? slide<kStride, kRows, kBoundedBytes, kSigned>(b, columns, w, count, first, second, target)
+               : slide<kStride, kRows, kBytes, kSigned>(b, columns, w, count, first, second, target);
+}
+
+template <bool kSigned>
+SlidingColumns sliding_columns(const Block& b, int64_t w, int64_t count) {
+  const ConvShape& s = b.s;
+  const uint8_t* const last = last_row(b.rows);
+  const int64_t inside = s.width < w + count ? s.width : w + count;
+  SlidingColumns c;
+  c.width = s.width;
+  c.begin = w < 0 ? 0 : w;
+  c.end = inside < c.begin ? c.begin : inside;
+  if (last != nullptr && b.left < kRegister) {
+    const int64_t room = b.end_of_x - kRegister - last, most = room < 0 ? 0 : room / s.depth + 1;
+    c.end = most < c.begin ? c.begin : most < c.end ? most : c.end;
+  }
+  for (int64_t k = 0; k < kKGroup; ++k) {
+    const bool exists = b.rows[k] != nullptr;
+    c.from[k] = exists ? b.rows[k] + c.begin * s.depth : b.padding;
+    c.step[k] = exists ? s.depth : 0;
+  }
+  c.near_end = b.lines;
+  c.padding = b.padding_column;
+  for (int64_t i = c.end; i < inside; ++i) {
+    pack_edge<kLanes, kSigned>(b, b.rows, i, b.lines + (i - c.end) * kTapBytes, kRegister);
+  }
+  return c;
+}
+
+template <int kStride, bool kSigned>
+void slide_rows_of(const Block& b, int64_t output, int64_t count, int64_t pixel, int64_t rows) {
+  const int64_t w = output * kStride - b.s.left, channels = b.s.channels, line = b.s.out_width * channels;
+  const SlidingColumns columns = sliding_columns<kSigned>(b, w, (count - 1) * kStride + 3);
+  const bool is_dense = b.left == kRegister;
+  for (int64_t i = 0; i < rows;) {
+    const int64_t together = kStride == 1 && i + 1 < rows ? 2 : 1, at = pixel * channels + i * line + b.channel;
+    const RowTarget target = is_dense ? RowTarget{b.a.y + at, channels, line}
+                                      : RowTarget{b.results, kRegister, count * kRegister};
+    if (together == 2) {
+      slide_any<1, 2, kSigned>(b, columns, w, count, b.weights_of(i), b.weights_of(i + 1), target);
+    } else {
+      slide_any<kStride, 1, kSigned>(b, columns, w, count, b.weights_of(i), nullptr, target);
+    }
+    if (!is_dense) {
+      for (int64_t r = 0; r < together; ++r) store_pixels(b, b.results + r * target.row_step, at + r * line, count);
+    }
+    i += together;
+  }
+}
+
+// Computes `count` pixels of `rows` rows of the result, which share a packing. `pixel` is the first one.
+template <bool kSigned>
+void slide_rows(const Block& b, int64_t output, int64_t count, int64_t pixel, int64_t rows) {
+  b.s.stride_width == 1 ? slide_rows_of<1, kSigned>(b, output, count, pixel, rows)
+                        : slide_rows_of<2, kSigned>(b, output, count, pixel, rows);
+}
+
+// Computes a tile of R registers of pixels.
+template <int R, Ending kEnding>
+FXQ_INLINE void three_taps_of(const Block& b, const Requantize& requantize, const uint8_t* const* x, int64_t at,
+                              int64_t plane, const ByteLanes (*weights)[kQuarters], uint8_t* y, int64_t step) {
+  SumLanes sums[R][kQuarters];
+  init_tile<R>(sums, b.initial);
+  add_packed_tap<R>(sums, x[0] + at, plane, weights[0]);
+  add_packed_tap<R>(sums, x[1] + at, plane, weights[1]);
+  add_packed_tap<R>(sums, x[2] + at, plane, weights[2]);
+  FloatLanes values[R][kQuarters];
+  scale_tile<R>(b.scale, b.bias, sums, values);
+  store_tile<R, kEnding == kBoundedBytes>(requantize, values, y, step);
+}
+template <Ending kEnding>
+__attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const uint8_t* lines, const uint8_t* w,
+                                          uint8_t* y, int64_t step) {
+  ByteLanes weights[3][kQuarters];
+  load_three_taps(weights, w);
+  const Requantize requantize(b.requantize);
+  const int64_t plane = b.columns->plane;
+  const int64_t* const taps = b.columns->taps;
+  const uint8_t* const x[3] = {lines + taps[0], lines + taps[1], lines + taps[2]};
+  int64_t i = 0;
+  for (; i + 2 <= steps; i += 2, y += 2 * step) {
+    three_taps_of<2, kEnding>(b, requantize, x, i * kRegister, plane, weights, y, step);
+  }
+  if (i < steps) three_taps_of<1, kEnding>(b, requantize, x, i * kRegister, plane, weights, y, step);
+}
+
+// Computes `count` pixels of one row of the result, of which `pixel` is the first, from packed columns.
+inline void compute_three(const Block& b, const uint8_t* w, int64_t pixel, int64_t count) {
+  constexpr int64_t kMost = DepthwiseArgs::kResultBytes / kRegister;  // registers
+  const int64_t pixels = b.columns->pixels, channels = b.s.channels, steps = (count + pixels - 1) / pixels;
+  const bool is_dense = b.left * pixels == kRegister && (pixels == 1 || channels == b.left);
+  const auto run = [&](int64_t some, const uint8_t* x, uint8_t* y, int64_t step) {
+    b.is_bounded ? three_taps<kBoundedBytes>(b, some, x, w, y, step) : three_taps<kBytes>(b, some, x, w, y, step);
+  };
+  int64_t at = pixel * channels + b.channel, i = is_dense ? count / pixels : 0;
+  if (i > 0) run(i, b.lines, b.a.y + at, pixels * channels);
+  while (i < steps) {
+    const int64_t some = steps - i < kMost ? steps - i : kMost, rest = count - i * pixels;
+    run(some, b.lines + i * kRegister, b.results, kRegister);
+    store_pixels(b, b.results, at + i * pixels * channels, rest < some * pixels ? rest : some * pixels);
+    i += some;
+  }
+}
+
+}  // namespace
+}  // namespace FXQ_ISA
+}  // namespace fxquant
+#endif
