@@ -19,7 +19,7 @@ from fxquant.measure.timing import CALLS, TimedPrograms, TimedRun
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
 from fxquant.quantizer.quantizer import Quantizer
 
-BORDERS = (Quantize, Dequantize, Requantize)
+BOUNDARIES = (Quantize, Dequantize, Requantize)
 
 
 class OperatorTimes:
@@ -65,7 +65,9 @@ class OperatorTimes:
                 continue
             unit = planned.get(node.name) if node.name in units else None
             members = [nodes[name] for name in unit.nodes] if unit is not None else [nodes.get(node.name, node)]
-            kind: Kind = "unit" if unit is not None else "border" if isinstance(module_of(node), BORDERS) else "float"
+            kind: Kind = (
+                "unit" if unit is not None else "border" if isinstance(module_of(node), BOUNDARIES) else "float"
+            )
             in_float = [floats[member.name] for member in members if member.name in floats]
             rows.append(
                 ProfileRow(

@@ -17,7 +17,7 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_path, nodes_by_name
 from fxquant.graph.shapes import unchanged_state
-from fxquant.measure.timing import BorderTimer, UnitTimer, interleaved_medians
+from fxquant.measure.timing import BoundaryTimer, UnitTimer, interleaved_medians
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import TensorRef
 from fxquant.runtime import engine_of
@@ -63,7 +63,7 @@ def tuned(
             timer.round()
         passing = tuple(flows(model, plan))
         times = Times(
-            timer.in_int8, timer.in_float, *_borders(passing, plan, timer.infos, BorderTimer(programs, ROUNDS))
+            timer.in_int8, timer.in_float, *_boundary_times(passing, plan, timer.infos, BoundaryTimer(programs, ROUNDS))
         )
         chosen = units_in_float(model, plan, times)
         made = {"int8": int8}
@@ -89,8 +89,8 @@ def tuned(
     return made[best], Tuning(rows, found, torch.get_num_threads(), *whole)
 
 
-def _borders(
-    passing: Iterable[ValueUse], plan: QuantPlan, infos: Mapping[str, Any], timer: BorderTimer
+def _boundary_times(
+    passing: Iterable[ValueUse], plan: QuantPlan, infos: Mapping[str, Any], timer: BoundaryTimer
 ) -> tuple[dict[str, float], dict[str, float]]:
     quantize, dequantize = {}, {}
     for flow in passing:
@@ -108,11 +108,11 @@ def _rows(
     rows = []
     for unit in units:
         read = dict.fromkeys(unit.roles[role].name for role in unit.inputs)
-        borders = sum(times.quantize[name] for name in read if name in of_value)
+        boundary = sum(times.quantize[name] for name in read if name in of_value)
         if "y" in unit.roles:
-            borders += times.dequantize[unit.root]
+            boundary += times.dequantize[unit.root]
         path = module_path(nodes[unit.nodes[0]])[0]
-        numbers = (1e6 * times.in_int8[unit.root], 1e6 * times.in_float[unit.root], 1e6 * borders)
+        numbers = (1e6 * times.in_int8[unit.root], 1e6 * times.in_float[unit.root], 1e6 * boundary)
         rows.append(TuningRow(unit.root, path, unit.pattern, *numbers, "int8"))
     return tuple(rows)
 

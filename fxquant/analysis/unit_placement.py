@@ -90,12 +90,12 @@ def units_in_float(gm: GraphModule, plan: QuantPlan, times: Times) -> set[str]:
                 network.add(flow.producer, reader, NEVER)
                 network.add(reader, flow.producer, NEVER)
             continue
-        _add_border(network, flow, times)
+        _add_boundary(network, flow, times)
     kept = network.cut(INT8, FLOAT)
     return {unit.root for unit in tuned_units(plan) if unit.root not in kept}
 
 
-def _add_border(network: Network, flow: ValueUse, times: Times) -> None:
+def _add_boundary(network: Network, flow: ValueUse, times: Times) -> None:
     """Nodes of their own stand for 'any reader': each is on the side of a reader that needs the boundary."""
     quantized: Hashable = ("quantized", flow.value)
     dequantized: Hashable = ("dequantized", flow.value)

@@ -16,7 +16,7 @@ from fxquant.observers.qparams import quantization_range
 
 POINTS = 64
 """Rows of the table. When it is full, every second one goes, and from then on they are written half as often."""
-APART = 8
+SPACING = 8
 """The next row comes when an eighth more batches have been seen: the first sixteen have a row each."""
 FEWEST_BATCHES = 8
 """Fewer say nothing about whether ranges have settled."""
@@ -67,7 +67,7 @@ class RangeHistory(nn.Module):
         self.batches += 1
         rows = self._rows()
         last = int(self.at[rows - 1]) if rows else 0
-        if int(self.batches) - last < int(self.stride) * max(1, last // APART):
+        if int(self.batches) - last < int(self.stride) * max(1, last // SPACING):
             return False
         if rows == POINTS:
             rows = self._thin()

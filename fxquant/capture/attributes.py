@@ -75,10 +75,10 @@ def _line_that_changes(kind: type[nn.Module], name: str) -> str:
 class Attributes:
     """The attributes of every module of a model, as they are now; buffers are looked at as names, not as memory."""
 
-    def __init__(self, root: nn.Module) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self._snapshot_of = [
             (path, module, {name: Snapshot(value) for name, value in _own(module)}, dict(module._buffers))
-            for path, module in root.named_modules()
+            for path, module in model.named_modules()
         ]
 
     def changes(self, but: Iterable[str] = ()) -> list[Change]:

@@ -51,9 +51,9 @@ EVALUATION: Final = _EvaluationMode(0)
 
 
 @contextmanager
-def marked_modes(root: nn.Module) -> Iterator[None]:
+def marked_modes(model: nn.Module) -> Iterator[None]:
     """Within the block, ``training`` of every module in evaluation mode is ``EVALUATION``."""
-    modules = [module for module in root.modules() if module.training is False]
+    modules = [module for module in model.modules() if module.training is False]
     EVALUATION.was_converted = False
     _set(modules, EVALUATION)
     try:

@@ -122,9 +122,9 @@ def trace(
     return gm
 
 
-def _traced_with_modes(attempt: Callable[[bool], _Traced], root: nn.Module) -> _Traced:
+def _traced_with_modes(attempt: Callable[[bool], _Traced], model: nn.Module) -> _Traced:
     """Trace so that ``self.training`` is told from False; as it is where code takes nothing but a bool."""
-    if asks_by_identity(root):
+    if asks_by_identity(model):
         return attempt(False)
     try:
         marked = attempt(True)

@@ -159,10 +159,10 @@ def module_of(node: Node) -> nn.Module | None:
     return node.graph.owning_module.get_submodule(str(node.target))
 
 
-def attribute_at(root: nn.Module, path: str) -> Any:
+def attribute_at(model: nn.Module, path: str) -> Any:
     """Look up a parameter, a buffer or another attribute of a model by its qualified name."""
     parent, _, name = path.rpartition(".")
-    return getattr(root.get_submodule(parent), name)
+    return getattr(model.get_submodule(parent), name)
 
 
 def called_module(node: Node) -> Any:

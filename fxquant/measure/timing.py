@@ -184,7 +184,7 @@ class UnitTimer:
         return {name: statistics.median(times) for name, times in self._float.items()}
 
 
-class BorderTimer:
+class BoundaryTimer:
     """Times quantizing and dequantizing a value: with the call, since a boundary begins or ends a program.
 
     Args:

@@ -15,7 +15,7 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import Decision, decide, primary_node, qconfig_of
 from fxquant.passes.prune_isolated_units import Boundaries
 from fxquant.passes.refusals import computes_nothing, refuse_match, refuse_unmatched
-from fxquant.passes.tuple_outputs import APART, has_external_item
+from fxquant.passes.tuple_outputs import HAS_FLOAT_READER, has_external_item
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match, Mismatch, Pattern
@@ -45,7 +45,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
         elif refusal is not None:
             refusals.append(refusal)
     apart = has_external_item(matches)
-    refusals += [Refusal(n.name, "", APART, excused=True) for n in apart if not computes_nothing(n)]
+    refusals += [Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in apart if not computes_nothing(n)]
     matches = [found for found in matches if found.nodes[-1] not in apart]
     boundaries = Boundaries(
         matches,

@@ -9,7 +9,7 @@ from torch.fx import Node
 from fxquant.graph.query import value_of
 from fxquant.patterns.pattern import Match
 
-APART = "not all of what takes one of its tensors can run on integers"
+HAS_FLOAT_READER = "not all of what takes one of its tensors can run on integers"
 
 
 def has_external_item(matches: Sequence[Match]) -> set[Node]:

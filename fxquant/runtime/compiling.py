@@ -18,13 +18,13 @@ from fxquant.runtime.constant_cache import ConstantCache
 from fxquant.runtime.execution_plan import (
     ExecutionPlan,
     Geometry,
+    Guard,
+    MemoryGuard,
+    ModuleGuard,
     ProgramStep,
     PythonStep,
+    StateGuard,
     Step,
-    Watch,
-    Watched,
-    WatchedMemory,
-    WatchedPlace,
     function_of,
     geometry_of,
     kind_and_words,
@@ -88,15 +88,15 @@ class _Compiler:
         self._gm = gm
         self._constants = constants
         self._values: dict[Node, Any] = {}
-        self._place: dict[Node, int] = {}
+        self._slot: dict[Node, int] = {}
         self._fixed: dict[Node, Any] = {}
         """Nodes whose value follows from shapes -> that value."""
         self._varying: set[Node] = set()
         """Nodes whose value is no tensor and may be another one in the next call."""
         self._steps: list[ProgramStep | _Segment] = []
-        self._places: dict[str, WatchedPlace] = {}
+        self._module_guards: dict[str, ModuleGuard] = {}
         """Path of a module that went into the plan, or of one around it."""
-        self._watched: dict[nn.Module, Watched] = {}
+        self._state_guards: dict[nn.Module, StateGuard] = {}
         self._open: _Segment | None = None
         self._reasons: dict[Node, str] = {}
         """Why nodes run in Python."""
@@ -120,21 +120,21 @@ class _Compiler:
 
     def plan(self) -> ExecutionPlan:
         steps = tuple(self._python(step) if isinstance(step, _Segment) else step for step in self._steps)
-        last_use = {place: index for index, step in enumerate(steps) for place in (*step.takes, *step.gives)}
+        last_use = {slot: index for index, step in enumerate(steps) for slot in (*step.takes, *step.gives)}
         result = self._at(next(node for node in self._gm.graph.nodes if node.op == "output"))
         unused = tuple(
-            tuple(place for place, last in last_use.items() if last == index and place != result)
+            tuple(slot for slot, last in last_use.items() if last == index and slot != result)
             for index in range(len(steps))
         )
         kept = self._constants.values
-        constants = tuple((place, kept[node]) for node, place in self._place.items() if node in kept)
-        watched: tuple[Watch, ...] = (
-            *self._places.values(), *self._watched.values(), *self._constants.watched, *self._memory(steps)
+        constants = tuple((slot, kept[node]) for node, slot in self._slot.items() if node in kept)
+        guards: tuple[Guard, ...] = (
+            *self._module_guards.values(), *self._state_guards.values(), *self._constants.guards, *self._memory(steps)
         )  # fmt: skip
-        return ExecutionPlan(steps, len(self._place), unused, result, watched, constants)
+        return ExecutionPlan(steps, len(self._slot), unused, result, guards, constants)
 
-    def _memory(self, steps: Iterable[Step]) -> Iterator[WatchedMemory]:
-        """Watch the memory that programs read of tensors which a pickle of the model would hold."""
+    def _memory(self, steps: Iterable[Step]) -> Iterator[MemoryGuard]:
+        """Guard the memory that programs read of tensors which a pickle of the model would hold."""
         held = {
             leaf.untyped_storage().data_ptr()
             for module in self._gm.modules()
@@ -144,10 +144,10 @@ class _Compiler:
             if isinstance(leaf, Tensor) and leaf.layout is torch.strided
         }
         constants = (x for step in steps if isinstance(step, ProgramStep) for x in step.program.constants)
-        return (WatchedMemory(x, x.data_ptr()) for x in constants if x.untyped_storage().data_ptr() in held)
+        return (MemoryGuard(x, x.data_ptr()) for x in constants if x.untyped_storage().data_ptr() in held)
 
     def _at(self, node: Node) -> int:
-        return self._place.setdefault(node, len(self._place))
+        return self._slot.setdefault(node, len(self._slot))
 
     def _is_constant(self, node: Node) -> bool:
         """Try to fold a node into a constant; False if it runs in each call."""
@@ -208,7 +208,7 @@ class _Compiler:
         self._constants.note_read(node)
         segment.nodes.append(node)
         if isinstance(module, QuantizedModule):
-            self._watched[module] = Watched(module, module._packed)
+            self._state_guards[module] = StateGuard(module, module._packed)
             self._watch_place(str(node.target))
         return None
 
@@ -320,7 +320,7 @@ class _Compiler:
             self._reasons.update(dict.fromkeys(segment.nodes, reason))
             return None
         ends = iter(range(len(recorded)))
-        places = tuple(
+        slots = tuple(
             next(ends) if isinstance(value, Tensor) else tuple(next(ends) for _ in value)
             for value in (self._values[node] for node in gives)
         )
@@ -328,7 +328,7 @@ class _Compiler:
             tuple(self._at(node) for node in segment.inputs),
             tuple(self._at(node) for node in gives),
             program,
-            places,
+            slots,
             len(segment.nodes),
             program.loops,
         )
@@ -341,7 +341,7 @@ class _Compiler:
         owner: Any = self._gm
         for end, name in enumerate(path.split(".") if path else (), start=1):
             module = owner._modules[name]
-            self._places.setdefault(".".join(path.split(".")[:end]), WatchedPlace(owner._modules, name, module))
+            self._module_guards.setdefault(".".join(path.split(".")[:end]), ModuleGuard(owner._modules, name, module))
             owner = module
 
 

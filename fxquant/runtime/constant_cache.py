@@ -11,7 +11,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from fxquant.graph.query import values_read_by
-from fxquant.runtime.execution_plan import WatchedTensor, needs_gradient
+from fxquant.runtime.execution_plan import TensorGuard, needs_gradient
 from fxquant.runtime.recording import ForbidRandom, NotRecordableError
 
 LARGEST_CACHED = 1 << 24
@@ -31,7 +31,7 @@ class ConstantCache:
     def __init__(self, *, enabled: bool = True) -> None:
         self._enabled = enabled
         self.values: dict[Node, Any] = {}
-        self.watched: list[WatchedTensor] = []
+        self.guards: list[TensorGuard] = []
         self._versions: dict[int, tuple[Tensor, int]] = {}
         """Memory -> a tensor of it, and how often that was written to."""
         self._read: set[int] = set()
@@ -48,7 +48,7 @@ class ConstantCache:
             or not _is_plain(value)
         ):
             return False
-        self.watched.append(WatchedTensor(owner, name, value, value._version))
+        self.guards.append(TensorGuard(owner, name, value, value._version))
         self._parameters.add(_memory(value))
         self._keep(node, value)
         return True

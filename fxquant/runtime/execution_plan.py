@@ -34,13 +34,13 @@ class ShapesChangedError(Exception):
 
 
 class Step(Protocol):
-    """A part of the graph. Values lie in numbered places."""
+    """A part of the graph. Values lie in numbered slots."""
 
     takes: tuple[int, ...]
     gives: tuple[int, ...]
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
-        """The values for the places in ``gives``, of those in ``takes``."""
+        """The values for the slots in ``gives``, of those in ``takes``."""
 
 
 @dataclass(slots=True)
@@ -75,37 +75,37 @@ class ProgramStep:
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     program: Program
-    places: tuple[tuple[int, ...] | int, ...]
+    slots: tuple[tuple[int, ...] | int, ...]
     """For each value that is given: the result of the program that it is, or those that it is a tuple of."""
     nodes: int
     loops: int
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
         results = self.program(values)
-        return [results[at] if isinstance(at, int) else tuple(results[i] for i in at) for at in self.places]
+        return [results[at] if isinstance(at, int) else tuple(results[i] for i in at) for at in self.slots]
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedPlace:
+class ModuleGuard:
     """A module, and where it was found."""
 
     siblings: Mapping[str, nn.Module | None]
     name: str
     module: nn.Module
 
-    def is_as_before(self) -> bool:
+    def is_met(self) -> bool:
         """Tell whether the module is still in its place."""
         return self.siblings.get(self.name) is self.module
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class StateGuard:
     """A module whose state went into a program."""
 
     module: nn.Module
     packed: Any
 
-    def is_as_before(self) -> bool:
+    def is_met(self) -> bool:
         """Tell whether a call of the module would still launch what was recorded, and nothing else."""
         module: Any = self.module
         return (
@@ -117,7 +117,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedTensor:
+class TensorGuard:
     """A parameter or buffer that steps read, or of which constants were computed."""
 
     owner: nn.Module
@@ -125,24 +125,24 @@ class WatchedTensor:
     tensor: Tensor
     version: int
 
-    def is_as_before(self) -> bool:
+    def is_met(self) -> bool:
         """Tell whether the attribute is the same tensor, which nobody has written to."""
         return getattr(self.owner, self.name, None) is self.tensor and self.tensor._version == self.version
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedMemory:
+class MemoryGuard:
     """A tensor of the model's state whose memory a program reads: it moves when a process gets a share of it."""
 
     tensor: Tensor
     address: int
 
-    def is_as_before(self) -> bool:
+    def is_met(self) -> bool:
         """Tell whether the memory of the tensor has its address of before."""
         return self.tensor.data_ptr() == self.address
 
 
-Watch = WatchedPlace | Watched | WatchedTensor | WatchedMemory
+Guard = ModuleGuard | StateGuard | TensorGuard | MemoryGuard
 
 
 @dataclass(slots=True)
@@ -150,13 +150,13 @@ class ExecutionPlan:
     """Runs a graph step by step."""
 
     steps: tuple[Step, ...]
-    places: int
+    slots: int
     unused: tuple[tuple[int, ...], ...]
-    """After each step: the places whose values nobody reads any more."""
+    """After each step: the slots whose values nobody reads any more."""
     result: int
-    watched: tuple[Watch, ...]
+    guards: tuple[Guard, ...]
     constants: tuple[tuple[int, Any], ...] = ()
-    """Places whose values are the same in each call, and these."""
+    """Slots whose values are the same in each call, and these."""
     given_up: str = ""
     """Why the graph runs in its place; empty where it does not."""
     used: int = 0
@@ -164,19 +164,19 @@ class ExecutionPlan:
 
     def is_valid(self) -> bool:
         """Tell whether no module was changed, replaced or hooked since the plan was made."""
-        return all(each.is_as_before() for each in self.watched)
+        return all(each.is_met() for each in self.guards)
 
     def run(self, module: nn.Module, inputs: Sequence[Any]) -> Any:
         """The graph's result."""
-        values: list[Any] = [*inputs, *[None] * (self.places - len(inputs))]
-        for place, value in self.constants:
-            values[place] = value
+        values: list[Any] = [*inputs, *[None] * (self.slots - len(inputs))]
+        for slot, value in self.constants:
+            values[slot] = value
         for step, unused in zip(self.steps, self.unused, strict=True):
-            results = step.run(module, [values[place] for place in step.takes])
-            for place, value in zip(step.gives, results, strict=True):
-                values[place] = value
-            for place in unused:
-                values[place] = None
+            results = step.run(module, [values[slot] for slot in step.takes])
+            for slot, value in zip(step.gives, results, strict=True):
+                values[slot] = value
+            for slot in unused:
+                values[slot] = None
         return values[self.result]
 
     @property

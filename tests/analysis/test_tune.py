@@ -53,7 +53,7 @@ def made_up(monkeypatch, float_units=(), whole=(3.0, 2.0, 1.0), border=0.0):
             return border, border
 
     monkeypatch.setattr(module_under_test, "UnitTimer", Timer)
-    monkeypatch.setattr(module_under_test, "BorderTimer", Borders)
+    monkeypatch.setattr(module_under_test, "BoundaryTimer", Borders)
     times = dict(zip(("float", "int8", "tuned"), whole, strict=True))
     monkeypatch.setattr(module_under_test, "interleaved_medians", lambda calls, *_: {n: times[n] for n in calls})
 

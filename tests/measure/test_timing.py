@@ -13,7 +13,7 @@ from fxquant.analysis.unit_placement import tuned_units
 from fxquant.graph.query import info_of
 from fxquant.kernels.library import available_isas
 from fxquant.measure import timing
-from fxquant.measure.timing import BorderTimer, UnitTimer, interleaved_medians, recorded, seconds_of
+from fxquant.measure.timing import BoundaryTimer, UnitTimer, interleaved_medians, recorded, seconds_of
 from fxquant.plan.spec import QParams, QScheme
 from fxquant.runtime import engine_of
 
@@ -97,7 +97,7 @@ def test_a_unit_is_what_its_nodes_take_together(monkeypatch):
 def test_borders_of_one_shape_are_measured_once(programs, monkeypatch):
     measured = []
     monkeypatch.setattr(timing, "interleaved_medians", lambda calls, *_: measured.append(calls) or {"": 2.0})
-    timer = BorderTimer(programs, 3)
+    timer = BoundaryTimer(programs, 3)
     info = info_of(torch.rand(1, 2, 3, 4))
     assert timer.seconds(info, QPARAMS) == timer.seconds(info, QPARAMS) == (2.0, 2.0)
     assert len(measured) == 2
@@ -107,4 +107,6 @@ def test_borders_of_one_shape_are_measured_once(programs, monkeypatch):
 
 
 def test_borders_are_those_of_the_graph():
-    assert all(0 < seconds < math.inf for seconds in BorderTimer(False, 1).seconds(info_of(torch.rand(3, 5)), QPARAMS))
+    assert all(
+        0 < seconds < math.inf for seconds in BoundaryTimer(False, 1).seconds(info_of(torch.rand(3, 5)), QPARAMS)
+    )

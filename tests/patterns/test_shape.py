@@ -11,7 +11,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.passes.prune_isolated_units import UNREAD
-from fxquant.passes.tuple_outputs import APART
+from fxquant.passes.tuple_outputs import HAS_FLOAT_READER
 from fxquant.patterns.pattern import Output
 from fxquant.patterns.shape import SHAPE
 from fxquant.plan.spec import SharedWith, TensorRef
@@ -146,7 +146,7 @@ def test_a_split_that_is_not_taken_apart_by_index_stays_float(plan_behind_conv, 
     plan = plan_behind_conv(body)
     assert "chunk" not in [unit.pattern for unit in plan.units[1:]] or not plan.refusals
     reasons = {r.node: (r.reason, r.excused) for r in plan.refusals}
-    assert reasons.get("chunk", (APART, True)) in ((APART, True), (UNREAD, True))
+    assert reasons.get("chunk", (HAS_FLOAT_READER, True)) in ((HAS_FLOAT_READER, True), (UNREAD, True))
 
 
 def test_one_of_several_values_of_another_operator_is_no_part(plan_of):

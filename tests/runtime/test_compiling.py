@@ -125,7 +125,7 @@ def test_values_are_dropped_when_nobody_reads_them_any_more():
     gm, x = converted(lambda x: torch.erfinv(x.clamp(-0.9, 0.9)))
     plan, _ = compile_graph(gm, [x])
     dropped = [place for places in plan.unused for place in places]
-    assert sorted([*dropped, plan.result]) == list(range(plan.places))
+    assert sorted([*dropped, plan.result]) == list(range(plan.slots))
 
 
 class Containers(nn.Module):

@@ -20,10 +20,10 @@ from fxquant.runtime import compiling, engine_of
 from fxquant.runtime.constant_cache import ConstantCache
 from fxquant.runtime.execution_plan import (
     ExecutionPlan,
+    ModuleGuard,
     PythonStep,
     ShapesChangedError,
-    Watched,
-    WatchedPlace,
+    StateGuard,
     function_of,
     geometry_of,
 )
@@ -67,13 +67,13 @@ def test_a_negation_that_is_only_noted_down_is_part_of_the_geometry():
     assert geometry_of(lazy) != geometry_of(lazy.clone())
 
 
-def watched_module():
+def guarded_module():
     qparams = QParams(QScheme(signed=False), torch.tensor([0.1]), torch.tensor([3], dtype=torch.int32))
     parent = nn.Module()
     parent.add_module("inner", Quantize(qparams))
     parent.inner(torch.zeros(2))
-    place = WatchedPlace(parent._modules, "inner", parent.inner)
-    return parent, ExecutionPlan((), 0, (), 0, (place, Watched(parent.inner, parent.inner._packed)))
+    place = ModuleGuard(parent._modules, "inner", parent.inner)
+    return parent, ExecutionPlan((), 0, (), 0, (place, StateGuard(parent.inner, parent.inner._packed)))
 
 
 def replace(parent):
@@ -97,7 +97,7 @@ def set_forward(parent):
     ],
 )
 def test_a_change_of_a_module_is_noticed(change):
-    parent, plan = watched_module()
+    parent, plan = guarded_module()
     assert plan.is_valid()
     change(parent)
     assert not plan.is_valid()
