@@ -161,7 +161,7 @@ class NamedGraphModule(GraphModule):
             InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
             RuntimeError: torch's own, where shapes differ.
         """
-        check_names(self, state_dict, strict=strict)
+        check_names(self, state_dict, strict=strict, joins=noted(self, "joins") or {})
         check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
         with unchanged_on_error(self):
             found = super().load_state_dict(state_dict, strict, assign)

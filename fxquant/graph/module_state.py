@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import FxQuantError, InputError, StateError
+from fxquant.errors import FxQuantError, InputError, StateError, listing
 from fxquant.kernels.conv.packing import packed_once
 from fxquant.plan.spec import QScheme
 
@@ -112,13 +112,16 @@ WRAPPERS = ("module.", "_orig_mod.")
 UNWRAP = "torch.nn.modules.utils.consume_prefix_in_state_dict_if_present"
 
 
-def check_names(model: nn.Module, given: Mapping[str, Any], *, strict: bool) -> None:
+def check_names(
+    model: nn.Module, given: Mapping[str, Any], *, strict: bool, joins: Mapping[str, str] | None = None
+) -> None:
     """Compare the names of a state dict with those of a model, unit by unit. What modules do without may be missing.
 
     Args:
         model: It is not changed: where names differ, a copy says what it misses.
         given: What is to be loaded.
         strict: False: any names will do.
+        joins: Root of each join that the configuration quantizes -> its pattern. Calibration may leave it in float.
 
     Raises:
         StateError: it names the first unit that differs, what it is in the state dict, and what in the model.
@@ -128,6 +131,8 @@ def check_names(model: nn.Module, given: Mapping[str, Any], *, strict: bool) -> 
         return
     here, there = _by_unit(own), _by_unit(given)
     different = [unit for unit in {**here, **there} if here.get(unit) != there.get(unit)]
+    if (error := _of_other_joins(joins or {}, here, there)) is not None:
+        raise error
     unit = min(different, key=lambda unit: _form(here.get(unit)) == _form(there.get(unit)))
     more = len(different) - 1
     raise StateError(
@@ -137,6 +142,38 @@ def check_names(model: nn.Module, given: Mapping[str, Any], *, strict: bool) -> 
         expected=_described(here.get(unit), there.get(unit)),
         hint=_hint(unit, here, there, given),
     )
+
+
+def _of_other_joins(joins: Mapping[str, str], here: Mapping[str, Any], there: Mapping[str, Any]) -> StateError | None:
+    """Return the error for a state of a model whose calibration left other joins in float; None if it left the same.
+
+    Args:
+        joins: Root of each join that the configuration quantizes -> its pattern.
+        here, there: The units of the model and of the state.
+    """
+    own, saved = ({root for root in joins if _has_join(units, root)} for units in (here, there))
+    both = here.keys() & there.keys()
+    if own == saved or not both or any(_form(here[unit]) != _form(there[unit]) for unit in both):
+        return None  # there is more to it: another configuration, a wrapper, a float model
+    missing = sorted(own - saved)
+    form, other = ("float", "quantized") if missing else ("quantized", "float")
+    rule = ""
+    if kinds := {joins[root] for root in missing} - {joins[root] for root in saved}:
+        calls = "".join(f".set_object_type(torch.{kind}, None)" for kind in sorted(kinds))
+        rule = f"; or leave them in float by mapping{calls}"
+    return StateError(
+        f"the saved model has {form} joins that are {other} here: calibration decides that by the ranges",
+        at=listing([repr(root) for root in missing or sorted(saved - own)]),
+        got="the state of a model that was calibrated on other data, or this one was not calibrated",
+        expected="a model with the same calibration; without any, all joins are quantized",
+        hint="load the state of the calibrated Quantizer into the new one, and convert that; or fxq.save the model, "
+        f"which keeps the graph, too{rule}",
+    )
+
+
+def _has_join(units: Mapping[str, Any], root: str) -> bool:
+    """Tell whether a join is quantized in a model of these units, whatever form it has."""
+    return any(f"{root}{suffix}" in units for suffix in ("", "_fake_quant", "_quantize"))
 
 
 def _may_load(model: nn.Module, given: Mapping[str, Any]) -> bool:

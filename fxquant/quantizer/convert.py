@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule
@@ -76,5 +77,7 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
     make_ready(converted)
     found = coverage(prepared.graph_module, plan)
     note(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
+    planned = replace(done.context, plan=prepared.plan).joins()  # also those that calibration has left in float
+    note(converted, joins={unit.root: unit.pattern for unit in planned})
     attach_engine(converted, engine, to)
     return converted

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import FxQuantError, InputError
+from fxquant.errors import FxQuantError, InputError, StateError
 from fxquant.graph.module_state import undone_on_error
 
 LARGE = [0.0, -0.1, math.inf, -math.inf, math.nan, 1e38, 1e-40]
@@ -254,3 +254,64 @@ def test_batch_norms_that_a_bad_state_would_freeze_stay_as_they_are():
     assert [type(module).__name__ for module in model.modules() if "BatchNorm" in type(module).__name__] == [
         "BatchNorm2d"
     ]
+
+
+class Joined(nn.Module):
+    """A join of values of very different ranges, and one of values of the same range, which stays int8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.large, self.last = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 8, 1), nn.Conv2d(16, 4, 1)
+        with torch.no_grad():
+            self.large.weight.mul_(100)
+
+    def forward(self, x):
+        stacked = torch.stack([self.small(x), self.small(x)], 1).sum(1)
+        return self.last(torch.sigmoid(torch.cat([self.small(x), self.large(x)], 1))), stacked
+
+
+JOINED = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def joined() -> nn.Module:
+    torch.manual_seed(0)
+    return Joined().eval()
+
+
+@pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+def test_a_state_with_joins_in_float_says_so_and_what_to_do(to: str) -> None:
+    calibrated = fxq.calibrate(fxq.prepare(joined(), JOINED), [JOINED], progress=False)
+    saved = fxq.convert(calibrated, to=to)
+    shell = fxq.convert(fxq.prepare(joined(), JOINED), to=to, allow_uncalibrated=True)
+    with pytest.raises(StateError) as caught:
+        shell.load_state_dict(saved.state_dict())
+    assert str(caught.value) == (
+        "the saved model has float joins that are quantized here: calibration decides that by the ranges\n"
+        "  at:       'cat'\n"
+        "  got:      the state of a model that was calibrated on other data, or this one was not calibrated\n"
+        "  expected: a model with the same calibration; without any, all joins are quantized\n"
+        "  hint:     load the state of the calibrated Quantizer into the new one, and convert that; or fxq.save the "
+        "model, which keeps the graph, too; or leave them in float by mapping.set_object_type(torch.cat, None)"
+    )
+    with pytest.raises(StateError, match="the saved model has quantized joins that are float here"):
+        saved.load_state_dict(shell.state_dict())
+
+    # What the hint says, in turn.
+    fresh = fxq.prepare(joined(), JOINED)
+    fresh.load_state_dict(calibrated.state_dict())
+    rules = fxq.get_default_qconfig_mapping().set_object_type(torch.cat, None)
+    for loaded in (
+        fxq.convert(fresh, to=to),
+        fxq.convert(fxq.prepare(joined(), JOINED, rules), to=to, allow_uncalibrated=True),
+    ):
+        loaded.load_state_dict(saved.state_dict())
+        assert all(torch.equal(a, b) for a, b in zip(loaded(JOINED), saved(JOINED), strict=True))
+
+
+def test_other_differences_are_named_first_where_joins_differ_too() -> None:
+    saved = fxq.convert(fxq.calibrate(fxq.prepare(joined(), JOINED), [JOINED], progress=False))
+    shell = fxq.convert(fxq.prepare(joined(), JOINED), allow_uncalibrated=True)
+    with pytest.raises(StateError, match="consume_prefix_in_state_dict_if_present"):
+        shell.load_state_dict({f"module.{name}": value for name, value in saved.state_dict().items()})
+    with pytest.raises(StateError, match="this is the state of a float model"):
+        shell.load_state_dict(joined().state_dict())
