@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fxquant.backends.base import BACKENDS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LONGEST = 100
@@ -15,6 +18,14 @@ LONGEST = 100
 EXPECTED = {
     "adaround.py": (["mobilenet", "--quick"], ["classifier_1 linear", "W4 per channel, AdaRound"]),
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
+    "custom_backend.py": (
+        [],
+        [
+            "conv_bn_hardswish 8 24.3 % int8 features.4.block.0.0",
+            "features.0.0: backend 'accelerator': weights have at most 4 bits and are symmetric",
+            "53 units measured, 0 break the contract",
+        ],
+    ),
     "custom_pattern.py": ([], ["one step of the input may be most of the output's range", "snake 2"]),
     "read_passes.py": ([], ["] lower_units  +", "conv_bn_add_act", "+ layer1_0_relu_1 = QuantizedConv"]),
     "qat_fashion_mnist.py": (
@@ -43,6 +54,16 @@ def test_it_is_short(name: str) -> None:
     assert len((EXAMPLES / name).read_text().splitlines()) < LONGEST
 
 
+@pytest.fixture
+def back_ends() -> Iterator[None]:
+    """What an example registers is gone after it."""
+    before = set(BACKENDS)
+    yield
+    for name in set(BACKENDS) - before:
+        BACKENDS.remove(name)
+
+
+@pytest.mark.usefixtures("back_ends")
 @pytest.mark.parametrize("name", EXPECTED)
 def test_it_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
