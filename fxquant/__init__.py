@@ -18,6 +18,7 @@ from fxquant.backends.reference import REFERENCE
 from fxquant.backends.tensorrt import TENSORRT
 from fxquant.calibration.calibration_report import CalibrationReport
 from fxquant.errors import FxQuantError, FxQuantWarning
+from fxquant.exchange import QParamsTable, TensorQParams, apply_qparams, qparams
 from fxquant.exporting import explicit, export, register_explicit
 from fxquant.fake_quantize import (
     AdaRoundFakeQuantize,
@@ -125,6 +126,7 @@ __all__ = [
     "QConfig",
     "QConfigMapping",
     "QParams",
+    "QParamsTable",
     "QScheme",
     "QuantPlan",
     "QuantUnit",
@@ -133,11 +135,13 @@ __all__ = [
     "Reject",
     "Rejection",
     "Sensitivity",
+    "TensorQParams",
     "TensorRef",
     "TrainingSchedule",
     "UnitCost",
     "UnitView",
     "adaround",
+    "apply_qparams",
     "calibrate",
     "compare",
     "convert",
@@ -168,6 +172,7 @@ __all__ = [
     "prepare_qat",
     "print_passes",
     "profile",
+    "qparams",
     "quantize",
     "register_backend",
     "register_explicit",

@@ -95,3 +95,13 @@ def test_quantize_until_ranges_have_settled(model):
 
     fxq.quantize(model, endless(), until_stable=True, progress=False)
     assert len(taken) == 8
+
+
+def test_qparams_leave_and_come_back(model, x, tmp_path):
+    prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+    table = fxq.qparams(prepared)
+    assert isinstance(table, fxq.QParamsTable)
+    assert all(isinstance(row, fxq.TensorQParams) for row in table)
+    table.save(tmp_path / "qparams.json")
+    applied = fxq.apply_qparams(fxq.prepare(model, x), tmp_path / "qparams.json")
+    assert torch.equal(fxq.convert(applied)(x), fxq.convert(prepared)(x))

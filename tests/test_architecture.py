@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends", "runtime"),
     ("passes",),
     ("calibration", "measure"),
-    ("artifact", "exporting", "quantizer", "training", "api", "reporting", "analysis"),
+    ("artifact", "exchange", "exporting", "quantizer", "training", "api", "reporting", "analysis"),
     ("__main__", "cli", "conformance", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
@@ -125,6 +125,23 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "exporting/weights.py",
     ),
     "exporting/test_decomposed.py": ("exporting/operators.py",),
+    # Qparams are written by one half of these and read by the other.
+    "exchange/test_exchange.py": (
+        "exchange/apply.py",
+        "exchange/collect.py",
+        "exchange/formats.py",
+        "exchange/given.py",
+        "exchange/own_format.py",
+        "exchange/planned.py",
+        "exchange/rows.py",
+        "exchange/table.py",
+        "quantizer/weight_qparams.py",
+    ),
+    "exchange/test_other_formats.py": (
+        "exchange/aimet_encodings.py",
+        "exchange/onnxruntime_overrides.py",
+        "exchange/tensorrt_cache.py",
+    ),
     # What is planned is one answer of all these modules.
     "passes/test_planning.py": (
         "passes/annotate.py",

@@ -17,6 +17,10 @@ LONGEST = 100
 
 EXPECTED = {
     "adaround.py": (["mobilenet", "--quick"], ["classifier_1 linear", "W4 per channel, AdaRound"]),
+    "edit_qparams.py": (
+        ["squeezenet1_1", "--output", "{folder}/qparams.json"],
+        ["uint8 affine per tensor", "the same bits: True", "twice the scale of 'x': the same bits: False"],
+    ),
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
     "custom_backend.py": (
         [],

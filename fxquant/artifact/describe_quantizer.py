@@ -96,7 +96,7 @@ def _patterns(prepared: PreparedModel) -> list[str]:
 
 
 def _measured(prepared: PreparedModel) -> dict[str, Tensor]:
-    if prepared.trained is not None:
+    if not len(prepared.observers):  # a model that was trained has none
         return {}
     observers = nn.ModuleDict()
     for ref, policy in prepared.plan.policies.items():  # adaround leaves observers that its plan needs no more

@@ -69,7 +69,7 @@ def restore(gm: GraphModule, parts: Parts) -> Quantizer:
     for root, layer in parts.weight_layers.items():
         made.weight_layers._modules[root] = layer
     follow(made.weight_layers, gm)
-    if parts.trained is not None:
+    if parts.trained is not None and not parts.state:
         attach_no_statistics(made)
         return made
     attach_statistics(made)
