@@ -52,8 +52,9 @@ def spatial_sizes(node: Node) -> Sizes | None:
 def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, sizes: Sizes | None = None) -> nn.Module:
     """A copy of ``layer`` that gives the same on average when its weight is replaced by ``rounded``.
 
-    It has a bias even where nothing is known, so that the state of a calibrated model fits. Without a bias,
-    outputs that read nothing but padding are 0, and stay so.
+    It has a bias even where nothing is known, so that the state of a calibrated model fits. A linear layer
+    without a bias gives zeros for a row of zeros, as padding tokens are, and a convolution without a bias where it
+    reads nothing but padding: these zeros stay.
 
     Args:
         layer: Convolution, transposed convolution or linear layer. Not changed.
@@ -70,7 +71,8 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, si
     zeros = new.weight.detach().new_zeros(outputs)
     bias = (zeros if old is None else old.detach()).double()
     # A norm may follow that makes much of whatever is added to zeros.
-    exact = old is None and sizes is not None and some_read_nothing(layer, sizes)
+    linear = new.weight.dim() == 2
+    exact = old is None and (linear or (sizes is not None and some_read_nothing(layer, sizes)))
     if rounded is not None and means is not None and not exact:
         bias = bias - mean_error(layer, rounded.double() - new.weight.detach().double(), means, sizes)
     new._buffers = {**layer._buffers, FLOAT_BIAS: zeros if old is None else old.detach()}

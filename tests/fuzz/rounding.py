@@ -22,6 +22,8 @@ FINEST, COARSEST = 0.8, 1.25
 """By how much a step may differ from that: each draw has other grids, so that no lucky one decides."""
 KEPT = frozenset(("clamp", "clamp_min", "linalg_vector_norm", "norm", "pow", "sqrt", "std", "var"))
 """Operators whose results are not rounded: much of what they give is divided by, and must not become zero."""
+FIXED = {"_softmax": (0.0, 1.0), "hardsigmoid": (0.0, 1.0), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
+"""Operator -> the range that the default configuration gives its results, whatever they are."""
 
 
 Range = tuple[float, float]
@@ -31,7 +33,8 @@ class Rounding(TorchDispatchMode):
     """While it is entered, operators round what they give to 8 bits; gradients pass straight through.
 
     Each result has qparams of its own, with which zero is exact; equal values round alike. What is likely to be divided
-    by is not rounded, nor what only moves or chooses values of one tensor, or zeros in their place.
+    by is not rounded, nor what only moves or chooses values of one tensor, or zeros in their place. What would become
+    zero becomes the smallest number of its sign: the gradient of a ReLU asks whether its result is positive.
 
     Args:
         seed: Of the steps.
@@ -43,7 +46,7 @@ class Rounding(TorchDispatchMode):
         self._generator = torch.Generator().manual_seed(seed)
         self._others = others
         self.ranges: list[Range] = []
-        """The smallest and the largest finite value of each result, or zero if that is further."""
+        """The smallest and largest finite value of each result; zero and the range in `FIXED` if they are further."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -53,17 +56,18 @@ class Rounding(TorchDispatchMode):
         if isinstance(values, Tensor) and values.is_floating_point() and not is_view(func):
             operands = [x for x in pytree.tree_leaves(args) if isinstance(x, Tensor)]
             if not _is_exact(func, values, operands):
-                self._round(values)
+                self._round(values, FIXED.get(_name(func), (0.0, 0.0)))
         return result
 
     def of(self, values: Tensor) -> Tensor:
         """An input, rounded."""
         return self._round(values.clone()) if values.is_floating_point() else values
 
-    def _round(self, values: Tensor) -> Tensor:
+    def _round(self, values: Tensor, least: Range = (0.0, 0.0)) -> Tensor:
         finite = values[values.isfinite()]
-        low = float(finite.min().clamp_max(0)) if finite.numel() else 0.0
-        high = float(finite.max().clamp_min(0)) if finite.numel() else 0.0
+        low, high = least
+        if finite.numel():
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
         place = len(self.ranges)
         self.ranges.append((low, high))
         if place < len(self._others):
@@ -77,16 +81,24 @@ class Rounding(TorchDispatchMode):
 
     def _to_steps(self, values: Tensor, step: Tensor) -> Tensor:
         step = step * (FINEST + (COARSEST - FINEST) * float(torch.rand((), generator=self._generator)))
-        return values.copy_(torch.where(step > 0, torch.round(values / step) * step, values))
+        nearest = torch.round(values / step) * step
+        smallest = torch.copysign(torch.tensor(torch.finfo(values.dtype).tiny), values)
+        nearest = torch.where((nearest == 0) & (values != 0), smallest, nearest)
+        return values.copy_(torch.where(step > 0, nearest, values))
 
 
 def _is_exact(func: Any, values: Tensor, operands: list[Tensor]) -> bool:
     """Whether a result is not rounded; a number is added to what is divided by, too."""
-    name = func.overloadpacket.__name__.rstrip("_")
+    name = _name(func)
     if name in KEPT or len(operands) != 1:
         return name in KEPT
     others = operands[0].flatten()
     return name == "add" or bool((torch.isin(values.flatten(), others) | (values.flatten() == 0)).all())
+
+
+def _name(func: Any) -> str:
+    """The name of an operator, in place or not."""
+    return str(func.overloadpacket.__name__).rstrip("_")
 
 
 def is_view(func: Any) -> bool:

@@ -113,3 +113,20 @@ def test_a_range_spans_what_was_seen_in_calibration():
     near, coarse = (power(rounded(nn.Tanh(), (X,), 0, seen) - X.tanh()) for seen in ([(X,)], [(X,), (far,)]))
     assert near == power(rounded(nn.Tanh(), (X,), 0) - X.tanh())
     assert coarse > 100 * near
+
+
+def test_a_softmax_is_rounded_to_the_steps_of_its_fixed_range():
+    flat = torch.zeros(1, 64) + torch.arange(64) / 64
+    fixed, seen = torch.softmax(flat, 1), torch.sigmoid(flat) / 64
+    coarse = (rounded(nn.Softmax(1), (flat,), 0) - fixed).abs().max()
+    assert coarse > 0.3 / 255 > 4 * seen.max() / 255
+
+
+def test_what_rounds_to_zero_keeps_the_gradient_of_a_relu():
+    layer = nn.Sequential(nn.BatchNorm1d(1), nn.ReLU()).eval()
+    x = torch.tensor([[1000.0], [1.0], [-1.0], [-1000.0]])
+    with rounding(layer, 0):
+        result = layer(x)
+    result.sum().backward()
+    assert result[1].item() < 1e-30
+    assert layer[0].bias.grad.item() == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ LEFT = 0.05
 
 LAYERS = {
     "linear": (nn.Linear(6, 4), (50, 6)),
-    "linear of sequences": (nn.Linear(6, 4, bias=False), (10, 5, 6)),
+    "linear of sequences": (nn.Linear(6, 4), (10, 5, 6)),
     "conv1d": (nn.Conv1d(6, 4, 3, bias=False), (4, 6, 20)),
     "conv2d in groups": (nn.Conv2d(6, 4, 3, stride=2, groups=2), (4, 6, 9, 9)),
     "depthwise": (nn.Conv2d(6, 6, 3, dilation=2, groups=6), (4, 6, 9, 9)),
@@ -196,6 +197,28 @@ def test_where_outputs_read_nothing_but_padding_they_stay_exact():
     with torch.no_grad():
         expected, got = model(x), int8(x)
     assert torch.equal(expected[:, 0], got[:, 0])
+    assert float(10 * torch.log10(expected.square().mean() / (expected - got).square().mean())) > 30
+
+
+class Tokens(nn.Module):
+    """A projection without a bias, and a norm that makes much of whatever becomes of rows of zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 12, bias=False)
+
+    def forward(self, x):
+        return F.normalize(self.project(x), dim=-1)
+
+
+def test_rows_of_zeros_stay_zeros_behind_a_linear_layer_without_a_bias():
+    torch.manual_seed(0)
+    model, x = Tokens().eval(), torch.randn(4, 6, 8) + 1
+    x[:, 3:] = 0
+    int8 = fxq.convert(fxq.calibrate(fxq.prepare(model, x), [x], progress=False))
+    with torch.no_grad():
+        expected, got = model(x), int8(x)
+    assert torch.equal(got[:, 3:], torch.zeros(4, 3, 12))
     assert float(10 * torch.log10(expected.square().mean() / (expected - got).square().mean())) > 30
 
 
