@@ -77,6 +77,22 @@ inline OutputQParams check_output_qparams(const char* op, double scale, int64_t 
           static_cast<int32_t>(zero_point)};
 }
 
+// The qparams of both sides of a call that takes x and gives a result of its dtype.
+struct RequantizeQParams {
+  float x_scale;
+  int32_t x_zero_point;
+  OutputQParams y;
+};
+
+template <typename Call>
+RequantizeQParams check_requantize(const char* op, const Call& c) {
+  check_quantized(op, "x", c.x);
+  const ScalarType dtype = c.x.scalar_type();
+  const float x_scale = check_qparams(op, "x_", c.x_scale, c.x_zero_point, dtype);
+  return {x_scale, static_cast<int32_t>(c.x_zero_point),
+          check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype)};
+}
+
 // Checks the same where the result may also be float32, which needs no qparams.
 inline OutputQParams check_output_or_float(const char* op, double scale, int64_t zero_point, int64_t quant_min,
                                            int64_t quant_max, ScalarType dtype) {

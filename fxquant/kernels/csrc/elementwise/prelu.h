@@ -17,12 +17,9 @@ struct PReluCall {
 
 inline Elementwise prepare_prelu(const PReluCall& c) {
   constexpr const char* op = "fxquant::prelu";
-  const ScalarType dtype = c.x.scalar_type();
-  check_quantized(op, "x", c.x);
+  const RequantizeQParams qparams = check_requantize(op, c);
   if (c.slope.scalar_type() != ScalarType::Float) fail_dtype(op, "slope", c.slope.scalar_type(), "float32");
   check_same_device(op, "slope", c.slope, c.x);
-  const float step = check_qparams(op, "x_", c.x_scale, c.x_zero_point, dtype);
-  const OutputQParams y_qparams = check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype);
   bool fits = c.slope.dim() <= c.x.dim();
   for (int64_t d = 0; fits && d < c.x.dim(); ++d) {
     const int64_t size = size_at(c.slope, d, c.x.dim());
@@ -34,7 +31,7 @@ inline Elementwise prepare_prelu(const PReluCall& c) {
          "sizes that are equal or 1, from the last dimension on");
   }
   const Tensor y = allocated(torch::stable::empty_like(c.x));
-  return {y, merged_strides(y, c.x, c.slope), {step, 1.0f, static_cast<int32_t>(c.x_zero_point), 0, y_qparams}};
+  return {y, merged_strides(y, c.x, c.slope), {qparams.x_scale, 1.0f, qparams.x_zero_point, 0, qparams.y}};
 }
 
 }  // namespace fxquant

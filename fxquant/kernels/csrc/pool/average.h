@@ -10,9 +10,7 @@ struct Average {
   Images images;
   bool count_padding;  // whether a divisor counts the padding
   int64_t divisor;     // 0: the number of elements
-  float x_scale;
-  int32_t x_zero_point;
-  OutputQParams y_qparams;
+  RequantizeQParams qparams;
 
   // Of the largest window.
   int64_t elements() const { return longest(images.rows) * longest(images.columns); }
@@ -20,21 +18,6 @@ struct Average {
  private:
   static int64_t longest(const PoolAxis& axis) { return axis.kernel == 0 ? axis.size : std::min(axis.kernel, axis.size); }
 };
-
-struct AverageQParams {
-  float x_scale;
-  int32_t x_zero_point;
-  OutputQParams y_qparams;
-};
-
-template <typename Call>
-AverageQParams check_average(const char* op, const Call& c) {
-  check_quantized(op, "x", c.x);
-  const ScalarType dtype = c.x.scalar_type();
-  const float rounded = check_qparams(op, "x_", c.x_scale, c.x_zero_point, dtype);
-  return {rounded, static_cast<int32_t>(c.x_zero_point),
-          check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype)};
-}
 
 struct AvgPool2dCall {
   Tensor x;
@@ -54,13 +37,13 @@ struct AvgPool2dCall {
 
 inline Average prepare_avg_pool2d(const AvgPool2dCall& c) {
   constexpr const char* op = "fxquant::avg_pool2d";
-  const AverageQParams g = check_average(op, c);
+  const RequantizeQParams qparams = check_requantize(op, c);
   if (c.divisor_override == 0) {
     fail(std::string(op) + ": divisor_override is out of range", 0, "None or a number other than 0");
   }
   check_image(op, c.x);
   const Images images = prepare_pool(op, c.x, c.kernel_size, c.stride, c.padding, {1, 1}, c.ceil_mode);
-  return {images, c.count_include_pad, c.divisor_override.value_or(0), g.x_scale, g.x_zero_point, g.y_qparams};
+  return {images, c.count_include_pad, c.divisor_override.value_or(0), qparams};
 }
 
 struct AdaptiveAvgPool2dCall {
@@ -76,12 +59,12 @@ struct AdaptiveAvgPool2dCall {
 
 inline Average prepare_adaptive_avg_pool2d(const AdaptiveAvgPool2dCall& c) {
   constexpr const char* op = "fxquant::adaptive_avg_pool2d";
-  const AverageQParams g = check_average(op, c);
+  const RequantizeQParams qparams = check_requantize(op, c);
   check_image(op, c.x);
   const std::vector<int64_t> outputs = pair(op, "output_size", c.output_size, 0);
   const PoolAxis rows{c.x.size(c.x.dim() - 2), outputs[0], 0, 0, 0, 0};
   const PoolAxis columns{c.x.size(c.x.dim() - 1), outputs[1], 0, 0, 0, 0};
-  return {images_of(op, c.x, rows, columns), false, 0, g.x_scale, g.x_zero_point, g.y_qparams};
+  return {images_of(op, c.x, rows, columns), false, 0, qparams};
 }
 
 // Dimensions that are reduced, as flags.
@@ -115,7 +98,7 @@ struct MeanCall {
 inline Average prepare_mean(const MeanCall& c) {
   const Tensor& x = c.x;
   constexpr const char* op = "fxquant::mean";
-  const AverageQParams g = check_average(op, c);
+  const RequantizeQParams qparams = check_requantize(op, c);
   const std::vector<bool> reduced = reduced_flags(op, x, c.dim);
   const bool channels_last = c.keepdim && is_channels_last(x);
   std::vector<int64_t> sizes;
@@ -164,7 +147,7 @@ inline Average prepare_mean(const MeanCall& c) {
   const PoolAxis one{1, 1, 0, 0, 0, 0};
   const PoolAxis all{count, 1, 0, 0, 0, 0};
   const Images images = inner == 1 ? Images{values, y, outer, 1, one, all} : Images{values, y, outer, inner, all, one};
-  return {images, false, 0, g.x_scale, g.x_zero_point, g.y_qparams};
+  return {images, false, 0, qparams};
 }
 
 }  // namespace fxquant

@@ -17,9 +17,7 @@ struct Resample {
   Images images;
   ResampleAxis rows;
   ResampleAxis columns;
-  float x_scale;
-  int32_t x_zero_point;
-  OutputQParams y_qparams;
+  RequantizeQParams qparams;
 };
 
 inline ResampleAxis check_resample_axis(const char* op, const std::string& name, const Tensor& start,
@@ -57,10 +55,7 @@ struct Resample2dCall {
 
 inline Resample prepare_resample2d(const Resample2dCall& c) {
   constexpr const char* op = "fxquant::resample2d";
-  check_quantized(op, "x", c.x);
-  const ScalarType dtype = c.x.scalar_type();
-  const float step = check_qparams(op, "x_", c.x_scale, c.x_zero_point, dtype);
-  const OutputQParams y_qparams = check_output_qparams(op, c.scale, c.zero_point, c.quant_min, c.quant_max, dtype);
+  const RequantizeQParams qparams = check_requantize(op, c);
   check_image(op, c.x);
   const int64_t height = c.x.size(c.x.dim() - 2);
   const int64_t width = c.x.size(c.x.dim() - 1);
@@ -68,7 +63,7 @@ inline Resample prepare_resample2d(const Resample2dCall& c) {
   const ResampleAxis columns = check_resample_axis(op, "column", c.column_start, c.column_weight, c.x, width);
   const Images images = images_of(op, c.x, {height, c.row_start.size(0), 0, 0, 0, 0},
                                   {width, c.column_start.size(0), 0, 0, 0, 0});
-  return {images, rows, columns, step, static_cast<int32_t>(c.x_zero_point), y_qparams};
+  return {images, rows, columns, qparams};
 }
 
 }  // namespace fxquant

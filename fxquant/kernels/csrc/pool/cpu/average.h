@@ -22,9 +22,9 @@ inline Tensor average_cpu(const Average& average) {
                          columns.data(),
                          average.count_padding,
                          average.divisor,
-                         average.x_scale,
-                         average.x_zero_point,
-                         average.y_qparams};
+                         average.qparams.x_scale,
+                         average.qparams.x_zero_point,
+                         average.qparams.y};
   const int64_t blocks = (im.channels + kChannelBlock - 1) / kChannelBlock;
   const int64_t tasks = im.y.numel() / std::max<int64_t>(im.channels, 1) * blocks;
   if (tasks == 0) return im.y;

@@ -35,9 +35,9 @@ Tensor resample2d_cpu(const Resample2dCall& c) {
                           checked_starts("column", r.columns, im.columns.size),
                           static_cast<const float*>(r.columns.weight.const_data_ptr()),
                           r.columns.taps,
-                          r.x_scale,
-                          r.x_zero_point,
-                          r.y_qparams};
+                          r.qparams.x_scale,
+                          r.qparams.x_zero_point,
+                          r.qparams.y};
   if (im.y.numel() == 0) return im.y;
   const int64_t work = im.channels * (im.columns.size * r.rows.taps + im.columns.outputs * r.columns.taps);
   launch(

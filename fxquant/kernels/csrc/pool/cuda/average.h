@@ -44,7 +44,7 @@ inline Tensor average_cuda(const Average& a) {
     for_each(im.x, im.y.numel(),
              AverageKernel<Q>{static_cast<const Q*>(im.x.const_data_ptr()),
                               static_cast<uint8_t*>(im.y.mutable_data_ptr()), im.channels, im.rows, im.columns,
-                              a.count_padding, a.divisor, a.x_scale, a.x_zero_point, a.y_qparams});
+                              a.count_padding, a.divisor, a.qparams.x_scale, a.qparams.x_zero_point, a.qparams.y});
   };
   im.x.scalar_type() == ScalarType::Char ? run(int8_t{}) : run(uint8_t{});
   return im.y;

@@ -61,7 +61,7 @@ Tensor resample2d_cuda(const Resample2dCall& c) {
                                static_cast<const float*>(r.rows.weight.const_data_ptr()), r.rows.taps,
                                static_cast<const int64_t*>(r.columns.start.const_data_ptr()),
                                static_cast<const float*>(r.columns.weight.const_data_ptr()), r.columns.taps,
-                               r.x_scale, r.x_zero_point, r.y_qparams});
+                               r.qparams.x_scale, r.qparams.x_zero_point, r.qparams.y});
   };
   im.x.scalar_type() == ScalarType::Char ? run(int8_t{}) : run(uint8_t{});
   return im.y;
