@@ -1,4 +1,4 @@
-"""Fake-quantize modules: they simulate an integer grid in float."""
+"""Fake-quantize modules: they simulate integer quantization in float."""
 
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize, AdaroundFakeQuantizer
 from fxquant.fake_quantize.base import (

@@ -20,7 +20,7 @@ ZETA, GAMMA = 1.1, -0.1
 """How far the rectified sigmoid is stretched beyond [0, 1], so that it reaches both ends: arXiv:2004.10568, eq. 23."""
 
 QPARAMS_WORDS = {"dtype", "qscheme", "reduce_range", "quant_min", "quant_max", "bits", "scheme"}
-"""Arguments of an observer that say which grid it chooses."""
+"""Arguments of an observer that say which qparams it chooses."""
 
 
 class AdaRoundFakeQuantize(FakeQuantize):
@@ -35,11 +35,11 @@ class AdaRoundFakeQuantize(FakeQuantize):
     uint8 [1].
 
     Args:
-        observer: Class of the observer of the weight, or what its ``with_args`` gives; its grid is symmetric.
-        **observer_kwargs: Arguments of the observer; int8, symmetric, where neither these nor ``observer`` name a grid.
+        observer: Class of the observer of the weight, or what its ``with_args`` gives; its qparams are symmetric.
+        **observer_kwargs: Arguments of the observer; int8, symmetric, where neither these nor ``observer`` say more.
 
     Raises:
-        SpecError: the grid is not symmetric, or has groups.
+        SpecError: the qparams are not symmetric, or per group.
 
     Source:
         Nagel et al., "Up or Down? Adaptive Rounding for Post-Training Quantization", arXiv:2004.10568, eq. 21-25.
@@ -51,14 +51,14 @@ class AdaRoundFakeQuantize(FakeQuantize):
     def __init__(self, observer: Any = PerChannelMinMaxObserver, **observer_kwargs: Any) -> None:
         super().__init__(observer, **self._qparams_asked_for(observer, observer_kwargs), **observer_kwargs)
         if not self.scheme.symmetric or self.scheme.group_size is not None:
-            raise SpecError("AdaRound learns on a symmetric grid without groups", got=str(self.scheme))
+            raise SpecError("AdaRound learns with symmetric qparams without groups", got=str(self.scheme))
         self.zeta, self.gamma = ZETA, GAMMA
         self.V = nn.Parameter(torch.empty(0))
         self.add_switch("use_soft_rounding", True, torch.uint8)
 
     @staticmethod
     def _qparams_asked_for(observer: Any, observer_kwargs: dict[str, Any]) -> dict[str, Any]:
-        """int8, symmetric, unless the user says anything of the grid."""
+        """Return int8, symmetric, unless the user says anything of the qparams."""
         if QPARAMS_WORDS & {*getattr(observer, "arguments", ()), *observer_kwargs}:
             return {}
         kind = getattr(observer, "target", observer)
@@ -66,7 +66,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
         return {"dtype": torch.int8, "qscheme": "per_channel_symmetric" if per_channel else "per_tensor_symmetric"}
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``: the float weight, always the same one. The result has its shape and dtype."""
+        """Round ``x``, the float weight, always the same one. The result has its shape and dtype."""
         if self.is_on("observer_enabled"):
             self.observe(x.detach())
         elif self.V.numel() == 0 and x.numel():
@@ -88,7 +88,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
-        """Set ``V`` so that soft rounding gives ``x`` back, as far as its grid reaches.
+        """Set ``V`` so that soft rounding gives ``x`` back, as far as the quantization range reaches.
 
         Raises:
             CalibrationError: the observer has seen nothing.
@@ -104,12 +104,12 @@ class AdaRoundFakeQuantize(FakeQuantize):
 
     @torch.no_grad()
     def update_scale(self, x: Tensor) -> None:
-        """Choose the grid for ``x`` anew, and set ``V`` for it."""
+        """Choose qparams for ``x`` anew, and set ``V`` for it."""
         self.observe(x.detach())
         self.initialize(x)
 
     def set_soft_rounding(self, enabled: bool = True) -> None:
-        """Let values lie between two steps, by ``V``, or round them as its sign says."""
+        """Let values lie between two quantized values, by ``V``, or round them as its sign says."""
         self.set_switch("use_soft_rounding", enabled)
 
     def enable_weight_fake_quant(self) -> None:
@@ -119,7 +119,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
         self.set_soft_rounding(False)
 
     def integers(self, x: Tensor) -> Tensor:
-        """The integers of ``x``, rounded as ``V`` says: what a converted model stores; of the grid's dtype."""
+        """Return the quantized values of ``x``, rounded as ``V`` says: what a converted model stores, in its dtype."""
         scale, zero_point, low, high = self._qparams(x)
         steps = x.detach() * (1.0 / scale)
         steps = torch.round(steps) if self.V.numel() == 0 else torch.floor(steps) + (self.V.detach() >= 0)
@@ -129,7 +129,7 @@ class AdaRoundFakeQuantize(FakeQuantize):
         raise refuse_script(self, "torch.compile and torch.export take it; FakeQuantize can be scripted")
 
     def _qparams(self, x: Tensor) -> tuple[Tensor, int, int, int]:
-        """Scale in a shape that broadcasts, in float32 (float64 for a float64 weight); zero point; limits."""
+        """Return the scale in a shape that broadcasts, float32, or float64 as the weight; zero point; limits."""
         axis = self.scheme.axis
         scale = self.scale.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         if axis is not None:
@@ -154,11 +154,11 @@ class OwnIntegers(Protocol):
     """A fake-quantize of weights that rounds in its own way: ``convert`` asks it for the integers."""
 
     def integers(self, x: Tensor) -> Tensor:
-        """The integers of the weight ``x``, of its shape, on the grid that ``qparams()`` names."""
+        """Return the quantized values of the weight ``x``, of its shape, for the qparams that ``qparams()`` names."""
         ...
 
     def qparams(self) -> QParams:
-        """The grid."""
+        """Return the qparams."""
         ...
 
 
@@ -181,12 +181,12 @@ class KnownIntegers(nn.Module):
         self.register_buffer("zero_point", qparams.zero_point)
 
     def integers(self, x: Tensor) -> Tensor:
-        """The integers, whatever the values of ``x`` are."""
+        """Return the integers, whatever the values of ``x`` are."""
         found: Any = self.integers_of_weight
         return found
 
     def qparams(self) -> QParams:
-        """The qparams that the buffers hold."""
+        """Return the qparams that the buffers hold."""
         scale: Any = self.scale
         zero_point: Any = self.zero_point
         return QParams(self.scheme, scale, zero_point)
@@ -204,7 +204,7 @@ class OwnIntegersFakeQuantize(nn.Module):
         self.rounding = rounding
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``: the float weight. The result has its shape and dtype; its gradient is that of nearest rounding."""
+        """Round ``x``, the float weight. The result has its shape and dtype, and the gradient of nearest rounding."""
         qparams = self.rounding.qparams()
         values = from_integers(self.rounding.integers(x), qparams.scale, qparams.zero_point, qparams.scheme).to(x.dtype)
         return _WithValues.apply(fake_quantize(x, qparams.scale, qparams.zero_point, qparams.scheme), values)

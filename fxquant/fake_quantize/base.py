@@ -82,16 +82,16 @@ class Switches(nn.Module):
 
 
 def _version(switch: Tensor) -> float:
-    """How often it was written to. Tensors of inference mode do not count that: NaN, which equals nothing."""
+    """Return how often it was written to; of tensors of inference mode, which do not count, NaN."""
     return math.nan if switch.is_inference() else switch._version
 
 
 class FakeQuantizeBase(Switches):
     """Base class of fake-quantize modules.
 
-    Buffers ``fake_quant_enabled`` and ``observer_enabled``, uint8 [1], say what ``forward`` does: round to the grid and
-    back; measure the values and choose the grid anew. A derived class writes ``forward`` and ``calculate_qparams``;
-    ``scheme``, the grid that it simulates, is what a ``QConfig`` needs to know of it.
+    Buffers ``fake_quant_enabled`` and ``observer_enabled``, uint8 [1], say what ``forward`` does:
+    fake-quantize; measure the values and choose qparams anew. A derived class writes ``forward`` and
+    ``calculate_qparams``; ``scheme``, the kind of qparams that it simulates, is what a ``QConfig`` needs to know of it.
     """
 
     __jit_ignored_attributes__ = ("_said", "scheme", "place", "_qparams_is_known")
@@ -105,21 +105,21 @@ class FakeQuantizeBase(Switches):
         self.add_switch("fake_quant_enabled", True, torch.uint8)
         self.add_switch("observer_enabled", True, torch.uint8)
         self.place = ""
-        """In a graph that trains: which value it rounds. Alone, it rounds to steps of 1 until it is told otherwise."""
+        """In a graph that trains: which value it rounds. Alone, it rounds with scale 1 until it is told otherwise."""
         self._qparams_is_known = False
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` float, of any shape; the result has its shape, dtype and memory format."""
+        """Fake-quantize ``x``, float of any shape; the result has its shape, dtype and memory format."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
     @abstractmethod
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """``(scale, zero_point)`` for what was seen."""
+        """Return ``(scale, zero_point)`` for what was seen."""
         raise NotImplementedError(f"{type(self).__name__}.calculate_qparams")
 
     def qparams(self) -> QParams:
-        """The grid of ``calculate_qparams``, with its scheme."""
+        """Return the qparams of ``calculate_qparams``, with their scheme."""
         scale, zero_point = self.calculate_qparams()
         kind = torch.float32 if self.scheme.float_qparams else torch.int32
         return QParams(self.scheme, scale.detach().float(), zero_point.detach().to(kind))
@@ -149,7 +149,7 @@ class FakeQuantizeBase(Switches):
         if on and self.place and not self._qparams_is_known and not torch.compiler.is_compiling():
             if not (self.is_on("observer_enabled") or self.has_qparams()):
                 raise CalibrationError(
-                    "a value is to be rounded to a grid that was never chosen: its observer is off, and saw nothing",
+                    "a value is to be fake-quantized without qparams: its observer is off, and saw nothing",
                     at=self.place,
                     hint="run a batch with observers on (model.apply(fxquant.enable_observer)), or load a state dict "
                     "that was saved after that; model.apply(fxquant.disable_fake_quant) trains in float",
@@ -158,18 +158,18 @@ class FakeQuantizeBase(Switches):
         return on
 
     def choose_grid(self) -> None:
-        """Choose the grid anew, by what the observer has seen.
+        """Choose qparams anew, by what the observer has seen.
 
         Raises:
             CalibrationError: that is nothing.
         """
 
     def make_room(self, x: Tensor) -> None:
-        """Give the grid the shape that ``x`` will ask for, before the first call: compiled code resizes nothing."""
+        """Give the qparams the shape that ``x`` will ask for, before the first call: compiled code resizes nothing."""
 
     @torch.jit.export
     def enable_fake_quant(self, enabled: bool = True) -> None:
-        """Round to the grid and back, or pass values on."""
+        """Fake-quantize, or pass values on."""
         if torch.jit.is_scripting():
             self.fake_quant_enabled.fill_(int(enabled))
         else:
@@ -182,7 +182,7 @@ class FakeQuantizeBase(Switches):
 
     @torch.jit.export
     def enable_observer(self, enabled: bool = True) -> None:
-        """Measure values and choose the grid anew, or keep it."""
+        """Measure values and choose qparams anew, or keep them."""
         if torch.jit.is_scripting():
             self.observer_enabled.fill_(int(enabled))
         else:
@@ -190,22 +190,22 @@ class FakeQuantizeBase(Switches):
 
     @torch.jit.export
     def disable_observer(self) -> None:
-        """Keep the grid as it is."""
+        """Keep the qparams as they are."""
         self.enable_observer(False)
 
     @classmethod
     def with_args(cls, **arguments: Any) -> Constructor:
-        """A constructor with these arguments filled in, for a ``QConfig``; it has ``with_args`` itself."""
+        """Return a constructor with these arguments filled in, for a ``QConfig``; it has ``with_args`` itself."""
         return Constructor(cls, arguments)
 
 
 def observer_in(module: Any) -> Any:
-    """The observer inside a fake-quantize module; an observer itself is answered with itself."""
+    """Return the observer inside a fake-quantize module; an observer itself is answered with itself."""
     return getattr(module, "activation_post_process", module)
 
 
 def refuse_script(module: nn.Module, hint: str) -> SpecError:
-    """What ``__prepare_scriptable__`` of a module that TorchScript cannot run raises."""
+    """Raise what ``__prepare_scriptable__`` of a module that TorchScript cannot run raises."""
     return SpecError("this fake-quantize module cannot be scripted", got=type(module).__name__, hint=hint)
 
 
@@ -217,7 +217,7 @@ def can_be_switched(module: nn.Module) -> bool:
 
 
 def enable_fake_quant(module: nn.Module) -> None:
-    """For ``model.apply``: every fake-quantize module rounds to its grid."""
+    """For ``model.apply``: every fake-quantize module rounds."""
     if can_be_switched(module):
         cast(FakeQuantizeBase, module).enable_fake_quant()
 
@@ -229,12 +229,12 @@ def disable_fake_quant(module: nn.Module) -> None:
 
 
 def enable_observer(module: nn.Module) -> None:
-    """For ``model.apply``: every fake-quantize module measures its values, and chooses its grid anew."""
+    """For ``model.apply``: every fake-quantize module measures its values, and chooses its qparams anew."""
     if can_be_switched(module):
         cast(FakeQuantizeBase, module).enable_observer()
 
 
 def disable_observer(module: nn.Module) -> None:
-    """For ``model.apply``: every fake-quantize module keeps its grid."""
+    """For ``model.apply``: every fake-quantize module keeps its qparams."""
     if can_be_switched(module):
         cast(FakeQuantizeBase, module).disable_observer()

@@ -42,14 +42,14 @@ class StaticFakeQuantize(nn.Module):
         self._calibrated = is_calibrated(self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format.
+        """Fake-quantize ``x``, of any shape with the axis; the result has its shape, dtype and memory format.
 
         Raises:
             CalibrationError: the qparams are not known yet.
         """
         if not self._calibrated:
             raise CalibrationError(
-                "this fake-quantize module was never calibrated, so its grid is unknown",
+                "this fake-quantize module was never calibrated, so its qparams are unknown",
                 got=f"scale = nan, {self.scheme}",
                 hint="calibrate before convert, or load a state dict that was saved after calibration",
             )
@@ -80,9 +80,9 @@ def is_calibrated(scale: Tensor) -> bool:
 
 
 def qparams_of(x: Tensor, policy: Dynamic) -> QParams:
-    """The grid from the smallest to the largest finite value of ``x``, which holds at least one value.
+    """Return qparams of the range of the finite values of ``x``, which holds at least one value.
 
-    Without a finite value the scale is the smallest there is: what is no number saturates on any grid.
+    Without a finite value the scale is the smallest there is: what is no number saturates with any.
     """
     scheme, unseen = policy.scheme, torch.full((), torch.inf, dtype=torch.float32, device=x.device)
     _, _, scale, zero_point, _ = moving_average_qparams(
@@ -100,7 +100,7 @@ def qparams_of(x: Tensor, policy: Dynamic) -> QParams:
 
 
 class DynamicFakeQuantize(nn.Module):
-    """Rounds a tensor to the grid of its own range and back; differentiable, straight-through.
+    """Fake-quantizes a tensor with qparams of its own range; differentiable, straight-through.
 
     It has no state. The range is that of the whole tensor: what a sample becomes depends on its batch.
 
@@ -113,7 +113,7 @@ class DynamicFakeQuantize(nn.Module):
         self.policy = policy
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` float, of any shape; the result has its shape, dtype and memory format."""
+        """Fake-quantize ``x``, float of any shape; the result has its shape, dtype and memory format."""
         if not x.numel():
             return x.clone()
         qparams = qparams_of(x, self.policy)

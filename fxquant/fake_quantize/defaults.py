@@ -43,7 +43,7 @@ default_dynamic_fake_quant = FakeQuantize.with_args(
     dtype=torch.uint8,
     averaging_constant=1,
 )
-"""Activations whose grid is measured in every call."""
+"""Activations whose qparams are chosen in every call."""
 
 default_fixed_qparams_range_neg1to1_fake_quant = FixedQParamsFakeQuantize.with_args(
     observer=default_fixed_qparams_range_neg1to1_observer
@@ -146,9 +146,9 @@ default_embedding_qat_qconfig = QConfig(activation=PlaceholderObserver, weight=d
 
 
 def get_lsq_qconfig(weight_bits: int = 8, activation_bits: int = 8) -> QConfig:
-    """Learned step sizes: grids begin where the squared error is least, and then get gradients.
+    """Return a configuration of learned step sizes: qparams begin where the squared error is least, then get gradients.
 
-    Observers choose the grids until ``model.apply(enable_param_learning)``; run some batches before. Activations are
+    Observers choose the qparams until ``model.apply(enable_param_learning)``; run some batches before. Activations are
     unsigned, affine, per tensor; weights signed, symmetric, per output channel.
 
     Args:
@@ -182,7 +182,7 @@ def get_default_qat_qconfig(backend: str = "cpu") -> QConfig:
 
 
 def get_default_qat_qconfig_mapping(backend: str = "cpu") -> QConfigMapping:
-    """A mapping that trains everything in the default way of a back end; add rules to it."""
+    """Return a mapping that trains everything in the default way of a back end; add rules to it."""
     mapping = QConfigMapping().set_global(get_default_qat_qconfig(backend))
     for table in (nn.Embedding, nn.EmbeddingBag):
         mapping.set_object_type(table, default_embedding_qat_qconfig)

@@ -1,4 +1,4 @@
-"""Fake-quantize with a grid that is known beforehand: outputs of sigmoid, softmax, tanh."""
+"""Fake-quantize with qparams that are known beforehand: outputs of sigmoid, softmax, tanh."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fxquant.observers.fixed import FixedQParamsObserver
 
 
 class FixedQParamsFakeQuantize(FakeQuantize):
-    """Simulates one grid, whatever the values are. ``scale`` and ``zero_point`` are the buffers of its observer.
+    """Simulates fixed qparams, whatever the values are. ``scale`` and ``zero_point`` are the buffers of its observer.
 
     Args:
         observer: What ``FixedQParamsObserver.with_args`` gives.
@@ -24,7 +24,7 @@ class FixedQParamsFakeQuantize(FakeQuantize):
         super().__init__(observer=observer)
         if type(self.activation_post_process) is not FixedQParamsObserver:
             raise SpecError(
-                "FixedQParamsFakeQuantize takes its grid from its observer",
+                "FixedQParamsFakeQuantize takes its qparams from its observer",
                 got=type(self.activation_post_process).__name__,
                 expected="FixedQParamsObserver.with_args(scale=..., zero_point=...)",
             )
@@ -36,5 +36,5 @@ class FixedQParamsFakeQuantize(FakeQuantize):
 
     @torch.jit.export
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """The grid."""
+        """Return the qparams."""
         return self.scale, self.zero_point

@@ -10,7 +10,7 @@ from fxquant.plan.spec import Fixed, Observed, QParamsPolicy
 
 
 def fake_quantize_from_policy(policy: QParamsPolicy, place: str) -> FakeQuantizeBase:
-    """The module that a policy asks for, to round ``place``; an observer gets a ``FakeQuantize`` around it."""
+    """Return the module that a policy asks for, to round ``place``; an observer gets a ``FakeQuantize`` around it."""
     if isinstance(policy, Fixed):
         scale, zero_point = policy.qparams.scale.item(), policy.qparams.zero_point.item()
         return FixedQParamsFakeQuantize(

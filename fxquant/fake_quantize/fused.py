@@ -50,7 +50,7 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
         self._middle = middle(self.scheme) if self.scheme.symmetric else None
 
     def observe(self, x: Tensor) -> None:
-        """Measure a batch, average its range into the running one, and choose the grid anew."""
+        """Measure a batch, average its range into the running one, and choose qparams anew."""
         if torch.jit.is_scripting():
             self.observe_by_observer(x)
         else:

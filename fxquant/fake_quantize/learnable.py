@@ -21,21 +21,21 @@ from fxquant.plan.spec import QParams
 
 
 class LearnableFakeQuantize(FakeQuantizeBase):
-    """Simulates an integer grid whose ``scale`` and ``zero_point`` are parameters.
+    """Simulates integer quantization with a ``scale`` and a ``zero_point`` that are parameters.
 
-    Three states: *static estimate* (the first one: the observer chooses the grid), *static observation* (the observer
-    measures, values pass), *parameter learning* (the grid gets gradients; the observer rests).
+    Three states: *static estimate* (the first one: the observer chooses qparams), *static observation* (the observer
+    measures, values pass), *parameter learning* (the qparams get gradients; the observer rests).
 
     Parameters ``scale`` and ``zero_point`` float32, [1] or [channel_len]. Buffers ``fake_quant_enabled``,
     ``static_enabled``, ``learning_enabled`` uint8 [1], ``eps`` float32 [1], below which no scale falls.
 
     Args:
         observer: Class of the observer that gives the first estimate, or what its ``with_args`` gives.
-        quant_min, quant_max: Inclusive limits of the grid, in steps; ``quant_min <= 0 <= quant_max``.
-        scale, zero_point: What the parameters begin with, in real units per step, and steps.
-        channel_len: Number of channels; -1 for one grid for the whole tensor; None for as many as ``make_room`` sees
+        quant_min, quant_max: Smallest and largest quantized value; ``quant_min <= 0 <= quant_max``.
+        scale, zero_point: What the parameters begin with.
+        channel_len: Number of channels; -1 for qparams of the whole tensor; None for as many as ``make_room`` sees
             (``prepare_qat`` shows it each weight), whatever the observer asks for.
-        use_grad_scaling: Multiply the gradients of the grid by ``1 / sqrt(numel * quant_max)``.
+        use_grad_scaling: Multiply the gradients of the qparams by ``1 / sqrt(numel * quant_max)``.
         **observer_kwargs: Arguments of the observer.
 
     Raises:
@@ -73,7 +73,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
             raise SpecError(
                 "observer and channel_len contradict each other",
                 got=f"channel_len={channel_len}, {self.scheme}",
-                expected="the number of channels for a grid per channel, -1 for one per tensor",
+                expected="the number of channels for qparams per channel, -1 for those per tensor",
             )
         self.quant_min, self.quant_max = quant_min, quant_max
         self.dtype, self.qscheme = made.dtype, getattr(made, "qscheme", None)
@@ -89,7 +89,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         self.register_buffer("eps", torch.tensor([SMALLEST_SCALE], dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format."""
+        """Fake-quantize ``x``, of any shape with the axis; the result has its shape, dtype and memory format."""
         if self.is_on("static_enabled") and x.numel():
             self._estimate(x.detach())
         if not self.rounds():
@@ -130,7 +130,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
 
     @torch.no_grad()
     def _estimate(self, x: Tensor) -> None:
-        """Measure a batch, and let the observer choose the grid."""
+        """Measure a batch, and let the observer choose qparams."""
         self._make_room_for_qparams(x)
         self.activation_post_process(x)
         self.choose_grid()
@@ -149,7 +149,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         self.zero_point.copy_(zero_point)
 
     def _hold(self) -> None:
-        """Keep the scale above ``eps``, and the zero point of a symmetric grid at its middle."""
+        """Keep the scale above ``eps``, and the zero point of symmetric qparams at the middle."""
         # .data, since a module that is called twice changes them between forward and backward, by nothing that matters
         self.scale.data.clamp_(min=self.eps)
         if self.scheme.symmetric:
@@ -159,13 +159,13 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         return torch.full_like(self.zero_point, middle(self.scheme)) if self.scheme.symmetric else self.zero_point
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """The grid in use: ``scale`` float32, ``zero_point`` int64, rounded and inside the limits; detached."""
+        """Return the qparams in use: ``scale`` float32, ``zero_point`` int64, rounded, within the limits; detached."""
         self._hold()
         zero_point = self.zero_point.detach().round().clamp(self.quant_min, self.quant_max).long()
         return self.scale.detach().clone(), zero_point
 
     def qparams(self) -> QParams:
-        """The grid in use.
+        """Return the qparams in use.
 
         Raises:
             CalibrationError: it is to be estimated, and nothing was seen.
@@ -176,7 +176,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
 
     @torch.no_grad()
     def initialize_lsq(self, x: Tensor) -> LearnableFakeQuantize:
-        """Set the scale as LSQ does: ``2 * mean(|x|) / sqrt(quant_max)``, per channel if the grid is.
+        """Set the scale as LSQ does: ``2 * mean(|x|) / sqrt(quant_max)``, per channel if the qparams are.
 
         Args:
             x: The weight, or a first batch of activations.
@@ -218,11 +218,11 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         return x.double().mean([d for d in range(x.dim()) if d != axis % x.dim()])
 
     def enable_param_learning(self) -> LearnableFakeQuantize:
-        """Learn the grid; the observer rests."""
+        """Learn the qparams; the observer rests."""
         return self.toggle_qparam_learning(True).toggle_fake_quant(True).toggle_observer_update(False)
 
     def enable_static_estimate(self) -> LearnableFakeQuantize:
-        """Let the observer choose the grid in every call."""
+        """Let the observer choose qparams in every call."""
         return self.toggle_qparam_learning(False).toggle_fake_quant(True).toggle_observer_update(True)
 
     def enable_static_observation(self) -> LearnableFakeQuantize:
@@ -265,7 +265,7 @@ class LearnableFakeQuantize(FakeQuantizeBase):
         raise refuse_script(self, "torch.compile and torch.export take it; FakeQuantize can be scripted")
 
     def observe_quant_params(self) -> None:
-        """Print the grid."""
+        """Print the qparams."""
         print(f"LearnableFakeQuantize Scale: {self.scale.detach()}")
         print(f"LearnableFakeQuantize Zero Point: {self.zero_point.detach()}")
 
@@ -275,13 +275,13 @@ class LearnableFakeQuantize(FakeQuantizeBase):
 
 
 def enable_param_learning(module: nn.Module) -> None:
-    """For ``model.apply``: every learnable fake-quantize module learns its grid, from where it is now."""
+    """For ``model.apply``: every learnable fake-quantize module learns its qparams, from where it is now."""
     if isinstance(module, LearnableFakeQuantize):
         module.enable_param_learning()
 
 
 def enable_static_estimate(module: nn.Module) -> None:
-    """For ``model.apply``: the observer of every learnable fake-quantize module chooses its grid, in every call."""
+    """For ``model.apply``: the observer of every learnable fake-quantize module chooses its qparams, in every call."""
     if isinstance(module, LearnableFakeQuantize):
         module.enable_static_estimate()
 

@@ -1,4 +1,4 @@
-"""Fake-quantize with any observer: measure, choose a grid, round to it and back."""
+"""Fake-quantize with any observer: measure, choose qparams, quantize and dequantize."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,9 +32,9 @@ def _round(scale: Tensor, zero_point: Tensor, scheme: QScheme, x: Tensor, factor
 
 
 class FakeQuantize(FakeQuantizeBase):
-    """Simulates an integer grid while training.
+    """Simulates integer quantization while training.
 
-    With the observer on, every batch is measured and the grid chosen anew; with fake quantization on, the result is
+    With the observer on, every batch is measured and qparams are chosen anew; with fake quantization on, the result is
     ``(clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max) - zero_point) * scale``, with a straight-through
     gradient. Both are on at first.
 
@@ -45,7 +45,7 @@ class FakeQuantize(FakeQuantizeBase):
     Args:
         observer: Class of the observer, or what its ``with_args`` gives.
         quant_min, quant_max: Inclusive limits of the quantized values. None: those of the observer.
-        is_dynamic: The grid is measured anew in every call.
+        is_dynamic: The qparams are chosen anew in every call.
         **observer_kwargs: Arguments of the observer.
 
     Raises:
@@ -73,7 +73,7 @@ class FakeQuantize(FakeQuantizeBase):
         self.activation_post_process: ObserverBase = made
         if made.scheme is None:
             raise SpecError(
-                "this observer has no grid that could be simulated",
+                "this observer has no qparams that could be simulated",
                 got=type(made).__name__,
                 expected="an observer with an integer dtype",
             )
@@ -90,7 +90,7 @@ class FakeQuantize(FakeQuantizeBase):
         self.register_buffer("zero_point", torch.tensor([0], dtype=zero_point_dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` float, any shape that has the grid's axis; the result has its shape, dtype and memory format."""
+        """Fake-quantize ``x``, of any shape with the axis; the result has its shape, dtype and memory format."""
         if torch.jit.is_scripting():
             if self.observer_enabled[0] == 1 and x.numel() > 0:
                 self.observe(x.detach())
@@ -115,7 +115,7 @@ class FakeQuantize(FakeQuantizeBase):
     def rounding_of(self, x: Tensor, factor: Tensor | None = None) -> Callable[[Tensor, Tensor | None], Tensor]:
         """Return what ``forward`` does to a weight after it has observed it: a function of it and the factor.
 
-        The function keeps the grid as it is now, so that it gives the same whenever it is called.
+        The function keeps the qparams as they are now, so that it gives the same whenever it is called.
 
         Args:
             x: The weight [C, ...].
@@ -129,9 +129,9 @@ class FakeQuantize(FakeQuantizeBase):
         return partial(_round, self.scale.clone(), self.zero_point.clone(), self.scheme)
 
     def _rounded_in_script(self, x: Tensor) -> Tensor:
-        """``fake_quantize`` for TorchScript."""
+        """Do what ``fake_quantize`` does, for TorchScript."""
         if self.is_grouped:
-            raise RuntimeError("TorchScript knows no grids per group")
+            raise RuntimeError("TorchScript knows no qparams per group")
         if not self.is_per_channel:
             return torch.ops.fxquant.fake_quantize_per_tensor_affine(
                 x, self.scale, self.zero_point, self.quant_min, self.quant_max
@@ -146,11 +146,11 @@ class FakeQuantize(FakeQuantizeBase):
         )
 
     def observe(self, x: Tensor) -> None:
-        """Measure a batch, and choose the grid anew."""
+        """Measure a batch, and choose qparams anew."""
         self.observe_by_observer(x)
 
     def observe_by_observer(self, x: Tensor) -> None:
-        """The same, by the observer and nothing else."""
+        """Do the same, by the observer and nothing else."""
         self.activation_post_process(x)
         self.choose_grid()
 
@@ -165,7 +165,7 @@ class FakeQuantize(FakeQuantizeBase):
             self.set_qparams(*(torch.full(shape or (1,), value, device=self.scale.device) for value in (1.0, 0)))
 
     def set_qparams(self, scale: Tensor, zero_point: Tensor) -> None:
-        """Copy a grid into the buffers, which keep their dtype and device."""
+        """Copy qparams into the buffers, which keep their dtype and device."""
         own_scale, own_zero_point = self.scale, self.zero_point
         if own_scale.shape != scale.shape:
             if not torch.jit.is_scripting():
@@ -177,7 +177,7 @@ class FakeQuantize(FakeQuantizeBase):
 
     @torch.jit.export
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """``(scale, zero_point)`` for what the observer saw.
+        """Return ``(scale, zero_point)`` for what the observer saw.
 
         Raises:
             CalibrationError: it has seen nothing.
@@ -185,19 +185,19 @@ class FakeQuantize(FakeQuantizeBase):
         return self.activation_post_process.calculate_qparams()
 
     def qparams(self) -> QParams:
-        """The grid in use, as the buffers have it now.
+        """Return the qparams in use, as the buffers have them now.
 
         Raises:
             CalibrationError: nothing has chosen one.
         """
         if self.scale.numel() == 1 and self.scale.item() == 1.0 and not self.zero_point.any():
-            self.calculate_qparams()  # says so, unless this is the grid that was chosen
+            self.calculate_qparams()  # says so, unless these are the qparams that were chosen
         return QParams(self.scheme, self.scale.detach(), self.zero_point.detach())
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool, *args: Any
     ) -> None:
-        """Take grids of any number of channels."""
+        """Take qparams of any number of channels."""
         check_qparams(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
         for name in ("scale", "zero_point"):
             saved = state_dict.get(prefix + name)
@@ -217,8 +217,8 @@ class FakeQuantize(FakeQuantizeBase):
             raise SpecError(
                 "this observer cannot measure in TorchScript",
                 got=observer.__name__,
-                expected="MinMaxObserver, MovingAverageMinMaxObserver, theirs per channel, or a fixed grid",
-                hint="with disable_observer() first, any fake-quantize module of a calibrated grid can be scripted",
+                expected="MinMaxObserver, MovingAverageMinMaxObserver, theirs per channel, or fixed qparams",
+                hint="with disable_observer() first, any calibrated fake-quantize module can be scripted",
             )
         return self
 

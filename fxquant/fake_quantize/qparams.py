@@ -1,4 +1,4 @@
-"""A grid applied to a tensor: the operator for its granularity, per tensor, per channel or per group."""
+"""Qparams applied to a tensor: the operator for their granularity, per tensor, per channel or per group."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fxquant.plan.spec import QScheme
 
 
 def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -> Tensor:
-    """Round to a grid and back; the gradient is straight-through inside the limits, 0 outside.
+    """Fake-quantize; the gradient is straight-through inside the limits, 0 outside.
 
     Args:
         x: float, any shape that has the scheme's axis.
-        scale, zero_point: [1] per tensor, [C] per channel, [C, groups] per group; real units per step, and steps.
+        scale, zero_point: [1] per tensor, [C] per channel, [C, groups] per group.
         scheme: Says which values share a scale, and the limits.
 
     Returns:
@@ -41,7 +41,7 @@ def fake_quantize(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme)
 
 
 def to_integers(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -> Tensor:
-    """Round to a grid; ``scheme.dtype``, else as ``fake_quantize``."""
+    """Quantize; the result has ``scheme.dtype``, all else is as of ``fake_quantize``."""
     limits = (scheme.quant_min, scheme.quant_max)
     if scheme.axis is None:
         return quantize(x, scale, zero_point, *limits, scheme.dtype)
@@ -53,7 +53,7 @@ def to_integers(x: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -
 
 
 def from_integers(q: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -> Tensor:
-    """Inverse of ``to_integers``: float32."""
+    """Invert ``to_integers``; the result is float32."""
     if scheme.axis is None:
         return dequantize(q, scale, zero_point)
     channels, axis = _channels(q, scheme)
@@ -62,7 +62,7 @@ def from_integers(q: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme)
 
 
 def _channels(x: Tensor, scheme: QScheme) -> tuple[Tensor, int]:
-    """``x`` in a shape in which every index of one dimension has its own scale, and that dimension.
+    """Return ``x`` in a shape in which every index of one dimension has its own scale, and that dimension.
 
     Per group, [..., C, D, ...] becomes [..., C * groups, group_size, ...].
     """

@@ -1,4 +1,4 @@
-"""What the int8 operators that requantize have in common: float32 scalars, their checks, and the last step."""
+"""What the int8 operators that requantize have in common: float32 scalars, their checks, and the last operation."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ SMALLEST_NORMAL = torch.finfo(torch.float32).smallest_normal
 
 
 def float32(value: float) -> float:
-    """``value`` rounded to float32, as a Python float: what a schema's double is rounded to before it is used."""
+    """Round ``value`` to float32, as every double of a schema is before it is used."""
     return ctypes.c_float(value).value
 
 
 def inverse(scale: float) -> float:
-    """``1.0f / scale`` in float32. Dividing in float64 and rounding once more cannot change a float32 quotient."""
+    """Return ``1.0f / scale`` in float32. Dividing in float64 and rounding once more gives the same."""
     return float32(1.0 / float32(scale))
 
 
 def check_stored(op: str, argument: str, x: Tensor) -> None:
-    """``x`` holds stored integers."""
+    """Check that ``x`` holds quantized values."""
     check_dtype(op, argument, x, STORED)
 
 
 def check_same_dtype(op: str, argument: str, x: Tensor, like: Tensor) -> None:
-    """All inputs of an operator are stored alike, and its output like them."""
+    """Check that an input has the dtype of another one."""
     check_dtype(op, argument, x, (like.dtype,))
 
 
 def check_qparams(op: str, prefix: str, scale: float, zero_point: int, dtype: torch.dtype) -> None:
-    """A scale that is a normal, positive float32 (so that its inverse is finite), and a zero point that fits ``dtype``.
+    """Check that a scale is a normal, positive float32, whose inverse is finite, and that a zero point fits ``dtype``.
 
     Args:
         op: Name of the operator, for the message.
         prefix: What stands before ``scale`` and ``zero_point`` in the names of the arguments: ``"x_"`` or ``""``.
-        scale: Real units per step.
-        zero_point: In steps.
+        scale: Scale of the argument.
+        zero_point: Its zero point.
         dtype: uint8 or int8.
     """
     if not SMALLEST_NORMAL <= float32(scale) < math.inf:
@@ -56,7 +56,7 @@ def check_qparams(op: str, prefix: str, scale: float, zero_point: int, dtype: to
 
 
 def check_output(op: str, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype) -> None:
-    """The grid of an output: as :func:`check_qparams`, and limits in order that ``dtype`` can store."""
+    """Check the qparams of an output: as :func:`check_qparams`, and limits in order that ``dtype`` can store."""
     check_qparams(op, "", scale, zero_point, dtype)
     low, high = integer_range(dtype)
     if not low <= quant_min <= quant_max <= high:
@@ -68,7 +68,7 @@ def check_output(op: str, scale: float, zero_point: int, quant_min: int, quant_m
 
 
 def check_result(op: str, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype) -> None:
-    """The same where the result may also be real numbers (float32), which need no grid."""
+    """Check the same where the result may also be float values (float32), which need no qparams."""
     check_dtype(op, "dtype", dtype, (*STORED, torch.float32))
     if dtype != torch.float32:
         check_output(op, scale, zero_point, quant_min, quant_max, dtype)
@@ -77,9 +77,12 @@ def check_result(op: str, scale: float, zero_point: int, quant_min: int, quant_m
 def requantize(
     real: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> Tensor:
-    """``clamp(round(real * (1 / scale)) + zero_point, quant_min, quant_max)`` in float32; NaN becomes ``quant_min``."""
-    qparams = torch.round(real * inverse(scale)) + float(zero_point)
-    return torch.where(qparams > quant_min, qparams, float(quant_min)).clamp(max=float(quant_max)).to(dtype)
+    """Quantize float values in float32: ``clamp(round(real * (1 / scale)) + zero_point, quant_min, quant_max)``.
+
+    NaN becomes ``quant_min``.
+    """
+    q = torch.round(real * inverse(scale)) + float(zero_point)
+    return torch.where(q > quant_min, q, float(quant_min)).clamp(max=float(quant_max)).to(dtype)
 
 
 def average(
@@ -92,14 +95,14 @@ def average(
     quant_max: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """From exact sums to stored integers: ``r = float(sum) * (x_scale / float(divisor))``, then :func:`requantize`.
+    """Requantize exact sums: ``r = float(sum) * (x_scale / float(divisor))``, then :func:`requantize`.
 
     Args:
         sums: int64, sums of ``q - x_zero_point``.
         divisor: int64, broadcasts against ``sums``.
-        x_scale: Of the input, real units per step.
+        x_scale: Scale of the input.
         scale: Of the output.
-        zero_point: Of the output, in steps.
+        zero_point: Of the output.
         quant_min: Smallest integer of the result.
         quant_max: Largest integer of the result.
         dtype: Of the result, uint8 or int8.
@@ -109,7 +112,7 @@ def average(
 
 
 def integer_range(dtype: torch.dtype) -> tuple[int, int]:
-    """Smallest and largest integer of uint8 or int8."""
+    """Return the smallest and the largest integer of uint8 or int8."""
     return (0, 255) if dtype == torch.uint8 else (-128, 127)
 
 

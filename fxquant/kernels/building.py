@@ -12,7 +12,7 @@ PIP = "python -m pip install --no-build-isolation"
 
 
 def build_command(package: Path) -> str:
-    """The command that builds the libraries, once there is a compiler.
+    """Return the command that builds the libraries, once there is a compiler.
 
     Args:
         package: Folder of the package: in a clone it is installed from there; else from where it was installed.
@@ -25,7 +25,7 @@ def build_command(package: Path) -> str:
 
 
 def _installed_from() -> str:
-    """The folder that pip installed this package from; empty where it is gone, or was none."""
+    """Return the folder that pip installed this package from; empty where it is gone, or was none."""
     try:
         text = distribution("fxquant").read_text("direct_url.json")
     except PackageNotFoundError:

@@ -12,7 +12,7 @@ from fxquant.errors import KernelError
 
 
 def check_axis(op: str, axis: int, dim: int) -> int:
-    """``axis`` as 0 <= axis < dim."""
+    """Return ``axis`` as 0 <= axis < dim."""
     if not -dim <= axis < dim:
         raise KernelError(
             f"{op}: axis is out of range", got=axis, expected=f"a dimension of the tensor, which has {dim}"
@@ -21,13 +21,13 @@ def check_axis(op: str, axis: int, dim: int) -> int:
 
 
 def check_count(op: str, argument: str, values: Tensor, channels: int) -> None:
-    """A qparam has one value for each channel."""
+    """Check that a qparam has one value for each channel."""
     if values.numel() != channels or values.dim() > 1:
         raise KernelError(f"{op}: {argument} has the wrong shape", got=list(values.shape), expected=[channels])
 
 
 def check_dtype(op: str, argument: str, tensor: Tensor | torch.dtype, allowed: tuple[torch.dtype, ...]) -> None:
-    """The dtype of a tensor is one of a few."""
+    """Check that the dtype of a tensor is one of a few."""
     dtype = tensor.dtype if isinstance(tensor, Tensor) else tensor
     if dtype not in allowed:
         *most, last = (str(each).removeprefix("torch.") for each in allowed)
@@ -36,7 +36,7 @@ def check_dtype(op: str, argument: str, tensor: Tensor | torch.dtype, allowed: t
 
 
 def check_limits(op: str, quant_min: int, quant_max: int, dtype: torch.dtype = torch.int32) -> None:
-    """The limits are in order and fit an integer dtype."""
+    """Check that the limits are in order and fit an integer dtype."""
     if quant_min > quant_max:
         got = f"{quant_min} and {quant_max}"
         raise KernelError(f"{op}: quant_min is above quant_max", got=got, expected="quant_min <= quant_max")
@@ -50,7 +50,7 @@ def check_limits(op: str, quant_min: int, quant_max: int, dtype: torch.dtype = t
 
 
 def check_zero_points(op: str, zero_point: Tensor | int, quant_min: int, quant_max: int) -> None:
-    """Every zero point is a step of the grid. On a GPU this waits for it, which the native kernels avoid."""
+    """Check that every zero point lies within the limits. On a GPU this waits, which the native kernels avoid."""
     values = [zero_point] if isinstance(zero_point, int) else zero_point.tolist()
     for value in values if isinstance(values, list) else [values]:
         if not quant_min <= value <= quant_max:

@@ -69,7 +69,7 @@ def differentiate(
 
 
 def _is_eager(x: Any) -> bool:
-    """Whether nothing watches or transforms operators: no compiler, tracer, mode, ``torch.func`` or tensor subclass."""
+    """Tell whether nothing watches or transforms operators: no compiler, tracer, mode, ``torch.func`` or subclass."""
     if torch.compiler.is_compiling() or type(x) not in (torch.Tensor, torch.nn.Parameter):
         return False
     return not (
@@ -124,5 +124,5 @@ def refuse_derivative(operator: torch._ops.OpOverload, tensors: int) -> None:
 
 def _no_derivative(operator: torch._ops.OpOverload) -> KernelError:
     return KernelError(
-        f"{operator.name()} has no derivative", hint="a gradient of a gradient of a learned grid is asked for"
+        f"{operator.name()} has no derivative", hint="a gradient of a gradient of learned qparams is asked for"
     )

@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def like(x: Tensor, values: Tensor) -> Tensor:
-    """``values`` in the strides of ``torch.empty_like(x)``, always as a new tensor."""
+    """Return ``values`` in the strides of ``torch.empty_like(x)``, always as a new tensor."""
     return torch.empty_like(x, dtype=values.dtype).copy_(values)

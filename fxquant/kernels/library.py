@@ -45,7 +45,7 @@ _log = logging.getLogger("fxquant")
 
 @dataclass(frozen=True, slots=True)
 class NativeStatus:
-    """Which native kernels are loaded, for ``python -m fxquant doctor``."""
+    """Says which native kernels are loaded, for ``python -m fxquant doctor``."""
 
     paths: tuple[Path, ...]
     """The loaded libraries."""
@@ -107,7 +107,7 @@ def _define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], g
 
 
 def _of_one_kind(operator: str, fake: Callable[..., Any]) -> Callable[..., Any]:
-    """A shape function that refuses tensors with and without data in one call: no data would come out of it."""
+    """Return a shape function that refuses tensors with and without data in one call: no data would come out of it."""
 
     def check(*args: Any, **kwargs: Any) -> Any:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
@@ -123,7 +123,7 @@ def _of_one_kind(operator: str, fake: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _one_by_one(operator: str) -> Callable[..., Any]:
-    """What ``torch.vmap`` of an operator is: a call for each element of the batch."""
+    """Return what ``torch.vmap`` runs: a call of the operator for each element of the batch."""
     packet, _, overload = operator.partition(".")
 
     def run(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
@@ -146,7 +146,7 @@ def _one_by_one(operator: str) -> Callable[..., Any]:
 
 
 def native_status() -> NativeStatus:
-    """What is loaded now."""
+    """Report what is loaded now."""
     devices = tuple(device for device, path in (("cpu", _cpu.path), ("cuda", _cuda.path)) if path is not None)
     return NativeStatus(
         paths=tuple(path for path in (_cpu.path, _cuda.path) if path is not None),
@@ -167,12 +167,12 @@ def _tiles_refusal() -> str:
 
 
 def native_library() -> Any:
-    """The CPU library, for ctypes; None where it was not loaded."""
+    """Return the CPU library, for ctypes; None where it was not loaded."""
     return _cpu.handle
 
 
 def available_isas() -> tuple[str, ...]:
-    """Instruction sets that the CPU kernels can run with here; empty without the CPU library."""
+    """Return the instruction sets that the CPU kernels can run with here; none without the CPU library."""
     if _cpu.handle is None:
         return ()
     return tuple(name for number, name in enumerate(CPU_ISAS) if _cpu.handle.fxquant_has_isa(number))

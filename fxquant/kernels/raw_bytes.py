@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def raw_bytes(x: Tensor) -> Tensor:
-    """The bytes of all values in the order of indices: uint8 [numel * element_size], without a copy where x is dense.
+    """Return the bytes of all values in the order of indices: uint8 [numel * element_size], no copy where x is dense.
 
     Args:
         x: Of any dtype, shape and strides.

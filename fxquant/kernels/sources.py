@@ -30,14 +30,14 @@ def fingerprint(csrc: Path, device: str) -> str:
 
 
 def fingerprint_in(library: Path) -> str:
-    """The fingerprint of the sources that a library was built from; empty if it has none."""
+    """Return the fingerprint of the sources that a library was built from; empty if it has none."""
     data = library.read_bytes()
     start = data.find(MARK)
     return data[start + len(MARK) :][:DIGITS].decode("ascii", "replace") if start >= 0 else ""
 
 
 def stamp(csrc: Path, device: str) -> str:
-    """A C++ source that puts the fingerprint into the library that it is linked into."""
+    """Return a C++ source that puts the fingerprint into the library that it is linked into."""
     text = f"{MARK.decode()}{fingerprint(csrc, device)}"
     # exported, so that no linker drops what nobody reads
     return f"""\

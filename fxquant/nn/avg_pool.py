@@ -25,7 +25,7 @@ _WINDOWS = {"kernel_size": None, "stride": None, "padding": 0, "ceil_mode": Fals
 
 
 class _Average(SameDtypeModule):
-    """What the modules that average have in common: one input, one output, a grid for each."""
+    """Holds what the modules that average have in common: one input, one output, qparams of each."""
 
     CAPTURE: ClassVar[str] = "pool"
     """Name of the operator in its pattern."""
@@ -44,12 +44,12 @@ class _Average(SameDtypeModule):
         return build(*unit.arguments(cls.CAPTURE, **cls.DEFAULTS), x=unit.qparams["x"], y=unit.qparams["y"])
 
     def pack(self) -> tuple[Any, ...]:
-        """The last arguments of the operators: both grids, and the limits of the output."""
+        """Return the last arguments of the operators: the qparams of both sides, and the limits of the output."""
         return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
 
 class QuantizedAvgPool2d(_Average):
-    """The mean of each window of stored integers, rounded once: ``fxquant.kernels.pool.avg_pool2d``.
+    """Averages each window of quantized values, rounded once: ``fxquant.kernels.pool.avg_pool2d``.
 
     Args:
         kernel_size: As in ``torch.nn.AvgPool2d``, like the next five.
@@ -58,14 +58,14 @@ class QuantizedAvgPool2d(_Average):
         ceil_mode: Whether the last window may stick out.
         count_include_pad: Whether the divisor counts padding.
         divisor_override: The divisor; None: the number of elements.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 [N, C, H, W] or [C, H, W] to [N, C, OH, OW] or [C, OH, OW].
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     DEFAULTS = {**_WINDOWS, "divisor_override": None}  # noqa: RUF012
@@ -106,7 +106,7 @@ class QuantizedAvgPool2d(_Average):
 
 
 class QuantizedAvgPool1d(QuantizedAvgPool2d):
-    """The same of stored integers [N, C, L] or [C, L]: as images of one row."""
+    """Does the same for quantized values [N, C, L] or [C, L]: as images of one row."""
 
     DEFAULTS = _WINDOWS
 
@@ -121,8 +121,10 @@ class QuantizedAvgPool1d(QuantizedAvgPool2d):
         x: QParams,
         y: QParams,
     ) -> None:
-        kernel, step, pad = (pair(size) for size in (kernel_size, kernel_size if stride is None else stride, padding))
-        sizes = (1, kernel[1]), (1, step[1]), (0, pad[1])
+        kernel, stride_, pad = (
+            pair(size) for size in (kernel_size, kernel_size if stride is None else stride, padding)
+        )
+        sizes = (1, kernel[1]), (1, stride_[1]), (0, pad[1])
         super().__init__(*sizes, ceil_mode, count_include_pad, x=x, y=y)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,18 +136,18 @@ class QuantizedAvgPool1d(QuantizedAvgPool2d):
 
 
 class QuantizedAdaptiveAvgPool2d(_Average):
-    """Means of stored integers over windows that fit the output size: ``fxquant.kernels.pool.adaptive_avg_pool2d``.
+    """Averages quantized values over windows that fit the output size: ``fxquant.kernels.pool.adaptive_avg_pool2d``.
 
     Args:
         output_size: One number, or rows and columns; None keeps the input's size, as in ``torch.nn``.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 [N, C, H, W] or [C, H, W] to [N, C, OH, OW] or [C, OH, OW].
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(self, output_size: int | Sequence[int | None] | None, x: QParams, y: QParams) -> None:
@@ -168,7 +170,7 @@ class QuantizedAdaptiveAvgPool2d(_Average):
 
 
 class QuantizedAdaptiveAvgPool1d(QuantizedAdaptiveAvgPool2d):
-    """The same of stored integers [N, C, L] or [C, L]: as images of one row."""
+    """Does the same for quantized values [N, C, L] or [C, L]: as images of one row."""
 
     def __init__(self, output_size: int | Sequence[int | None] | None, x: QParams, y: QParams) -> None:
         size = output_size[0] if isinstance(output_size, Sequence) else output_size
@@ -183,19 +185,19 @@ class QuantizedAdaptiveAvgPool1d(QuantizedAdaptiveAvgPool2d):
 
 
 class QuantizedMean(_Average):
-    """The mean of stored integers over some dimensions, rounded once: ``fxquant.kernels.pool.mean``.
+    """Averages quantized values over some dimensions, rounded once: ``fxquant.kernels.pool.mean``.
 
     Args:
         dim: Dimensions to average over; None: all.
         keepdim: Whether they stay, with size 1.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 of any shape to the shape without ``dim``, or with 1 there.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     CAPTURE = "mean"
@@ -218,19 +220,19 @@ class QuantizedMean(_Average):
 
 
 class QuantizedSum(QuantizedMean):
-    """The sum of stored integers over some dimensions, rounded once: the mean of numbers that are larger by its count.
+    """Sums quantized values over some dimensions, rounded once: the mean of numbers that are larger by its count.
 
     Args:
         dim: Dimensions to sum over; None: all.
         keepdim: Whether they stay, with size 1.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 of any shape to the shape without ``dim``, or with 1 there.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -246,11 +248,11 @@ class QuantizedSum(QuantizedMean):
 
 
 EXACT_IN_FLOAT32 = 2**24 // 255
-"""Elements of a window up to which every partial sum is a float32: no step is further than 255 from the zero point."""
+"""Elements of a window up to which every partial sum is a float32: none is further than 255 from the zero point."""
 
 
 class _AvgPool3d(_Average):
-    """What both averages have in common."""
+    """Holds what both averages have in common."""
 
     def _rounded(self, sums: Tensor, divisor: Tensor) -> Tensor:
         x_scale, _, scale, zero_point, low, high = self._packed or self.packed()
@@ -258,7 +260,7 @@ class _AvgPool3d(_Average):
         return quantize(sums.to(torch.float32) * factor, scale, zero_point, low, high, self.y_dtype)
 
     def _whole_numbers(self, x: Tensor, elements: int) -> Tensor:
-        """``q - zero_point`` in a dtype that sums of so many elements are exact in."""
+        """Return ``q - zero_point`` in a dtype that sums of so many elements are exact in."""
         _, zero_point, *_ = self._packed or self.packed()
         values = dequantize(self.take("x", x), 1.0, zero_point)
         return values if elements <= EXACT_IN_FLOAT32 else values.double()
@@ -270,7 +272,7 @@ class _AvgPool3d(_Average):
 
 
 class QuantizedAvgPool3d(_AvgPool3d):
-    """The mean of each window of stored integers, rounded once, as ``fxquant.kernels.pool.avg_pool2d`` defines it.
+    """Averages each window of quantized values, rounded once, as ``fxquant.kernels.pool.avg_pool2d`` defines it.
 
     Args:
         kernel_size: As in ``torch.nn.AvgPool3d``, like the next five.
@@ -279,14 +281,14 @@ class QuantizedAvgPool3d(_AvgPool3d):
         ceil_mode: Whether the last window may stick out.
         count_include_pad: Whether the divisor counts padding.
         divisor_override: The divisor; None: the number of elements.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 [N, C, D, H, W] or [C, D, H, W] to [N, C, OD, OH, OW] or [C, OD, OH, OW].
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     DEFAULTS = QuantizedAvgPool2d.DEFAULTS
@@ -338,18 +340,18 @@ class QuantizedAvgPool3d(_AvgPool3d):
 
 
 class QuantizedAdaptiveAvgPool3d(_AvgPool3d):
-    """Means of stored integers over windows that fit the output size, rounded once.
+    """Averages quantized values over windows that fit the output size, rounded once.
 
     Args:
         output_size: One number, or three; None keeps the input's size, as in ``torch.nn``.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 [N, C, D, H, W] or [C, D, H, W] to [N, C, OD, OH, OW] or [C, OD, OH, OW].
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(self, output_size: int | Sequence[int | None], x: QParams, y: QParams) -> None:

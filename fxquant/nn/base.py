@@ -22,7 +22,7 @@ PACKING = threading.RLock()
 
 @dataclass(frozen=True, slots=True)
 class FloatResult:
-    """In what form a module gives real numbers. They are computed in float32."""
+    """Says in what form a module gives float values. They are computed in float32."""
 
     dtype: torch.dtype = torch.float32
     """float32, float64, float16 or bfloat16. It follows when the module is cast, as that of a float layer does."""
@@ -38,7 +38,7 @@ class FloatResult:
 
 
 class QuantizedModule(PackingModule):
-    """Base of the modules that run on stored integers.
+    """Base of the modules that run on quantized values.
 
     State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
     tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
@@ -46,7 +46,7 @@ class QuantizedModule(PackingModule):
     changed: loading a state dict, moving to a device, copying and unpickling all drop it. Writing into a buffer by hand
     does not; call :meth:`invalidate` then.
 
-    A subclass adds its grids in the constructor, and implements :meth:`pack`, ``forward`` and :meth:`reference`::
+    A subclass adds its qparams in the constructor, and implements :meth:`pack`, ``forward`` and :meth:`reference`::
 
         def forward(self, x: Tensor) -> Tensor:
             return (self._packed or self.packed())(x)
@@ -55,7 +55,7 @@ class QuantizedModule(PackingModule):
     unit: str
     """Name of the unit in the user's model, for error messages. Set by the pass that makes the module."""
     float_result: FloatResult | None
-    """Form of the result of a module that gives real numbers, made without a grid ``y``; the same pass sets it."""
+    """Form of the result of a module that gives float values, made without qparams ``y``; the same pass sets it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,25 +65,25 @@ class QuantizedModule(PackingModule):
         self._packed: Any = None
 
     def add_qparams(self, role: str, qparams: QParams) -> None:
-        """Keep the grid of one operand: buffers ``<role>_scale`` and ``<role>_zero_point``, copied; scheme as it is."""
+        """Copy the qparams of one operand to the buffers ``<role>_scale`` and ``<role>_zero_point``."""
         self._schemes[role] = qparams.scheme
         self.register_buffer(f"{role}_scale", qparams.scale.detach().to(torch.float32).clone())
         dtype = torch.float32 if qparams.scheme.float_qparams else torch.int32
         self.register_buffer(f"{role}_zero_point", qparams.zero_point.detach().to(dtype).clone())
 
     def qparams(self, role: str) -> QParams:
-        """The grid of one operand, as the buffers have it now."""
+        """Return the qparams of one operand, as the buffers have them now."""
         return QParams(self._schemes[role], getattr(self, f"{role}_scale"), getattr(self, f"{role}_zero_point"))
 
     def add_result(self, y: QParams | None) -> None:
-        """Keep the grid of the output, role ``y``; None: the result is real numbers, not rounded to any grid."""
+        """Keep the qparams of the output, role ``y``; None: the result has float values, not rounded."""
         if y is None:
             self.float_result = FloatResult()
         else:
             self.add_qparams("y", y)
 
     def result_arguments(self, activation: Clamp | None = None) -> dict[str, Any]:
-        """The fields of an ``Epilogue`` that say how the output is stored."""
+        """Return the fields of an ``Epilogue`` that say how the output is stored."""
         if self.float_result is not None:
             return {"dtype": torch.float32}
         y, (scale, zero_point) = self.qparams("y"), self.scalars("y")
@@ -97,21 +97,21 @@ class QuantizedModule(PackingModule):
         }
 
     def finished(self, result: Tensor, activation: Clamp | None = None) -> Tensor:
-        """What an operator gave, in the form wanted: integers are in it already; real numbers are yet to be clamped."""
+        """Bring what an operator gave into the form wanted: quantized values have it; float values are clamped."""
         if self.float_result is None:
             return result
         return self.float_result.of(result if activation is None else activation(result))
 
     def scalars(self, role: str) -> tuple[float, int]:
-        """Scale (a float32 value) and zero point of a per-tensor grid, as the Python numbers that operators take."""
+        """Return scale (a float32 value) and zero point per tensor, as the Python numbers that operators take."""
         qparams = self.qparams(role)
         return qparams.scale.item(), int(qparams.zero_point.item())
 
     def packed(self) -> Any:
-        """What :meth:`pack` made of the present state. Several threads may come here first at once.
+        """Return what :meth:`pack` makes of the present state. Several threads may come here first at once.
 
         Raises:
-            CalibrationError: a grid has no scale yet (NaN); the message names the unit and the operand.
+            CalibrationError: an operand has no scale yet (NaN); the message names the unit and the operand.
         """
         self.check_capture()
         if self._packed is None:
@@ -151,14 +151,14 @@ class QuantizedModule(PackingModule):
         self._packed = None
 
     def reference(self, *inputs: Tensor) -> Tensor:
-        """The same result by the Python integer reference: slow, on any device, the definition of what is right."""
+        """Compute the same result by the reference in Python: slow, on any device, the definition of what is right."""
         raise NotImplementedError
 
     def _check_calibrated(self) -> None:
         for role in self._schemes:
             if getattr(self, f"{role}_scale").isnan().any():
                 raise CalibrationError(
-                    "this unit was converted without calibration, so its grids are unknown",
+                    "this unit was converted without calibration, so its qparams are unknown",
                     at=self.unit or type(self).__name__,
                     got=f"{role}_scale = nan",
                     expected="scales from calibration",
@@ -195,7 +195,7 @@ class QuantizedModule(PackingModule):
                     check_integers(state, prefix + name, buffer.dtype, self._stored_in(name))
 
     def _stored_in(self, name: str) -> QScheme | None:
-        """The grid of the integers in a buffer; None where they are something else."""
+        """Return the qparams of the quantized values in a buffer; None where it holds something else."""
         return self._schemes.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -207,17 +207,17 @@ class QuantizedModule(PackingModule):
 
 
 def integer_limits(y: QParams, activation: Clamp | None) -> tuple[int, int]:
-    """The bounds of an output grid, narrowed by an activation.
+    """Return the limits of an output, narrowed by an activation.
 
-    ``x -> round(x * (1 / scale)) + zero_point`` never falls, so clamping the real value and then quantizing equals
+    ``x -> round(x * (1 / scale)) + zero_point`` never falls, so clamping the float value and then quantizing equals
     quantizing and then clamping the integer: an activation costs nothing, and is exact.
 
     Args:
-        y: Grid of the output, per tensor.
-        activation: Bounds in real units, or None.
+        y: Qparams of the output, per tensor.
+        activation: Bounds as float values, or None.
 
     Returns:
-        Smallest and largest integer of the result, inclusive, inside the grid of ``y``.
+        Smallest and largest integer of the result, inclusive, inside the integer range of ``y``.
     """
     low, high = y.scheme.quant_min, y.scheme.quant_max
     if activation is None:
@@ -226,14 +226,14 @@ def integer_limits(y: QParams, activation: Clamp | None) -> tuple[int, int]:
     def bound(value: float | None, default: int) -> int:
         if value is None:
             return default
-        steps = torch.tensor(value, dtype=torch.float32) * (1.0 / y.scale.reshape(()).cpu())
-        return int((torch.round(steps) + y.zero_point.reshape(()).cpu()).clamp(low, high))
+        units = torch.tensor(value, dtype=torch.float32) * (1.0 / y.scale.reshape(()).cpu())
+        return int((torch.round(units) + y.zero_point.reshape(()).cpu()).clamp(low, high))
 
     return bound(activation.low, low), bound(activation.high, high)
 
 
 def describe_qparams(qparams: QParams) -> str:
-    """A grid in a few words, for ``print(module)``: type, scale (its range, per channel) and zero point."""
+    """Describe qparams in a few words, for ``print(module)``: type, scale (its range, per channel) and zero point."""
     scheme, scale, zero_point = qparams.scheme, qparams.scale, qparams.zero_point
     kind = f"{'int' if scheme.signed else 'uint'}{scheme.bits}"
     if scale.numel() == 1:
@@ -243,7 +243,7 @@ def describe_qparams(qparams: QParams) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 channel``, ``3 channels``."""
+    """Count in words: ``1 channel``, ``3 channels``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -271,28 +271,29 @@ HALF = 128
 class SameDtypeModule(QuantizedModule):
     """Runs operators whose inputs and output share one dtype, on inputs that may come in the other one.
 
-    uint8 and int8 grids of equal scale hold the same numbers, 128 steps apart. So an input of the other dtype than the
-    output is moved over by flipping its highest bit, and its zero point with it: nothing is rounded.
+    uint8 and int8 of equal scale stand for the same float values, at quantized values 128 apart. So an
+    input of the other dtype than the output is moved over by flipping its highest bit, and its zero point with it:
+    nothing is rounded.
     """
 
     y_dtype: torch.dtype
     """uint8 or int8: of the output, and of the arithmetic."""
 
     def add_same_dtype_qparams(self, role: str, qparams: QParams) -> None:
-        """As :meth:`add_qparams`, refusing what does not fit a byte; ``y`` comes first.
+        """Do as :meth:`add_qparams`, and refuse what does not fit a byte; ``y`` comes first.
 
         Raises:
-            LoweringError: the grid is wider than a byte, or has more than one scale.
+            LoweringError: the qparams are of more than a byte, or have more than one scale.
         """
         self.add_qparams(role, byte_qparams("the output" if role == "y" else f"input {role}", qparams))
         if role == "y":
             self.y_dtype = qparams.scheme.dtype
 
     def take(self, role: str, q: Tensor) -> Tensor:
-        """The input of a role, in the dtype of the arithmetic.
+        """Return the input of a role, in the dtype of the arithmetic.
 
         Raises:
-            InputError: it is not stored as its grid says.
+            InputError: it is not stored as its qparams say.
         """
         dtype = self._schemes[role].dtype
         if q.dtype != dtype:
@@ -305,7 +306,7 @@ class SameDtypeModule(QuantizedModule):
         return q if dtype == self.y_dtype else (q.view(torch.uint8) ^ HALF).view(self.y_dtype)
 
     def numbers(self, role: str) -> tuple[float, int]:
-        """Scale and zero point of a role, in the dtype of the arithmetic."""
+        """Return scale and zero point of a role, in the dtype of the arithmetic."""
         scale, zero_point = self.scalars(role)
         if self._schemes[role].dtype == self.y_dtype:
             return scale, zero_point
@@ -313,16 +314,16 @@ class SameDtypeModule(QuantizedModule):
 
 
 def byte_qparams(role: str, qparams: QParams) -> QParams:
-    """The grid of an activation, if int8 operators can take it.
+    """Return the qparams of an activation, if int8 operators can take them.
 
     Raises:
-        LoweringError: more than 8 bits, or more than one grid for the tensor.
+        LoweringError: more than 8 bits, or more than one scale for the tensor.
     """
     scheme = qparams.scheme
     if scheme.bits > 8 or scheme.axis is not None or scheme.float_qparams:
         raise LoweringError(
-            f"int8 operators cannot take the grid of {role}",
+            f"int8 operators cannot take the qparams of {role}",
             got=str(scheme),
-            expected="at most 8 bits, one integer grid for the whole tensor",
+            expected="at most 8 bits, one scale and zero point for the whole tensor",
         )
     return qparams

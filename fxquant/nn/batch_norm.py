@@ -31,24 +31,24 @@ PER_CHANNEL = QScheme(symmetric=True, axis=0)
 
 
 class QuantizedBatchNorm(QuantizedConv):
-    """``q_y = quantize(act(x * factor + shift))`` of stored integers, with the running statistics.
+    """``q_y = quantize(act(x * factor + shift))`` of quantized values, with the running statistics.
 
     ``factor = gamma / sqrt(running_var + eps)`` and ``shift = beta - running_mean * factor``, per channel. It runs as a
     convolution of one element with a group per channel, whose integer weights are 1, -1 or 0 and whose scales are
-    ``|factor|``: nothing of the factor is rounded to a grid.
+    ``|factor|``: nothing of the factor is rounded.
 
     Args:
         norm: The float module, in evaluation mode; it keeps running statistics.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output, after the activation.
-        activation: Clamp before the output, in real units.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output, after the activation.
+        activation: Clamp before the output, of float values.
         dims: Dimensions of the input, where the class of ``norm`` does not say it: ``SyncBatchNorm``.
 
     Shape:
         uint8 or int8 [N, C, *spatial]; for ``BatchNorm1d`` also [N, C].
 
     Raises:
-        LoweringError: a grid that int8 operators cannot take, statistics that are not finite.
+        LoweringError: qparams that int8 operators cannot take, statistics that are not finite.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ SMALLEST_FACTOR = 1e-12
 
 
 def batch_norm_factor(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
-    """``gamma / sqrt(running_var + eps)``, float64 [C].
+    """Return ``gamma / sqrt(running_var + eps)``, float64 [C].
 
     Args:
         gamma: The batch norm's weight [C], or None.
@@ -121,17 +121,17 @@ def batch_norm_factor(gamma: Tensor | None, running_var: Tensor, eps: float) -> 
 
 
 def training_factor(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
-    """The factor that a weight is quantized with and then divided by, so never near 0; in the dtype of the statistics.
+    """Return the factor that a weight is quantized with, then divided by: never near 0, of the dtype of the statistics.
 
     Source:
-        Krishnamoorthi, arXiv:1806.08342, section 3.2.2: the running variance keeps the grid of the weight steady.
+        Krishnamoorthi, arXiv:1806.08342, section 3.2.2: the running variance keeps the scale of the weight steady.
     """
     gamma = torch.ones_like(running_var) if gamma is None else gamma
     return torch.ops.fxquant.training_factor.default(gamma, running_var, eps)[0]
 
 
 def along_outputs(factor: Tensor, layer: Any, axis: int) -> Tensor:
-    """``factor`` [C_out] in a shape that multiplies ``layer.weight``.
+    """Return ``factor`` [C_out] in a shape that multiplies ``layer.weight``.
 
     ``axis``: dimension of the weight that counts the output channels; 1 in a transposed convolution, group by group.
     """

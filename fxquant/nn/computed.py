@@ -71,7 +71,7 @@ def without_tensors(layer: nn.Module, names: Iterable[str]) -> None:
 
 
 def with_values(given: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
-    """The layer that a ``WithComputedTensors`` runs, or a copy of one that is given tensors itself, which holds these.
+    """Return the layer that a ``WithComputedTensors`` runs, or a copy with its tensors of one that is given them.
 
     A parameter is held itself; anything else that stands for one becomes a frozen one.
     """

@@ -1,4 +1,4 @@
-"""A convolution on stored integers, with batch norm, activation and residual already inside."""
+"""A convolution on quantized values, with batch norm, activation and residual already inside."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from fxquant.plan.spec import Clamp, QParams
 
 
 class QuantizedConv(WeightedModule):
-    """``q_y = quantize(act(conv(x) + bias + residual))`` of stored integers, in one operator; or the same unrounded.
+    """``q_y = quantize(act(conv(x) + bias + residual))`` of quantized values, in one operator; or the same unrounded.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::conv2d`` and ``conv3d`` compute it so; where they
     cannot run, the Python reference does. :meth:`kernel` says which, and why.
 
     Args:
         conv: The float convolution, batch norm folded in. Any stride, padding, dilation and groups.
-        x: Grid of the input; at most 8 bits, per tensor.
-        weight: Grid of the weight; at most 8 bits, per tensor or per output channel.
-        y: Grid of the output, after the activation. None: real numbers, as ``float_result`` says.
-        activation: Clamp between sum and output, in real units.
-        residual: Grid of a second input that is added before the activation.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        weight: Qparams of the weight; at most 8 bits, per tensor or per output channel.
+        y: Qparams of the output, after the activation. None: float values, as ``float_result`` says.
+        activation: Clamp between sum and output, of float values.
+        residual: Qparams of a second input that is added before the activation.
 
     Shape:
         x: uint8 or int8 [N, C_in, *spatial] or [C_in, *spatial], 1 to 3 spatial dimensions.
         residual: uint8 or int8, broadcasts to the output.
-        Output: uint8, int8 or real numbers [N, C_out, *out] or [C_out, *out]; channels_last but for the reference.
+        Output: uint8, int8 or float values [N, C_out, *out] or [C_out, *out]; channels_last but for the reference.
 
     Raises:
-        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+        LoweringError: qparams that int8 operators cannot take, a weight or a bias that is not finite.
     """
 
     bias: Tensor | None
@@ -107,14 +107,14 @@ class QuantizedConv(WeightedModule):
         return self.finished(batch.squeeze(0), self.activation)
 
     def kernel(self) -> str:
-        """What runs: ``native``, or ``reference`` and why."""
+        """Return what runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point, self.geometry))
 
     def pack(self) -> Callable[..., Tensor]:
         return self.convolution(self.plain_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
-        """What runs a convolution with this unit's grids and bias: the native operator if it can."""
+        """Return what runs a convolution with this unit's qparams and bias: the native operator if it can."""
         refusal = native_refusal(self.weight_zero_point, geometry)
         if not refusal:
             return NativeConv(weight, self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())
@@ -132,7 +132,7 @@ class QuantizedConv(WeightedModule):
         )
 
     def epilogue(self) -> Epilogue:
-        """What follows the sums, as the buffers have it now."""
+        """Return the epilogue, as the buffers have it now."""
         residual_scale, residual_zero_point = self.scalars("residual") if self.has_residual else (1.0, 0)
         return Epilogue(
             x_scale=self.scalars("x")[0],

@@ -24,7 +24,7 @@ _CONVOLUTION: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 
 class QuantizedConvTranspose(QuantizedConv):
-    """``q_y = quantize(act(conv_transpose(x) + bias))`` of stored integers.
+    """``q_y = quantize(act(conv_transpose(x) + bias))`` of quantized values.
 
     Each output sums the same products as in a plain convolution of stride 1 with the weight mirrored, of the input with
     ``stride - 1`` zeros (the zero point) after each element: that is the reference. What runs leaves the products with
@@ -34,17 +34,17 @@ class QuantizedConvTranspose(QuantizedConv):
     Args:
         conv: The float transposed convolution, batch norm folded in. Any stride, padding, output padding, dilation and
             groups; weight [C_in, C_out / groups, *kernel_size].
-        x: Grid of the input; at most 8 bits, per tensor.
-        weight: Grid of the weight; at most 8 bits, per tensor, or along axis 1 (output channels of a group), or, where
-            every channel is a group of its own, along axis 0.
-        y: Grid of the output, after the activation. None: real numbers, as ``float_result`` says.
-        activation: Clamp between sum and output, in real units.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        weight: Qparams of the weight; at most 8 bits, per tensor, or along axis 1 (output channels of a group), or,
+            where every channel is a group of its own, along axis 0.
+        y: Qparams of the output, after the activation. None: float values, as ``float_result`` says.
+        activation: Clamp between sum and output, of float values.
 
     Shape:
         uint8 or int8 [N, C_in, *spatial] or [C_in, *spatial] to [N, C_out, *out] or [C_out, *out].
 
     Raises:
-        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+        LoweringError: qparams that int8 operators cannot take, a weight or a bias that is not finite.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class QuantizedConvTranspose(QuantizedConv):
         return super().reference(self.with_zeros_between(x), *rest)
 
     def with_zeros_between(self, x: Tensor) -> Tensor:
-        """The input of the plain convolution: elements ``stride`` apart, and all padding, filled with the zero point.
+        """Return the input of the plain convolution: elements ``stride`` apart, padding, and zero points between.
 
         Where the padding of the transposed convolution exceeds the reach of its kernel, elements are cut off instead.
         """
@@ -105,7 +105,7 @@ class QuantizedConvTranspose(QuantizedConv):
 
 
 def plain_convolution(conv: Transposed) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:
-    """The convolution with stride 1 that sums the same products: weight mirrored, [C_out, C_in / groups, *kernel]."""
+    """Return the convolution with stride 1 that sums the same products; its weight is mirrored."""
     groups, inner = conv.groups, conv.weight.shape[1]
     spatial = len(conv.kernel_size)
     weight = conv.weight.detach().reshape(groups, -1, inner, *conv.kernel_size).transpose(1, 2)
@@ -125,7 +125,7 @@ def plain_convolution(conv: Transposed) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:
 
 
 def plain_qparams(conv: Transposed, weight: QParams) -> QParams:
-    """The grid of the plain convolution's weight: one scale per output channel, or one for the tensor."""
+    """Return the qparams of the plain convolution's weight: one scale per output channel, or one for the tensor."""
     axis = weight.scheme.axis
     if axis is None or (axis % conv.weight.dim() == 0 and each_channel_is_a_group(conv)):
         return weight
@@ -181,7 +181,7 @@ class Axis:
         return self.dilation * (self.kernel_size - 1) - 2 * self.padding + self.output_padding + 1
 
     def sub_convolutions(self) -> Iterator[AxisPhase]:
-        """One for each output before the stride."""
+        """Return one for each output before the stride."""
         shared = math.gcd(self.stride, self.dilation)
         apart, step = self.stride // shared, self.dilation // shared  # elements of the kernel; places that they meet
         for first in range(self.stride):
@@ -256,7 +256,7 @@ class SubConvolutions:
         return weight
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """The transposed convolution of ``x`` [N, C_in, *spatial]: [N, C_out, *out]. There is no residual."""
+        """Return the transposed convolution of ``x`` [N, C_in, *spatial]: [N, C_out, *out]. There is no residual."""
         sizes = [axis.output_size(size) for axis, size in zip(self.axes, x.shape[2:], strict=True)]
         whole: Tensor | None = None
         for phase, convolve in self.parts:
@@ -281,7 +281,7 @@ class SubConvolutions:
 
 
 def _empty(part: Tensor, sizes: list[int]) -> Tensor:
-    """A tensor of other spatial sizes, stored as a part of it is: torch tells channels_last ones from the strides."""
+    """Return a tensor of other spatial sizes, stored as a part of it is, which may be channels_last."""
     last = _CHANNELS_LAST.get(part.dim()) if part.stride(1) == 1 else None
     order = torch.contiguous_format if last is None else last
     return torch.empty((*part.shape[:2], *sizes), dtype=part.dtype, device=part.device, memory_format=order)

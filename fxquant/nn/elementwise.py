@@ -22,7 +22,7 @@ from fxquant.plan.spec import Clamp, QParams
 
 
 class _Binary(SameDtypeModule):
-    """What the sum and the product of two tensors have in common."""
+    """Holds what the sum and the product of two tensors have in common."""
 
     def __init__(self, a: QParams, b: QParams, y: QParams, activation: Clamp | None = None) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Binary(SameDtypeModule):
         return cls(unit.qparams["a"], unit.qparams["b"], unit.qparams["y"], unit.activation)
 
     def pack(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
-        """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
+        """Return scale and zero point of ``a``, and all that the operator takes after ``b``."""
         limits = integer_limits(self.qparams("y"), self.activation)
         return *self.numbers("a"), (*self.numbers("b"), *self.numbers("y"), *limits)
 
@@ -47,19 +47,19 @@ class _Binary(SameDtypeModule):
 
 
 class QuantizedAdd(_Binary):
-    """``q_y = quantize(act(a + b))`` of stored integers, in one operator: ``fxquant.kernels.add``.
+    """``q_y = quantize(act(a + b))`` of quantized values, in one operator: ``fxquant.kernels.add``.
 
     Args:
-        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
-        b: Grid of the second one.
-        y: Grid of the output, after the activation.
-        activation: Clamp of the sum, in real units.
+        a: Qparams of the first input; at most 8 bits, per tensor, like all of them.
+        b: Qparams of the second one.
+        y: Qparams of the output, after the activation.
+        activation: Clamp of the sum, of float values.
 
     Shape:
         Two uint8 or int8 tensors that broadcast; the result has the layout of the one that is not repeated.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -73,21 +73,21 @@ class QuantizedAdd(_Binary):
 
 
 class QuantizedSub(_Binary):
-    """``q_y = quantize(act(a - b))`` of stored integers: the sum of ``a`` and of ``b`` mirrored.
+    """``q_y = quantize(act(a - b))`` of quantized values: the sum of ``a`` and of ``b`` mirrored.
 
-    Mirroring every stored integer and the zero point (``~q``) turns the sign of the number exactly.
+    Mirroring every quantized value and the zero point (``~q``) turns the sign of the number exactly.
 
     Args:
-        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
-        b: Grid of the second one.
-        y: Grid of the output, after the activation.
-        activation: Clamp of the difference, in real units.
+        a: Qparams of the first input; at most 8 bits, per tensor, like all of them.
+        b: Qparams of the second one.
+        y: Qparams of the output, after the activation.
+        activation: Clamp of the difference, of float values.
 
     Shape:
         Two uint8 or int8 tensors that broadcast; the result has the layout of the one that is not repeated.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def pack(self) -> tuple[float, int, tuple[float, int, float, int, int, int]]:
@@ -106,19 +106,19 @@ class QuantizedSub(_Binary):
 
 
 class QuantizedMul(_Binary):
-    """``q_y = quantize(act(a * b))`` of stored integers, in one operator: ``fxquant.kernels.mul``.
+    """``q_y = quantize(act(a * b))`` of quantized values, in one operator: ``fxquant.kernels.mul``.
 
     Args:
-        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
-        b: Grid of the second one.
-        y: Grid of the output, after the activation.
-        activation: Clamp of the product, in real units.
+        a: Qparams of the first input; at most 8 bits, per tensor, like all of them.
+        b: Qparams of the second one.
+        y: Qparams of the output, after the activation.
+        activation: Clamp of the product, of float values.
 
     Shape:
         Two uint8 or int8 tensors that broadcast; the result has the layout of the one that is not repeated.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
@@ -132,20 +132,20 @@ class QuantizedMul(_Binary):
 
 
 class QuantizedCat(SameDtypeModule):
-    """Joins tensors of stored integers on one grid: ``fxquant.kernels.elementwise.cat``.
+    """Joins tensors of quantized values with one scale and zero point: ``fxquant.kernels.elementwise.cat``.
 
-    An input that is on the output's grid already is copied; another one is requantized on the way.
+    An input that has the output's qparams already is copied; another one is requantized on the way.
 
     Args:
-        inputs: Grid of each input, roles ``x0``, ``x1``, ...; at most 8 bits, per tensor.
-        y: Grid of the output.
+        inputs: Qparams of each input, roles ``x0``, ``x1``, ...; at most 8 bits, per tensor.
+        y: Qparams of the output.
         dim: Dimension to join along.
 
     Shape:
-        As many uint8 or int8 tensors as grids, equal in size but for ``dim``.
+        As many uint8 or int8 tensors as ``inputs``, equal in size but for ``dim``.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(self, inputs: Sequence[QParams], y: QParams, dim: int = 0) -> None:
@@ -181,18 +181,18 @@ class QuantizedCat(SameDtypeModule):
 
 
 class QuantizedStack(QuantizedCat):
-    """Joins tensors of stored integers along a new dimension, on one grid.
+    """Joins tensors of quantized values along a new dimension, with one scale and zero point.
 
     Args:
-        inputs: Grid of each input, roles ``x0``, ``x1``, ...; at most 8 bits, per tensor.
-        y: Grid of the output.
+        inputs: Qparams of each input, roles ``x0``, ``x1``, ...; at most 8 bits, per tensor.
+        y: Qparams of the output.
         dim: Where the new dimension stands.
 
     Shape:
-        As many uint8 or int8 tensors as grids, equal in size; the result has one dimension more.
+        As many uint8 or int8 tensors as ``inputs``, equal in size; the result has one dimension more.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def _take_all(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -200,18 +200,18 @@ class QuantizedStack(QuantizedCat):
 
 
 class QuantizedPReLU(SameDtypeModule):
-    """``q_y = quantize(prelu(x, slope))`` of stored integers, in one operator: ``fxquant.kernels.elementwise.prelu``.
+    """``q_y = quantize(prelu(x, slope))`` of quantized values, in one operator: ``fxquant.kernels.elementwise.prelu``.
 
     Args:
         slope: float [C], or [1].
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 [N, C, ...], as ``torch.nn.PReLU`` takes it.
 
     Raises:
-        LoweringError: a grid does not fit a byte, a slope is not finite.
+        LoweringError: qparams do not fit a byte, a slope is not finite.
     """
 
     slope: Tensor
@@ -229,7 +229,7 @@ class QuantizedPReLU(SameDtypeModule):
         self.add_same_dtype_qparams("x", x)
 
     def pack(self) -> tuple[Any, ...]:
-        """Both grids, and the limits of the output."""
+        """Return the qparams of both sides, and the limits of the output."""
         return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -242,7 +242,7 @@ class QuantizedPReLU(SameDtypeModule):
         return prelu_reference(self.take("x", x), scale, zero_point, self._along(x), *y)
 
     def _along(self, x: Tensor) -> Tensor:
-        """The slopes, along the dimension that torch takes for the channels: the second, or the only one."""
+        """Return the slopes, along the dimension that torch takes for the channels: the second, or the only one."""
         return self.slope if x.dim() < 3 else self.slope.reshape(-1, *[1] * (x.dim() - 2))
 
     def extra_repr(self) -> str:
@@ -250,21 +250,21 @@ class QuantizedPReLU(SameDtypeModule):
 
 
 class QuantizedMaximum(QuantizedModule):
-    """``q_y = quantize(max(a, b))`` of stored integers, element by element; or the minimum.
+    """``q_y = quantize(max(a, b))`` of quantized values, element by element; or the minimum.
 
-    Quantizing never changes an order, so both are put on the output's grid first: exact.
+    Quantizing never changes an order, so both are requantized to the output's qparams first: exact.
 
     Args:
-        a: Grid of the first input; at most 8 bits, per tensor, like all of them.
-        b: Grid of the second one.
-        y: Grid of the output.
+        a: Qparams of the first input; at most 8 bits, per tensor, like all of them.
+        b: Qparams of the second one.
+        y: Qparams of the output.
         largest: Else the minimum.
 
     Shape:
         Two uint8 or int8 tensors that broadcast.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(self, a: QParams, b: QParams, y: QParams, *, largest: bool = True) -> None:

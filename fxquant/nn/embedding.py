@@ -1,4 +1,4 @@
-"""Look-ups in a quantized table: its integers are stored, and only the rows that are asked for become real numbers."""
+"""Look-ups in a quantized table: its integers are stored, and only the rows that are asked for become float values."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fxquant.plan.spec import QParams, QScheme
 
 
 class QuantizedLookup(QuantizedModule):
-    """What both look-ups keep.
+    """Holds what both look-ups keep.
 
     Buffers: ``weight`` uint8 or int8 [rows, columns], or, of at most 4 bits, [rows, ceil(columns / 2)], two values in a
-    byte; ``weight_scale`` float32 and ``weight_zero_point`` float32 or int32, [rows], or [1] for one grid for all.
+    byte; ``weight_scale`` float32 and ``weight_zero_point`` float32 or int32, [rows], or [1] for all rows.
 
     Args:
         layer: The float layer.
-        weight: Grid of its table: at most 8 bits, one for each row or one for all.
+        weight: Qparams of its table: at most 8 bits, one for each row or one for all.
 
     Raises:
-        LoweringError: another grid.
+        LoweringError: other qparams.
     """
 
     weight: Tensor
@@ -44,9 +44,9 @@ class QuantizedLookup(QuantizedModule):
         axis = None if scheme.axis is None else scheme.axis % layer.weight.dim()
         if scheme.bits > 8 or axis not in (None, 0) or scheme.group_size is not None:
             raise LoweringError(
-                "look-ups cannot take this grid of a table",
+                "look-ups cannot take these qparams of a table",
                 got=str(scheme),
-                expected="at most 8 bits, one grid for each row (axis=0) or one for all",
+                expected="at most 8 bits, one scale and zero point for each row (axis=0) or for all",
             )
         self.columns = layer.embedding_dim
         self.bits = HALF_BITS if scheme.bits <= HALF_BITS else 8
@@ -71,7 +71,7 @@ class QuantizedLookup(QuantizedModule):
 
 
 class QuantizedEmbedding(QuantizedLookup):
-    """``(weight[i] - zero_point[i]) * scale[i]``: what the float layer gives for its table rounded to the grid.
+    """``(weight[i] - zero_point[i]) * scale[i]``: what the float layer gives for its fake-quantized table.
 
     Shape:
         int32 or int64 of any shape [...] to floats [..., columns].
@@ -127,7 +127,7 @@ class QuantizedEmbeddingBag(QuantizedLookup):
         return self.finished(operator(*self.packed(), input.reshape(-1), borders, *arguments))
 
     def _borders(self, input: Tensor, offsets: Tensor | None) -> Tensor:
-        """Where bags begin, and where the last one ends."""
+        """Return where bags begin, and where the last one ends."""
         if input.dim() == 2:
             if offsets is not None:
                 raise self._wrong_input("offsets", f"some, with indices {list(input.shape)}", "none: each row is a bag")

@@ -1,4 +1,4 @@
-"""Float layers whose weight lies on an integer grid: simulated in float, or stored as integers.
+"""Float layers with a quantized weight: simulated in float, or stored as integers.
 
 Each has the torch class that it stands for as a base, with all its arguments, and runs the ``forward`` of that class.
 """
@@ -46,7 +46,7 @@ class QuantizedWeightLayer(nn.Module):
         return self.torch_class.forward(WithWeight(self, self.effective_weight(input)), input, *args, **kwargs)
 
     def effective_weight(self, input: Tensor) -> Tensor:
-        """The weight to multiply ``input`` with: float, of the shape of ``weight``."""
+        """Return the weight to multiply ``input`` with: float, of the shape of ``weight``."""
         raise NotImplementedError(f"{type(self).__name__}.effective_weight")
 
 
@@ -90,7 +90,7 @@ class FakeQuantizedWeight(QuantizedWeightLayer):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def unrounded(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """What the float layer gives: the weight as it is, and the bias that it had before it was corrected."""
+        """Return what the float layer gives: the weight as it is, and the bias that it had before it was corrected."""
         layer = WithWeight(self, self.weight, self._buffers.get(FLOAT_BIAS))
         return self.torch_class.forward(layer, input, *args, **kwargs)
 
@@ -99,7 +99,7 @@ class DequantizedWeight(QuantizedWeightLayer):
     """``weight`` is a buffer of integers, turned to ``weight_dtype`` in each forward.
 
     ``weight_dtype`` is that of the float weight that it was, and follows when the layer is cast.
-    Buffers ``weight_scale`` float32 and ``weight_zero_point`` int32, [1], [C] or [C, groups], are its grid.
+    Buffers ``weight_scale`` float32 and ``weight_zero_point`` int32, [1], [C] or [C, groups], are its qparams.
     """
 
     weight_scale: Tensor
@@ -111,7 +111,7 @@ class DequantizedWeight(QuantizedWeightLayer):
     def effective_weight(self, input: Tensor) -> Tensor:
         if not self.weight_is_known:
             raise CalibrationError(
-                "this layer was converted without calibration, so the grid of its weight is unknown",
+                "this layer was converted without calibration, so the qparams of its weight are unknown",
                 got=f"weight_scale = nan, {self.weight_scheme}",
                 hint="calibrate before convert, or load a state dict that was saved after calibration",
             )
@@ -225,12 +225,12 @@ LAYERS: dict[type[nn.Module], tuple[type[FakeQuantizedWeight], type[DequantizedW
 def with_fake_quantized_weight(
     module: nn.Module, weight: QParams | nn.Module, output_axis: int = 0, *, share: bool = False
 ) -> FakeQuantizedWeight:
-    """A copy of a layer that rounds its weight to a grid in each forward.
+    """Return a copy of a layer that fake-quantizes its weight in each forward.
 
     Args:
         module: A linear layer or convolution of torch, or of a class derived from one that does not change
             ``forward``. Not changed.
-        weight: The grid, or a fake-quantize module to use as it is.
+        weight: The qparams, or a fake-quantize module to use as it is.
         output_axis: Dimension of the weight that counts the output channels.
         share: The copy holds the parameters of ``module`` themselves, not copies of them.
 
@@ -248,11 +248,11 @@ def with_fake_quantized_weight(
 
 
 def with_dequantized_weight(module: nn.Module, weight: QParams) -> DequantizedWeight:
-    """A copy of a layer that stores its weight as integers.
+    """Return a copy of a layer that stores its weight as integers.
 
     Args:
         module: As for ``with_fake_quantized_weight``.
-        weight: The grid.
+        weight: The qparams.
 
     Returns:
         A layer with the buffers ``weight`` (``weight.scheme.dtype``), ``weight_scale`` and ``weight_zero_point``, and
@@ -279,7 +279,7 @@ def dequantized_linear(unit: UnitView) -> DequantizedWeight:
 
 
 def without_fake_quantized_weight(layer: FakeQuantizedWeight) -> nn.Module:
-    """The plain layer of torch that trains in ``layer``, with the same parameters."""
+    """Return the plain layer of torch that trains in ``layer``, with the same parameters."""
     plain: Any = copy.copy(layer)
     plain._parameters, plain._modules = dict(layer._parameters), dict(layer._modules)
     del plain.weight_fake_quant, plain.output_axis
@@ -291,7 +291,7 @@ def _copy_as(module: nn.Module, form: int, *, share: bool = False) -> Any:
     forms = LAYERS.get(canonical_type(module) or type(module))
     if forms is None:
         raise InputError(
-            "the weight of this kind of module cannot be put on a grid",
+            "the weight of this kind of module cannot be quantized",
             got=type(module).__name__,
             expected=", ".join(kind.__name__ for kind in LAYERS) + ", or a class derived from one without own forward",
         )
@@ -308,7 +308,7 @@ def _copy_as(module: nn.Module, form: int, *, share: bool = False) -> Any:
 
 
 class _View(NamedTuple):
-    """How an operator looks at the tensor: a linear layer keeps it transposed."""
+    """Says how an operator looks at the tensor: a linear layer keeps it transposed."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -328,7 +328,7 @@ def _as_it_is(saved: Any) -> Any:
 
 
 def recomputed(value: Tensor, source: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[Any]:
-    """Where this holds, autograd keeps no copy of ``value``, but calls ``make`` when it asks for it.
+    """While this holds, autograd keeps no copy of ``value``, but calls ``make`` when it asks for it.
 
     Args:
         value: What operators in the block get, and would keep, as it is or as a view.

@@ -30,23 +30,23 @@ from fxquant.plan.spec import Clamp, Dynamic, QParams
 
 
 class QuantizedLinear(WeightedModule):
-    """``q_y = quantize(act(x @ weight.T + bias))`` of stored integers, in one operator; or the same unrounded.
+    """``q_y = quantize(act(x @ weight.T + bias))`` of quantized values, in one operator; or the same unrounded.
 
     ``kernels.epilogue`` defines the result to the bit, and ``fxquant::linear`` computes it so; where that cannot run,
     the Python reference does. :meth:`kernel` says which, and why.
 
     Args:
         linear: The float layer.
-        x: Grid of the input; at most 8 bits, per tensor.
-        weight: Grid of the weight; at most 8 bits, per tensor or per output feature.
-        y: Grid of the output, after the activation. None: real numbers, as ``float_result`` says.
-        activation: Clamp between sum and output, in real units.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        weight: Qparams of the weight; at most 8 bits, per tensor or per output feature.
+        y: Qparams of the output, after the activation. None: float values, as ``float_result`` says.
+        activation: Clamp between sum and output, of float values.
 
     Shape:
-        uint8 or int8 [..., in_features] to uint8, int8 or real numbers [..., out_features].
+        uint8 or int8 [..., in_features] to uint8, int8 or float values [..., out_features].
 
     Raises:
-        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+        LoweringError: qparams that int8 operators cannot take, a weight or a bias that is not finite.
     """
 
     bias: Tensor | None
@@ -93,7 +93,7 @@ class QuantizedLinear(WeightedModule):
         return self.finished(self._by_reference(self.plain_weight())(x), self.activation)
 
     def kernel(self) -> str:
-        """What runs: ``native``, or ``reference`` and why."""
+        """Return what runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point))
 
     def pack(self) -> Callable[..., Tensor]:
@@ -113,7 +113,7 @@ class QuantizedLinear(WeightedModule):
         )
 
     def epilogue(self) -> Epilogue:
-        """What follows the sums, as the buffers have it now."""
+        """Return the epilogue, as the buffers have it now."""
         return Epilogue(
             x_scale=self.scalars("x")[0],
             weight_scale=self.weight_scale,
@@ -139,7 +139,7 @@ class QuantizedLinear(WeightedModule):
 
 
 Product = Callable[[Tensor, float, int], Tensor]
-"""Of stored integers, and of the scale and zero point they are on; real numbers, float32."""
+"""Of quantized values, and of the scale and zero point they are on; float values, float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class CapturedByReference:
         return self.run(q, scale, zero_point)
 
     def captured(self, q: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-        """The same in a graph, which knows the grid, [1] each, only when it runs."""
+        """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
         both = self.weight_scale * scale
         epilogue = Epilogue(x_scale=1.0, weight_scale=both, bias=self.bias, dtype=torch.float32)
         return linear_reference(q, zero_point, self.weight, self.weight_zero_point, epilogue)
@@ -168,19 +168,19 @@ class CapturedByReference:
 class QuantizedDynamicLinear(WeightedModule):
     """``x @ weight.T + bias``, multiplied in integers; nothing is measured beforehand.
 
-    Each call takes the smallest and the largest value of its input, quantizes the input to the grid between them, and
+    Each call takes the smallest and the largest value of its input, quantizes the input to the range between them, and
     multiplies as ``QuantizedLinear`` does, by the same kernels.
 
     Args:
         linear: The float layer.
-        x: How the input is put on a grid: a scheme of at most 8 bits, per tensor.
-        weight: Grid of the weight; at most 8 bits, per tensor or per output feature.
+        x: How the input is quantized: a scheme of at most 8 bits, per tensor.
+        weight: Qparams of the weight; at most 8 bits, per tensor or per output feature.
 
     Shape:
         Floats [..., in_features] to floats [..., out_features], in the form that ``float_result`` says.
 
     Raises:
-        LoweringError: a grid that int8 operators cannot take, a weight or a bias that is not finite.
+        LoweringError: qparams that int8 operators cannot take, a weight or a bias that is not finite.
     """
 
     bias: Tensor | None
@@ -225,7 +225,7 @@ class QuantizedDynamicLinear(WeightedModule):
         return self.finished(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def kernel(self) -> str:
-        """What runs: ``native``, or ``reference`` and why."""
+        """Return what runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point))
 
     def pack(self) -> DynamicLinear | CapturedByReference:

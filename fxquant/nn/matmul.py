@@ -1,4 +1,4 @@
-"""The product of two activations on stored integers."""
+"""The product of two activations on quantized values."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Arguments = tuple[float, int, tuple[float, int, float, int, int, int, torch.dtyp
 
 
 class QuantizedMatmul(QuantizedModule):
-    """``q_y = quantize(act(a @ b * factor))`` of stored integers, in one operator: ``fxquant.kernels.matmul.matmul``.
+    """``q_y = quantize(act(a @ b * factor))`` of quantized values, in one operator: ``fxquant.kernels.matmul.matmul``.
 
     Args:
-        a: Grid of the first factor; at most 8 bits, per tensor, like all of them.
-        b: Grid of the second one.
-        y: Grid of the output, after the activation. None: real numbers, the exact sums times both scales, as
+        a: Qparams of the first factor; at most 8 bits, per tensor, like all of them.
+        b: Qparams of the second one.
+        y: Qparams of the output, after the activation. None: float values, the exact sums times both scales, as
             ``float_result`` says.
-        activation: Clamp of the product, in real units.
+        activation: Clamp of the product, of float values.
         factor: A positive number that the product is multiplied with before that; it is part of the scale.
 
     Shape:
-        uint8 or int8 [..., M, K] and [..., K, N], each as its grid says, to [..., M, N]; as for ``torch.matmul``
+        uint8 or int8 [..., M, K] and [..., K, N], each as its qparams say, to [..., M, N]; as for ``torch.matmul``
         leading dimensions broadcast, and [K] is a row or a column.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class QuantizedMatmul(QuantizedModule):
         return cls(unit.qparams["a"], unit.qparams["b"], unit.qparams.get("y"), unit.activation, factor)
 
     def pack(self) -> Arguments:
-        """Scale and zero point of ``a``, and all that the operator takes after ``b``."""
+        """Return scale and zero point of ``a``, and all that the operator takes after ``b``."""
         a_scale, a_zero_point = self.scalars("a")
         a_scale *= self.factor
         if self.float_result is not None:

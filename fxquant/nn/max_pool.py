@@ -17,7 +17,7 @@ Size = int | Sequence[int]
 
 
 class QuantizedMaxPool2d(QuantizedModule):
-    """The largest stored integer of each window, on the input's grid: ``fxquant.kernels.pool.max_pool2d``.
+    """Takes the largest value of each window, with the input's qparams: ``fxquant.kernels.pool.max_pool2d``.
 
     Args:
         kernel_size: As in ``torch.nn.MaxPool2d``, like the others.
@@ -67,34 +67,34 @@ class QuantizedMaxPool2d(QuantizedModule):
 def max_pool1d(
     x: Tensor, kernel_size: Size, stride: Size, padding: Size = 0, dilation: Size = 1, ceil_mode: bool = False
 ) -> Tensor:
-    """``F.max_pool1d`` of uint8 or int8 [N, C, L] or [C, L]: over images of one row."""
-    kernel, step, pad, gap = (several(size, 1) for size in (kernel_size, stride, padding, dilation))
-    return max_pool2d(x.unsqueeze(-2), [1, *kernel], [1, *step], [0, *pad], [1, *gap], ceil_mode).squeeze(-2)
+    """Run ``F.max_pool1d`` of uint8 or int8 [N, C, L] or [C, L]: over images of one row."""
+    kernel, stride_, pad, gap = (several(size, 1) for size in (kernel_size, stride, padding, dilation))
+    return max_pool2d(x.unsqueeze(-2), [1, *kernel], [1, *stride_], [0, *pad], [1, *gap], ceil_mode).squeeze(-2)
 
 
 def max_pool3d(
     x: Tensor, kernel_size: Size, stride: Size, padding: Size = 0, dilation: Size = 1, ceil_mode: bool = False
 ) -> Tensor:
-    """``F.max_pool3d`` of uint8 or int8 [N, C, D, H, W] or [C, D, H, W]: over the slices, then over their depth."""
-    kernel, step, pad, gap = (several(size, 3) for size in (kernel_size, stride, padding, dilation))
-    slices = max_pool2d(x.flatten(0, -4), kernel[1:], step[1:], pad[1:], gap[1:], ceil_mode)
+    """Run ``F.max_pool3d`` of uint8 or int8 [N, C, D, H, W] or [C, D, H, W]: over the slices, then over their depth."""
+    kernel, stride_, pad, gap = (several(size, 3) for size in (kernel_size, stride, padding, dilation))
+    slices = max_pool2d(x.flatten(0, -4), kernel[1:], stride_[1:], pad[1:], gap[1:], ceil_mode)
     columns = slices.flatten(2).unsqueeze(1)
-    deep = max_pool2d(columns, [kernel[0], 1], [step[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
+    deep = max_pool2d(columns, [kernel[0], 1], [stride_[0], 1], [pad[0], 0], [gap[0], 1], ceil_mode)
     return deep.reshape(*x.shape[:-3], deep.shape[-2], *slices.shape[-2:])
 
 
 def adaptive_max_pool1d(x: Tensor, output_size: Size) -> Tensor:
-    """``F.adaptive_max_pool1d`` of uint8 or int8."""
+    """Run ``F.adaptive_max_pool1d`` of uint8 or int8."""
     return _adaptive_max_pool(x, several(output_size, 1))
 
 
 def adaptive_max_pool2d(x: Tensor, output_size: Size) -> Tensor:
-    """``F.adaptive_max_pool2d`` of uint8 or int8."""
+    """Run ``F.adaptive_max_pool2d`` of uint8 or int8."""
     return _adaptive_max_pool(x, several(output_size, 2))
 
 
 def adaptive_max_pool3d(x: Tensor, output_size: Size) -> Tensor:
-    """``F.adaptive_max_pool3d`` of uint8 or int8."""
+    """Run ``F.adaptive_max_pool3d`` of uint8 or int8."""
     return _adaptive_max_pool(x, several(output_size, 3))
 
 
@@ -118,12 +118,12 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int | None]) -> Tensor:
 
 
 def several(size: Size, dimensions: int) -> list[int]:
-    """One number for all dimensions, or one for each."""
+    """Return one number for each dimension; one number stands for all."""
     return [size] * dimensions if isinstance(size, int) else [size[0]] * dimensions if len(size) == 1 else list(size)
 
 
 class QuantizedMaxValues(QuantizedModule):
-    """The largest or smallest stored integer along a dimension, on the input's grid.
+    """Takes the largest or smallest value along a dimension, with the input's qparams.
 
     Args:
         dim: The dimension.

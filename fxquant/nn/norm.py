@@ -1,4 +1,4 @@
-"""Softmax and layer norm: real numbers, or stored integers where there are such already, to stored integers."""
+"""Softmax and layer norm: float values, or quantized values where there are such already, to quantized values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fxquant.plan.spec import QParams
 
 
 class _Normalized(QuantizedModule):
-    """What both have in common: a grid for the result, and one for the input if that is integers."""
+    """Holds what both have in common: qparams of the result, and of the input if that is quantized."""
 
     def __init__(self, y: QParams, x: QParams | None) -> None:
         super().__init__()
@@ -27,10 +27,10 @@ class _Normalized(QuantizedModule):
             self.add_qparams("x", byte_qparams("the input", x))
 
     def pack(self) -> tuple[Any, ...]:
-        """The scale of the input, and the last arguments of the operators."""
+        """Return the scale of the input, and the last arguments of the operators."""
         y = self.qparams("y")
-        step = self.scalars("x")[0] if "x" in self._schemes else 1.0
-        return step, *self.scalars("y"), *integer_limits(y, None), y.scheme.dtype
+        x_scale = self.scalars("x")[0] if "x" in self._schemes else 1.0
+        return x_scale, *self.scalars("y"), *integer_limits(y, None), y.scheme.dtype
 
 
 class QuantizedSoftmax(_Normalized):
@@ -38,15 +38,15 @@ class QuantizedSoftmax(_Normalized):
 
     Args:
         dim: The dimension that sums to 1.
-        y: Grid of the output; at most 8 bits, per tensor.
-        x: Grid of the input, where it is stored integers; None: it is real numbers.
+        y: Qparams of the output; at most 8 bits, per tensor.
+        x: Qparams of the input, where it is quantized; None: it has float values.
         safe: Whether a row of nothing but minus infinity is 0 in place of NaN, as in ``torch._safe_softmax``.
 
     Shape:
         Floating point, uint8 or int8, any but []; called as the float function is, whose other arguments are known.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(self, dim: int, y: QParams, x: QParams | None = None, safe: bool = False) -> None:
@@ -62,14 +62,14 @@ class QuantizedSoftmax(_Normalized):
         return cls(dim, unit.qparams["y"], unit.qparams.get("x"), safe=node.target is torch._safe_softmax)
 
     def forward(self, x: Tensor, *known: Any, **also_known: Any) -> Tensor:
-        step, *y = self._packed or self.packed()
+        x_scale, *y = self._packed or self.packed()
         rows = _contiguous(x.transpose(self.dim, -1))
-        return softmax(rows, step, self.safe, *y).transpose(self.dim, -1)
+        return softmax(rows, x_scale, self.safe, *y).transpose(self.dim, -1)
 
     def reference(self, *inputs: Tensor) -> Tensor:
-        step, *y = self.packed()
+        x_scale, *y = self.packed()
         rows = _contiguous(inputs[0].transpose(self.dim, -1))
-        return softmax_reference(rows, step, self.safe, *y).transpose(self.dim, -1)
+        return softmax_reference(rows, x_scale, self.safe, *y).transpose(self.dim, -1)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}{', safe=True' if self.safe else ''}, {super().extra_repr()}"
@@ -82,14 +82,14 @@ class QuantizedLayerNorm(_Normalized):
 
     Args:
         layer: The float layer.
-        y: Grid of the output; at most 8 bits, per tensor.
-        x: Grid of the input, where it is stored integers; None: it is real numbers.
+        y: Qparams of the output; at most 8 bits, per tensor.
+        x: Qparams of the input, where it is quantized; None: it has float values.
 
     Shape:
         Floating point, uint8 or int8 [..., *layer.normalized_shape].
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     weight: Tensor
@@ -111,13 +111,13 @@ class QuantizedLayerNorm(_Normalized):
         return cls(unit.modules["norm"], unit.qparams["y"], unit.qparams.get("x"))
 
     def forward(self, x: Tensor) -> Tensor:
-        step, *y = self._packed or self.packed()
-        return layer_norm(self._rows(x), self.weight, self.bias, self.eps, step, *y).view(x.shape)
+        x_scale, *y = self._packed or self.packed()
+        return layer_norm(self._rows(x), self.weight, self.bias, self.eps, x_scale, *y).view(x.shape)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        step, *y = self.packed()
-        return layer_norm_reference(self._rows(x), self.weight, self.bias, self.eps, step, *y).view(x.shape)
+        x_scale, *y = self.packed()
+        return layer_norm_reference(self._rows(x), self.weight, self.bias, self.eps, x_scale, *y).view(x.shape)
 
     def _rows(self, x: Tensor) -> Tensor:
         return _contiguous(x).view(*x.shape[: x.dim() - len(self.normalized_shape)], len(self.weight))
@@ -127,5 +127,5 @@ class QuantizedLayerNorm(_Normalized):
 
 
 def _contiguous(x: Tensor) -> Tensor:
-    """As the operators take it: bytes, or float32."""
+    """Return a tensor as the operators take it: bytes, or float32."""
     return (x.to(torch.float32) if x.is_floating_point() else x).contiguous()

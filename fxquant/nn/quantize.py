@@ -1,4 +1,4 @@
-"""The borders between real numbers and stored integers, and the step from one grid to another."""
+"""Quantize, dequantize, and requantize from one tensor's qparams to another's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ IMAGE_RANK = 4
 
 
 class Quantize(QuantizedModule):
-    """Real numbers to stored integers: ``clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max)``.
+    """Float values to quantized values: ``clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max)``.
 
     Args:
-        qparams: Grid of the result, role ``y``.
-        channels_last: Give [N, C, H, W] results in channels_last order, in the same step.
+        qparams: Qparams of the result, role ``y``.
+        channels_last: Give [N, C, H, W] results in channels_last order, in the same pass.
 
     Shape:
         Floating point of any shape; the result is an integer tensor of that shape, of the dtype of the scheme.
@@ -50,10 +50,10 @@ class Quantize(QuantizedModule):
 
 
 class Dequantize(QuantizedModule):
-    """Stored integers to the real numbers they stand for: ``(q - zero_point) * scale``.
+    """Quantized values to the float values they stand for: ``(q - zero_point) * scale``.
 
     Args:
-        qparams: Grid of the input, role ``x``.
+        qparams: Qparams of the input, role ``x``.
         dtype: Of the result, as of ``FloatResult``.
         contiguous: As of ``FloatResult``. It is integers that are moved, where they have to be: a quarter of the bytes.
 
@@ -83,13 +83,13 @@ class Dequantize(QuantizedModule):
 
 
 class Requantize(QuantizedModule):
-    """From one grid to another: what dequantizing and quantizing again gives, to the bit.
+    """Requantizes: gives what dequantizing and quantizing again gives, to the bit.
 
-    Grids of at most 8 bits go through a table of 256 answers; wider ones through float32.
+    Values of at most 8 bits go through a lookup table; wider ones through float32.
 
     Args:
-        x: Grid of the input.
-        y: Grid of the result.
+        x: Qparams of the input.
+        y: Qparams of the result.
 
     Shape:
         Any; memory order is kept.
@@ -114,7 +114,7 @@ class Requantize(QuantizedModule):
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        self.packed()  # raises where the grids are unknown
+        self.packed()  # raises where the qparams are unknown
         return self._through_float(q)
 
     def _through_float(self, q: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Requantize(QuantizedModule):
 
 
 def quantize_arguments(y: QParams) -> dict[str, Any]:
-    """What ``fxquant.kernels.quantize.quantize`` takes beside its input."""
+    """Return what ``fxquant.kernels.quantize.quantize`` takes beside its input."""
     scheme = y.scheme
     return {
         "scale": y.scale,
@@ -136,11 +136,11 @@ def quantize_arguments(y: QParams) -> dict[str, Any]:
 
 
 def dequantize_arguments(x: QParams) -> dict[str, Any]:
-    """What ``fxquant.kernels.quantize.dequantize`` takes beside its input."""
+    """Return what ``fxquant.kernels.quantize.dequantize`` takes beside its input."""
     return {"scale": x.scale, "zero_point": x.zero_point, "axis": x.scheme.axis}
 
 
 def every_byte(x: QParams) -> Tensor:
-    """All 256 stored values of a grid of at most 8 bits, in the order of their bytes: what a table is filled from."""
+    """Return all 256 quantized values, in the order of their bytes: a lookup table is filled from them."""
     values = torch.arange(256, dtype=torch.int32, device=x.scale.device).to(torch.uint8)
     return values.view(x.scheme.dtype)

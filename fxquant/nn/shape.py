@@ -26,7 +26,7 @@ MODES = ("linear", "bilinear", "bicubic")
 
 
 class QuantizedInterpolate(SameDtypeModule):
-    """``F.interpolate`` of stored integers in a mode that makes new values: ``fxquant.kernels.pool.resample2d``.
+    """``F.interpolate`` of quantized values in a mode that makes new values: ``fxquant.kernels.pool.resample2d``.
 
     The weights are those that torch itself gives to unit vectors, in float32.
 
@@ -37,14 +37,14 @@ class QuantizedInterpolate(SameDtypeModule):
         align_corners: Whether the outermost elements keep their places.
         recompute_scale_factor: Whether the scale is taken from the sizes.
         antialias: Whether more neighbours count where the image shrinks.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8 [N, C, W] in mode ``linear``, else [N, C, H, W].
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class QuantizedInterpolate(SameDtypeModule):
         return cls(*sizes, *how, x=unit.qparams["x"], y=unit.qparams["y"])
 
     def pack(self) -> tuple[float, int, float, int, int, int]:
-        """Both grids, and the limits of the output."""
+        """Return the qparams of both sides, and the limits of the output."""
         return (*self.numbers("x"), *self.numbers("y"), *integer_limits(self.qparams("y"), None))
 
     def forward(self, x: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
@@ -118,7 +118,7 @@ def taps_of(
     antialias: bool,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """Which elements of an axis each output reads, and with which weights.
+    """Return which elements of an axis each output reads, and with which weights.
 
     Returns:
         int64 [outputs], the first element that is read; float32 [outputs, taps], the weights from there on.
@@ -139,25 +139,25 @@ def taps_of(
 
 
 def interpolate(x: Tensor, *arguments: Any) -> Tensor:
-    """``F.interpolate`` in a mode that repeats values, of uint8 or int8; torch has it for uint8 alone."""
+    """Run ``F.interpolate`` in a mode that repeats values, of uint8 or int8; torch has it for uint8 alone."""
     return F.interpolate(x.view(torch.uint8), *arguments).view(x.dtype)
 
 
 class QuantizedPad(SameDtypeModule):
-    """Stored integers with a number on the sides: 0.0, which the zero point stands for, or another.
+    """Quantized values with a number on the sides: 0.0, which the zero point stands for, or another.
 
     Args:
         widths: As ``F.pad`` takes them: two for the last dimension, two for the one before it, …; below 0 they cut.
             None where every call brings its own.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output, which holds ``value`` too. The same as ``x`` where that is 0.
-        value: In real units.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output, which holds ``value`` too. The same as ``x`` where that is 0.
+        value: A float value.
 
     Shape:
         uint8 or int8; the result has the same layout.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(self, widths: Sequence[int] | None, x: QParams, y: QParams | None = None, value: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Any function of one tensor to stored integers: of integers as a table of 256 answers, of real numbers as it is."""
+"""Any function of one tensor to quantized values: of integers as a table of 256 answers, of float values as it is."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class QuantizedTable(QuantizedModule):
     is the one that was saved, ``answers``, until a state dict is loaded.
 
     Args:
-        function: Elementwise, float32 to float32 of the same shape; or a clamp, in real units.
-        x: Grid of the input; at most 8 bits, per tensor.
-        y: Grid of the output.
+        function: Elementwise, float32 to float32 of the same shape; or a clamp.
+        x: Qparams of the input; at most 8 bits, per tensor.
+        y: Qparams of the output.
 
     Shape:
         uint8 or int8, any; memory order is kept.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     answers: Tensor | None
@@ -102,17 +102,17 @@ class QuantizedTable(QuantizedModule):
 
 
 class QuantizedFunction(QuantizedModule):
-    """``q_y = quantize(function(x))`` of real numbers, which no grid has clipped.
+    """``q_y = quantize(function(x))`` of float values, which nothing has clipped.
 
     Args:
         function: Elementwise, float to float of the same shape.
-        y: Grid of the output; at most 8 bits, per tensor.
+        y: Qparams of the output; at most 8 bits, per tensor.
 
     Shape:
         Floating point, any; the result is uint8 or int8 of that shape. Memory order is kept.
 
     Raises:
-        LoweringError: a grid does not fit a byte.
+        LoweringError: qparams do not fit a byte.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], y: QParams) -> None:

@@ -79,7 +79,7 @@ def update_bn_stats(module: nn.Module) -> None:
 
 
 def thaw(module: nn.Module) -> None:
-    """``update_bn_stats`` in the mode that ``train()`` and ``eval()`` last asked for."""
+    """Do ``update_bn_stats`` in the mode that ``train()`` and ``eval()`` last asked for."""
     if type(module) in _THAWED:
         mode = module.mode_if_thawed
         module.__class__ = _THAWED[type(module)]
@@ -126,7 +126,7 @@ AVERAGING = 0.01
 class JoinedRange(nn.Module):
     """Gives back its input, and keeps a moving average of the smallest and the largest value of each call.
 
-    Buffer: ``ends`` float32 [2], in real units; NaN before the first call.
+    Buffer: ``ends`` float32 [2]; NaN before the first call.
     """
 
     ends: Tensor
@@ -136,7 +136,7 @@ class JoinedRange(nn.Module):
         self.register_buffer("ends", torch.full((2,), torch.nan))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``, float of any shape. A call with values that are not finite leaves the average as it is."""
+        """Measure ``x``, float of any shape. A call with values that are not finite leaves the average as it is."""
         if x.numel():
             with torch.no_grad():
                 ends = torch.stack(torch.aminmax(x.detach())).to(self.ends)

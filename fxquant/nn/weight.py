@@ -25,26 +25,26 @@ LARGEST_FAN_IN = (2**31 - 1) // (255 * 128)
 
 
 def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
-    """Round a weight to its grid.
+    """Quantize a weight.
 
     Args:
         weight: float [C_out, ...].
         qparams: At most 8 bits, one scale for the tensor or one per index of dimension 0.
 
     Returns:
-        The integers, int8 of the shape of ``weight``, and the grid they are on. That is ``qparams``, with its axis as
-        0 or None; an unsigned grid is moved down by half its width, so that int8 can store it.
+        The quantized values, int8 of the shape of ``weight``, and their qparams: ``qparams``, with the axis as
+        0 or None; unsigned values are moved down by half their range, so that int8 can store them.
 
     Raises:
-        LoweringError: the weight holds inf or NaN, the grid is none that int8 operators take, or the sum of products
-            could leave the range of int32.
+        LoweringError: the weight holds inf or NaN, the qparams are none that int8 operators take, or the sum of
+            products could leave the range of int32.
     """
     scheme = qparams.scheme
     if scheme.bits > 8 or scheme.group_size is not None or scheme.float_qparams:
         raise LoweringError(
-            "int8 operators cannot take this weight grid",
+            "int8 operators cannot take the qparams of this weight",
             got=str(scheme),
-            expected="at most 8 bits, one integer grid for the tensor or one per output channel",
+            expected="at most 8 bits, one scale and zero point for the tensor or for each output channel",
         )
     axis = scheme.axis if scheme.axis is None else scheme.axis % weight.dim()
     if axis not in (None, 0):
@@ -75,17 +75,17 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
 
 
 def each_channel_is_a_group(layer: Any) -> bool:
-    """Whether a layer of weight [C, C_out / groups, ...] is depthwise: dimension 0 then counts output channels too."""
+    """Tell whether a layer of weight [C, C_out / groups, ...] is depthwise: dimension 0 then counts outputs too."""
     return tuple(layer.weight.shape[:2]) == (getattr(layer, "groups", 0), 1)
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether no value is inf or NaN; several times quicker than ``isfinite().all()``, which makes two more tensors."""
+    """Tell whether no value is inf or NaN; several times quicker than ``isfinite().all()``, which makes two tensors."""
     return not values.numel() or all(math.isfinite(bound) for bound in torch.aminmax(values.detach()))
 
 
 def float_bias(bias: Tensor | None) -> Tensor | None:
-    """A bias as int8 operators take it: float32 [C_out] or None.
+    """Return a bias as int8 operators take it: float32 [C_out] or None.
 
     Raises:
         LoweringError: it holds inf or NaN.
@@ -132,7 +132,7 @@ class WeightedModule(QuantizedModule):
         self._keep(integers)
 
     def plain_weight(self) -> Tensor:
-        """The weight in its own order, which the module need not keep."""
+        """Return the weight in its own order, which the module need not keep."""
         with PACKING:
             if (plain := self._buffers.get("weight")) is not None:
                 return plain
@@ -141,7 +141,7 @@ class WeightedModule(QuantizedModule):
             return unpack()
 
     def packed(self) -> Any:
-        """As for any module; then the weight is kept in packed order, if there is one."""
+        """Pack as any module; then keep the weight in packed order, if there is one."""
         self.check_capture()
         with PACKING:
             found = super().packed()
@@ -162,7 +162,7 @@ class WeightedModule(QuantizedModule):
 
     @contextmanager
     def _with_plain_weight(self) -> Iterator[None]:
-        """For a while the buffer is there."""
+        """Let the buffer be there for a while."""
         with PACKING:
             kept = self._buffers.get("weight")
             self._keep(self.plain_weight())
@@ -193,7 +193,7 @@ class WeightedModule(QuantizedModule):
 
 
 def unpacking(run: Any) -> Callable[[], Tensor] | None:
-    """What gives back the weight that a kernel was made of, in its own order; None where it does not hold it."""
+    """Return what gives back the weight that a kernel was made of, in its own order; None where it does not hold it."""
     return getattr(run, "unpacked", None)
 
 
@@ -215,7 +215,7 @@ def native_refusal(weight_zero_point: Tensor, geometry: ConvGeometry | None = No
 
 
 def kernel_of(refusal: str) -> str:
-    """What runs a layer of which :func:`native_refusal` says this: ``native``, or ``reference`` and why."""
+    """Return what runs a layer of which :func:`native_refusal` says this: ``native``, or ``reference`` and why."""
     return f"reference: {refusal}" if refusal else "native"
 
 

@@ -74,7 +74,7 @@ class ObserverBase(nn.Module):
     and ``qparams_in_script``.
 
     Args:
-        scheme: The grid asked for; None if the observer leaves values in float.
+        scheme: Kind of the qparams asked for; None if the observer leaves values in float.
         dtype: The dtype that the user named, for those who read it.
         is_dynamic: Ranges are meant to be measured at run time.
     """
@@ -90,7 +90,7 @@ class ObserverBase(nn.Module):
 
     @classmethod
     def with_args(cls, **arguments: Any) -> Constructor:
-        """A constructor with these arguments filled in, for a ``QConfig``.
+        """Return a constructor with these arguments filled in, for a ``QConfig``.
 
         It can be compared and pickled, and has ``with_args`` itself.
 
@@ -107,7 +107,7 @@ class ObserverBase(nn.Module):
         """
         if not torch.jit.is_scripting() and x.is_complex():
             raise InputError(
-                "an observer measures real numbers",
+                "an observer measures float values",
                 at=type(self).__name__,
                 got=f"{x.dtype} {tuple(x.shape)}",
                 hint="torch.view_as_real(x) holds both parts",
@@ -127,15 +127,15 @@ class ObserverBase(nn.Module):
 
     @abstractmethod
     def qparams(self) -> QParams:
-        """The grid for what was seen so far.
+        """Choose qparams for what was seen so far.
 
         Raises:
-            CalibrationError: nothing was seen that a grid could be chosen from.
+            CalibrationError: nothing was seen that qparams could be chosen from.
         """
         raise NotImplementedError(f"{type(self).__name__}.qparams")
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """``(scale, zero_point)`` of ``qparams()``: float32 and int32, [1] per tensor, [C] per channel."""
+        """Return ``(scale, zero_point)`` of ``qparams()``: float32 and int32, [1] per tensor, [C] per channel."""
         if torch.jit.is_scripting():
             return self.qparams_in_script()
         else:
@@ -155,28 +155,28 @@ class ObserverBase(nn.Module):
             InputError: the class does not say how.
         """
         raise InputError(
-            f"{type(self).__name__} has no method 'pool', so several processes would keep different grids",
+            f"{type(self).__name__} has no method 'pool', so several processes would keep different qparams",
             got=f"the states of {len(states)} processes",
             expected=f"def pool(self, states) in {type(self).__name__}: set the buffers to what all of them have seen",
             hint="states holds the state_dict() of each; an observer that learns nothing has an empty pool",
         )
 
     def update_in_script(self, x: Tensor) -> None:
-        """``update`` for TorchScript."""
+        """Do what ``update`` does, for TorchScript."""
         raise RuntimeError("this observer cannot measure in TorchScript: those of extremes and averages can")
 
     def qparams_in_script(self) -> tuple[Tensor, Tensor]:
-        """``calculate_qparams`` for TorchScript."""
-        raise RuntimeError("this observer cannot choose a grid in TorchScript")
+        """Do what ``calculate_qparams`` does, for TorchScript."""
+        raise RuntimeError("this observer cannot choose qparams in TorchScript")
 
     @property
     def quant_min(self) -> int | None:
-        """Smallest integer of the grid, inclusive; None without a grid."""
+        """Smallest quantized value; None if values stay float."""
         return self.scheme.quant_min if self.scheme else None
 
     @property
     def quant_max(self) -> int | None:
-        """Largest integer of the grid, inclusive; None without a grid."""
+        """Largest quantized value; None if values stay float."""
         return self.scheme.quant_max if self.scheme else None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ObserverBase":

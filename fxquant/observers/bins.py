@@ -1,5 +1,5 @@
 """One histogram as the searches for a range read it: where its bins lie, how many values each has, and what error a
-grid would make on them."""
+quantization would make on them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Bins:
     """A histogram of at least one value; from the first bin that holds any to the last."""
 
     edges: Tensor
-    """float64 [n + 1], ascending, ``width`` apart, in real units."""
+    """float64 [n + 1], ascending, ``width`` apart."""
     counts: Tensor
     """float64 [n], how many values lie between two edges. They are taken to be spread evenly there."""
     width: float
     low: float
-    """The smallest value, in real units."""
+    """The smallest value."""
     high: float
     """The largest value."""
 
     @classmethod
     def of(cls, counts: Tensor, low: Tensor, high: Tensor) -> Bins:
-        """From the state of ``fxquant::histogram``: int64 [bins], float32 [], float32 [], on any device."""
+        """Build it from the state of ``fxquant::histogram``: int64 [bins], float32 [], float32 [], on any device."""
         counts, low, high = counts.cpu(), low.cpu(), high.cpu()
         window = window_of(low, high, counts.numel())
         filled = torch.nonzero(counts).flatten().tolist()
@@ -51,7 +51,7 @@ class Bins:
     def within(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Return those ranges as float32 [K] tensors, none of which reaches beyond the values seen.
 
-        An end may pass over the values beyond it, but not over 0, to which a grid reaches anyway.
+        An end may pass over the values beyond it, but not over 0, to which a quantization range reaches anyway.
         """
         low = low.clamp(min=self.low, max=max(self.low, 0.0)).float()
         high = high.clamp(min=min(self.high, 0.0), max=self.high).float()
@@ -59,7 +59,7 @@ class Bins:
         return (low, torch.maximum(low, high)) if self.high < 0 else (torch.minimum(low, high), high)
 
     def magnitudes(self) -> Bins:
-        """The histogram of the absolute values: bins mirror each other at 0, so it is exact."""
+        """Return the histogram of the absolute values: bins mirror each other at 0, so it is exact."""
         index = torch.round(self.edges[:-1] / self.width).long()
         index = torch.where(index < 0, ~index, index)
         counts = torch.zeros(int(index.max()) + 1, dtype=torch.float64).scatter_add_(0, index, self.counts)
@@ -67,7 +67,7 @@ class Bins:
         return Bins(edges, counts, self.width, max(self.low, -self.high, 0.0), max(-self.low, self.high))
 
     def quantile(self, share: float) -> float:
-        """The value of which a share, 0 to 1, of all values is not larger; at most ``width`` away from a value seen."""
+        """Return the value that a share, 0 to 1, of all does not exceed; at most ``width`` away from a value seen."""
         until = self.counts.cumsum(0)
         wanted = share * float(until[-1]) - _ROUNDING
         index = min(int((until < wanted).sum()), until.numel() - 1)
@@ -78,9 +78,9 @@ class Bins:
         """Return the error that quantization to each of several ranges would make.
 
         Args:
-            low: float32 [K], lower end of each range, in real units.
+            low: float32 [K], lower end of each range.
             high: float32 [K], upper end.
-            scheme: The grid that a range is mapped to, by ``choose_qparams``.
+            scheme: What kind of qparams ``choose_qparams`` chooses for a range.
             eps: float32 [1], the smallest scale.
             power: Of the distance between a value and what it becomes.
 
@@ -100,7 +100,7 @@ class Bins:
             for scale, zero_point in zip(scales.split(chunks), zero_points.split(chunks), strict=True)
         ]
         errors = torch.cat(costs) * scales ** (power + 1) / self.counts.sum()
-        # Rounding may go below 0; and where steps are so narrow that their number has no such power, nothing is left.
+        # Rounding may go below 0; and where scales are so small that their number has no such power, nothing is left.
         return errors.clamp_(min=0).nan_to_num_(nan=math.inf)
 
     def spread(self) -> tuple[Tensor, Tensor]:
@@ -116,7 +116,7 @@ class Bins:
 
 
 def least(costs: Tensor) -> int:
-    """Index of the smallest of several costs, none negative; of equals the first.
+    """Return index of the smallest of several costs, none negative; of equals the first.
 
     Costs within ``_ALIKE`` are equal: those of two ranges that mirror each other, say, between which otherwise the last
     bit of a single value would decide. That bit differs between machines.
@@ -125,16 +125,16 @@ def least(costs: Tensor) -> int:
 
 
 def qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale and zero point of each of several ranges, as the final grid would have them; float64 [K]."""
+    """Return scale and zero point of each of several ranges, as they would be chosen; float64 [K]."""
     qparams = choose_qparams(low, high, replace(scheme, axis=0, group_size=None), eps)
     return qparams.scale.double(), qparams.zero_point.double()
 
 
 def _integral(edges: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme, power: float) -> Tensor:
-    """Integral of ``abs(t - nearest step) ** power`` up to each edge, in steps; float64 [K, edges].
+    """Integrate ``abs(t - round(t)) ** power`` up to each edge, in quantized units; float64 [K, edges].
 
-    A whole step costs ``2 * 0.5 ** (power + 1) / (power + 1)``, what lies beside the nearest one
-    ``distance ** (power + 1) / (power + 1)``. The nearest step of what is clipped is the last one.
+    A whole unit costs ``2 * 0.5 ** (power + 1) / (power + 1)``, what lies beside the nearest one
+    ``distance ** (power + 1) / (power + 1)``. What is clipped is rounded to the last one.
     """
     steps = edges / scale[:, None]
     steps += zero_point[:, None]

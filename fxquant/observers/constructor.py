@@ -56,7 +56,7 @@ class Constructor:
         return self.target(*args, **{**self.arguments, **kwargs})
 
     def with_args(self, **arguments: Any) -> Constructor:
-        """A new constructor with ``arguments`` filled in too; they win over those set earlier."""
+        """Return a new constructor with ``arguments`` filled in too; they win over those set earlier."""
         return Constructor(self.target, {**self.arguments, **arguments})
 
     def __repr__(self) -> str:

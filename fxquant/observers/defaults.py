@@ -32,12 +32,12 @@ default_placeholder_observer = PlaceholderObserver
 default_dynamic_quant_observer = PlaceholderObserver.with_args(
     dtype=torch.uint8, quant_min=0, quant_max=255, is_dynamic=True
 )
-"""Activations: uint8, affine, per tensor, on a grid that each call chooses."""
+"""Activations: uint8, affine, per tensor, with qparams that each call chooses."""
 
 default_float_qparams_observer = PerChannelMinMaxObserver.with_args(
     ch_axis=0, dtype=torch.uint8, qscheme="per_channel_affine_float_qparams"
 )
-"""Tables of embeddings: uint8, each row on a grid of its own that need not hold 0."""
+"""Tables of embeddings: uint8, each row with qparams of its own, whose range need not hold 0."""
 
 default_float_qparams_observer_4bit = default_float_qparams_observer.with_args(bits=4)
 """The same in 4 bits, two values in a byte."""
@@ -75,7 +75,7 @@ def get_default_qconfig(backend: str = "cpu") -> QConfig:
 
 
 def get_default_qconfig_mapping(backend: str = "cpu") -> QConfigMapping:
-    """A mapping that quantizes everything in the default way of a back end; add rules to it.
+    """Return a mapping that quantizes everything in the default way of a back end; add rules to it.
 
     Tables of embeddings have rules of their own: ``float_qparams_weight_only_qconfig``.
     """

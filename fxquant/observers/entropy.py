@@ -19,10 +19,10 @@ all would seem to be best."""
 
 
 class EntropyObserver(HistogramObserver):
-    """Compares the histogram, with what is clipped piled up at its ends, with what the grid would leave of it.
+    """Compares the histogram, with what is clipped piled up at its ends, with what quantization would leave of it.
 
-    A range is cut at one magnitude on both sides. The grid leaves, of the values that are not clipped, the mean of
-    those bins that fall on the same step and hold any. 0 itself, most frequent after a ReLU and exact on every grid,
+    A range is cut at one magnitude on both sides. Quantization leaves, of the values that are not clipped, the mean of
+    those bins that get the same quantized value and hold any. 0 itself, most frequent after a ReLU and always exact,
     counts no more than the bin beside it.
 
     Args:
@@ -40,7 +40,7 @@ class EntropyObserver(HistogramObserver):
 
 
 def least_divergence(bins: Bins, scheme: QScheme, eps: Tensor) -> tuple[float, float]:
-    """The range with the smallest divergence, of ``CANDIDATES`` evenly spaced ones; of equals the widest."""
+    """Return the range with the smallest divergence, of ``CANDIDATES`` evenly spaced ones; of equals the widest."""
     reach = max(-bins.low, bins.high) * torch.arange(CANDIDATES, 0, -1, dtype=torch.float64) / CANDIDATES
     low, high = bins.within(-reach, reach)
     index = least(divergences(bins, low, high, scheme, eps))
@@ -51,13 +51,13 @@ def divergences(bins: Bins, low: Tensor, high: Tensor, scheme: QScheme, eps: Ten
     """Return the divergence that each of several ranges would cause.
 
     Args:
-        low, high: float32 [K], in real units; the first is the range of all values.
-        scheme: The grid.
+        low, high: float32 [K]; the first is the range of all values.
+        scheme: Kind of the qparams.
         eps: float32 [1], the smallest scale.
 
     Returns:
-        float64 [K], in nats; inf where a step has clipped values alone, where more than ``MOST_CLIPPED`` are clipped,
-        and, but for the first, where steps are narrower than bins: what they would lose cannot be seen then.
+        float64 [K], in nats; inf where a quantized value has clipped values alone, where more than ``MOST_CLIPPED`` are
+        clipped, and, but for the first, where scales are narrower than bins: what they would lose cannot be seen then.
     """
     scale, zero_point = (each[:, None] for each in qparams(low, high, scheme, eps))
     counts, centres = _without_the_peak_at_zero(bins), (bins.edges[1:] + bins.edges[:-1]) / 2

@@ -22,14 +22,14 @@ class FixedQParamsObserver(ObserverBase):
     Buffers: ``scale`` float32 [1], ``zero_point`` int32 [1].
 
     Args:
-        scale: Real units per step, finite and > 0.
-        zero_point: The integer that stands for 0.0, in steps, inside the grid.
-        dtype, qscheme, quant_min, quant_max, bits, scheme: The grid, one scale for the whole tensor; see
+        scale: Finite and > 0.
+        zero_point: The integer that stands for 0.0, within the limits.
+        dtype, qscheme, quant_min, quant_max, bits, scheme: Kind of the qparams, one scale for the whole tensor; see
             ``MinMaxObserver``.
         is_dynamic: Refused.
 
     Raises:
-        SpecError: a scale or a zero point that cannot be; a grid that cannot exist, or is per channel.
+        SpecError: a scale or a zero point that cannot be; qparams that cannot exist, or are per channel.
     """
 
     scale: Tensor
@@ -53,12 +53,12 @@ class FixedQParamsObserver(ObserverBase):
             dtype=dtype, qscheme=qscheme, quant_min=quant_min, quant_max=quant_max, bits=bits, scheme=scheme
         )
         if is_dynamic:
-            raise SpecError("a fixed grid is not measured at run time", got="is_dynamic=True")
+            raise SpecError("fixed qparams are not measured at run time", got="is_dynamic=True")
         if not (math.isfinite(scale) and scale > 0):
             raise SpecError("a scale is a finite number above 0", got=scale)
         if zero_point != int(zero_point) or not qparams.quant_min <= zero_point <= qparams.quant_max:
             raise SpecError(
-                "the zero point lies outside the grid",
+                "the zero point lies outside the limits",
                 got=zero_point,
                 expected=f"a whole number from {qparams.quant_min} to {qparams.quant_max}",
             )
@@ -104,7 +104,7 @@ class PlaceholderObserver(ObserverBase):
         dtype: float32 by default. An integer dtype gives the observer a ``scheme``, yet never qparams.
         custom_op_name: Kept as ``custom_op``.
         compute_dtype: Older spelling of ``is_dynamic=True``.
-        quant_min, quant_max, qscheme: Limits and kind of an integer grid, per tensor.
+        quant_min, quant_max, qscheme: Limits and kind of integer quantization, per tensor.
         eps: Kept.
         is_dynamic: The range is meant to be measured at run time.
     """

@@ -44,7 +44,7 @@ class Chosen:
 
 
 def _settings(observer: "HistogramObserver") -> dict[str, object]:
-    """Also those of derived classes: ``percentile``, ``candidates``, ..."""
+    """Return also those of derived classes: ``percentile``, ``candidates``, ..."""
     return {name: value for name, value in vars(observer).items() if isinstance(value, (int, float, str, QScheme))}
 
 
@@ -182,10 +182,10 @@ class HistogramObserver(RangeObserver):
             self.counts -= twice * (len(seen) - 1)
 
     def chosen_range(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper end of the range that the grid is going to cover: float32, of the shape of ``min_val``.
+        """Return the ends of the range that is going to be quantized: float32, of the shape of ``min_val``.
 
         Raises:
-            CalibrationError: nothing was seen that a grid could be chosen from.
+            CalibrationError: nothing was seen that qparams could be chosen from.
         """
         refuse_to_trace("the range is searched for in Python", "disable_observer() once the module is calibrated")
         super().qparams()  # raises
@@ -205,7 +205,7 @@ class HistogramObserver(RangeObserver):
         return lows.reshape(self.min_val.shape), highs.reshape(self.min_val.shape)
 
     def choose(self, bins: Bins) -> tuple[float, float]:
-        """The range for one histogram, in real units; what a derived class writes anew."""
+        """Return the range for one histogram; what a derived class writes anew."""
         return least_error(bins, self.scheme, self.eps.cpu(), self.power)
 
     def qparams(self) -> QParams:
@@ -222,7 +222,7 @@ class HistogramObserver(RangeObserver):
             self.counts.resize_((*shape, self.bins)).zero_()
 
     def _rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The state as the kernel has it: groups are channels there."""
+        """Return the state as the kernel has it: groups are channels there."""
         if self.scheme.axis is None:
             return self.counts, self.min_val, self.max_val
         return self.counts.view(-1, self.bins), self.min_val.view(-1), self.max_val.view(-1)
@@ -243,8 +243,8 @@ class HistogramObserver(RangeObserver):
 
 
 def spread(weights: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
-    """A histogram of equal bins from ``low`` to ``high``, as torch.ao has it, in the bins of ours: each goes to that of
-    its middle. int64 [bins]."""
+    """Bring a histogram of equal bins from ``low`` to ``high``, as torch.ao has it, into our bins: each goes to
+    that of its middle. int64 [bins]."""
     window = window_of(low, high, bins)
     share = (torch.arange(weights.numel(), dtype=torch.float64, device=weights.device) + 0.5) / weights.numel()
     middles = low.double() + share * (high.double() - low.double())
@@ -255,7 +255,7 @@ def spread(weights: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
 
 
 def least_error(bins: Bins, scheme: QScheme, eps: Tensor, power: float = 2.0) -> tuple[float, float]:
-    """The range with the smallest mean error, raised to ``power``, among several hundred of every order of magnitude.
+    """Return the range with the smallest mean error, raised to ``power``, among hundreds of every order of magnitude.
 
     First both ends shrink together, then each alone, twice; then both move a little around the best so far. The range
     of all values stays unless another is clearly better: within a bin, where values may all be the same, nothing is
@@ -292,7 +292,7 @@ def _search(bins: Bins, scheme: QScheme, eps: Tensor, power: float) -> tuple[flo
 def cheapest(
     bins: Bins, scheme: QScheme, eps: Tensor, low: Tensor, high: Tensor, power: float = 2.0
 ) -> tuple[float, float]:
-    """The one of several ranges, wide ones first, with the ``least`` error, each cut to the values seen."""
+    """Return the one of several ranges, wide ones first, with the ``least`` error, each cut to the values seen."""
     low, high = bins.within(low, high)
     index = least(bins.errors(low, high, scheme, eps, power))
     return float(low[index]), float(high[index])

@@ -70,7 +70,7 @@ class MinMaxObserver(ExtremesObserver):
         reduce_range: Halve the limits (one bit less).
         quant_min, quant_max: Inclusive limits of the quantized values. None: all that ``dtype`` or ``bits`` holds.
         factory_kwargs: ``{"device": ...}`` for the buffers.
-        eps: Smallest scale, in real units per step.
+        eps: Smallest scale.
         is_dynamic: The range is meant to be measured at run time.
         bits: Bits of the quantized values, 2 to 16, in place of those of ``dtype``.
         scheme: A ``QScheme``, in place of all other arguments that describe qparams.
@@ -130,7 +130,7 @@ class PerChannelMinMaxObserver(ExtremesObserver):
         reduce_range: Halve the limits (one bit less).
         quant_min, quant_max: Inclusive limits of the quantized values. None: all that ``dtype`` or ``bits`` holds.
         factory_kwargs: ``{"device": ...}`` for the buffers.
-        eps: Smallest scale, in real units per step.
+        eps: Smallest scale.
         is_dynamic: Refused: ranges per channel are measured beforehand.
         bits: Bits of the quantized values, 2 to 16, in place of those of ``dtype``.
         group_size: One scale per run of this many values along the dimension after ``ch_axis``.

@@ -15,7 +15,7 @@ from fxquant.plan.spec import QScheme, check_number
 class PercentileObserver(HistogramObserver):
     """Ends the range at percentiles of the values, whatever the error on those beyond: robust against outliers.
 
-    The upper end is the ``percentile`` of all values, the lower one the ``100 - percentile``; for a symmetric grid,
+    The upper end is the ``percentile`` of all values, the lower one the ``100 - percentile``; for symmetric qparams,
     both are the ``percentile`` of the magnitudes. A percentile is as exact as a bin is wide.
 
     Args:

@@ -13,11 +13,11 @@ from fxquant.kernels.fake_quantize.affine_qparams import affine_qparams, step_wi
 from fxquant.plan.spec import QParams, QScheme
 
 SMALLEST_SCALE = torch.finfo(torch.float32).smallest_normal
-"""Of grids that are chosen, in real units per step: its inverse is finite, and nothing about it is rounded away."""
+"""Of scales that are chosen: its inverse is finite, and nothing about it is rounded away."""
 
 
 def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tensor = SMALLEST_SCALE) -> QParams:
-    """Choose the affine map of a real range onto the integer grid of a scheme.
+    """Choose the affine map of a real range onto integers of a scheme.
 
     The range is first widened to contain 0, so that 0.0 (padding, ReLU) is represented exactly; with
     ``scheme.float_qparams`` it is taken as it is.
@@ -25,15 +25,15 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tens
     Args:
         low: Smallest value seen. float [C], or [C, groups]; C is 1 per tensor (0-dim does too), else the size of
             ``scheme.axis``.
-        high: Largest value seen, of the same shape and in the same real units, ``high >= low``.
-        scheme: The target grid.
-        eps: Smallest scale, in real units per step. float, or float [1].
+        high: Largest value seen, of the same shape, ``high >= low``.
+        scheme: Kind of the qparams.
+        eps: Smallest scale. float, or float [1].
 
     Returns:
-        QParams with ``scale`` float32 of the shape of ``low``, at least [1], in real units per step and at least
-        ``eps``, and ``zero_point`` int32 of that shape, in steps, inside ``[quant_min, quant_max]``. If
-        ``scheme.symmetric`` it is the middle of the grid: 0 if signed, 128 for uint8. If ``scheme.float_qparams`` it
-        is float32, and a scale that would be at most ``eps`` is 1.
+        QParams with ``scale`` float32 of the shape of ``low``, at least [1], and at least
+        ``eps``, and ``zero_point`` int32 of that shape, inside ``[quant_min, quant_max]``. If
+        ``scheme.symmetric`` it is the middle of the integers: 0 if signed, 128 for uint8. If ``scheme.float_qparams``
+        it is float32, and a scale that would be at most ``eps`` is 1.
 
     Raises:
         CalibrationError: ``low`` or ``high`` holds inf or NaN, or they are crossed: nothing was seen. The message
@@ -55,7 +55,7 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tens
 
 
 def middle(scheme: QScheme) -> int:
-    """Zero point of the symmetric form of a grid, in steps: 0 if signed, else the upper of the two middles."""
+    """Return the zero point of symmetric quantization: 0 if signed, else the upper of the two middles."""
     return 0 if scheme.signed else (scheme.quant_min + scheme.quant_max + 1) // 2
 
 
@@ -81,9 +81,9 @@ def _require_finite(low: Tensor, high: Tensor) -> None:
 
 
 FEW_STEPS = 0.25
-"""Part of a grid: values that reach fewer steps have lost two bits and more."""
+"""Part of the integers: values that reach fewer of them have lost two bits and more."""
 
-SCALE_TOO_LARGE = "values are so small that the smallest scale leaves them few steps of the grid"
+SCALE_TOO_LARGE = "values are so small that the smallest scale leaves them few quantized values"
 SCALE_TOO_LARGE_HINT = (
     "scale the data up (how is it normalized?); where the observer was given an eps=, give it a smaller one"
 )
@@ -96,7 +96,7 @@ class BelowSmallestScale:
     text: str
     """One line, in figures."""
     unused: float
-    """How many times the steps that are used the grid has."""
+    """Return how many times as many integers there are as are used."""
 
 
 def quantization_range(qparams: QParams) -> tuple[float, float]:
@@ -107,7 +107,7 @@ def quantization_range(qparams: QParams) -> tuple[float, float]:
 
 
 def below_smallest_scale(observer: Any) -> BelowSmallestScale | None:
-    """The channel of an observer that loses most by ``eps``; None where none loses more than a bit or two.
+    """Return the channel of an observer that loses most by ``eps``; None where none loses more than a bit or two.
 
     Args:
         observer: With ``min_val``, ``max_val``, ``eps`` and ``scheme``; of any other nothing is known.

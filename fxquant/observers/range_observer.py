@@ -15,7 +15,7 @@ from fxquant.observers.scheme import torch_dtype, torch_qscheme
 from fxquant.plan.spec import QParams, QScheme, check_number
 
 FIRST_BATCH = (
-    "the first batch gives statistics and grids per channel their shape",
+    "the first batch gives statistics and qparams per channel their shape",
     "run the module once before it is traced",
 )
 """What cannot be traced, and what to do."""
@@ -48,7 +48,7 @@ class RangeObserver(ObserverBase):
         super().__init__(scheme, dtype=torch_dtype(scheme) if dtype is None else dtype, is_dynamic=is_dynamic)
         self.qscheme = torch_qscheme(scheme)
         self.reduce_range = reduce_range
-        check_number("eps", eps, lambda scale: scale >= 0, "a smallest scale: 0 or more, in real units")
+        check_number("eps", eps, lambda scale: scale >= 0, "a smallest scale: 0 or more")
         self.smallest_scale = float(eps)  # beside the buffer, since reading that waits for a GPU
         device = _device_of(factory_kwargs or {})
         self.register_buffer("eps", torch.tensor([eps], dtype=torch.float32, device=device))

@@ -58,7 +58,7 @@ def _extremes(x: Tensor, scheme: QScheme) -> tuple[Tensor, Tensor]:
 
 
 def in_memory_order(x: Tensor) -> Tensor:
-    """The values of ``x`` as one flat view in the order of memory; ``x`` itself if it has gaps.
+    """Return the values of ``x`` as one flat view in the order of memory; ``x`` itself if it has gaps.
 
     Reductions over a whole channels_last tensor first copy it to the other layout, unless they get this view.
     """
@@ -70,7 +70,7 @@ def in_memory_order(x: Tensor) -> Tensor:
 
 
 def split_groups(x: Tensor, scheme: QScheme) -> tuple[Tensor, tuple[int, ...]]:
-    """A view of ``x``, and those of its dimensions that have their own scale for each index.
+    """Return a view of ``x``, and those of its dimensions that have their own scale for each index.
 
     Per group, the dimension after the axis is split in two, (groups, ``group_size``), and the first one has scales.
 

@@ -1,4 +1,4 @@
-"""From torch's names for a grid (``dtype``, ``qscheme``, ``quant_min``, ...) to a QScheme."""
+"""From torch's names (``dtype``, ``qscheme``, ``quant_min``, ...) to a QScheme."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fxquant.registry import did_you_mean, nearest
 
 # torch is going to remove the dtypes and schemes of its own quantization; what is gone is left out of these tables.
 _STORAGE_BITS = {"quint8": 8, "qint8": 8, "quint4x2": 4, "quint2x4": 2, "qint32": 16, "int32": 16}
-# A 32 bit grid is only ever used with narrower limits; 16 bits hold the widest of them.
+# 32 bits are only ever used with narrower limits; 16 bits hold the widest of them.
 _DTYPES: dict[torch.dtype, tuple[int, bool]] = {
     dtype: (_STORAGE_BITS.get(name) or int(re.sub(r"\D", "", name)), not name.startswith(("u", "qu")))
     for name in (*_STORAGE_BITS, *(f"{sign}int{bits}" for sign in ("u", "") for bits in (2, 3, 4, 5, 6, 7, 8, 16)))
@@ -42,7 +42,7 @@ def make_scheme(
     group_size: int | None = None,
     scheme: QScheme | None = None,
 ) -> QScheme:
-    """Name a grid in torch's words, or directly as a QScheme.
+    """Name a kind of qparams in torch's words, or directly as a QScheme.
 
     Args:
         dtype: ``torch.quint8``, ``qint8``, ``quint4x2``, ``uint8``, ``int8``, ``int16``, ``uint16``, ``int4``, ...;
@@ -51,28 +51,28 @@ def make_scheme(
             ``ch_axis``, else per tensor.
         reduce_range: Halve both limits (one bit less).
         quant_min, quant_max: Inclusive limits of the quantized values. None: all of ``bits``.
-        ch_axis: Dimension with one scale per index; negative counts from the end. None: the grid must be per tensor;
+        ch_axis: Dimension with one scale per index; negative counts from the end. None: qparams must be per tensor;
             otherwise it must be per channel.
         bits: Width, 2 to 16, in place of that of ``dtype``; signed or not is taken from ``dtype``.
         group_size: One scale per run of this many values along the dimension after ``ch_axis``.
         scheme: The whole of it, axis included. Nothing else may be given then.
 
     Raises:
-        SpecError: a dtype or qscheme that is no integer grid; limits or bits that do not fit; words that contradict
+        SpecError: a dtype or qscheme that is not of integers; limits or bits that do not fit; words that contradict
             each other.
     """
     if scheme is not None:
         words = (dtype, qscheme, reduce_range or None, quant_min, quant_max, bits, group_size)
         if any(word is not None for word in words):
             raise SpecError(
-                "scheme says all there is to say of a grid",
+                "scheme says all there is to say of qparams",
                 expected="either scheme, or dtype, qscheme, reduce_range, quant_min, quant_max, bits and group_size",
             )
         _require_granularity(scheme.axis is not None, ch_axis, scheme)
         return _with_zero(scheme)
     for name, limit in (("quant_min", quant_min), ("quant_max", quant_max)):
         if limit is not None:
-            check_number(name, limit, lambda number: number == int(number), "a whole number inside the grid, or None")
+            check_number(name, limit, lambda number: number == int(number), "a whole number inside the range, or None")
     width, signed = _integers_of(dtype)
     per_channel, symmetric, float_qparams = _kind_of(qscheme, ch_axis)
     _require_granularity(per_channel, ch_axis, qscheme)
@@ -112,7 +112,7 @@ def _integers_of(dtype: torch.dtype | None) -> tuple[int, bool]:
     if dtype not in _DTYPES:
         near = nearest(dtype, [str(known).removeprefix("torch.") for known in _DTYPES])
         raise SpecError(
-            "not a dtype of an integer grid",
+            "not an integer dtype to quantize to",
             got=repr(dtype),
             expected=", ".join(map(str, _DTYPES)),
             hint=f"did you mean torch.{near}?" if near else "",
@@ -146,10 +146,10 @@ def _require_granularity(per_channel: bool, ch_axis: int | None, shown: object) 
 
 
 def _with_zero(scheme: QScheme) -> QScheme:
-    """A signed symmetric grid has its zero point at 0, which the limits must not cut off."""
+    """Signed symmetric quantization has its zero point at 0, which the limits must not cut off."""
     if scheme.symmetric and scheme.signed and not scheme.quant_min <= 0 <= scheme.quant_max:
         raise SpecError(
-            "a symmetric signed grid must hold 0",
+            "limits that are signed and symmetric must hold 0",
             got=f"[{scheme.quant_min}, {scheme.quant_max}]",
             expected="quant_min <= 0 <= quant_max",
         )

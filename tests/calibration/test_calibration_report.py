@@ -150,7 +150,7 @@ def test_values_below_the_smallest_scale_are_named_first_and_warned_of():
         prepared = fxq.calibrate(fxq.prepare(model, data, rounding_outputs(qconfig)), [data], progress=False)
         return prepared.calibration_report()
 
-    with pytest.warns(fxq.FxQuantWarning, match=r"few steps of the grid\n  got:      input_1 \(0 input\)") as caught:
+    with pytest.warns(fxq.FxQuantWarning, match=r"few quantized values\n  got:      input_1 \(0 input\)") as caught:
         report = found(eps=2.0**-23)
     assert len(caught) == 1
     assert [row.problem.kind for row in report.worst(2)] == ["tiny", "tiny"]

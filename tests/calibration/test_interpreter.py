@@ -293,6 +293,6 @@ def test_most_channels_dead_in_one_batch_is_warned_of() -> None:
 )
 def test_observers_take_no_complex_numbers(kind: type) -> None:
     with pytest.raises(
-        fxq.errors.InputError, match=rf"measures real numbers\n  at: *{kind.__name__}\n  got: *torch.complex64"
+        fxq.errors.InputError, match=rf"measures float values\n  at: *{kind.__name__}\n  got: *torch.complex64"
     ):
         kind()(torch.ones(3, dtype=torch.complex64))

@@ -102,7 +102,7 @@ def test_the_regulariser_has_room_at_both_ends() -> None:
 
 
 def test_other_grids_are_refused() -> None:
-    with pytest.raises(SpecError, match="symmetric grid"):
+    with pytest.raises(SpecError, match="symmetric qparams"):
         AdaRoundFakeQuantize(PerChannelMinMaxObserver, dtype=torch.int8)
 
 

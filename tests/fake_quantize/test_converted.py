@@ -46,7 +46,7 @@ def test_state_round_trip(qparams):
     with pytest.raises(CalibrationError) as caught:
         shell(x)
     assert str(caught.value) == (
-        "this fake-quantize module was never calibrated, so its grid is unknown\n"
+        "this fake-quantize module was never calibrated, so its qparams are unknown\n"
         f"  got:      scale = nan, {qparams.scheme}\n"
         "  hint:     calibrate before convert, or load a state dict that was saved after calibration"
     )

@@ -103,7 +103,7 @@ def test_limits_outside_the_dtype_are_refused() -> None:
 def test_an_observer_without_a_grid_is_refused() -> None:
     with pytest.raises(SpecError) as caught:
         FakeQuantize(PlaceholderObserver)
-    assert "no grid that could be simulated" in str(caught.value)
+    assert "no qparams that could be simulated" in str(caught.value)
 
 
 def test_no_grid_without_data() -> None:

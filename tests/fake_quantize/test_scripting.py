@@ -103,8 +103,8 @@ def test_a_histogram_is_scripted_once_it_is_calibrated() -> None:
     assert str(caught.value) == (
         "this observer cannot measure in TorchScript\n"
         "  got:      HistogramObserver\n"
-        "  expected: MinMaxObserver, MovingAverageMinMaxObserver, theirs per channel, or a fixed grid\n"
-        "  hint:     with disable_observer() first, any fake-quantize module of a calibrated grid can be scripted"
+        "  expected: MinMaxObserver, MovingAverageMinMaxObserver, theirs per channel, or fixed qparams\n"
+        "  hint:     with disable_observer() first, any calibrated fake-quantize module can be scripted"
     )
     module.disable_observer()
     assert torch.equal(torch.jit.script(module)(x), module(x))
@@ -125,7 +125,7 @@ def test_groups_are_not_for_torchscript() -> None:
     module = FakeQuantize(PerChannelMinMaxObserver, group_size=5)
     module(batches()[0])
     module.disable_observer()
-    with pytest.raises(torch.jit.Error, match="TorchScript knows no grids per group"):
+    with pytest.raises(torch.jit.Error, match="TorchScript knows no qparams per group"):
         torch.jit.script(module)(batches()[0])
 
 

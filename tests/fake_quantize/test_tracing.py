@@ -127,7 +127,7 @@ def test_exported(name: str, state: Callable[[Any], None]) -> None:
 
 @pytest.mark.parametrize("name", PER_CHANNEL)
 def test_what_has_no_shape_yet_is_not_traced(name: str) -> None:
-    words = "the first batch gives statistics and grids per channel their shape"
+    words = "the first batch gives statistics and qparams per channel their shape"
     with pytest.raises(TracingError) as caught:
         torch.export.export(MODULES[name](), (X,))
     assert str(caught.value) == f"{words}\n  hint:     run the module once before it is traced"

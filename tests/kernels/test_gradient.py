@@ -202,7 +202,7 @@ def test_the_backward_operator_has_no_derivative() -> None:
         torch.func.grad(lambda x: WITHOUT_GRADIENT["learnable backward"](x).sum())(X[0])
     assert str(caught.value) == (
         "fxquant::fake_quantize_learnable_backward has no derivative\n"
-        "  hint:     a gradient of a gradient of a learned grid is asked for"
+        "  hint:     a gradient of a gradient of learned qparams is asked for"
     )
     with pytest.raises(KernelError, match="has no derivative"):
         torch.func.jvp(WITHOUT_GRADIENT["learnable backward"], (X[0],), (X[1],))

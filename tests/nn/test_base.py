@@ -153,7 +153,7 @@ def test_an_uncalibrated_module_says_so_until_a_state_is_loaded() -> None:
         module(BYTES)
 
     assert str(error.value) == (
-        "this unit was converted without calibration, so its grids are unknown\n"
+        "this unit was converted without calibration, so its qparams are unknown\n"
         "  at:       layer1.conv\n"
         "  got:      x_scale = nan\n"
         "  expected: scales from calibration\n"
@@ -290,7 +290,7 @@ def test_a_grid_that_fits_no_byte_is_refused(role: str, name: str, scheme: dict[
     with pytest.raises(LoweringError) as error:
         module.add_same_dtype_qparams(role, same_dtype_qparams(0.1, 0, **scheme))
     assert str(error.value) == (
-        f"int8 operators cannot take the grid of {name}\n"
+        f"int8 operators cannot take the qparams of {name}\n"
         f"  got:      {QScheme(**scheme)}\n"
-        "  expected: at most 8 bits, one integer grid for the whole tensor"
+        "  expected: at most 8 bits, one scale and zero point for the whole tensor"
     )

@@ -127,7 +127,7 @@ def test_without_calibration_it_does_not_run(make: Callable[[], nn.Module]) -> N
         with pytest.raises(CalibrationError) as error:
             run(q, q)
         assert str(error.value) == (
-            "this unit was converted without calibration, so its grids are unknown\n"
+            "this unit was converted without calibration, so its qparams are unknown\n"
             "  at:       features.3\n"
             "  got:      y_scale = nan\n"
             "  expected: scales from calibration\n"

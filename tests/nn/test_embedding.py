@@ -131,9 +131,9 @@ def test_other_grids_are_refused(scheme):
     with pytest.raises(LoweringError) as error:
         QuantizedEmbedding(layer, qparams_of(layer.weight, scheme))
     assert str(error.value) == (
-        "look-ups cannot take this grid of a table\n"
+        "look-ups cannot take these qparams of a table\n"
         f"  got:      {scheme}\n"
-        "  expected: at most 8 bits, one grid for each row (axis=0) or one for all"
+        "  expected: at most 8 bits, one scale and zero point for each row (axis=0) or for all"
     )
 
 

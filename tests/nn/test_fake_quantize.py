@@ -175,7 +175,7 @@ def test_other_modules_are_refused(layer):
     with pytest.raises(InputError) as caught:
         with_fake_quantized_weight(layer, QParams(QScheme(), torch.ones(1), torch.zeros(1, dtype=torch.int32)))
     assert str(caught.value) == (
-        "the weight of this kind of module cannot be put on a grid\n"
+        "the weight of this kind of module cannot be quantized\n"
         f"  got:      {type(layer).__name__}\n"
         "  expected: Linear, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, "
         "Embedding, EmbeddingBag, or a class derived from one without own forward"

@@ -376,7 +376,7 @@ def test_state_travels():
 
 
 def test_a_weight_grid_that_bytes_do_not_hold_is_refused():
-    with pytest.raises(LoweringError, match="int8 operators cannot take this weight grid"):
+    with pytest.raises(LoweringError, match="int8 operators cannot take the qparams of this weight"):
         made(layer(), weight=QScheme(axis=0, group_size=10, symmetric=True))
 
 

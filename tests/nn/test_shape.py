@@ -156,5 +156,5 @@ def test_widths_may_come_with_the_call() -> None:
 
 
 def test_a_grid_that_fits_no_byte_is_refused() -> None:
-    with pytest.raises(LoweringError, match="int8 operators cannot take the grid of the output"):
+    with pytest.raises(LoweringError, match="int8 operators cannot take the qparams of the output"):
         QuantizedPad((1, 1), qparams(0, False, bits=16))

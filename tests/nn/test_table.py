@@ -74,9 +74,9 @@ def test_a_grid_that_fits_no_byte_is_refused() -> None:
     with pytest.raises(LoweringError) as error:
         QuantizedTable(torch.sigmoid, qparams(0.1, 0, bits=16), qparams(0.1, 0))
     assert str(error.value) == (
-        "int8 operators cannot take the grid of the input\n"
+        "int8 operators cannot take the qparams of the input\n"
         "  got:      uint16 affine per tensor\n"
-        "  expected: at most 8 bits, one integer grid for the whole tensor"
+        "  expected: at most 8 bits, one scale and zero point for the whole tensor"
     )
 
 

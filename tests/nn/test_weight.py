@@ -130,9 +130,9 @@ def test_grids_without_an_integer_operator_are_refused(qparams: QParams) -> None
         integer_weight(torch.ones(2, 4), qparams)
 
     assert str(error.value) == (
-        "int8 operators cannot take this weight grid\n"
+        "int8 operators cannot take the qparams of this weight\n"
         f"  got:      {qparams.scheme}\n"
-        "  expected: at most 8 bits, one integer grid for the tensor or one per output channel"
+        "  expected: at most 8 bits, one scale and zero point for the tensor or for each output channel"
     )
 
 
@@ -167,9 +167,9 @@ def test_activation_grids_that_are_no_byte_are_refused(scheme: QScheme) -> None:
         byte_qparams("the input", with_shape(scheme, 1))
 
     assert str(error.value) == (
-        "int8 operators cannot take the grid of the input\n"
+        "int8 operators cannot take the qparams of the input\n"
         f"  got:      {scheme}\n"
-        "  expected: at most 8 bits, one integer grid for the whole tensor"
+        "  expected: at most 8 bits, one scale and zero point for the whole tensor"
     )
 
 

@@ -55,15 +55,15 @@ def test_state_and_text():
         ({"scale": math.nan, "zero_point": 0}, "a scale is a finite number above 0\n  got:      nan"),
         (
             {"scale": 1.0, "zero_point": 128, "dtype": torch.qint8},
-            "the zero point lies outside the grid\n  got:      128\n  expected: a whole number from -128 to 127",
+            "the zero point lies outside the limits\n  got:      128\n  expected: a whole number from -128 to 127",
         ),
         (
             {"scale": 1.0, "zero_point": 0.5},
-            "the zero point lies outside the grid\n  got:      0.5\n  expected: a whole number from 0 to 255",
+            "the zero point lies outside the limits\n  got:      0.5\n  expected: a whole number from 0 to 255",
         ),
         (
             {"scale": 1.0, "zero_point": 0, "is_dynamic": True},
-            "a fixed grid is not measured at run time\n  got:      is_dynamic=True",
+            "fixed qparams are not measured at run time\n  got:      is_dynamic=True",
         ),
     ],
 )

@@ -63,15 +63,17 @@ def test_words(words, scheme):
         ),
         (
             {"dtype": torch.qint8, "qscheme": torch.per_tensor_symmetric, "quant_min": 1},
-            "a symmetric signed grid must hold 0\n  got:      [1, 127]\n  expected: quant_min <= 0 <= quant_max",
+            "limits that are signed and symmetric must hold 0\n  got:      [1, 127]\n"
+            "  expected: quant_min <= 0 <= quant_max",
         ),
         (
             {"scheme": QScheme(symmetric=True, limits=(-128, -1))},
-            "a symmetric signed grid must hold 0\n  got:      [-128, -1]\n  expected: quant_min <= 0 <= quant_max",
+            "limits that are signed and symmetric must hold 0\n  got:      [-128, -1]\n"
+            "  expected: quant_min <= 0 <= quant_max",
         ),
         (
             {"scheme": QScheme(), "bits": 8},
-            "scheme says all there is to say of a grid\n"
+            "scheme says all there is to say of qparams\n"
             "  expected: either scheme, or dtype, qscheme, reduce_range, quant_min, quant_max, bits and group_size",
         ),
         (
@@ -110,7 +112,7 @@ def test_bad_words(words, message):
 
 
 def test_a_float_dtype_is_refused():
-    with pytest.raises(SpecError, match=r"^not a dtype of an integer grid\n  got:      torch.float16\n"):
+    with pytest.raises(SpecError, match=r"^not an integer dtype to quantize to\n  got:      torch.float16\n"):
         make_scheme(dtype=torch.float16)
 
 
@@ -126,7 +128,7 @@ def test_the_name_of_a_dtype_is_refused_with_the_dtype(name, hint):
     with pytest.raises(SpecError) as caught:
         make_scheme(dtype=name)
     first, got, expected, *rest = str(caught.value).splitlines()
-    assert (first, got) == ("not a dtype of an integer grid", f"  got:      {name!r}")
+    assert (first, got) == ("not an integer dtype to quantize to", f"  got:      {name!r}")
     assert expected.startswith("  expected: torch.quint8, torch.qint8, ")
     assert "\n".join(["", *rest] if rest else []) == hint
 

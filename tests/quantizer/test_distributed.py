@@ -65,7 +65,7 @@ def test_observers_of_the_users_own_pool_or_say_that_they_do_not(results):
     for form in ("prepared", "trained"):
         for found in own:
             assert found[f"Largest {form}"].splitlines() == [
-                "Largest has no method 'pool', so several processes would keep different grids",
+                "Largest has no method 'pool', so several processes would keep different qparams",
                 "  got:      the states of 2 processes",
                 "  expected: def pool(self, states) in Largest: set the buffers to what all of them have seen",
                 "  hint:     states holds the state_dict() of each; an observer that learns nothing has an empty pool",

@@ -401,7 +401,7 @@ def test_observers_that_are_off_from_the_start_are_named(model, qconfig):
     with pytest.raises(CalibrationError) as caught:
         qat(batch())
     assert str(caught.value).splitlines() == [
-        "a value is to be rounded to a grid that was never chosen: its observer is off, and saw nothing",
+        "a value is to be fake-quantized without qparams: its observer is off, and saw nothing",
         "  at:       x",
         "  hint:     run a batch with observers on (model.apply(fxquant.enable_observer)), or load a state dict that "
         "was saved after that; model.apply(fxquant.disable_fake_quant) trains in float",

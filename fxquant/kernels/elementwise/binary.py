@@ -15,7 +15,7 @@ from fxquant.kernels.call import define_operator
 
 @dataclass(eq=False, repr=False)
 class BinaryCall(RequantizingCall):
-    """Compute on two tensors of stored integers, each with its own qparams, and requantize the result.
+    """Compute on two tensors of quantized values, each with its own qparams, and requantize the result.
 
     A subclass says what is computed. The result has the dtype of ``a``, the broadcast shape, and the layout of ``a`` if
     ``a`` has that shape, else of ``b`` if ``b`` has it, else it is contiguous.
@@ -24,15 +24,15 @@ class BinaryCall(RequantizingCall):
     a: Tensor
     """uint8 or int8, any shape."""
     a_scale: float
-    """Real units per step of ``a``, rounded to float32 first, as every scale is."""
+    """Scale of ``a``, rounded to float32 first, as every scale is."""
     a_zero_point: int
-    """In steps, inside the range of the dtype."""
+    """Zero point, inside the range of the dtype."""
     b: Tensor
     """Has the dtype of ``a``; the shapes broadcast."""
     b_scale: float
     b_zero_point: int
     scale: float
-    """Real units per step of the result."""
+    """Scale of the result."""
     zero_point: int
     quant_min: int
     """Smallest integer of the result, inside the range of the dtype. ``quant_min = zero_point`` is a ReLU."""
@@ -58,12 +58,12 @@ class BinaryCall(RequantizingCall):
 
     def reference(self) -> Tensor:
         y = self.empty_result()
-        steps_a, steps_b = self.a.to(torch.int32) - self.a_zero_point, self.b.to(torch.int32) - self.b_zero_point
-        return y.copy_(self.requantize(self.result(steps_a, steps_b), y.dtype))
+        off_a, off_b = self.a.to(torch.int32) - self.a_zero_point, self.b.to(torch.int32) - self.b_zero_point
+        return y.copy_(self.requantize(self.result(off_a, off_b), y.dtype))
 
 
 class AddCall(BinaryCall):
-    """Add two tensors of stored integers, and requantize the sum.
+    """Add two tensors of quantized values, and requantize the sum.
 
     In float32, each step rounded: ``r = float(qa - za) * sa + float(qb - zb) * sb``, then
     ``q = clamp(round(r * (1 / scale)) + zero_point, quant_min, quant_max)``, ties to even.
@@ -79,7 +79,7 @@ class AddCall(BinaryCall):
 
 
 class MulCall(BinaryCall):
-    """Multiply two tensors of stored integers, and requantize the product.
+    """Multiply two tensors of quantized values, and requantize the product.
 
     ``r = float((qa - za) * (qb - zb)) * (sa * sb)``: the integer product is exact, the rest is float32, each step
     rounded; then ``q = clamp(round(r * (1 / scale)) + zero_point, quant_min, quant_max)``, ties to even.

@@ -1,4 +1,4 @@
-"""``fxquant::cat``: int8 tensors joined on one grid."""
+"""``fxquant::cat``: int8 tensors joined, with one scale and zero point."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fxquant.kernels.pool.windows import memory_format
 
 @dataclass(eq=False, repr=False)
 class CatCall(RequantizingCall):
-    """Join tensors of stored integers along ``dim``, all on the output's grid.
+    """Join tensors of quantized values along ``dim``, requantized to the output's qparams.
 
-    An input that is on that grid already is copied, another one requantized element by element:
+    An input that has these qparams already is copied, another one is requantized element by element:
     ``q = clamp(round(float(qi - zi) * si * (1 / scale)) + zero_point, quant_min, quant_max)`` in float32, each step
-    rounded, ties to even. (Copying is no second rule: with equal grids the formula returns its input.)
+    rounded, ties to even. (Copying is no second rule: with equal qparams the formula returns its input.)
 
     Returns:
         The dtype of the inputs; channels_last if every input is, else contiguous.
@@ -40,9 +40,9 @@ class CatCall(RequantizingCall):
     """uint8 or int8, all of one dtype; of one shape but for ``dim``. One-dimensional tensors without an element are
     left out, as ``torch.cat`` does."""
     scales: Sequence[float]
-    """Real units per step, one per tensor, rounded to float32 first."""
+    """Scales, one per tensor, rounded to float32 first."""
     zero_points: Sequence[int]
-    """In steps, one per tensor, inside the range of the dtype."""
+    """Zero points, one per tensor, inside the range of the dtype."""
     dim: int
     """Dimension to join along; negative counts from the end."""
     scale: float

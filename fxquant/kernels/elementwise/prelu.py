@@ -1,4 +1,4 @@
-"""``fxquant::prelu``: a leaky ReLU with a slope per channel, on another grid."""
+"""``fxquant::prelu``: a leaky ReLU with a slope per channel, requantized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxquant.kernels.checks import check_dtype
 
 @dataclass(eq=False, repr=False)
 class PReluCall(RequantizingCall):
-    """Multiply what lies below 0 by its channel's slope, and store the result on the output's grid.
+    """Multiply what lies below 0 by its channel's slope, and requantize the result.
 
     ``r = float(q - x_zero_point) * x_scale``; where ``r < 0``, ``r = r * slope``; then
     ``q = clamp(round(r * (1 / scale)) + zero_point, quant_min, quant_max)``, ties to even; each step in float32.
@@ -33,9 +33,9 @@ class PReluCall(RequantizingCall):
     x: Tensor
     """uint8 or int8, any shape."""
     x_scale: float
-    """Real units per step of ``x``, rounded to float32 first."""
+    """Scale of ``x``, rounded to float32 first."""
     x_zero_point: int
-    """In steps, inside the range of the dtype."""
+    """Zero point, inside the range of the dtype."""
     slope: Tensor
     """float32, broadcasts to ``x``: [C, 1, 1] for images."""
     scale: float

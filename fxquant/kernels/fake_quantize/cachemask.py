@@ -18,7 +18,7 @@ from fxquant.kernels.gradient import differentiate
 def fake_quantize_per_tensor_affine_cachemask(
     input: Tensor, scale: float | Tensor, zero_point: int | Tensor, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """:func:`~fxquant.kernels.fake_quantize_per_tensor_affine`, and where its gradient passes.
+    """Do as :func:`~fxquant.kernels.fake_quantize_per_tensor_affine`, and say where the gradient passes.
 
     Arguments and errors are the same.
 
@@ -37,7 +37,7 @@ def fake_quantize_per_tensor_affine_cachemask(
 def fake_quantize_per_channel_affine_cachemask(
     input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """:func:`~fxquant.kernels.fake_quantize_per_channel_affine`, and where its gradient passes.
+    """Do as :func:`~fxquant.kernels.fake_quantize_per_channel_affine`, and say where the gradient passes.
 
     Arguments and errors are the same; results are those of :func:`fake_quantize_per_tensor_affine_cachemask`.
 
@@ -54,7 +54,7 @@ def fake_quantize_per_channel_affine_cachemask(
 def _fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     input: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """:func:`fake_quantize_per_tensor_affine_cachemask` with qparams as tensors and a switch.
+    """Do as :func:`fake_quantize_per_tensor_affine_cachemask`, with qparams as tensors and a switch.
 
     Args:
         input: As there.
@@ -77,7 +77,7 @@ def _fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
 
 
 def fake_quantize_per_tensor_affine_cachemask_backward(grad: Tensor, mask: Tensor) -> Tensor:
-    """The gradient of what came in: that of what went out where ``mask``, else 0, even for an infinity or NaN.
+    """Return the gradient of the input: that of the result where ``mask``, else 0, even for an infinity or NaN.
 
     Args:
         grad: float32, float64, float16 or bfloat16, any shape and strides.
@@ -93,12 +93,12 @@ def fake_quantize_per_tensor_affine_cachemask_backward(grad: Tensor, mask: Tenso
 
 
 def fake_quantize_per_channel_affine_cachemask_backward(grad: Tensor, mask: Tensor) -> Tensor:
-    """The same as :func:`fake_quantize_per_tensor_affine_cachemask_backward`."""
+    """Do the same as :func:`fake_quantize_per_tensor_affine_cachemask_backward`."""
     return torch.ops.fxquant.fake_quantize_backward.default(grad, mask)
 
 
 def switched(op: str, name: str, switch: Tensor) -> bool:
-    """What a switch says that is a tensor of one number."""
+    """Return what a switch says that is a tensor of one number."""
     if switch.numel() != 1:
         raise KernelError(f"{op}: {name} has the wrong shape", got=list(switch.shape), expected=[1])
     return bool(switch.item())

@@ -1,4 +1,4 @@
-"""``fxquant::fake_quantize_*``: round to the integer grid and back, with a straight-through gradient.
+"""``fxquant::fake_quantize_*``: quantize and dequantize, with a straight-through gradient.
 
 Each operator has a twin ``*_cachemask`` that also says where the gradient passes; with gradients wanted, the plain one
 runs its twin. The mask is a byte per element: less to keep, and less to read again, than the input.
@@ -31,7 +31,7 @@ BACKWARD_OP = "fxquant::fake_quantize_backward"
 def fake_quantize_per_tensor_affine(
     input: Tensor, scale: float | Tensor, zero_point: int | Tensor, quant_min: int, quant_max: int
 ) -> Tensor:
-    """Round to one integer grid and map back: ``(clamp(round(x * (1 / scale)) + zero_point) - zero_point) * scale``.
+    """Quantize and dequantize: ``(clamp(round(x * (1 / scale)) + zero_point) - zero_point) * scale``.
 
     Rounding is to nearest, ties to even, and comes before the zero point is added. NaN becomes ``quant_min``;
     infinities saturate. The gradient is straight-through: 1 where the rounded value lies in ``[quant_min, quant_max]``,
@@ -40,11 +40,11 @@ def fake_quantize_per_tensor_affine(
     Args:
         input: float32, float64, float16 or bfloat16, any shape and strides. Computed in float64 if it is that, else in
             float32.
-        scale: > 0, real units per step; a number, or a tensor [1] or [] of any floating dtype; rounded to float32.
-        zero_point: In steps, within the limits; a number if ``scale`` is one, else a tensor [1] or [] of any integer
+        scale: > 0; a number, or a tensor [1] or [] of any floating dtype; rounded to float32.
+        zero_point: Within the limits; a number if ``scale`` is one, else a tensor [1] or [] of any integer
             dtype, or of a floating one with integral values.
-        quant_min: Smallest step; an int32.
-        quant_max: Largest step; an int32.
+        quant_min: Smallest quantized value; an int32.
+        quant_max: Largest quantized value; an int32.
 
     Returns:
         The dtype, shape and memory format of ``input``; always a new tensor.
@@ -64,19 +64,19 @@ def fake_quantize_per_tensor_affine(
 def fake_quantize_per_channel_affine(
     input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
 ) -> Tensor:
-    """Round to an integer grid per index of one dimension, and map back.
+    """Quantize and dequantize with qparams per index of one dimension.
 
     As :func:`fake_quantize_per_tensor_affine`, but for:
 
     Args:
         input: At least 1-dimensional.
-        scale: [C] of any floating dtype, C = ``input.shape[axis]``, > 0, real units per step; rounded to float32.
-        zero_point: [C] of any integer dtype, in steps, within the limits. Or of a floating dtype: any real numbers,
+        scale: [C] of any floating dtype, C = ``input.shape[axis]``, > 0; rounded to float32.
+        zero_point: [C] of any integer dtype, within the limits. Or of a floating dtype: any numbers,
             which are added before rounding (``kernels.float_qparams``, in Python; the operator itself takes integral
             values only, as integers).
         axis: The dimension of the channels; negative ones count from the end.
-        quant_min: Smallest step; an int32.
-        quant_max: Largest step; an int32.
+        quant_min: Smallest quantized value; an int32.
+        quant_max: Largest quantized value; an int32.
 
     Returns:
         The dtype, shape and memory format of ``input``; always a new tensor.
@@ -118,8 +118,8 @@ class FakeQuantizeCall(Call[tuple[Tensor, Tensor]]):
     def reference(self) -> tuple[Tensor, Tensor]:
         axis, x = self.check(), self.input
         qparams = make_affine_qparams(self.op, "input", x, *self.qparams(), axis, self.quant_min, self.quant_max)
-        q = qparams.steps(x)
-        return like(x, qparams.values(qparams.saturate(q)).to(x.dtype)), like(x, qparams.inside(q))
+        q = qparams.round_to_quantized(x)
+        return like(x, qparams.dequantize(qparams.saturate(q)).to(x.dtype)), like(x, qparams.inside(q))
 
 
 @dataclass(eq=False, repr=False)
@@ -236,7 +236,7 @@ def _define_pair(
 
 
 class StraightThrough(Differentiable):
-    """The result and the mask of an operator ``*_cachemask``; the gradient passes where the mask says so."""
+    """Gives the result and the mask of an operator ``*_cachemask``; the gradient passes where the mask says so."""
 
     @staticmethod
     def forward(ctx: Any, twin: torch._ops.OpOverload, *args: Any) -> tuple[Tensor, Tensor]:
@@ -257,7 +257,7 @@ class StraightThrough(Differentiable):
 
 
 class _StraightThroughAlone(Differentiable):
-    """The same without the mask among its results, which costs less."""
+    """Does the same without the mask among its results, which costs less."""
 
     @staticmethod
     def forward(ctx: Any, twin: torch._ops.OpOverload, *args: Any) -> Tensor:

@@ -91,7 +91,7 @@ class FakeQuantizeFoldedCall(FoldedCall[Tensor]):
     def reference(self) -> Tensor:
         self.empty_result()
         qparams, factor = self.qparams()
-        y = qparams.values(qparams.saturate(qparams.steps(real(self.input) * factor))) / factor
+        y = qparams.dequantize(qparams.saturate(qparams.round_to_quantized(real(self.input) * factor))) / factor
         return y.to(self.input.dtype).contiguous()
 
 
@@ -121,9 +121,9 @@ class FakeQuantizeFoldedBackwardCall(FoldedCall[tuple[Tensor, Tensor]]):
         qparams, factor = self.qparams()
         x, incoming = real(self.input), real(self.grad)
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
-        q = qparams.steps(x * factor)
+        q = qparams.round_to_quantized(x * factor)
         inside = qparams.inside(q)
-        slope = (torch.where(inside, x, zero) - qparams.values(qparams.saturate(q)) / factor) / factor
+        slope = (torch.where(inside, x, zero) - qparams.dequantize(qparams.saturate(q)) / factor) / factor
         of_factor = (incoming * slope).double()
         of_factor = of_factor.flatten(1).sum(1) if x.dim() > 1 else of_factor
         of_input = torch.where(inside, incoming, zero).to(self.input.dtype).contiguous()

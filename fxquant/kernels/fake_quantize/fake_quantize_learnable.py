@@ -25,7 +25,7 @@ CHANNEL_OP = "fxquant::fake_quantize_learnable_per_channel_affine"
 def fake_quantize_learnable_per_tensor_affine(
     input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float = 1.0
 ) -> Tensor:
-    """Round to one integer grid and map back, with gradients for the grid as well as for the values.
+    """Fake-quantize per tensor, with gradients for scale and zero point as well as for the values.
 
     The value is that of :func:`~fxquant.kernels.fake_quantize_per_tensor_affine`, at the zero point rounded to nearest
     (ties to even) and clamped to the limits. The gradient of ``input`` is straight-through. That of ``scale`` sums over
@@ -35,10 +35,10 @@ def fake_quantize_learnable_per_tensor_affine(
 
     Args:
         input: float32, float64, float16 or bfloat16, any shape and strides.
-        scale: [1] or [] of any floating dtype, > 0, real units per step; rounded to float32.
-        zero_point: [1] or [] of a floating dtype, in steps.
-        quant_min: Smallest step, an int32 <= 0.
-        quant_max: Largest step, an int32 >= 0.
+        scale: [1] or [] of any floating dtype, > 0; rounded to float32.
+        zero_point: [1] or [] of a floating dtype; need not be a whole number.
+        quant_min: Smallest quantized value, an int32 <= 0.
+        quant_max: Largest quantized value, an int32 >= 0.
         grad_factor: Times which the gradients of ``scale`` and ``zero_point`` are taken.
 
     Returns:
@@ -63,7 +63,7 @@ def fake_quantize_learnable_per_channel_affine(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> Tensor:
-    """Round to an integer grid per index of one dimension, with gradients for every grid.
+    """Fake-quantize per index of one dimension, with gradients for every scale and zero point.
 
     As :func:`fake_quantize_learnable_per_tensor_affine`, but for:
 
@@ -72,8 +72,8 @@ def fake_quantize_learnable_per_channel_affine(
         scale: [C], C = ``input.shape[axis]``.
         zero_point: [C].
         axis: The dimension of the channels; negative ones count from the end.
-        quant_min: Smallest step, an int32 <= 0.
-        quant_max: Largest step, an int32 >= 0.
+        quant_min: Smallest quantized value, an int32 <= 0.
+        quant_max: Largest quantized value, an int32 >= 0.
         grad_factor: Times which the gradients of ``scale`` and ``zero_point`` are taken.
     """
     return _per_channel(input, scale, zero_point, axis, quant_min, quant_max, grad_factor)
@@ -88,7 +88,7 @@ def fake_quantize_learnable_per_tensor_affine_backward(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of ``input``, ``scale`` and ``zero_point`` for the gradient ``grad`` of the result, in one pass.
+    """Compute the gradients of ``input``, ``scale`` and ``zero_point`` for that of the result, ``grad``, in one pass.
 
     ``grad`` has the shape and dtype of ``input``; the rest is as in :func:`fake_quantize_learnable_per_tensor_affine`.
     """
@@ -108,7 +108,7 @@ def fake_quantize_learnable_per_channel_affine_backward(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same with a grid per index of ``axis``: gradients of ``scale`` and ``zero_point`` are [C]."""
+    """Compute the same per index of ``axis``: gradients of ``scale`` and ``zero_point`` are [C]."""
     zero_point = whole(zero_point, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_learnable_backward.default(
         grad, input, scale, zero_point, axis, quant_min, quant_max, grad_factor
@@ -123,14 +123,14 @@ _fake_quantize_learnable_per_channel_affine_backward = fake_quantize_learnable_p
 
 
 def whole(zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
-    """The step that a real zero point stands for: the nearest one, ties to even, within the limits."""
+    """Return the nearest whole zero point, ties to even, within the limits."""
     return zero_point.detach().round().clamp_(quant_min, quant_max)
 
 
 def tensor_forward(
     input: Tensor, scale: Tensor, zero_point: Tensor, quant_min: int, quant_max: int, grad_factor: float = 1.0
 ) -> Tensor:
-    """The value alone, per tensor: that of the operator without gradients for the grid."""
+    """Compute the value alone, per tensor: that of the operator without gradients for the qparams."""
     check_learnable_limits(TENSOR_OP, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_per_tensor_affine.tensor_qparams(
         input, scale, whole(zero_point, quant_min, quant_max), quant_min, quant_max
@@ -146,7 +146,7 @@ def channel_forward(
     quant_max: int,
     grad_factor: float = 1.0,
 ) -> Tensor:
-    """The value alone, per channel."""
+    """Compute the value alone, per channel."""
     check_learnable_limits(CHANNEL_OP, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_per_channel_affine.default(
         input, scale, whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max
@@ -190,7 +190,7 @@ class FakeQuantizeLearnableBackwardCall(Call[tuple[Tensor, Tensor, Tensor]]):
         scale, zero_point = checked_qparams(self.op, self.scale, self.zero_point, *limits)
         qparams = make_affine_qparams(self.op, "input", input, scale, zero_point, axis, *limits)
         x, incoming = real(input), real(self.grad)
-        q = qparams.steps(input)
+        q = qparams.round_to_quantized(input)
         inside = qparams.inside(q)
         zero = torch.zeros((), dtype=incoming.dtype, device=incoming.device)
         # The summands of both sums: a clipped value moves with its limit, which moves with the zero point.
@@ -212,7 +212,7 @@ class FakeQuantizeLearnableBackwardCall(Call[tuple[Tensor, Tensor, Tensor]]):
 def _slope_of_scale(x: Tensor, q: Tensor, inside: Tensor, qparams: AffineQParams) -> Tensor:
     """Differentiate each value by the scale: the rounding error in quantized units, or how far the limit is from 0."""
     clipped = qparams.saturate(q)
-    return torch.where(inside, (qparams.values(clipped) - x) * qparams.inverse, clipped - qparams.zero_point)
+    return torch.where(inside, (qparams.dequantize(clipped) - x) * qparams.inverse, clipped - qparams.zero_point)
 
 
 def check_learnable_limits(op: str, quant_min: int, quant_max: int) -> None:
@@ -227,7 +227,7 @@ def check_learnable_limits(op: str, quant_min: int, quant_max: int) -> None:
 
 
 class _Learnable(Differentiable):
-    """The value of one of the two operators; keeps its input, which the graph holds anyway, and no mask."""
+    """Computes the value of one of the two operators; saves its input, which the graph holds anyway, and no mask."""
 
     @staticmethod
     def forward(
@@ -240,19 +240,19 @@ class _Learnable(Differentiable):
         quant_max: int,
         grad_factor: float,
     ) -> Tensor:
-        steps = whole(zero_point, quant_min, quant_max)
-        ctx.save_for_backward(input, scale, steps)
+        zero_points = whole(zero_point, quant_min, quant_max)
+        ctx.save_for_backward(input, scale, zero_points)
         ctx.qparams = (axis, quant_min, quant_max, grad_factor)
         if axis is None:
-            return below_autograd(_TENSOR, input, scale, steps, quant_min, quant_max)
-        return below_autograd(_CHANNEL, input, scale, steps, axis, quant_min, quant_max)
+            return below_autograd(_TENSOR, input, scale, zero_points, quant_min, quant_max)
+        return below_autograd(_CHANNEL, input, scale, zero_points, axis, quant_min, quant_max)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        input, scale, steps = ctx.saved_tensors
+        input, scale, zero_points = ctx.saved_tensors
         if grad.dtype != input.dtype:
             grad = grad.to(input.dtype)
-        gradients = in_backward(_BACKWARD, grad, input, scale, steps, *ctx.qparams)
+        gradients = in_backward(_BACKWARD, grad, input, scale, zero_points, *ctx.qparams)
         wanted = (g if needed else None for g, needed in zip(gradients, ctx.needs_input_grad[:3], strict=True))
         return *wanted, None, None, None, None
 

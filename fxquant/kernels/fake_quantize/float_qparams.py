@@ -1,4 +1,4 @@
-"""Grids whose zero point is a real number, as the presets for embeddings have it: there, back, and both at once.
+"""Qparams whose zero point is a floating number, as the presets for embeddings have it: quantize, dequantize, and both.
 
 Pure torch on every device: it is for weights, which are small, and no operator, so nothing of it is native.
 """
@@ -21,20 +21,20 @@ from fxquant.kernels.quantize.qparams import along, scale_values
 def fake_quantize_float_qparams(
     op: str, input: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
 ) -> tuple[Tensor, Tensor]:
-    """``(clamp(round(x * (1 / scale) + zero_point)) - zero_point) * scale`` per index of ``axis``.
+    """Return ``(clamp(round(x * (1 / scale) + zero_point)) - zero_point) * scale`` per index of ``axis``.
 
-    The zero point is added before rounding, since it is no whole number of steps, and may lie outside the limits. Its
+    The zero point is added before rounding, since it is no whole number, and may lie outside the limits. Its
     values, and those of ``scale``, are not read. NaN becomes ``quant_min``; infinities saturate. The gradient is
     straight-through.
 
     Args:
         op: Who calls, for messages.
         input: float32, float64, float16 or bfloat16; computed in float64 if it is that, else in float32.
-        scale: [C] of any floating dtype, > 0, real units per step; rounded to float32.
-        zero_point: [C] of any floating dtype, in steps; rounded to float32.
+        scale: [C] of any floating dtype, > 0; rounded to float32.
+        zero_point: [C] of any floating dtype; rounded to float32.
         axis: The dimension of the channels; negative ones count from the end.
-        quant_min: Smallest step; an int32.
-        quant_max: Largest step; an int32.
+        quant_min: Smallest quantized value; an int32.
+        quant_max: Largest quantized value; an int32.
 
     Returns:
         The dtype, shape and memory format of ``input``; and a bool mask of where the gradient passes.
@@ -44,7 +44,7 @@ def fake_quantize_float_qparams(
 
     Source:
         ``torch.fake_quantize_per_channel_affine`` with floating zero points, whose float32 results are equal
-        to the bit where the step fits an int64.
+        to the bit where the quantized value fits an int64.
     """
     if SETTINGS.kernels == "native":
         raise KernelError(
@@ -70,20 +70,20 @@ def quantize_float_qparams(
     quant_max: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The steps of :func:`fake_quantize_float_qparams`, as ``dtype``; arguments as there."""
+    """Quantize as :func:`fake_quantize_float_qparams` does, to ``dtype``; arguments as there."""
     qparams = make_affine_qparams(
         op, "input", input, scale_values(scale), zero_point.float(), axis, quant_min, quant_max
     )
-    return like(input, qparams.saturate(_steps(input, qparams)).to(torch.int32).to(dtype))
+    return like(input, qparams.saturate(_round_to_quantized(input, qparams)).to(torch.int32).to(dtype))
 
 
 def dequantize_float_qparams(q: Tensor, scale: Tensor, zero_point: Tensor, axis: int) -> Tensor:
-    """Real numbers of such steps, float32: as :func:`fake_quantize_float_qparams` gives them to a float32 tensor."""
+    """Dequantize such values to float32, as :func:`fake_quantize_float_qparams` does for a float32 tensor."""
     difference = q.double() - along(zero_point.double(), q, axis)
     return like(q, (difference * along(scale.double(), q, axis)).float())
 
 
-def _steps(x: Tensor, qparams: AffineQParams) -> Tensor:
+def _round_to_quantized(x: Tensor, qparams: AffineQParams) -> Tensor:
     return torch.round(real(x) * qparams.inverse + qparams.zero_point)
 
 
@@ -97,7 +97,7 @@ class _StraightThrough(torch.autograd.Function):
         op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int
     ) -> tuple[Tensor, Tensor]:
         qparams = make_affine_qparams(op, "input", x, scale, zero_point, axis, quant_min, quant_max)
-        steps = _steps(x, qparams)
+        steps = _round_to_quantized(x, qparams)
         # the difference is no whole number: in float32 it would be rounded too, before the product is
         values = (qparams.saturate(steps).double() - qparams.zero_point.double()) * qparams.scale.double()
         return like(x, values.to(steps.dtype).to(x.dtype)), like(x, qparams.inside(steps))

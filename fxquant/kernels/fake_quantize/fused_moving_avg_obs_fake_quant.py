@@ -1,4 +1,4 @@
-"""Observe, average, choose the grid and fake-quantize in one call, under torch's name."""
+"""Observe, average, choose qparams and fake-quantize in one call, under torch's name."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ def fused_moving_avg_obs_fake_quant(
     per_row_fake_quant: bool = False,
     symmetric_quant: bool = False,
 ) -> Tensor:
-    """Average the range of a batch into the running one, choose the grid for that, round to it and map back.
+    """Average the range of a batch into the running one, choose qparams for that, and fake-quantize.
 
     ``running_min``, ``running_max``, ``scale`` and ``zero_point`` are changed in place: the ranges where
-    ``observer_on``, the grid where ``fake_quant_on``. The gradient of ``input`` is straight-through.
+    ``observer_on``, the qparams where ``fake_quant_on``. The gradient of ``input`` is straight-through.
 
     Args:
         input: float32, float64, float16 or bfloat16, any shape and strides. An empty one changes nothing.
         observer_on: One number of any dtype; 0: the running range stays. On a GPU, reading it waits for it.
-        fake_quant_on: One number of any dtype; 0: the result is a copy of ``input``, and the grid stays.
+        fake_quant_on: One number of any dtype; 0: the result is a copy of ``input``, and the qparams stay.
         running_min: float32 [1] or []; per row [C], or [0], which becomes [C]. inf before the first batch.
         running_max: The same; -inf before the first batch.
-        scale: float32, as many as of ``running_min``; real units per step.
-        zero_point: int32, as many; in steps.
+        scale: float32, as many as of ``running_min``.
+        zero_point: int32, as many.
         averaging_const: Weight of this batch, 0 to 1; the first batch sets the range.
-        quant_min: Smallest step; an int32.
-        quant_max: Largest step; an int32.
+        quant_min: Smallest quantized value; an int32.
+        quant_max: Largest quantized value; an int32.
         ch_axis: The dimension of the channels; negative ones count from the end.
-        per_row_fake_quant: One range and one grid per index of ``ch_axis``, else one for the tensor.
-        symmetric_quant: The zero point is the middle of the grid: 0 if ``quant_min`` is negative, else the upper of the
-            two middles.
+        per_row_fake_quant: One range, scale and zero point per index of ``ch_axis``, else one for the tensor.
+        symmetric_quant: The zero point is the middle of the limits: 0 if ``quant_min`` is negative, else the upper of
+            the two middles.
 
     Returns:
         The dtype, shape and memory format of ``input``; always a new tensor.
@@ -67,7 +67,7 @@ def fused_moving_avg_obs_fake_quant(
 
     Source:
         Signature: ``torch.fused_moving_avg_obs_fake_quant``, which takes float32 only, and per row axis 0 only. Here
-        values that are NaN or infinite are left out of the range, and a symmetric grid is that of the observers: its
+        values that are NaN or infinite are left out of the range, and symmetric qparams are those of the observers: the
         scale is ``max(-running_min, running_max) / ((quant_max - quant_min) / 2)``.
     """
     if per_row_fake_quant and running_min.numel() == 0 and input.numel() > 0:
@@ -95,7 +95,7 @@ def fused_moving_avg_obs_fake_quant(
 
 @dataclass(eq=False, repr=False)
 class FusedMovingAvgObsFakeQuantCall(Call[tuple[Tensor, Tensor]]):
-    """The same with a mask of where the gradient passes, for buffers that have their shape."""
+    """Do the same with a mask of where the gradient passes, for buffers that have their shape."""
 
     op: ClassVar[str] = OP
     results: ClassVar[str] = "(Tensor output, Tensor mask)"

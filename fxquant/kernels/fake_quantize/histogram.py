@@ -19,7 +19,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 class Window(NamedTuple):
-    """Which bins are counted: those of index ``first <= j < first + bins``, each ``2**exponent`` real units wide.
+    """Says which bins are counted: those of index ``first <= j < first + bins``, each ``2**exponent`` wide.
 
     Index j >= 0 holds the x >= 0 with ``j * width <= x < (j + 1) * width``; index -1 - j the same magnitudes below 0.
     """
@@ -31,15 +31,15 @@ class Window(NamedTuple):
 
     @property
     def width(self) -> Tensor:
-        """float64, in real units."""
+        """float64."""
         return _power_of_two(self.exponent)
 
 
 def window_of(low: Tensor, high: Tensor, bins: int) -> Window:
-    """The narrowest bins of which ``bins`` reach from ``low`` to ``high``, and to 0, which every grid holds.
+    """Return the narrowest bins of which ``bins`` reach from ``low`` to ``high``, and to 0.
 
     Args:
-        low: float32 [] or [C], in real units.
+        low: float32 [] or [C].
         high: float32 of that shape. Where it is below ``low``, nothing was seen, and the bins are the narrowest of all.
         bins: At least 16.
     """
@@ -55,7 +55,7 @@ def window_of(low: Tensor, high: Tensor, bins: int) -> Window:
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
-    """From the bits, since ``torch.ldexp`` computes a power, which a GPU rounds. float64."""
+    """Build a float64 from its bits, since ``torch.ldexp`` computes a power, which a GPU rounds."""
     return ((exponent + 1023) << 52).view(torch.float64)
 
 
@@ -66,7 +66,7 @@ def _whole_widths(x: Tensor, exponent: Tensor) -> Tensor:
 def merge_histograms(
     counts: Tensor, low: Tensor, high: Tensor, other_counts: Tensor, other_low: Tensor, other_high: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The histogram of all that two histograms of equally many bins have seen, exact to the count.
+    """Return the histogram of all that two histograms of equally many bins have seen, exact to the count.
 
     Arguments and results are as for :func:`histogram`.
     """

@@ -19,7 +19,7 @@ from fxquant.kernels.epilogue import Epilogue
 
 @dataclass(eq=False, repr=False)
 class LinearCall(ProductCall):
-    """Multiply stored integers by a weight matrix, and requantize, to the bit as ``linear_reference`` defines it.
+    """Multiply quantized values by a weight matrix, and requantize, to the bit as ``linear_reference`` defines it.
 
     The result is [..., out_features] of ``dtype``, contiguous. See :class:`ProductCall` for the arithmetic.
     """
@@ -74,8 +74,8 @@ class NativeLinear:
     Args:
         weight: int8 [out_features, in_features], zero point 0.
         x_dtype: uint8 or int8: how the input is stored.
-        x_zero_point: Of the input, in steps.
-        epilogue: Scales, bias and output grid.
+        x_zero_point: Of the input.
+        epilogue: Scales, bias and qparams of the output.
     """
 
     def __init__(self, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue) -> None:
@@ -95,7 +95,7 @@ class NativeLinear:
 
 
 class DynamicLinear:
-    """The same for inputs whose grid is known only when they come; the results are real numbers.
+    """Do the same for inputs whose qparams are known only when they come; the results are float values.
 
     Args:
         weight: int8 [out_features, in_features], zero point 0.
@@ -116,7 +116,7 @@ class DynamicLinear:
         self._linear = torch.ops.fxquant.linear.default
 
     def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
-        """``x`` stored [..., in_features], on that grid, to float32 [..., out_features]; as ``linear_reference``."""
+        """Map quantized ``x`` [..., in_features] to float32 [..., out_features], as ``linear_reference``."""
         start = self._start * (x_zero_point + self._moved)
         scale = self._scale * x_scale
         return self._linear(
@@ -124,7 +124,7 @@ class DynamicLinear:
         )
 
     def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
-        """The same in a graph, which knows the grid, [1] each, only when it runs."""
+        """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
         return torch.ops.fxquant.dynamic_linear.default(
             x, x_scale, x_zero_point, self._weight, self._start, self._scale, self._bias, self._moved
         )

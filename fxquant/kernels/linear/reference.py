@@ -17,19 +17,19 @@ def linear_reference(
     epilogue: Epilogue,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Multiply stored integers by a weight matrix, and requantize: every result defined to the bit.
+    """Multiply quantized values by a weight matrix, and requantize: every result defined to the bit.
 
     Args:
         x: uint8 or int8 [..., in_features].
         weight: int8 [out_features, in_features].
         weight_zero_point: int32 [out_features] or [1].
-        epilogue: Scales, bias, output grid.
+        epilogue: Scales, bias, qparams of the output.
         residual: uint8 or int8 that broadcasts to the output, or None.
 
     Returns:
         [..., out_features], of ``epilogue.dtype``.
     """
     # float64 holds every sum of 8 bit products exactly, up to a fan-in of 2**37.
-    steps = x.to(torch.float64) - x_zero_point
-    sums = F.linear(steps, weight.to(torch.float64) - weight_zero_point.reshape(-1, 1))
+    difference = x.to(torch.float64) - x_zero_point
+    sums = F.linear(difference, weight.to(torch.float64) - weight_zero_point.reshape(-1, 1))
     return epilogue.apply(sums, sums.dim() - 1, residual)

@@ -22,7 +22,7 @@ MOST_PRODUCTS = (2**31 - 1) // (255 * 255)
 
 @dataclass(eq=False, repr=False)
 class MatmulCall(OperatorCall):
-    """Multiply two matrices of stored integers, or batches of them, as ``torch.matmul`` does those they stand for.
+    """Multiply two matrices of quantized values, or batches of them, as ``torch.matmul`` does those they stand for.
 
     The sum ``acc = sum((qa - za) * (qb - zb))`` is exact, in int32. Then, in float32, each step rounded, ties to even:
     ``r = float(acc) * (sa * sb)`` and ``q = clamp(round(r * (1 / y_scale)) + y_zero_point, quant_min, quant_max)``.
@@ -39,9 +39,9 @@ class MatmulCall(OperatorCall):
     a: Tensor
     """uint8 or int8 [..., M, K], or [K]; any strides."""
     a_scale: float
-    """Real units per step of ``a``, rounded to float32 first, as every scale is."""
+    """Scale of ``a``, rounded to float32 first, as every scale is."""
     a_zero_point: int
-    """In steps, inside the range of its dtype."""
+    """Zero point of ``a``, inside the range of its dtype."""
     b: Tensor
     """uint8 or int8 [..., K, N], or [K]; any strides (a transposed view is read as it lies). Leading dimensions
     broadcast. K is at most ``MOST_PRODUCTS``."""
@@ -54,7 +54,7 @@ class MatmulCall(OperatorCall):
     quant_max: int
     """Largest integer of the output."""
     dtype: torch.dtype
-    """uint8 or int8: how the output is stored. float32: the result is ``r``, in real units."""
+    """uint8 or int8: how the output is stored. float32: the result is ``r``."""
 
     def empty_result(self) -> Tensor:
         check_stored(self.op, "a", self.a)

@@ -1,4 +1,4 @@
-"""``fxquant::layer_norm``: rows of real numbers or integers, normalized, on a grid."""
+"""``fxquant::layer_norm``: rows of float or quantized values, normalized and quantized."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LARGEST_EPS = 1e300
 
 @dataclass(eq=False, repr=False)
 class LayerNormCall(RowsCall):
-    """Take the mean off each row, divide by the standard deviation, scale and shift, and store on the output's grid.
+    """Take the mean off each row, divide by the standard deviation, scale and shift, and quantize.
 
     A row becomes whole steps of 2^-k, with the largest ``k <= 126`` at which its largest magnitude is below 2^22 of
-    them, half to even; stored integers are steps already. Sums of steps and of their squares are exact in any order.
+    them, half to even; quantized values are steps already. Sums of steps and of their squares are exact in any order.
     ``mean = sum / columns`` and ``variance = squares / columns - mean * mean``, at least 0, in float64; ``whole`` is
     the mean rounded to even, ``inverse = float(1 / sqrt(variance + eps))`` with ``eps`` in squared steps. Then, each
     step in float32, ``r = (float(step - whole) - float(mean - whole)) * inverse * weight + bias``, and
@@ -49,9 +49,9 @@ class LayerNormCall(RowsCall):
     bias: Tensor
     """float32 [columns]."""
     eps: float
-    """Added to the variance, in squared real units; 0 to 1e300."""
+    """Added to the variance; 0 to 1e300."""
     x_scale: float
-    """Real units per step of stored integers; rounded to float32 first. Their zero point does not matter."""
+    """Scale of quantized values, rounded to float32 first. Their zero point does not matter."""
     scale: float
     zero_point: int
     quant_min: int
@@ -104,7 +104,7 @@ class LayerNormCall(RowsCall):
 
 
 def step_factor(x: Tensor) -> Tensor:
-    """``2^k`` for each row: how many steps 1 is.
+    """Return ``2^k`` for each row: how many steps 1 is.
 
     Args:
         x: float32 [..., columns], finite.

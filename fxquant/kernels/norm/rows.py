@@ -1,4 +1,4 @@
-"""What softmax and layer_norm have in common: rows of real numbers or integers, normalized, to integers."""
+"""The base of softmax and layer_norm: rows of float or quantized values are normalized and quantized."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fxquant.kernels.checks import check_dtype
 
 
 class RowsCall(RequantizingCall):
-    """A call that normalizes the rows of ``x`` [..., columns]: float values, or integers of scale ``x_scale``."""
+    """A call that normalizes the rows of ``x`` [..., columns]: float values, or quantized ones of scale ``x_scale``."""
 
     x: Tensor
     x_scale: float
@@ -30,5 +30,5 @@ class RowsCall(RequantizingCall):
 
 
 def power_of_two(exponent: Tensor) -> Tensor:
-    """``2^exponent`` as float32, exactly; the exponent is an int32 from -126 to 127."""
+    """Return ``2^exponent`` as float32, exactly; the exponent is an int32 from -126 to 127."""
     return ((exponent + 127) << 23).view(torch.float32)

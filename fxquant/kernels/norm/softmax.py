@@ -1,4 +1,4 @@
-"""``fxquant::softmax``: rows of real numbers or integers, as shares of 1 on a grid."""
+"""``fxquant::softmax``: rows of float or quantized values, as quantized shares of 1."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(eq=False, repr=False)
 class SoftmaxCall(RowsCall):
-    """Exponentials of each row divided by their sum, stored on the output's grid.
+    """Divide the exponentials of each row by their sum, and quantize.
 
     ``e = exp_steps(x - max(x))``, whole multiples of 2^-30, whose sum is exact in any order;
     ``r = float(e) * float(1 / sum(e))``, the quotient in float64; then
-    ``q = clamp(round(r * (1 / scale)) + zero_point, quant_min, quant_max)``, ties to even. Of stored integers
+    ``q = clamp(round(r * (1 / scale)) + zero_point, quant_min, quant_max)``, ties to even. Of quantized values
     ``x - max(x)`` is ``float(q - max(q)) * x_scale``, so there are 256 exponentials. A row with NaN or infinity is NaN,
     and so is one of nothing but minus infinity: all of it becomes ``quant_min``.
 
@@ -52,7 +52,7 @@ class SoftmaxCall(RowsCall):
     x: Tensor
     """float32, uint8 or int8 [..., columns]."""
     x_scale: float
-    """Real units per step of stored integers; rounded to float32 first. Their zero point does not matter."""
+    """Scale of quantized values, rounded to float32 first. Their zero point does not matter."""
     safe: bool
     """Whether a row of nothing but minus infinity is 0 in place of NaN."""
     scale: float
@@ -84,7 +84,7 @@ class SoftmaxCall(RowsCall):
 
 
 def exp_steps(x: Tensor) -> Tensor:
-    """``e^x`` in steps of 2^-30, for x <= 0; 0 for NaN.
+    """Return ``e^x`` in steps of 2^-30, for x <= 0; 0 for NaN.
 
     Args:
         x: float32, any shape.

@@ -1,4 +1,4 @@
-"""``fxquant::adaptive_avg_pool2d``: the mean over a grid of windows."""
+"""``fxquant::adaptive_avg_pool2d``: means over windows that divide an image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fxquant.kernels.pool.windows import (
 
 @dataclass(eq=False, repr=False)
 class AdaptiveAvgPool2dCall(AveragingCall):
-    """Average stored integers over windows that divide the image into ``output_size``; store on the output's grid.
+    """Average quantized values over windows that divide the image into ``output_size``, and requantize.
 
     Window ``i`` of an axis runs from ``floor(i * size / outputs)`` to ``ceil((i + 1) * size / outputs)``. The sum of
     ``q - x_zero_point`` is exact. Then in float32, each step rounded: ``r = float(sum) * (x_scale / float(count))``
@@ -41,9 +41,9 @@ class AdaptiveAvgPool2dCall(AveragingCall):
     output_size: Pair
     """Rows and columns, or one number for both, 0 or more."""
     x_scale: float
-    """Real units per step of ``x``, rounded to float32 first."""
+    """Scale of ``x``, rounded to float32 first."""
     x_zero_point: int
-    """In steps, inside the range of the dtype."""
+    """Zero point, inside the range of the dtype."""
     scale: float
     zero_point: int
     quant_min: int

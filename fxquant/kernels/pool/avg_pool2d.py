@@ -23,9 +23,9 @@ from fxquant.kernels.pool.windows import (
 
 @dataclass(eq=False, repr=False)
 class AvgPool2dCall(AveragingCall):
-    """Average each window of stored integers, and store the mean on the output's grid.
+    """Average each window of quantized values, and requantize the mean.
 
-    The sum of ``q - x_zero_point`` over the real elements is exact (padding adds 0). Then in float32, each step
+    The sum of ``q - x_zero_point`` over the elements is exact (padding adds 0). Then in float32, each step
     rounded: ``r = float(sum) * (x_scale / float(divisor))`` and
     ``q = clamp(round(r * (1 / scale)) + zero_point, quant_min, quant_max)``, ties to even. Sizes and divisors are
     those of ``torch.nn.functional.avg_pool2d``.
@@ -51,9 +51,9 @@ class AvgPool2dCall(AveragingCall):
     divisor_override: int | None
     """The divisor, not 0; None: the number of elements."""
     x_scale: float
-    """Real units per step of ``x``, rounded to float32 first."""
+    """Scale of ``x``, rounded to float32 first."""
     x_zero_point: int
-    """In steps, inside the range of the dtype."""
+    """Zero point, inside the range of the dtype."""
     scale: float
     zero_point: int
     quant_min: int
@@ -82,9 +82,9 @@ class AvgPool2dCall(AveragingCall):
     def reference(self) -> Tensor:
         y = self.empty_result()
         kernel, pad = pair(self.op, "kernel_size", self.kernel_size), pair(self.op, "padding", self.padding)
-        step = pair(self.op, "stride", self.stride or kernel)
+        stride = pair(self.op, "stride", self.stride or kernel)
         rows, columns = (
-            pooling_windows(self.x.shape[axis], kernel[axis], step[axis], pad[axis], self.ceil_mode)
+            pooling_windows(self.x.shape[axis], kernel[axis], stride[axis], pad[axis], self.ceil_mode)
             for axis in (-2, -1)
         )
         if self.divisor_override is not None:

@@ -1,4 +1,4 @@
-"""``fxquant::max_pool2d``: the largest stored integer of each window."""
+"""``fxquant::max_pool2d``: the largest quantized value of each window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxquant.kernels.pool.windows import check_pooling, empty_output, pair
 
 @dataclass(eq=False, repr=False)
 class MaxPool2dCall(OperatorCall):
-    """Take the largest integer of each window; grids are increasing maps, so the result is on the grid of ``x``.
+    """Take the largest value of each window; quantizing keeps the order, so the result has the qparams of ``x``.
 
     Sizes are those of ``torch.nn.functional.max_pool2d``. Padding is never chosen; a window without a single real
     element (possible with a dilation and ``ceil_mode``) gives the smallest integer of the dtype, as -inf would.

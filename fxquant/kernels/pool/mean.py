@@ -20,7 +20,7 @@ OP = "fxquant::mean"
 
 @dataclass(eq=False, repr=False)
 class MeanCall(AveragingCall):
-    """Average stored integers over the dimensions ``dim``, and store the mean on the output's grid.
+    """Average quantized values over the dimensions ``dim``, and requantize the mean.
 
     The sum of ``q - x_zero_point`` is exact. Then in float32, each step rounded:
     ``r = float(sum) * (x_scale / float(count))`` and
@@ -40,9 +40,9 @@ class MeanCall(AveragingCall):
     keepdim: bool
     """Whether they stay, with size 1."""
     x_scale: float
-    """Real units per step of ``x``, rounded to float32 first."""
+    """Scale of ``x``, rounded to float32 first."""
     x_zero_point: int
-    """In steps, inside the range of the dtype."""
+    """Zero point, inside the range of the dtype."""
     scale: float
     zero_point: int
     quant_min: int
@@ -70,7 +70,7 @@ class MeanCall(AveragingCall):
 
 
 def reduced_dims(x: Tensor, dim: Sequence[int]) -> list[int]:
-    """The dimensions of ``dim`` as numbers from 0, in order; all of them if ``dim`` is empty."""
+    """Return the dimensions of ``dim`` as numbers from 0, in order; all of them if ``dim`` is empty."""
     reduced = sorted({check_axis(OP, d, x.dim()) for d in dim}) if x.dim() else []
     if x.dim() and len(reduced) != len(dim):
         raise KernelError(f"{OP}: dim names a dimension twice", got=list(dim), expected="each at most once")

@@ -20,7 +20,7 @@ OP = "fxquant::resample2d"
 
 @dataclass(eq=False, repr=False)
 class Resample2dCall(RequantizingCall):
-    """Resize images of stored integers by any separable rule (bilinear, bicubic, with or without anti-aliasing).
+    """Resize images of quantized values by any separable rule (bilinear, bicubic, with or without anti-aliasing).
 
     ``v = float(q - x_zero_point)``; ``t = sum_k row_weight[k] * v[row_start + k]`` for each column; then
     ``s = sum_k column_weight[k] * t[column_start + k]``; ``r = s * x_scale`` and
@@ -44,9 +44,9 @@ class Resample2dCall(RequantizingCall):
     column_weight: Tensor
     """float32 [OW, L], as ``row_weight``."""
     x_scale: float
-    """Real units per step of ``x``, rounded to float32 first."""
+    """Scale of ``x``, rounded to float32 first."""
     x_zero_point: int
-    """In steps, inside the range of the dtype."""
+    """Zero point, inside the range of the dtype."""
     scale: float
     zero_point: int
     quant_min: int

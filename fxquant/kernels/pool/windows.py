@@ -69,12 +69,12 @@ def window_sums(values: Tensor, *axes: Windows) -> Tensor:
 
 
 def window_products(rows: Tensor, columns: Tensor, device: torch.device) -> Tensor:
-    """``rows[i] * columns[j]`` as an int64 [OH, OW] on ``device``: element counts of two-dimensional windows."""
+    """Return ``rows[i] * columns[j]`` as an int64 [OH, OW] on ``device``: element counts of two-dimensional windows."""
     return (rows[:, None] * columns[None, :]).to(device)
 
 
 def pair(op: str, name: str, values: Sequence[int]) -> tuple[int, int]:
-    """One value for both axes, or one for each: rows first."""
+    """Return one value for each axis, rows first; one number stands for both."""
     if len(values) not in (1, 2):
         raise KernelError(f"{op}: {name} has the wrong length", got=list(values), expected="one number or two")
     return values[0], values[-1]
@@ -135,7 +135,7 @@ def check_image(op: str, x: Tensor) -> None:
 
 
 def empty_output(x: Tensor, height: int, width: int) -> Tensor:
-    """An output of the spatial size given, in the memory format of ``x``; three-dimensional ones are contiguous."""
+    """Return an output of a spatial size, in the memory format of ``x``; one of three dimensions is contiguous."""
     shape = [*x.shape[:-2], height, width]
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format(x))
 
@@ -146,7 +146,7 @@ def memory_format(x: Tensor) -> torch.memory_format:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether the strides of ``x`` [N, C, H, W] fall in the order N, H, W, C. Ambiguous ones count as contiguous."""
+    """Tell whether the strides of ``x`` [N, C, H, W] fall in the order N, H, W, C; not if they are ambiguous."""
     smallest = 0
     if x.stride(1) == 0:
         return False

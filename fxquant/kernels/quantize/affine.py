@@ -11,7 +11,7 @@ from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.quantize.qparams import along
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""Dtypes of real values. All but float64 are computed in float32."""
+"""Dtypes of float values. All but float64 are computed in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +24,26 @@ class AffineQParams:
     low: Tensor
     high: Tensor
 
-    def steps(self, x: Tensor) -> Tensor:
-        """The nearest steps, ties to even, not clamped."""
+    def round_to_quantized(self, x: Tensor) -> Tensor:
+        """Round to the nearest quantized values, ties to even, which are not clamped yet."""
         return torch.round(real(x) * self.inverse) + self.zero_point
 
-    def saturate(self, steps: Tensor) -> Tensor:
-        """Clamped to the limits; NaN becomes the lower one."""
-        steps = torch.where(steps > self.low, steps, self.low)
-        return torch.where(steps < self.high, steps, self.high)
+    def saturate(self, q: Tensor) -> Tensor:
+        """Clamp to the limits; NaN becomes the lower one."""
+        q = torch.where(q > self.low, q, self.low)
+        return torch.where(q < self.high, q, self.high)
 
-    def inside(self, steps: Tensor) -> Tensor:
-        """Where fake quantization lets the gradient through."""
-        return (steps >= self.low) & (steps <= self.high)
+    def inside(self, q: Tensor) -> Tensor:
+        """Return where fake quantization lets the gradient through."""
+        return (q >= self.low) & (q <= self.high)
 
-    def values(self, steps: Tensor) -> Tensor:
-        """The real numbers of clamped steps."""
-        return (steps - self.zero_point) * self.scale
+    def dequantize(self, q: Tensor) -> Tensor:
+        """Return the float values of clamped quantized values."""
+        return (q - self.zero_point) * self.scale
 
 
 def real(x: Tensor) -> Tensor:
-    """``x`` in the dtype of the computation."""
+    """Return ``x`` in the dtype of the computation."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -57,7 +57,7 @@ def make_affine_qparams(
     quant_min: int,
     quant_max: int,
 ) -> AffineQParams:
-    """The grid for the values of ``x``; ``scale`` is float32, ``zero_point`` int32 or float32, [C] or []."""
+    """Broadcast qparams for the values of ``x``; ``scale`` is float32, ``zero_point`` int32 or float32, [C] or []."""
     check_dtype(op, argument, x, FLOATS)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     scale = along(scale, x, axis).to(dtype)
@@ -71,7 +71,7 @@ def make_affine_qparams(
 
 
 def _limit(limit: int, dtype: torch.dtype, direction: int, device: torch.device) -> Tensor:
-    """The nearest float of an integer that does not lie beyond it, so that a clamped value fits its integer type."""
+    """Return the nearest float of an integer that does not lie beyond it: a clamped value fits its integer type."""
     value = torch.tensor(limit, dtype=dtype)  # here, since reading it on a GPU waits, and on meta cannot be
     if (int(value) - limit) * direction < 0:
         value = torch.nextafter(value, torch.full_like(value, direction * torch.inf))

@@ -14,7 +14,7 @@ _INT32 = torch.iinfo(torch.int32)
 
 
 def as_tensors(x: Tensor, scale: Tensor | float, zero_point: Tensor | int) -> tuple[Tensor, Tensor]:
-    """Qparams as operators take them that take tensors only: numbers become tensors [], on the device of ``x``."""
+    """Turn qparams that are numbers into tensors [], on the device of ``x``."""
     return (
         scale if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float32, device=x.device),
         zero_point if isinstance(zero_point, Tensor) else torch.tensor(zero_point, dtype=torch.int64, device=x.device),
@@ -31,12 +31,12 @@ def check_along(op: str, x: Tensor, scale: Tensor, zero_point: Tensor, axis: int
 
 
 def scale_values(scale: Tensor) -> Tensor:
-    """As float32."""
+    """Return scales as float32."""
     return scale.float()
 
 
 def zero_point_values(op: str, zero_point: Tensor) -> Tensor:
-    """As int32; refuses values that are none. On a GPU this waits for it, which the native kernels avoid."""
+    """Return zero points as int32; refuse values that are none. On a GPU this waits, which the native kernels avoid."""
     exact = zero_point.double()
     wrong = (exact != exact.round()) | (exact < _INT32.min) | (exact > _INT32.max)
     if bool(wrong.any()):
@@ -58,7 +58,7 @@ def checked_qparams(
 
 
 def along(values: Tensor, x: Tensor, axis: int | None) -> Tensor:
-    """``values`` [C] in a shape that broadcasts against ``x`` along ``axis``; [] per tensor."""
+    """Return ``values`` [C] in a shape that broadcasts against ``x`` along ``axis``; [] per tensor."""
     if axis is None:
         return values.reshape([])
     return values.reshape([-1 if d == axis else 1 for d in range(x.dim())])

@@ -75,7 +75,7 @@ class QuantizeCall(Call[Tensor]):
         axis = self.check()
         scale, zero_point = scale_values(self.scale), zero_point_values(self.op, self.zero_point)
         qparams = make_affine_qparams(self.op, "x", self.x, scale, zero_point, axis, self.quant_min, self.quant_max)
-        q = qparams.saturate(qparams.steps(self.x)).to(torch.int32).to(self.dtype)
+        q = qparams.saturate(qparams.round_to_quantized(self.x)).to(torch.int32).to(self.dtype)
         if self.channels_last:
             return torch.empty_like(q, memory_format=torch.channels_last).copy_(q)
         return like(self.x, q)
