@@ -29,6 +29,8 @@ def prepare(
     patterns: Sequence[Pattern] | None = None,
     leaf_modules: Sequence[type[nn.Module] | str] = (),
     strict: bool = False,
+    integer_inputs: bool | str | Sequence[str] = False,
+    integer_outputs: bool | int | Sequence[int] = False,
 ) -> Quantizer:
     """Trace a model, find what can be quantized, and make it ready for calibration. ``model`` is not changed.
 
@@ -50,6 +52,8 @@ def prepare(
         patterns=patterns,
         leaf_modules=leaf_modules,
         strict=strict,
+        integer_inputs=integer_inputs,
+        integer_outputs=integer_outputs,
     )
 
 

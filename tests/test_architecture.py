@@ -93,6 +93,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "artifact/graph.py",
         "artifact/inspect.py",
         "artifact/kinds.py",
+        "artifact/layouts.py",
         "artifact/load.py",
         "artifact/modules.py",
         "artifact/plan.py",
@@ -141,6 +142,12 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "exchange/aimet_encodings.py",
         "exchange/onnxruntime_overrides.py",
         "exchange/tensorrt_cache.py",
+    ),
+    # A model of integers at its boundaries is what all of these make.
+    "passes/test_integer_boundaries.py": (
+        "artifact/integers.py",
+        "passes/boundary_names.py",
+        "quantizer/integer_requests.py",
     ),
     # What is planned is one answer of all these modules.
     "passes/test_planning.py": (

@@ -17,6 +17,10 @@ LONGEST = 100
 
 EXPECTED = {
     "adaround.py": (["mobilenet", "--quick"], ["classifier_1 linear", "W4 per channel, AdaRound"]),
+    "bytes_in_and_out.py": (
+        ["squeezenet1_1"],
+        ["takes uint8 affine per tensor", "dtype of the result: torch.uint8", "the same class: True"],
+    ),
     "edit_qparams.py": (
         ["squeezenet1_1", "--output", "{folder}/qparams.json"],
         ["uint8 affine per tensor", "the same bits: True", "twice the scale of 'x': the same bits: False"],

@@ -52,6 +52,7 @@ def describe_quantizer(prepared: PreparedModel) -> tuple[dict[str, Any], dict[st
         ],
         "rounding": rounding,
         "warned": sorted(map(list, prepared.warned)),
+        "integers": [encode(prepared.integer_inputs), encode(prepared.integer_outputs)],
         "makers": makers.data,
     }
     return data, {**tensors, **integers, **_measured(prepared)}

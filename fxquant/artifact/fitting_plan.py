@@ -8,12 +8,14 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from fxquant.artifact.values import fits
 from fxquant.errors import ArtifactError, listing
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import known_patterns
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import Dynamic, Handled, Means, Observed, QParams, TensorRef
+from fxquant.quantizer.integer_requests import as_outputs, check_integers
 
 
 def pattern_names(needed: Any) -> dict[str, Pattern]:
@@ -82,6 +84,18 @@ def _check_unit(unit: QuantUnit, plan: QuantPlan, nodes: Mapping[str, Node], pat
         module: Any = None if node is None else module_of(node)
         if not isinstance(getattr(module, "weight", None), Tensor):
             raise ArtifactError("a unit in the file has no layer with a weight", at=unit.root)
+
+
+def check_boundaries(plan: QuantPlan, gm: GraphModule, inputs: Any, outputs: Any) -> None:
+    """Refuse inputs and results as integers that the plan cannot take and give.
+
+    Raises:
+        ArtifactError: they are no names and no positions.
+        FxQuantError: the model has none of that name or position, or it stays float.
+    """
+    if not fits(inputs, bool | tuple[str, ...]) or not fits(outputs, bool | tuple[int, ...]):
+        raise ArtifactError("the file names no inputs and results as integers", got=ascii([inputs, outputs])[:120])
+    check_integers(gm, plan, inputs, as_outputs(outputs))
 
 
 def weight_nodes(plan: QuantPlan) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from fxquant.artifact.format import Header, LoadLimits, parsed, read_header
+from fxquant.artifact.integers import check_integers
 from fxquant.artifact.modules import EXTERNAL
 from fxquant.artifact.packing import check_packed
 from fxquant.errors import ArtifactError
@@ -36,6 +37,10 @@ class ArtifactInfo:
     nodes: int
     modules: Mapping[str, int]
     """Class -> how many modules are of it."""
+    integer_inputs: tuple[str, ...]
+    """Arguments that the model takes as quantized values."""
+    integer_outputs: tuple[int, ...]
+    """Positions of the tensors that it returns as quantized values."""
     external: Mapping[str, str]
     """Path -> class, of the modules that ``load`` must be given."""
 
@@ -48,6 +53,8 @@ class ArtifactInfo:
             ("tensors", ", ".join(f"{size:,} bytes {name}" for name, size in self.dtypes.items())),
             ("graph", f"{self.nodes} nodes"),
             *(("modules" if not i else "", f"{n} {kind}") for i, (kind, n) in enumerate(self.modules.items())),
+            *(("integers in", name) for name in self.integer_inputs),
+            *(("integers out", str(place)) for place in self.integer_outputs),
             *(("to be given" if not i else "", f"{path}: {of}") for i, (path, of) in enumerate(self.external.items())),
             *(("notes" if not i else "", f"{key}: {text}") for i, (key, text) in enumerate(self.notes.items())),
         ]
@@ -71,6 +78,7 @@ def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None 
         raise ArtifactError("the graph in the file has other fields", got=ascii(sorted(graph))[:200])
     if not all(isinstance(text, str) for text in notes.values()):
         raise ArtifactError("the notes of the file are no strings")
+    names, places = check_integers(graph.get("integers", [[], []]))
     layouts = graph.get("layouts")
     packed = layouts.items() if isinstance(layouts, dict) else ()
     shapes = {name: stored.shape for name, stored in header.tensors.items()}
@@ -89,6 +97,8 @@ def inspect_artifact(path: str | os.PathLike[str], *, limits: LoadLimits | None 
         dtypes=_bytes_by_dtype(header),
         nodes=len(nodes),
         modules=dict(kinds.most_common()),
+        integer_inputs=tuple(names),
+        integer_outputs=tuple(places),
         external={path: str(item.get("of")) for path, item in modules.items() if item.get("type") == EXTERNAL},
     )
 

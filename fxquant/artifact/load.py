@@ -13,9 +13,10 @@ from torch.fx import Graph
 
 from fxquant.artifact.format import Header, LoadLimits, read_header, read_tensors
 from fxquant.artifact.graph import check_identifier, check_path, decode_graph
+from fxquant.artifact.integers import note_integers
+from fxquant.artifact.layouts import check_stored, in_their_order
 from fxquant.artifact.make_quantizer import make_quantizer
 from fxquant.artifact.modules import EXTERNAL, attempt, build
-from fxquant.artifact.packing import check_packed, unpacked
 from fxquant.artifact.plan import decode_coverage, decode_plan
 from fxquant.artifact.tables import give_answers
 from fxquant.errors import ArtifactError, listing
@@ -70,21 +71,22 @@ def _model(
     path: str | os.PathLike[str], header: Header, given: Mapping[str, nn.Module], limits: LoadLimits, device: Any
 ) -> Any:
     data, converted = header.graph(), header.kind not in ("float", "prepared")
-    if set(data) != _FIELDS | _MORE_FIELDS.get(header.kind, {"plan", "coverage"}):
+    if set(data) != _FIELDS | _MORE_FIELDS.get(header.kind, _of_converted(header.format)):
         raise ArtifactError("the graph in the file has other fields", got=ascii(sorted(data))[:200])
     described = _checked_modules(data["modules"], given, limits)
     if not isinstance(data["nodes"], list) or len(data["nodes"]) > limits.nodes:
         raise ArtifactError("the graph has more nodes than allowed", expected=f"at most {limits.nodes}")
     names = _tensor_names(described)
     graph = decode_graph(data["nodes"], set(described), set(names))
-    _check_stored(header, data["layouts"], names)
-    tensors = _in_their_order(read_tensors(path, header), data["layouts"], names)
+    check_stored(header, data["layouts"], names)
+    tensors = in_their_order(read_tensors(path, header), data["layouts"], names)
     model = _assembled(described, tensors, given, check_identifier(data["class"], "the name of the model's class"))
     model.graph = graph
     if converted:
         plan = decode_plan(data["plan"], tensors, limits.nodes)
         note(model, quant_form=header.kind, quant_plan=plan)
         note(model, quant_coverage=decode_coverage(data["coverage"], limits.nodes))
+        note_integers(model, plan, data.get("integers", [[], []]))
     model.graph.lint()
     model.eval()
     if header.format > 1:
@@ -96,6 +98,10 @@ def _model(
     if header.kind == "prepared":
         return make_quantizer(data["preparation"], tensors, model, limits.nodes, header.size)
     return model
+
+
+def _of_converted(version: int) -> set[str]:
+    return {"plan", "coverage", "integers"} if version > 1 else {"plan", "coverage"}
 
 
 def _checked_modules(data: Any, given: Mapping[str, nn.Module], limits: LoadLimits) -> dict[str, Any]:
@@ -142,52 +148,6 @@ def _tensor_names(described: Mapping[str, Any]) -> dict[str, str]:
             first = f"{item['same']}."
             names |= {path + "." + name[len(first) :]: role for name, role in names.items() if name.startswith(first)}
     return names
-
-
-def _check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None:
-    """Refuse a file unless each tensor of a module is stored once, or is one that is, and nothing else is stored."""
-    if not isinstance(layouts, dict):
-        raise ArtifactError("the file does not say how its tensors lie")
-    aliases = {name for name, layout in layouts.items() if isinstance(layout, str)}
-    stored = {name for name in header.tensors if not name.startswith("#")}
-    if different := sorted((stored | aliases) ^ set(names)) or sorted(stored & aliases):
-        raise ArtifactError("the file holds other tensors than its modules have", got=ascii(different[:3]))
-    for name, layout in layouts.items():
-        if isinstance(layout, str):
-            if layout not in stored:
-                raise ArtifactError("a tensor is said to be another one that is not there", at=name)
-            continue
-        if name not in header.tensors:
-            raise ArtifactError("a tensor is said to lie in some order, and is not there", at=name)
-        order, dimensions = layout, len(header.tensors[name].shape)
-        if isinstance(layout, dict):
-            check_packed(layout, header.tensors[name], name)
-            order, dimensions = layout["order"], len(layout["shape"])
-        if not _is_order(order, dimensions) and not (order is None and isinstance(layout, dict)):
-            raise ArtifactError("a tensor lies in no order of its dimensions", at=name, got=ascii(layout)[:80])
-
-
-def _is_order(layout: Any, dimensions: int) -> bool:
-    return isinstance(layout, list) and all(type(n) is int for n in layout) and sorted(layout) == [*range(dimensions)]
-
-
-def _in_their_order(
-    stored: Mapping[str, Tensor], layouts: Mapping[str, Any], names: Mapping[str, str]
-) -> dict[str, Tensor]:
-    """Turn tensors to the order that they had in memory; one that several modules hold is one parameter."""
-    found = dict(stored)
-    for name, layout in layouts.items():
-        if isinstance(layout, dict):
-            found[name] = unpacked(layout, stored[name])
-        order = layout["order"] if isinstance(layout, dict) else layout
-        if isinstance(order, list):
-            found[name] = found[name].permute([order.index(axis) for axis in range(len(order))])
-    for name, layout in layouts.items():
-        if isinstance(layout, str):
-            if names[layout] in ("parameter", "frozen") and not isinstance(found[layout], nn.Parameter):
-                found[layout] = nn.Parameter(found[layout], requires_grad=names[layout] == "parameter")
-            found[name] = found[layout]
-    return found
 
 
 def _assembled(

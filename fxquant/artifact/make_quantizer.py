@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from fxquant.artifact.configuration import decode_configuration, maker_at
 from fxquant.artifact.describe_quantizer import STATE
 from fxquant.artifact.example import decode_example
-from fxquant.artifact.fitting_plan import check_plan, pattern_names, weight_nodes
+from fxquant.artifact.fitting_plan import check_boundaries, check_plan, pattern_names, weight_nodes
 from fxquant.artifact.makers import Maker, bytes_of, decode_maker
 from fxquant.artifact.plan import decode_plan
 from fxquant.artifact.rounding import decode_rounding
@@ -24,7 +24,7 @@ from fxquant.quantizer.restore import Parts, restore
 
 FIELDS = {
     *("backend", "makers", "configuration", "input_observer", "patterns", "example", "plan", "fake_quants"),
-    *("trained", "joins", "rounding", "warned"),
+    *("trained", "joins", "rounding", "warned", "integers"),
 }
 
 
@@ -50,6 +50,8 @@ def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, no
     trained = plan.qparams if data["trained"] else None
     plan = replace(plan, qparams={})
     check_plan(plan, gm, patterns, trained)
+    integers = [decode(item) for item in _row(data["integers"])]
+    check_boundaries(plan, gm, *integers)
     _check_memory(plan, size)
     # What it was asked for, and what was measured.
     example = data["example"]
@@ -70,6 +72,8 @@ def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, no
         joins=_joins(data["joins"], plan, gm),
         weight_layers=decode_rounding(data["rounding"], tensors, gm, plan, weight_nodes(plan)),
         warned=_warned(data["warned"]),
+        integer_inputs=integers[0],
+        integer_outputs=integers[1],
         state={name.removeprefix(STATE): value for name, value in tensors.items() if name.startswith(STATE)},
     )
     return restore(gm, parts)
@@ -120,6 +124,10 @@ def _warned(data: Any) -> set[tuple[str, str]]:
     if not all(isinstance(text, str) for row in rows for text in row):
         raise ArtifactError("the file holds no list of warnings")
     return {(name, kind) for name, kind in rows}
+
+
+def _row(data: Any) -> list[Any]:
+    return list(_rows([data], 2)[0])
 
 
 def _rows(data: Any, length: int) -> list[Any]:

@@ -66,6 +66,7 @@ def save(
         tensors |= more
     elif form != "float":
         data["plan"], of_plan = encode_plan(noted(model, "quant_plan"))
+        data["integers"] = [list(noted(model, f"integer_{way}") or {}) for way in ("inputs", "outputs")]
         data["coverage"] = encode_coverage(noted(model, "quant_coverage"))
         tensors |= of_plan
     stored, data["layouts"] = stored_once(tensors | answers_of_tables(model), weight_widths(model, tensors))

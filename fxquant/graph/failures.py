@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,12 +77,15 @@ def _kind_of(module: nn.Module) -> str | None:
     return None if kind is None else kind.__name__
 
 
-def wrong_input(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> InputError | None:
+def wrong_input(
+    gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], quantized: Collection[str] = ()
+) -> InputError | None:
     """Find the first input of a call that differs from the example in kind, and name its argument; None if all fit.
 
     Args:
         gm: A graph whose placeholders know what the example inputs were.
         args, kwargs: What it was called with.
+        quantized: Names of the arguments that it takes as quantized values.
     """
     try:
         bound = bind(gm, args, kwargs, "the inputs")
@@ -92,7 +95,7 @@ def wrong_input(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any
     for node in gm.graph.find_nodes(op="placeholder"):
         name = str(node.target).lstrip("*")
         for path, value, known in _inside(name, bound.get(name), node.meta.get(VALUE)):
-            if (found := _mismatch(path, value, known, device)) is not None:
+            if (found := _mismatch(path, value, known, device, name in quantized)) is not None:
                 return found
     return None
 
@@ -169,7 +172,9 @@ def _inside(path: str, value: Any, known: Any) -> Iterator[tuple[str, Any, Tenso
             yield from _inside(f"{path}[{index}]", value[index], item)
 
 
-def _mismatch(path: str, value: Any, known: TensorInfo, device: torch.device | None) -> InputError | None:
+def _mismatch(
+    path: str, value: Any, known: TensorInfo, device: torch.device | None, quantized: bool
+) -> InputError | None:
     kind = str(known.dtype).removeprefix("torch.")
     if not isinstance(value, Tensor):
         what, hint = "is no tensor", how_to_tensor(value) or ""
@@ -182,6 +187,8 @@ def _mismatch(path: str, value: Any, known: TensorInfo, device: torch.device | N
         hint = "" if value.is_complex() else f"{path}.float() / 255 of an image, or whatever the float model was given"
     elif value.is_floating_point() and not known.dtype.is_floating_point:
         what, hint = "holds float values where the model takes integers", f"{path}.to(torch.{kind})"
+        if quantized:
+            hint = f"quantize it first: the model's integer_inputs[{path!r}] has scale and zero point"
     else:
         return None
     return InputError(

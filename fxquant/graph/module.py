@@ -209,13 +209,13 @@ def _explaining(forward: Callable[..., Any]) -> Callable[..., Any]:
         asked = False
         for value in args:
             if isinstance(value, Tensor):
-                if value.is_meta and (error := wrong_input(self, args, kwargs)) is not None:
+                if value.is_meta and (error := wrong_input(self, args, kwargs, _taken(self))) is not None:
                     raise error
                 asked = asked or value.requires_grad
         try:
             result = forward(self, *args, **kwargs)
         except Exception as error:
-            wrong = None if isinstance(error, FxQuantError) else wrong_input(self, args, kwargs)
+            wrong = None if isinstance(error, FxQuantError) else wrong_input(self, args, kwargs, _taken(self))
             if wrong is None:
                 raise
             raise wrong from error
@@ -224,6 +224,11 @@ def _explaining(forward: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return run
+
+
+def _taken(gm: NamedGraphModule) -> tuple[str, ...]:
+    """Return the names of the arguments that a model takes as quantized values."""
+    return tuple(noted(gm, "integer_inputs") or ())
 
 
 def _by_engine(forward: Callable[..., Any]) -> Callable[..., Any]:

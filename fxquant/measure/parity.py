@@ -22,7 +22,7 @@ from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.measure.noise import UnitNoise, dequantized, evaluate, integers, sqnr, unit_noise
 from fxquant.measure.parity_table import OutputNoise, Parity, ParityRow
-from fxquant.measure.runner import ROUNDINGS, all_values, float_values
+from fxquant.measure.runner import ROUNDINGS, all_values, as_taken, float_values
 from fxquant.nn.base import QuantizedModule
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import Handled, QParams, TensorRef
@@ -67,7 +67,10 @@ def measure_parity(
             expected="the module that convert gave, with the names of its nodes",
         )
     bound = bind(int8, args, kwargs or {}, "the batch to check parity on")
-    values, rounded_values = all_values(BoundInterpreter(int8, bound, keep_values=True)), float_values(simulated, bound)
+    values, rounded_values = (
+        all_values(BoundInterpreter(int8, as_taken(int8, bound), keep_values=True)),
+        float_values(simulated, bound),
+    )
     exact, exact_values = nodes_by_name(_in_float32(simulated)), pytree.tree_map_only(Tensor, _single, rounded_values)
     rows, unmeasured = [], []
     with torch.no_grad():

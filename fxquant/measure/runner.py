@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
+from fxquant.fake_quantize.qparams import to_integers
+from fxquant.graph.module import noted
 from fxquant.graph.query import function_name, module_of
 from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
@@ -202,3 +205,22 @@ class ValuesOnDemand:
     def _free(self, node: Node) -> None:
         if self._demand[node] <= 0:
             self._run.env.pop(node, None)
+
+
+def as_taken(model: nn.Module, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Quantize the floats of a batch where a model takes quantized values.
+
+    Args:
+        model: What ``convert`` gave.
+        bound: Name of an argument -> value.
+    """
+    taken: Mapping[str, Any] = noted(model, "integer_inputs") or {}
+
+    def quantized(name: str, value: Any) -> Any:
+        if name not in taken or not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        qparams = taken[name]
+        scale, zero_point = (each.to(value.device) for each in (qparams.scale, qparams.zero_point))
+        return to_integers(value, scale, zero_point, qparams.scheme)
+
+    return {name: quantized(name, value) for name, value in bound.items()}

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from fxquant.backends.base import Backend
 from fxquant.graph.query import tensors_of
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.configure import Decision, decide, primary_node, qconfig_of
+from fxquant.passes.configure import Decision, decide, primary_node, qconfig_of, rounds_results
 from fxquant.passes.prune_isolated_units import Boundaries
 from fxquant.passes.refusals import computes_nothing, refuse_match, refuse_unmatched
 from fxquant.passes.tuple_outputs import HAS_FLOAT_READER, has_external_item
@@ -50,7 +50,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     boundaries = Boundaries(
         matches,
         ctx.backend,
-        rounds_output=lambda found: qconfig_of(found, decisions).output is not None,
+        rounds_output=rounds_results(gm, ctx, decisions),
         asked_for=lambda found: decisions[primary_node(found)].rule.kind != "global",
     )
     in_float = boundaries.left_in_float()

@@ -35,6 +35,10 @@ class PassContext:
     """What was observed for the policies of kind ``Means``: float64 [C]."""
     example_args: tuple[Any, ...] = ()
     example_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    integer_inputs: bool | tuple[str, ...] = False
+    """Names of the arguments that the converted model takes as quantized values; True: all float tensors."""
+    integer_outputs: bool | tuple[int, ...] = False
+    """Positions of the tensors that it returns as quantized values; True: all float ones."""
     trains: bool = False
     """True: parameters go on learning, so what is computed of them must stay computed."""
     _by_name: dict[str, Pattern] = field(init=False, repr=False)

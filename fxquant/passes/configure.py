@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from fxquant.graph.operators.spelling import canonical_target, spellings, spellings_of
 from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, NamedClass, module_of, module_path
 from fxquant.passes.base import PassContext
+from fxquant.passes.boundary_names import given_as_integers
 from fxquant.patterns.pattern import Match
 from fxquant.patterns.registry import DEFAULT_PATTERNS
 from fxquant.plan.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
@@ -133,3 +134,9 @@ def qconfig_of(found: Match, decisions: Mapping[Node, Decision]) -> QConfig:
     qconfig = decisions[primary_node(found)].qconfig
     assert qconfig is not None  # refuse_match saw to it
     return qconfig
+
+
+def rounds_results(gm: GraphModule, ctx: PassContext, decisions: Mapping[Node, Decision]) -> Callable[[Match], bool]:
+    """Return what tells whether a match is rounded where the model returns it: observed, or given as integers."""
+    as_integers = given_as_integers(gm, ctx.integer_outputs)
+    return lambda found: found.nodes[-1].name in as_integers or qconfig_of(found, decisions).output is not None

@@ -12,6 +12,7 @@ from fxquant.backends.base import AsCalled
 from fxquant.graph.query import nodes_by_name
 from fxquant.observers.qparams import choose_qparams
 from fxquant.passes.base import PassContext
+from fxquant.passes.boundary_names import given_as_integers
 from fxquant.passes.configure import decide
 from fxquant.passes.elements import readers_of
 from fxquant.patterns.pattern import Bounded, Output
@@ -82,6 +83,7 @@ class _Decision:
         self._gone = gone
         self._unit_of = ctx.plan.unit_of()
         self._decisions = decide(gm, ctx.config)
+        self._as_integers = given_as_integers(gm, ctx.integer_outputs)
         self.in_float: dict[str, Refusal] = {}
         """By the roots of their units."""
         self._on_floats: set[str] = set()
@@ -181,6 +183,8 @@ class _Decision:
         return joined and not rounded and not any(self._reads_integers(unit.root, reader) for reader in readers)
 
     def _is_rounded(self, value: str) -> bool:
-        """Tell whether the configuration says how to observe a value that the model returns."""
+        """Tell whether a value that the model returns is rounded: given as integers, or observed on its way out."""
+        if value in self._as_integers:
+            return True
         decision = self._decisions.get(self._nodes[value])
         return decision is not None and decision.qconfig is not None and decision.qconfig.output is not None

@@ -13,6 +13,7 @@ from fxquant.passes.fold_constants import fold_constants
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.functional_to_module import functional_to_module, make_norms
 from fxquant.passes.insert_fake_quant import insert_fake_quant, insert_quantize_dequantize
+from fxquant.passes.integer_boundaries import integer_boundaries
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.normalize import normalize
 from fxquant.passes.round_biases import round_biases
@@ -60,6 +61,17 @@ TO_INT8: Pipeline = (
 
 CONVERT: dict[str, Pipeline] = {"int8": TO_INT8, "fake_quant": TO_FAKE_QUANT, "reference": TO_REFERENCE}
 """What ``convert(..., to=...)`` runs."""
+
+
+def to_form(to: str, *, integers: bool) -> Pipeline:
+    """Return the passes that make a form; with ``integers``, of a model that takes or gives quantized values.
+
+    The simulation takes and gives the floats that these stand for.
+    """
+    if not integers or to == "fake_quant":
+        return CONVERT[to]
+    return (*CONVERT[to], integer_boundaries)  # last: passes that compare values run on float inputs
+
 
 TO_TRAINING: Pipeline = (insert_training_fake_quant, compute_tensors)
 """What ``prepare_qat`` runs behind ``PREPARE``: nothing is folded, since batch norms go on learning."""

@@ -20,6 +20,7 @@ from fxquant.patterns.registry import in_own_namespace, known_patterns
 from fxquant.plan.qconfig import QConfig, QConfigMapping, UnusedRule
 from fxquant.quantizer.checks import check_model
 from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.integer_requests import as_inputs, as_outputs
 
 
 def configure(
@@ -32,6 +33,8 @@ def configure(
     backend: str,
     patterns: Sequence[Pattern] | None,
     input_observer: Callable[[], Any] | None,
+    integer_inputs: bool | str | Sequence[str] = False,
+    integer_outputs: bool | int | Sequence[int] = False,
 ) -> None:
     """Refuse what is no float model, and set what ``prepared`` was asked for. The arguments are the Quantizer's."""
     check_model(model)
@@ -41,6 +44,7 @@ def configure(
     prepared.example_args = example_tuple(example_inputs, example_kwargs)
     prepared.example_kwargs = dict(example_kwargs or {})
     prepared.input_observer = checked_input_observer(input_observer)
+    prepared.integer_inputs, prepared.integer_outputs = as_inputs(integer_inputs), as_outputs(integer_outputs)
 
 
 def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], Any] | None:

@@ -13,7 +13,7 @@ from fxquant.graph.module import note
 from fxquant.graph.module_state import make_ready
 from fxquant.graph.query import follow
 from fxquant.measure.coverage import coverage
-from fxquant.passes.pipelines import CONVERT
+from fxquant.passes.pipelines import to_form
 from fxquant.plan.quant_plan import QuantPlan, Refusal
 from fxquant.quantizer.checks import check_target, check_tunable
 from fxquant.quantizer.data import PreparedModel
@@ -70,7 +70,8 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
         plan: With the qparams of all activations.
         engine: As for :func:`convert`.
     """
-    done = run_passes(prepared, CONVERT[to], copy.deepcopy(prepared.graph_module), plan)
+    passes = to_form(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
+    done = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
     converted = done.graph_module
     converted.eval()  # the modules that passes made, too
     follow(converted, prepared.graph_module)

@@ -43,6 +43,8 @@ class PreparedModel:
     example_args: tuple[Any, ...] = field(init=False)
     example_kwargs: dict[str, Any] = field(init=False)
     input_observer: Callable[[], Any] | None = field(init=False)
+    integer_inputs: bool | tuple[str, ...] = field(default=False, init=False)
+    integer_outputs: bool | tuple[int, ...] = field(default=False, init=False)
 
     # Set by prepare.
     graph_module: GraphModule = field(init=False)

@@ -8,7 +8,7 @@ from torch.fx import GraphModule
 
 from fxquant.analysis.tune import Make, tuned
 from fxquant.calibration.batches import inputs_of
-from fxquant.errors import within
+from fxquant.errors import InputError, within
 from fxquant.graph.module import note
 from fxquant.measure.parity import measure_parity, warn_of_breaches
 from fxquant.measure.parity_table import Parity
@@ -19,6 +19,12 @@ from fxquant.quantizer.data import PreparedModel
 
 def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) -> GraphModule:
     """Tune a model on a batch: leave in float what is faster so, and return what is the fastest as a whole."""
+    if prepared.integer_inputs:
+        raise InputError(
+            "a model that takes quantized values cannot be tuned",
+            got=f"integer_inputs={prepared.integer_inputs!r}",
+            hint="tune it without, and give what the table leaves in float to set_module_name(name, None)",
+        )
     args, kwargs = inputs_of(batch, prepared.example_args, "the batch to tune on", prepared.graph_module)
     with within("the batch to tune on"):
         found, tuning = tuned(prepared.graph_module, plan, make, args, kwargs)

@@ -15,6 +15,7 @@ from fxquant.patterns.registry import module_types
 from fxquant.quantizer.checks import in_eval
 from fxquant.quantizer.configuration import warn_of_unused_rules
 from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.integer_requests import check_integers
 from fxquant.quantizer.mutation import Weights
 from fxquant.quantizer.plan_checks import check_groups, check_plan, check_weights
 from fxquant.quantizer.run_passes import run_passes
@@ -48,6 +49,7 @@ def prepare(
     arguments = prepared.example_args, prepared.example_kwargs
     prepared.example_bound = bind(done.graph_module, *arguments, "the example inputs")
     check_plan(done.graph_module, prepared.plan, strict, prepared.config)
+    check_integers(done.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
     check_groups(done.graph_module, done.context)
     check_weights(done.graph_module, prepared.plan)
     prepared.weights = Weights(model)

@@ -45,12 +45,18 @@ class Quantizer(PreparedModel):
         strict: Raise if anything that the configuration asks to quantize stays float.
         input_observer: Constructor of the observer for values that no pattern covers; None: as the ``QConfig`` of
             the operator that reads them says.
+        integer_inputs: Names of the arguments that int8 and reference models take as quantized values, on the qparams
+            that calibration chooses for them; True: all that are float tensors. Calibration and the simulation go on
+            taking floats.
+        integer_outputs: Positions of the tensors that they return as quantized values, among all that the model
+            returns; True: all float ones. The simulation returns the floats that these stand for.
 
     Raises:
         InputError: the example inputs do not fit, or do not run.
         TracingError: the model's own forward cannot be traced, or, if ``strict``, a submodule's. Otherwise the smallest
             submodule that cannot be traced is kept whole and in float, with a warning.
-        PlanError: nothing can be quantized; or, if ``strict``, something stays float.
+        PlanError: nothing can be quantized; if ``strict``, something stays float; or what is to be taken or given as
+            quantized values does.
         UnknownNameError: no backend has that name, or ``leaf_modules`` names what does not exist.
     """
 
@@ -66,6 +72,8 @@ class Quantizer(PreparedModel):
         leaf_modules: Sequence[type[nn.Module] | str] = (),
         strict: bool = False,
         input_observer: Callable[[], Any] | None = None,
+        integer_inputs: bool | str | Sequence[str] = False,
+        integer_outputs: bool | int | Sequence[int] = False,
     ) -> None:
         super().__init__()
         configure(
@@ -77,6 +85,8 @@ class Quantizer(PreparedModel):
             backend=backend,
             patterns=patterns,
             input_observer=input_observer,
+            integer_inputs=integer_inputs,
+            integer_outputs=integer_outputs,
         )
         prepare(self, model, leaf_modules, strict)
         attach_observers(self)

@@ -41,6 +41,8 @@ class Parts:
     weight_layers: Mapping[str, nn.Module]
     """Root of a unit -> a module whose ``weight_fake_quant`` knows the integers."""
     warned: set[tuple[str, str]]
+    integer_inputs: bool | tuple[str, ...]
+    integer_outputs: bool | tuple[int, ...]
     state: Mapping[str, Tensor]
     """Of the observers and of the statistics, behind ``observers.`` and ``statistics.``."""
 
@@ -64,6 +66,7 @@ def restore(gm: GraphModule, parts: Parts) -> Quantizer:
     made.input_observer, made.plan, made.graph_module = parts.input_observer, parts.plan, gm
     made.example_bound = bind(gm, made.example_args, made.example_kwargs, "the example inputs")
     made.weights = copy.copy(Weights(gm))  # a copy knows no model that could change
+    made.integer_inputs, made.integer_outputs = parts.integer_inputs, parts.integer_outputs
     made.trained, made.warned = parts.trained, set(parts.warned)
     made.trained_joins = {name: [Part(*part) for part in found] for name, found in parts.joins.items()}
     for root, layer in parts.weight_layers.items():

@@ -42,6 +42,8 @@ def pass_context(prepared: PreparedModel, plan: QuantPlan) -> PassContext:
         means=means_of(plan, dict(prepared.observers.items())),
         example_args=prepared.example_args,
         example_kwargs=prepared.example_kwargs,
+        integer_inputs=prepared.integer_inputs,
+        integer_outputs=prepared.integer_outputs,
         trains=prepared.trains,
     )
 

@@ -256,11 +256,13 @@ def test_files_of_every_format_open(path: Path) -> None:
     loaded = fxq.load(path)
     assert fxq.inspect_artifact(path).notes == {"written by": "write_files.py"}
     model = fxq.convert(loaded) if kind == "prepared" else loaded
-    torch.testing.assert_close(model(kept["x"]), kept[kind], rtol=1e-5, atol=1e-5)
+    x = kept["integers x"] if kind == "integers" else kept["x"]
+    torch.testing.assert_close(model(x), kept[kind], rtol=1e-5, atol=1e-5)
 
 
 def test_a_file_of_each_kind_and_format_is_there() -> None:
-    kinds = {1: KINDS[:4]}
+    kinds = {1: KINDS[:4], 2: (*KINDS, "integers")}
+    assert max(kinds) == FORMAT
     assert {path.stem for path in FILES} >= {f"format-{number}-{kind}" for number in kinds for kind in kinds[number]}
 
 

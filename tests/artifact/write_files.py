@@ -49,6 +49,11 @@ def main() -> None:
         written = prepared if kind == "prepared" else model
         fxq.save(written, path, notes={"written by": "write_files.py"}, overwrite=True)
         kept[kind] = model(x)
+    taking = fxq.prepare(Net().eval(), x, mapping, integer_inputs=True, integer_outputs=True)
+    model = fxq.convert(fxq.calibrate(taking, [x], progress=False))
+    fxq.save(model, FOLDER / f"format-{FORMAT}-integers.fxq", notes={"written by": "write_files.py"}, overwrite=True)
+    kept["integers x"] = torch.arange(x.numel()).mul(7).remainder(256).to(torch.uint8).view(x.shape)
+    kept["integers"] = model(kept["integers x"])
     safetensors.torch.save_file(kept, FOLDER / f"format-{FORMAT}.safetensors")
 
 

@@ -1,0 +1,58 @@
+"""How the tensors of a model lie in a file: once, as another one, packed, with their dimensions in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from fxquant.artifact.format import Header
+from fxquant.artifact.packing import check_packed, unpacked
+from fxquant.errors import ArtifactError
+
+
+def check_stored(header: Header, layouts: Any, names: Mapping[str, str]) -> None:
+    """Refuse a file unless each tensor of a module is stored once, or is one that is, and nothing else is stored."""
+    if not isinstance(layouts, dict):
+        raise ArtifactError("the file does not say how its tensors lie")
+    aliases = {name for name, layout in layouts.items() if isinstance(layout, str)}
+    stored = {name for name in header.tensors if not name.startswith("#")}
+    if different := sorted((stored | aliases) ^ set(names)) or sorted(stored & aliases):
+        raise ArtifactError("the file holds other tensors than its modules have", got=ascii(different[:3]))
+    for name, layout in layouts.items():
+        if isinstance(layout, str):
+            if layout not in stored:
+                raise ArtifactError("a tensor is said to be another one that is not there", at=name)
+            continue
+        if name not in header.tensors:
+            raise ArtifactError("a tensor is said to lie in some order, and is not there", at=name)
+        order, dimensions = layout, len(header.tensors[name].shape)
+        if isinstance(layout, dict):
+            check_packed(layout, header.tensors[name], name)
+            order, dimensions = layout["order"], len(layout["shape"])
+        if not _is_order(order, dimensions) and not (order is None and isinstance(layout, dict)):
+            raise ArtifactError("a tensor lies in no order of its dimensions", at=name, got=ascii(layout)[:80])
+
+
+def _is_order(layout: Any, dimensions: int) -> bool:
+    return isinstance(layout, list) and all(type(n) is int for n in layout) and sorted(layout) == [*range(dimensions)]
+
+
+def in_their_order(
+    stored: Mapping[str, Tensor], layouts: Mapping[str, Any], names: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Turn tensors to the order that they had in memory; one that several modules hold is one parameter."""
+    found = dict(stored)
+    for name, layout in layouts.items():
+        if isinstance(layout, dict):
+            found[name] = unpacked(layout, stored[name])
+        order = layout["order"] if isinstance(layout, dict) else layout
+        if isinstance(order, list):
+            found[name] = found[name].permute([order.index(axis) for axis in range(len(order))])
+    for name, layout in layouts.items():
+        if isinstance(layout, str):
+            if names[layout] in ("parameter", "frozen") and not isinstance(found[layout], nn.Parameter):
+                found[layout] = nn.Parameter(found[layout], requires_grad=names[layout] == "parameter")
+            found[name] = found[layout]
+    return found

@@ -1,0 +1,72 @@
+"""Which inputs and results of a model are quantized values, and their qparams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from fxquant.errors import LoweringError
+from fxquant.graph.module import note
+from fxquant.graph.query import module_of, nodes_in, value_of
+from fxquant.nn.quantize import Quantize
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import QParams, TensorRef
+
+Inputs = bool | tuple[str, ...]
+"""Names of the arguments that are given as quantized values; True: all that are float tensors."""
+Outputs = bool | tuple[int, ...]
+"""Positions among the tensors that a model returns; True: all float ones."""
+
+
+def integer_inputs(gm: GraphModule, wanted: Inputs) -> list[Node]:
+    """Return the placeholders that are meant: those of the names, or all that are float tensors."""
+    found = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        info = value_of(node)
+        is_float = info is not None and info.dtype.is_floating_point
+        if is_float if wanted is True else wanted is not False and str(node.target) in wanted:
+            found.append(node)
+    return found
+
+
+def returned(gm: GraphModule) -> list[Node]:
+    """Return the nodes whose values a model returns, in their order."""
+    (output,) = gm.graph.find_nodes(op="output")
+    return nodes_in(output.args)
+
+
+def integer_outputs(gm: GraphModule, wanted: Outputs) -> list[int]:
+    """Return the positions that are meant: those given, or those of all float tensors."""
+    if wanted is not True:
+        return [] if wanted is False else list(wanted)
+    values = [value_of(node) for node in returned(gm)]
+    return [place for place, info in enumerate(values) if info is not None and info.dtype.is_floating_point]
+
+
+def given_as_integers(gm: GraphModule, wanted: Outputs) -> set[str]:
+    """Return the names of the nodes of a float graph that are to be returned as quantized values."""
+    nodes = returned(gm)
+    return {nodes[place].name for place in integer_outputs(gm, wanted) if place < len(nodes)}
+
+
+def keep_integers(gm: GraphModule, plan: QuantPlan, inputs: Sequence[str], outputs: Sequence[int]) -> None:
+    """Keep beside a converted model what it takes and gives as quantized values: their qparams by name and position.
+
+    Raises:
+        LoweringError: the plan knows none.
+    """
+    names: Mapping[Any, Node] = {str(node.target): node for node in gm.graph.find_nodes(op="placeholder")}
+    nodes = dict(enumerate(returned(gm)))
+    taken = {name: _known(names.get(name), plan) for name in inputs}
+    note(gm, integer_inputs=taken, integer_outputs={place: _known(nodes.get(place), plan) for place in outputs})
+
+
+def _known(node: Node | None, plan: QuantPlan) -> QParams:
+    """Return the qparams of a node that holds quantized values, or of the float value that they stand for."""
+    source = node.args[0] if node is not None and isinstance(module_of(node), Quantize) else node
+    qparams = plan.qparams.get(TensorRef(source.name)) if isinstance(source, Node) else None
+    if qparams is None:
+        raise LoweringError("the plan has no qparams of what is to be taken or given as integers", at=node)
+    return qparams
