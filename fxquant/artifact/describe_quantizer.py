@@ -59,7 +59,7 @@ def describe_quantizer(prepared: PreparedModel) -> tuple[dict[str, Any], dict[st
 
 
 def _plan_of(prepared: PreparedModel) -> Any:
-    """The plan, with the qparams of training, if there was one, in the place of those that are chosen."""
+    """Return the plan; of a model that was trained, with the qparams of training."""
     plan = prepared.plan
     return (
         plan
@@ -69,7 +69,7 @@ def _plan_of(prepared: PreparedModel) -> Any:
 
 
 def _paths(prepared: PreparedModel) -> set[str]:
-    """All that a rule of the configuration may mean by a path."""
+    """Return all that a rule of the configuration may mean by a path."""
     nodes = prepared.graph_module.graph.nodes
     named = {str(node.meta[WEIGHT]) for node in nodes if WEIGHT in node.meta}
     return {*map(qualified_name, nodes), *dict(prepared.graph_module.named_modules()), *named}

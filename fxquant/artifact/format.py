@@ -46,7 +46,7 @@ _ROOM = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """What a file may ask for. A larger one is refused before memory is taken for it."""
+    """Limits what a file may ask for. A larger one is refused before memory is taken for it."""
 
     file: int = 16 << 30
     """Bytes of the file."""
@@ -69,7 +69,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before the tensors."""
+    """Holds what stands before the tensors."""
 
     metadata: Mapping[str, str]
     tensors: Mapping[str, Stored]

@@ -19,7 +19,7 @@ from fxquant.errors import ArtifactError
 
 @dataclass(frozen=True, slots=True)
 class ArtifactInfo:
-    """What the header of a file says. Print it, or read the fields. Nothing of it was checked but its form."""
+    """Says what the header of a file says. Print it, or read the fields. Nothing of it was checked but its form."""
 
     kind: str
     """``int8``, ``reference``, ``fake_quant``, ``float`` or ``prepared``."""

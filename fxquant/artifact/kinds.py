@@ -32,5 +32,5 @@ def kind_of(model: Any) -> str:
 
 
 def prepared_of(model: Any) -> PreparedModel:
-    """The Quantizer itself; of a model in training, what converts as it does now."""
+    """Return the Quantizer itself; of a model in training, one that converts as the model does now."""
     return model if isinstance(model, PreparedModel) else quantizer_of(model)

@@ -56,14 +56,14 @@ WORDS: dict[str, Any] = {name: getattr(torch, name) for name in _WORDS.split() i
 
 
 class Makers:
-    """What makes observers, each kind once, by its number."""
+    """Numbers what makes observers, each kind once."""
 
     def __init__(self) -> None:
         self.data: list[Any] = []
         self._numbers: dict[str, int] = {}
 
     def number_of(self, maker: Maker) -> int:
-        """The number of a maker, which is written down if it is new.
+        """Return the number of a maker, which is written down if it is new.
 
         Raises:
             ArtifactError: it is code: neither a class of this package nor what ``with_args`` of one gave.

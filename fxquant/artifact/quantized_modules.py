@@ -28,7 +28,7 @@ _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a file holds of one class of modules."""
+    """Says what a file holds of one class of modules."""
 
     fields: Mapping[str, Any]
     """Attribute -> its type, as an annotation."""

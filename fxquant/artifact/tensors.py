@@ -56,7 +56,7 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
 
 
 def weight_widths(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Name of each weight whose values may fit into fewer than 8 bits -> the bits that a value then takes."""
+    """Map each weight whose values may fit into fewer than 8 bits to the bits that a value then takes."""
     found = {name: max(WIDTHS) for name in tensors if name.endswith(".integers_of_weight")}
     for path, module in model.named_modules(remove_duplicate=False):
         attributes: dict[str, Any] = vars(module)
@@ -68,6 +68,6 @@ def weight_widths(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, 
 
 
 def answers_of_tables(model: nn.Module) -> dict[str, Tensor]:
-    """The 256 answers of each lookup table, by name."""
+    """Return the 256 answers of each lookup table, by name."""
     tables = {path: module for path, module in model.named_modules() if isinstance(module, QuantizedTable)}
     return {TABLE + path: module.packed() for path, module in tables.items()}

@@ -121,7 +121,7 @@ def _matched(
 
 
 def _observed(prepared: Quantizer, missing: list[PlannedTensor], strict: bool) -> dict[TensorRef, QParams]:
-    """The qparams of activations that a file does not name: those that are known beforehand, or were observed."""
+    """Find the qparams of activations that a file does not name: known beforehand, or observed."""
     found: dict[TensorRef, QParams] = {}
     unknown: list[str] = []
     observers: Mapping[str, Any] = prepared.observers._modules

@@ -17,7 +17,7 @@ from fxquant.plan.spec import QParams, QScheme
 
 @dataclass(frozen=True, slots=True)
 class TensorQParams:
-    """The qparams of a tensor, and of those that share them."""
+    """Holds the qparams of a tensor, and of those that share them."""
 
     name: str
     """Of an activation the node that gives it, of a weight its path; behind ``@`` the unit, where several use it."""
@@ -31,7 +31,7 @@ class TensorQParams:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The sums of the channels of a value, and the number of values that were summed in each."""
+    """Holds the sums of the channels of a value, and how many values were summed in each."""
 
     total: tuple[float, ...]
     count: int
@@ -39,7 +39,7 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a file says of one tensor. ``None``: it does not say so, and what was planned holds."""
+    """Holds what a file says of one tensor. ``None``: it does not say so, and what was planned holds."""
 
     name: str
     scale: Any
@@ -55,7 +55,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file says."""
+    """Holds what a file says."""
 
     tensors: tuple[Given, ...]
     every_tensor: bool
@@ -65,14 +65,14 @@ class Contents:
 
 
 def ends_of(qparams: QParams) -> tuple[float, float]:
-    """The smallest and the largest float value that any of the scales represents."""
+    """Return the smallest and the largest float value that any of the scales represents."""
     scheme, scale, zero_point = qparams.scheme, qparams.scale.double(), qparams.zero_point.double()
     low, high = ((end - zero_point) * scale for end in (scheme.quant_min, scheme.quant_max))
     return float(low.min()), float(high.max())
 
 
 def short(value: float) -> float:
-    """The number of the fewest digits that is the same float32."""
+    """Return the number of the fewest digits that is the same float32."""
     if not math.isfinite(value):
         return value
     for digits in range(6, 10):

@@ -23,7 +23,7 @@ Refuse = Callable[[QScheme], str | None]
 
 @dataclass(slots=True)
 class PlannedTensor:
-    """One tensor that owns its qparams."""
+    """Describes a tensor that owns its qparams."""
 
     name: str
     ref: TensorRef
@@ -110,7 +110,7 @@ def _first(values: Tensor, fits: Tensor) -> str:
 
 @dataclass(slots=True)
 class PlannedTensors:
-    """All of them, by the names that users know."""
+    """Holds the tensors of a plan by the names that users know."""
 
     owners: dict[str, PlannedTensor] = field(default_factory=dict)
     members: dict[str, tuple[str, float]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from fxquant.plan.spec import QParams, TensorRef
 
 
 def rows_of(plan: QuantPlan, known: Mapping[TensorRef, QParams], gm: GraphModule) -> list[TensorQParams]:
-    """One row for each tensor that owns its qparams, with those that share them, in the order of a graph."""
+    """Make a row for each tensor that owns its qparams, with those that share them, in the order of a graph."""
     places = {name: place for place, name in enumerate(nodes_by_name(gm))}
 
     def order(ref: TensorRef) -> int:
@@ -43,7 +43,7 @@ def rows_of(plan: QuantPlan, known: Mapping[TensorRef, QParams], gm: GraphModule
 
 
 def names_of(refs: Iterable[TensorRef]) -> dict[TensorRef, str]:
-    """By what name users know each tensor: a weight by its path alone, unless several units use it."""
+    """Name each tensor as users know it: a weight by its path alone, unless several units use it."""
     given = list(dict.fromkeys(refs))
     paths = Counter(ref.name.partition("@")[0] for ref in given if ref.kind == "parameter")
     names = {}

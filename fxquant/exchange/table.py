@@ -22,7 +22,7 @@ _SHARED = 3
 
 @dataclass(frozen=True, slots=True)
 class QParamsTable(PrintedTable[TensorQParams]):
-    """The qparams of a model, one row for all tensors that share them. Print it, read ``rows``, or ``save`` it."""
+    """Lists the qparams of a model, a row for all tensors that share them. Print it, read ``rows``, or ``save`` it."""
 
     _HEAD = ("tensor", "kind", "scheme", "scale", "zero point", "range", "shared with")
     _ALIGN = "lllrrrl"

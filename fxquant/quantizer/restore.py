@@ -26,7 +26,7 @@ from fxquant.quantizer.quantizer import Quantizer
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a Quantizer is beside its float graph."""
+    """Holds what a Quantizer is beside its float graph."""
 
     backend: str
     config: QConfigMapping
