@@ -1,3 +1,4 @@
+// Copies and allocations of bindings in the CUDA library, where no program records them.
 #include "common/tensor.h"
 
 namespace fxquant {

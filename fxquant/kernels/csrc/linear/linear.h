@@ -29,12 +29,12 @@ inline Conv prepare_linear(const LinearCall& c) {
   check_input(op, c);
   if (c.x.dim() == 0) fail(std::string(op) + ": x has the wrong shape", "[]", "[..., in_features]");
   std::vector<int64_t> sizes = sizes_of(c.x);
-  const int64_t depth = sizes.back();
+  const int64_t in_features = sizes.back();
   sizes.pop_back();
   int64_t rows = 1;
   for (const int64_t size : sizes) rows *= size;
   sizes.push_back(c.scale.numel());
-  return prepare(op, c, linear_shape(rows, depth, c.scale.numel()), sizes, false);
+  return prepare(op, c, linear_shape(rows, in_features, c.scale.numel()), sizes, false);
 }
 
 }  // namespace fxquant

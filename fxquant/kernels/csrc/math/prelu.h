@@ -1,4 +1,4 @@
-// A leaky ReLU, in real units. Shared by the CPU and CUDA kernels.
+// A leaky ReLU of float values. Shared by the CPU and CUDA kernels.
 #pragma once
 #include "math/affine.h"
 

@@ -1,3 +1,5 @@
+// Joins tensors that lie as [rows][length] to [rows][sum of lengths]. A kernel runs for each tensor, with a thread for
+// each of its elements.
 #include "elementwise/cat.h"
 
 #include "cuda/launch.h"

@@ -1,3 +1,4 @@
+// Dequantizes rows of a table, which lie one after the other. A thread computes one value of the result.
 #include "embedding/embedding.h"
 
 #include "cuda/launch.h"

@@ -1,3 +1,4 @@
+// Reduces rows of a table to one for each bag. A thread computes one column of one bag: for index of the bag, in order.
 #include "embedding/embedding_bag.h"
 
 #include "cuda/launch.h"

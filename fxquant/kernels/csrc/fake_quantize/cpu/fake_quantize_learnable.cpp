@@ -25,7 +25,7 @@ int64_t period_of(int64_t channels, int64_t row) {
   return period;
 }
 
-// Sums of one row of channels; a row may be several times the channels of the grid.
+// Sums of one row of channels; a row may be several times the channels of the qparams.
 Tensor gradient_of(const Tensor& like, const std::vector<double>& sums, int64_t rows, int64_t row, int64_t channels,
                    const std::vector<float>* times, double factor) {
   const Tensor result = empty_as(like, sizes_of(like), false, ScalarType::Float);

@@ -1,3 +1,5 @@
+// Normalizes rows that lie one after the other, [rows][columns]. A thread computes one row: it reads it three times, for
+// the largest magnitude, for the sums, and for the result.
 #include "norm/layer_norm.h"
 
 #include "cuda/launch.h"

@@ -1,3 +1,5 @@
+// Computes softmax of rows that lie one after the other, [rows][columns]. A thread computes one row: it reads it three
+// times, for the largest value, for the sum of the exponentials, and for the result.
 #include "cuda/launch.h"
 #include "math/histogram.h"
 #include "math/softmax.h"

@@ -1,3 +1,5 @@
+// Takes the largest value of windows of images that lie as [planes][rows][columns][channels]. A thread computes one
+// element of the result: for row, for column of its window. Neighbouring threads read neighbouring channels.
 #include "cuda/launch.h"
 #include "pool/pool.h"
 

@@ -1,3 +1,5 @@
+// Resizes images that lie as [planes][rows][columns][channels]. A thread computes one element of the result: for column,
+// for row of its taps.
 #include "cuda/launch.h"
 #include "pool/resample.h"
 

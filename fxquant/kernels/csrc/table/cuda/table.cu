@@ -1,3 +1,4 @@
+// Replaces each byte by its entry of the table, in the order of memory. A thread takes a pack of bytes.
 #include "cuda/launch.h"
 #include "table/table.h"
 

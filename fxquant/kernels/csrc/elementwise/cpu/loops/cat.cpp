@@ -1,3 +1,5 @@
+// Joins tensors that lie as [rows][length], each with its own length, to [rows][sum of lengths]. A task is a stretch of
+// the result: for row, for tensor: copy the length, or requantize it.
 #include "elementwise/cpu/loops/cat.h"
 
 #include "cpu/loops/rows.h"

@@ -1,3 +1,4 @@
+// Computes on pairs of elements: for row of the result's memory, for element of it. Strides say how each input advances.
 #include "elementwise/cpu/loops/elementwise.h"
 
 #include "cpu/loops/rows.h"

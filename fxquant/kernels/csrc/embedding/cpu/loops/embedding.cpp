@@ -1,3 +1,4 @@
+// Dequantizes rows of a table, which lie one after the other: for index (parallel), for column.
 #include "embedding/cpu/loops/embedding.h"
 
 #include "embedding/cpu/loops/lookup.h"

@@ -1,3 +1,8 @@
+// Reduces rows of a table to one for each bag. The rows lie one after the other. A task is a stretch of bags:
+//
+//   for bag:                           # parallel
+//       for block of columns:          # its sums or maxima stay in the cache
+//           for index of the bag, in order: dequantize the block of its row; add it, or take the larger values
 #include "embedding/cpu/loops/embedding_bag.h"
 
 #include "embedding/cpu/loops/lookup.h"

@@ -1,3 +1,9 @@
+// Normalizes rows that lie one after the other, [rows][columns]. A task is a stretch of rows:
+//
+//   for row:                           # parallel
+//       for column: the largest magnitude              # of float rows, which gives the exponent k
+//       for column: scratch = round(x * 2^k), and the sums of that and of its squares, as integers: exact
+//       for column: subtract the mean, multiply by weight / deviation, add bias, round, clamp, store
 #include "norm/cpu/loops/layer_norm.h"
 
 #include "cpu/loops/blocks.h"

@@ -1,3 +1,10 @@
+// Computes softmax of rows that lie one after the other, [rows][columns]. A task is a stretch of rows:
+//
+//   for row:                           # parallel
+//       for column: the largest value
+//       for column: scratch = e^(x - largest) in multiples of 2^-30; of quantized rows from a table of 256
+//       for column: the sum of scratch, as an integer: exact
+//       for column: divide by the sum, round, clamp, store
 #include "norm/cpu/loops/softmax.h"
 
 #include "cpu/loops/blocks.h"

@@ -1,3 +1,10 @@
+// Averages windows of images that lie as [planes][rows][columns][channels]: channels_last, or one channel a plane. A task
+// is one pixel of the result and a block of its channels:
+//
+//   for plane, row, column, block of channels:   # parallel
+//       for row of the window:
+//           for four elements of it: add the block's channels to their sums, which stay in registers
+//       take the zero points off, multiply by x_scale / divisor, round, clamp, store
 #include "pool/cpu/loops/average.h"
 
 #include "cpu/loops/rows.h"

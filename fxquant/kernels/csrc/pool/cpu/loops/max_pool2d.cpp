@@ -1,3 +1,10 @@
+// Takes the largest value of windows of images that lie as [planes][rows][columns][channels]: channels_last, or one
+// channel a plane. A task is one row of the result:
+//
+//   for plane, row:                    # parallel
+//       scratch = the largest of the window's rows, nine at a time, for each element of a row of the input
+//       for column:                    # channels_last; one channel: for column of the window, for column
+//           the largest of the window's elements of scratch, for each channel
 #include "pool/cpu/loops/max_pool2d.h"
 
 #include "cpu/loops/channels.h"

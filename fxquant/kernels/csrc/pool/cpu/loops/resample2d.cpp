@@ -1,3 +1,9 @@
+// Resizes images that lie as [planes][rows][columns][channels]: channels_last, or one channel a plane. A task is one row
+// of the result:
+//
+//   for plane, row:                    # parallel
+//       scratch [columns][channels] = weighted sum of the rows of the input, in float32
+//       for column: weighted sum of the columns of scratch, for each channel; scale, round, clamp, store
 #include "pool/cpu/loops/resample2d.h"
 
 #include "cpu/loops/blocks.h"

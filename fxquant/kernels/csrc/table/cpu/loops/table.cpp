@@ -1,3 +1,4 @@
+// Replaces each byte by its entry of the table, in the order of memory.
 #include "table/cpu/loops/table.h"
 
 #include "table/cpu/loops/look_up.h"
