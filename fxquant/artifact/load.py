@@ -21,7 +21,7 @@ from fxquant.artifact.plan import decode_coverage, decode_plan
 from fxquant.artifact.tables import give_answers
 from fxquant.errors import ArtifactError, listing
 from fxquant.graph.module import NamedGraphModule, note
-from fxquant.graph.module_state import make_ready
+from fxquant.graph.packing import make_ready
 from fxquant.runtime import attach_engine
 
 _FIELDS = {"class", "nodes", "modules", "layouts"}

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError, TracingError, warn
 from fxquant.graph.inputs import bind, describe_call, describe_value, how_to_tensor
-from fxquant.graph.module_state import holds_integers
+from fxquant.graph.packing import holds_integers
 from fxquant.graph.query import VALUE, TensorInfo, canonical_type, module_of, only_device
 
 _SIZES = (

@@ -24,7 +24,8 @@ from torch.fx.node import map_arg
 from fxquant.errors import FxQuantError, warn
 from fxquant.graph.failures import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 from fxquant.graph.methods import bound_to_traced
-from fxquant.graph.module_state import check_finite, check_names, holds_integers, make_ready, unchanged_on_error
+from fxquant.graph.module_state import check_finite, check_names, unchanged_on_error
+from fxquant.graph.packing import holds_integers, make_ready
 from fxquant.graph.query import (
     BY_REQUEST,
     CALLED,

@@ -1,4 +1,4 @@
-"""Loads the state of a module: checks it before, puts everything back on an error, and packs what calls need after."""
+"""Loads the state of a module: checks it before, and puts everything back on an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import FxQuantError, InputError, StateError, listing
-from fxquant.kernels.conv.packing import packed_once
 from fxquant.plan.spec import QScheme
 
 _FLOAT32 = torch.finfo(torch.float32)
@@ -228,27 +227,6 @@ def _hint(unit: str, here: Mapping[str, Any], there: Mapping[str, Any], given: M
     if (_form(there.get(unit)), _form(here.get(unit))) == ("int8", "float"):
         return f"quantize {unit!r}, as the saved model did: a rule of the configuration leaves it in float"
     return "prepare with the configuration that the saved model was prepared with"
-
-
-class PackingModule(nn.Module):
-    """A module that computes with what it packed from its state, not with the state itself."""
-
-    def make_ready(self) -> None:
-        """Pack now, where the state is known: graphs that ``torch.export`` captures cannot."""
-        raise NotImplementedError
-
-
-def make_ready(model: nn.Module) -> None:
-    """Have every module in a model pack what it has not packed yet; equal weights are kept once."""
-    with packed_once():
-        for module in model.modules():
-            if isinstance(module, PackingModule):
-                module.make_ready()
-
-
-def holds_integers(model: nn.Module) -> bool:
-    """Tell whether some module of a model computes with integers: gradients end there."""
-    return any(isinstance(module, PackingModule) for module in model.modules())
 
 
 _LISTS = (list, deque)

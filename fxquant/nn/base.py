@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import CalibrationError, InputError, LoweringError
-from fxquant.graph.module_state import PackingModule, check_finite, check_integers, check_qparams
+from fxquant.graph.module_state import check_finite, check_integers, check_qparams
+from fxquant.graph.packing import PackingModule
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
 

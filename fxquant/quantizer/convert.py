@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from fxquant.graph.module import note
-from fxquant.graph.module_state import make_ready
+from fxquant.graph.packing import make_ready
 from fxquant.graph.query import follow
 from fxquant.measure.coverage import coverage
 from fxquant.passes.pipelines import to_form

@@ -1,0 +1,28 @@
+"""Modules that compute with what they packed from their state, and the call that has all of a model pack."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fxquant.kernels.conv.packing import packed_once
+
+
+class PackingModule(nn.Module):
+    """A module that computes with what it packed from its state, not with the state itself."""
+
+    def make_ready(self) -> None:
+        """Pack now, where the state is known: graphs that ``torch.export`` captures cannot."""
+        raise NotImplementedError
+
+
+def make_ready(model: nn.Module) -> None:
+    """Have every module in a model pack what it has not packed yet; equal weights are kept once."""
+    with packed_once():
+        for module in model.modules():
+            if isinstance(module, PackingModule):
+                module.make_ready()
+
+
+def holds_integers(model: nn.Module) -> bool:
+    """Tell whether some module of a model computes with integers: gradients end there."""
+    return any(isinstance(module, PackingModule) for module in model.modules())
