@@ -115,13 +115,16 @@ class QuantizedModule(PackingModule):
             CalibrationError: an operand has no scale yet (NaN); the message names the unit and the operand.
         """
         self.check_capture()
-        if self._packed is None:
+        found = self._packed
+        if found is None:
             with PACKING:
-                if self._packed is None:
+                found = self._packed
+                if found is None:
                     self._check_calibrated()
                     with torch.inference_mode(False), torch.no_grad():  # it outlives this call
-                        self._packed = self.pack()
-        return self._packed
+                        self._packed = found = self.pack()
+                    self.after_packing()
+        return found
 
     def make_ready(self) -> None:
         """Pack now. Where the state is unknown, or cannot be right, it is left to the first call to say so."""
@@ -146,6 +149,9 @@ class QuantizedModule(PackingModule):
     def pack(self) -> Any:
         """Make whatever ``forward`` needs beyond the buffers. Never None."""
         raise NotImplementedError
+
+    def after_packing(self) -> None:
+        """Drop what is not needed beside ``_packed``: nothing, unless a subclass says so."""
 
     def invalidate(self) -> None:
         """Drop what was packed; the next call makes it again."""

@@ -140,14 +140,10 @@ class WeightedModule(QuantizedModule):
             assert unpack is not None
             return unpack()
 
-    def packed(self) -> Any:
-        """Pack as any module; then keep the weight in packed order, if there is one."""
-        self.check_capture()
-        with PACKING:
-            found = super().packed()
-            if unpacking(found) is not None:
-                self._keep(None)
-        return found
+    def after_packing(self) -> None:
+        """Keep the weight in packed order alone, if there is one."""
+        if unpacking(self._packed) is not None:
+            self._keep(None)
 
     def invalidate(self) -> None:
         """Drop what was packed, but not the weight."""
