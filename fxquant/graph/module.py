@@ -54,8 +54,8 @@ STACK = "nn_module_stack"
 
 
 ENGINE = "fxquant.runtime"
-"""Attribute of a converted module: what runs its graph, in place of the generated code. It is called with the module,
-the generated ``forward``, positional and keyword arguments, and told to ``invalidate`` when the graph has changed."""
+"""Attribute of a converted module: what runs its graph, a ``ProgramEngine`` of ``runtime/program_engine.py``. When the
+graph has changed it is told to ``invalidate``, and its ``wrap`` makes the model's ``forward`` of the generated one."""
 
 RECORD = "fxquant.record"
 """Attribute of a model that was converted or prepared for training: what is known of it, by name.
@@ -135,7 +135,7 @@ class NamedGraphModule(GraphModule):
         keep_source_while_used(kind.forward)
         if (engine := self.__dict__.get(ENGINE)) is not None:
             engine.invalidate()
-            kind.forward = _with_own_code(_by_engine(kind.forward))
+            kind.forward = _with_own_code(engine.wrap(kind.forward))
         kind.forward = _with_own_code(_explaining(kind.forward))
         return code
 
@@ -230,16 +230,6 @@ def _explaining(forward: Callable[..., Any]) -> Callable[..., Any]:
 def _taken(gm: NamedGraphModule) -> tuple[str, ...]:
     """Return the names of the arguments that a model takes as quantized values."""
     return tuple(noted(gm, "integer_inputs") or ())
-
-
-def _by_engine(forward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(forward)
-    def run(self: NamedGraphModule, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return forward(self, *args, **kwargs)
-        return self.__dict__[ENGINE](self, forward, args, kwargs)
-
-    return run
 
 
 def _state(gm: GraphModule) -> dict[str, Any]:

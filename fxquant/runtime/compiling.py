@@ -166,24 +166,29 @@ class _Compiler:
         return True
 
     def _place_node(self, node: Node) -> None:
-        if self._is_constant(node):
+        # A module is recorded or runs in Python: what it holds may change, so its result is never kept.
+        if node.op != "call_module" and (self._is_constant(node) or self._is_size_or_view(node)):
             return
-        if node.op != "call_module" and not any(used in self._varying for used in node.all_input_nodes):
-            try:
-                with ForbidCompute():
-                    value = self._call(node)
-            except Exception:  # whatever is wrong with the model shows where it runs as it is
-                pass
-            else:
-                if not _holds_tensors(value):  # a size, or what is computed of sizes
-                    self._values[node] = self._fixed[node] = tuple(value) if isinstance(value, torch.Size) else value
-                    return
-                if self._open is not None and self._open.recording is None:
-                    self._by_python(node, "a view of what Python computed")  # no program begins with a view
-                    return
         reason = self._by_program(node)
         if reason is not None:
             self._by_python(node, reason)
+
+    def _is_size_or_view(self, node: Node) -> bool:
+        """Try to run a node without computing: a number that follows from shapes is kept, a view goes with Python."""
+        if any(used in self._varying for used in node.all_input_nodes):
+            return False
+        try:
+            with ForbidCompute():
+                value = self._call(node)
+        except Exception:  # whatever is wrong with the model shows where it runs as it is
+            return False
+        if not _holds_tensors(value):  # a size, or what is computed of sizes
+            self._values[node] = self._fixed[node] = tuple(value) if isinstance(value, torch.Size) else value
+            return True
+        if self._open is not None and self._open.recording is None:
+            self._by_python(node, "a view of what Python computed")  # no program begins with a view
+            return True
+        return False
 
     def _by_program(self, node: Node) -> str | None:
         """Record the node; why it cannot be recorded, otherwise."""

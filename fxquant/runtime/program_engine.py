@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -80,6 +81,18 @@ class ProgramEngine:
         except ShapesChangedError:
             plan.given_up = "shapes depend on values"
             return forward(gm, *args)
+
+    @staticmethod
+    def wrap(forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Make the ``forward`` of a model: it calls the engine that the model has then, or ``forward`` in a capture."""
+
+        @functools.wraps(forward)
+        def run(gm: GraphModule, /, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return forward(gm, *args, **kwargs)
+            return gm.__dict__[ENGINE](gm, forward, args, kwargs)
+
+        return run
 
     def invalidate(self) -> None:
         """Drop all plans."""
@@ -175,7 +188,7 @@ def attach_engine(gm: GraphModule, engine: str | None, to: str = "int8") -> None
         )
     if engine != "graph" and library() is not None:
         gm.__dict__[ENGINE] = ProgramEngine()
-        gm.recompile()  # wraps forward: `_by_engine` of graph/module.py calls the engine
+        gm.recompile()  # which has the engine wrap forward
 
 
 def engine_of(gm: GraphModule) -> ProgramEngine | None:
