@@ -8,8 +8,8 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.fake_quantize.converted import StaticFakeQuantize
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import called_module, module_of
-from fxquant.graph.shapes import BoundInterpreter
 from fxquant.measure.runner import ROUNDINGS, FloatRun, OrderedNodes, order_by_units
 from fxquant.plan.quant_plan import QuantUnit
 

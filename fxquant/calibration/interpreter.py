@@ -12,8 +12,8 @@ from torch.fx import GraphModule, Node
 
 from fxquant.errors import InputError, within
 from fxquant.graph.inputs import describe_value
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import INPLACE, has_hooks
-from fxquant.graph.shapes import BoundInterpreter
 
 IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     F.relu: torch.relu_,

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Interpreter, Node
-from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import FxQuantError
-from fxquant.graph.failures import does_not_run, not_running
+from fxquant.graph.failures import not_running
 from fxquant.graph.inputs import bind
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.macs import run_counted
 from fxquant.graph.query import VALUE, info_of, module_of
 
@@ -71,49 +71,6 @@ def unchanged_state(module: nn.Module) -> Iterator[None]:
             for now, before in attributes:
                 now.clear()
                 now.update(before)
-
-
-class BoundInterpreter(Interpreter):
-    """Runs a graph on inputs that ``graph.inputs.bind`` gave, ``*args`` and ``**kwargs`` among them: ``run()``.
-
-    Every run of a graph in this package is one of these. A subclass computes values in another way by ``compute``, or
-    by the methods of ``torch.fx.Interpreter`` for each kind of node.
-
-    Raises:
-        InputError: a node fails; the message names it, and says what it was given.
-    """
-
-    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], *, keep_values: bool = False) -> None:
-        super().__init__(gm, garbage_collect_values=not keep_values)
-        self.extra_traceback = False
-        self._bound = bound
-
-    def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._bound[str(target).lstrip("*")]
-
-    def output(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _plain(args[0])
-
-    def run_node(self, n: Node) -> Any:
-        try:
-            return self.compute(n)
-        except FxQuantError:
-            raise
-        except Exception as error:
-            raise does_not_run(error, n, *self.fetch_args_kwargs_from_env(n)) from error
-
-    def compute(self, n: Node) -> Any:
-        """Compute the value of a node."""
-        return super().run_node(n)
-
-
-def _plain(value: Any) -> Any:
-    """Lists and dicts in place of the immutable ones that graphs hold."""
-    if isinstance(value, immutable_list):
-        return [_plain(item) for item in value]
-    if isinstance(value, immutable_dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return tuple(_plain(item) for item in value) if type(value) is tuple else value
 
 
 def run_on_example(

@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from fxquant.errors import InputError, LoweringError, warn
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.inputs import bind, describe_value
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.module import noted
 from fxquant.graph.query import module_of, nodes_by_name
-from fxquant.graph.shapes import BoundInterpreter
 from fxquant.measure.noise import UnitNoise, dequantized, evaluate, integers, sqnr, unit_noise
 from fxquant.measure.parity_table import OutputNoise, Parity, ParityRow
 from fxquant.measure.runner import ROUNDINGS, all_values, as_taken, float_values

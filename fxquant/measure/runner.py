@@ -14,9 +14,9 @@ from torch.fx.node import map_arg
 
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.fake_quantize.qparams import to_integers
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.module import noted
 from fxquant.graph.query import function_name, module_of
-from fxquant.graph.shapes import BoundInterpreter
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.plan.quant_plan import QuantUnit
 

@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import KernelError
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import TensorInfo, info_of
-from fxquant.graph.shapes import BoundInterpreter
 from fxquant.measure.runner import function_of
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.plan.quant_plan import QuantUnit

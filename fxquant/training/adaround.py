@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize, OwnIntegersFakeQuantize
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import nodes_by_name
-from fxquant.graph.shapes import BoundInterpreter
 from fxquant.graph.text_table import format_rows
 from fxquant.measure.runner import FloatRun, WeightsOnly, order_by_units
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit

@@ -18,7 +18,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from fxquant.errors import InputError, within, writing
-from fxquant.graph.shapes import BoundInterpreter
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.measure.runner import OrderedNodes
 
 

@@ -12,8 +12,8 @@ from torch.fx import Graph, GraphModule, symbolic_trace
 
 from fxquant.errors import InputError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import nodes_by_name
-from fxquant.graph.shapes import BoundInterpreter
 from fxquant.measure.runner import (
     OrderedNodes,
     Stepper,

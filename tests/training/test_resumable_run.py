@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import symbolic_trace
 
 from fxquant.errors import InputError
-from fxquant.graph.shapes import BoundInterpreter
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.measure.runner import order_by_units
 from fxquant.plan.quant_plan import QuantUnit
 from fxquant.training.resumable_run import Memory, ResumableRun

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.fx import GraphModule, Tracer
 
-from fxquant.graph.shapes import BoundInterpreter
+from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.nn.fake_quantize import with_fake_quantized_weight
 from fxquant.training import unit_samples
 from fxquant.training.resumable_run import Memory, ResumableRun
