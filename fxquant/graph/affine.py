@@ -66,6 +66,10 @@ class ChannelAffine(nn.Module):
         return f"{self.num_features}, behind={self.behind}, rank={self.rank}"
 
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, ChannelAffine)
+"""What is folded into the layer before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One operator of it."""

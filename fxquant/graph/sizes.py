@@ -10,11 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, Node
 
-from fxquant.graph.affine import ChannelAffine
+from fxquant.graph.affine import BATCH_NORMS, ChannelAffine
 from fxquant.graph.query import canonical_type, module_of, value_of
-
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, ChannelAffine)
-"""What is folded into the layer before it."""
 
 _SPATIAL: dict[Any, int] = {
     **{nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3},

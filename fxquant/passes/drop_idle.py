@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
+from fxquant.graph.affine import BATCH_NORMS
 from fxquant.graph.aliases import Roots, changed_argument, roots_of
 from fxquant.graph.edit import positions
 from fxquant.graph.inputs import is_given
@@ -29,7 +30,6 @@ from fxquant.graph.query import (
     module_of,
     value_of,
 )
-from fxquant.graph.sizes import BATCH_NORMS
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import own_targets
 from fxquant.passes.idle import record, take_out

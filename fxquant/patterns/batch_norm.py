@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.affine import ChannelAffine
+from fxquant.graph.affine import BATCH_NORMS, ChannelAffine
 from fxquant.graph.query import called_module, value_of
-from fxquant.graph.sizes import BATCH_NORMS
 from fxquant.patterns.elementwise import clamped, constant_bounds
 from fxquant.patterns.floats import OWN_STATISTICS
 from fxquant.patterns.pattern import Op, Pattern, Reject, all_of, op, tensor
