@@ -12,8 +12,8 @@ from torch.fx import GraphModule, Node
 from fxquant.backends.base import Backend
 from fxquant.graph.query import tensors_of
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.boundaries import Boundaries
 from fxquant.passes.configure import Decision, decide, primary_node, qconfig_of, rounds_results
-from fxquant.passes.prune_isolated_units import Boundaries
 from fxquant.passes.refusals import computes_nothing, refuse_match, refuse_unmatched
 from fxquant.passes.tuple_outputs import HAS_FLOAT_READER, has_external_item
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of

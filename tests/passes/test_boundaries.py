@@ -14,7 +14,7 @@ from fxquant.backends.cpu import CPU
 from fxquant.measure.noise import sqnr
 from fxquant.measure.parity import measure_parity
 from fxquant.nn.base import FloatResult
-from fxquant.passes.prune_isolated_units import GIVEN_OUT, IN_PARTS, ISOLATED, PART, READ_AS_FLOAT, RETURNED, UNREAD
+from fxquant.passes.boundaries import GIVEN_OUT, IN_PARTS, ISOLATED, PART, READ_AS_FLOAT, RETURNED, UNREAD
 from fxquant.patterns.registry import unregister_pattern
 from tests.outputs import rounding_outputs
 
