@@ -1,4 +1,4 @@
-"""The observers of a plan, and the qparams that they choose: what was never observed is an error that names it."""
+"""The qparams that the observers of a plan choose: what was never observed is an error that names it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.calibration.module_paths import places_of
 from fxquant.errors import CalibrationError, listing
-from fxquant.fake_quantize.base import disable_fake_quant
-from fxquant.observers.channel_means import ChannelMeans
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Fixed, Handled, Means, Observed, QParams, TensorRef
-
-
-def make_observers(plan: QuantPlan) -> nn.ModuleDict:
-    """A fresh observer for each value that is measured, under its name."""
-    observers = nn.ModuleDict()
-    for ref, policy in plan.policies.items():
-        # Past add_module, which refuses the names of attributes: x.to(...) makes a value named "to".
-        if ref.kind == "activation" and isinstance(policy, Observed):
-            observers._modules[ref.name] = policy.observer()
-        elif isinstance(policy, Means):
-            observers._modules[ref.name] = ChannelMeans(policy.axis)
-    return observers.apply(disable_fake_quant)  # calibration measures the float model
 
 
 def means_of(plan: QuantPlan, observers: Mapping[str, Any]) -> dict[TensorRef, Tensor]:
@@ -82,17 +68,4 @@ def qparams_of(
             hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
             "convert(..., allow_uncalibrated=True) makes a model without ranges to load a state dict into",
         )
-    return found
-
-
-def observers_by_node(
-    plan: QuantPlan, observers: nn.ModuleDict, watchers: Mapping[str, list[nn.Module]]
-) -> dict[str, list[nn.Module]]:
-    """Name of a node -> the observers that are to see its value, and those of ``watchers``."""
-    found: dict[str, list[nn.Module]] = {name: list(modules) for name, modules in watchers.items()}
-    for ref, policy in plan.policies.items():
-        if ref.kind == "activation" and isinstance(policy, Observed):
-            found.setdefault(ref.name, []).append(observers[ref.name])
-        elif isinstance(policy, Means):
-            found.setdefault(policy.value, []).append(observers[ref.name])
     return found

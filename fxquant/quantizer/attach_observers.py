@@ -6,7 +6,7 @@ import copy
 
 from torch import nn
 
-from fxquant.calibration.observed_qparams import make_observers
+from fxquant.calibration.observers import make_observers
 from fxquant.calibration.statistics import Statistics
 from fxquant.fake_quantize.adaround import OwnIntegers
 from fxquant.graph.query import follow

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from fxquant.calibration.batches import batches
 from fxquant.calibration.interpreter import CalibrationInterpreter, check_like_example, run_with_hooks
 from fxquant.calibration.module_paths import places_of
-from fxquant.calibration.observed_qparams import observers_by_node
+from fxquant.calibration.observers import observers_by_node
 from fxquant.calibration.problems import find_problems, warn_of_problems
 from fxquant.calibration.range_history import FEWEST_BATCHES
 from fxquant.errors import warn, within
