@@ -14,9 +14,9 @@ from fxquant.errors import ArtifactError
 from fxquant.fake_quantize.adaround import KnownIntegers
 from fxquant.graph.module_state import check_integers, check_qparams
 from fxquant.graph.query import called_module, nodes_by_name
+from fxquant.passes.base import weighted_nodes
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.manager import PassManager
-from fxquant.passes.rounding import weighted_nodes
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, QScheme
 from fxquant.quantizer.data import PreparedModel

@@ -13,7 +13,7 @@ from fxquant.exchange.given import Given, numbers
 from fxquant.exchange.rows import names_of
 from fxquant.graph.query import called_module
 from fxquant.observers.qparams import middle
-from fxquant.passes.rounding import weighted_nodes
+from fxquant.passes.base import weighted_nodes
 from fxquant.plan.spec import Fixed, Observed, QParams, QScheme, TensorRef
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.run_passes import pass_context

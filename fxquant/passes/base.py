@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
+from fxquant.graph.query import nodes_by_name
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.patterns.pattern import Output, Pattern
 from fxquant.plan.qconfig import QConfigMapping
@@ -83,3 +84,13 @@ def graph_pass(
 ) -> Callable[[Callable[[GraphModule, PassContext], GraphModule]], Pass]:
     """Make a function a Pass. Its name is the function's name; the first line of its docstring is its help text."""
     return lambda run: Pass(run.__name__, run, after, keeps_values, required)
+
+
+def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantUnit]]:
+    """The calls whose weight is quantized, each with its unit."""
+    nodes = nodes_by_name(gm)
+    return [
+        (nodes[unit.captures[ctx.pattern_of(unit).weight or ""]], unit)
+        for unit in ctx.plan.units
+        if "weight" in unit.roles
+    ]

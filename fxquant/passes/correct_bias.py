@@ -15,8 +15,8 @@ from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import called_module, value_of
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.nn.fake_quantize import FLOAT_BIAS
-from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import rounded_weight, weighted_nodes
+from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
+from fxquant.passes.rounding import rounded_weight
 
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 """Spatial sizes of the input and of the output of a convolution."""

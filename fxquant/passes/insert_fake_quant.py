@@ -13,8 +13,8 @@ from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, value_of
 from fxquant.nn.fake_quantize import with_dequantized_weight, with_fake_quantized_weight
 from fxquant.nn.quantize import Dequantize, Quantize
-from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import insert_call_qparams, rounding_points, weighted_nodes
+from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
+from fxquant.passes.rounding import insert_call_qparams, rounding_points
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)

@@ -13,8 +13,7 @@ from torch.fx import GraphModule
 from fxquant.errors import LoweringError
 from fxquant.graph.edit import add_module
 from fxquant.graph.query import called_module
-from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import weighted_nodes
+from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
 from fxquant.plan.spec import QParams
 
 LARGEST_BIAS = 2**30

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fxquant.errors import CalibrationError
 from fxquant.fake_quantize.adaround import OwnIntegers
 from fxquant.fake_quantize.converted import DynamicFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, nodes_by_name
-from fxquant.nn.weight import all_finite
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
 from fxquant.plan.quant_plan import QuantUnit
@@ -83,16 +80,6 @@ def insert_call_qparams(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, st
     return homes
 
 
-def weighted_nodes(gm: GraphModule, ctx: PassContext) -> list[tuple[Node, QuantUnit]]:
-    """The calls whose weight is quantized, each with its unit."""
-    nodes = nodes_by_name(gm)
-    return [
-        (nodes[unit.captures[ctx.pattern_of(unit).weight or ""]], unit)
-        for unit in ctx.plan.units
-        if "weight" in unit.roles
-    ]
-
-
 def rounded_weight(node: Node, unit: QuantUnit, ctx: PassContext) -> Tensor:
     """Return the weight of the layer that a node calls, quantized and dequantized: float32 of its shape."""
     weight: Tensor = called_module(node).weight.detach()
@@ -102,21 +89,3 @@ def rounded_weight(node: Node, unit: QuantUnit, ctx: PassContext) -> Tensor:
     rounding = own.weight_fake_quant
     assert isinstance(rounding, OwnIntegers)  # else it were not among them
     return from_integers(rounding.integers(weight), qparams.scale, qparams.zero_point, qparams.scheme)
-
-
-def finite_weight(node: Node) -> Tensor:
-    """The weight of the layer that a node calls, detached.
-
-    Raises:
-        CalibrationError: some of it is inf or NaN.
-    """
-    weight: Tensor = called_module(node).weight.detach()
-    if not all_finite(weight):
-        raise CalibrationError(
-            "a weight holds values that are not finite",
-            at=node,
-            got=f"{int((~torch.isfinite(weight)).sum())} of {weight.numel()} values are inf or NaN",
-            expected="finite weights; with a batch norm folded in, finite statistics too",
-            hint=f"look at {node.target}.weight and at the batch norm behind it",
-        )
-    return weight

@@ -13,9 +13,9 @@ from fxquant.graph.query import called_module, module_of, nodes_by_name
 from fxquant.nn.batch_norm import training_factor
 from fxquant.nn.fake_quantize import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.nn.training import JoinedRange
-from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
 from fxquant.passes.idle import drop_restored, follow_training_mode, restore_idle
-from fxquant.passes.rounding import insert_call_qparams, rounding_points, weighted_nodes
+from fxquant.passes.rounding import insert_call_qparams, rounding_points
 from fxquant.plan.spec import Fixed, Handled, Observed, QParamsPolicy, TensorRef
 
 

@@ -6,18 +6,20 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from fxquant.errors import listing, warn
+from fxquant.errors import CalibrationError, listing, warn
 from fxquant.fake_quantize.adaround import OwnIntegers
 from fxquant.fake_quantize.base import disable_observer, observer_in
 from fxquant.graph.edit import add_module
 from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantize import with_fake_quantized_weight
+from fxquant.nn.weight import all_finite
 from fxquant.observers.qparams import SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT, below_smallest_scale
-from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.rounding import finite_weight, rounded_weight, weighted_nodes
+from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
+from fxquant.passes.rounding import rounded_weight
 from fxquant.plan.spec import Observed, QParams, TensorRef
 
 
@@ -85,3 +87,21 @@ def _layer_with(rounding: Any, node: Node) -> nn.Module:
     disable_observer(rounding)
     rounding(weight)  # AdaRound begins to learn at the first call after that
     return with_fake_quantized_weight(called_module(node), rounding)
+
+
+def finite_weight(node: Node) -> Tensor:
+    """The weight of the layer that a node calls, detached.
+
+    Raises:
+        CalibrationError: some of it is inf or NaN.
+    """
+    weight: Tensor = called_module(node).weight.detach()
+    if not all_finite(weight):
+        raise CalibrationError(
+            "a weight holds values that are not finite",
+            at=node,
+            got=f"{int((~torch.isfinite(weight)).sum())} of {weight.numel()} values are inf or NaN",
+            expected="finite weights; with a batch norm folded in, finite statistics too",
+            hint=f"look at {node.target}.weight and at the batch norm behind it",
+        )
+    return weight

@@ -12,8 +12,7 @@ from fxquant.errors import PlanError, listing
 from fxquant.graph.query import called_module, module_of, nodes_by_name
 from fxquant.measure.coverage import Coverage, coverage
 from fxquant.nn.weight import all_finite
-from fxquant.passes.base import PassContext
-from fxquant.passes.rounding import weighted_nodes
+from fxquant.passes.base import PassContext, weighted_nodes
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Observed
