@@ -1,4 +1,4 @@
-"""Batch norms: alone on quantized values, or as the factor of the weight that they are folded into."""
+"""Batch norms: alone on quantized values, or as the factor that a weight is quantized with while it trains."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fxquant.graph.query import value_of
 from fxquant.kernels.gradient import Differentiable, below_autograd, differentiate
 from fxquant.kernels.library import compose
 from fxquant.nn.conv import QuantizedConv
+from fxquant.nn.folding import batch_norm_factor
 from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
@@ -108,18 +109,6 @@ SMALLEST_FACTOR = 1e-12
 """Below it, a factor is taken as 1 while training: a channel that is switched off can come back."""
 
 
-def batch_norm_factor(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
-    """Return ``gamma / sqrt(running_var + eps)``, float64 [C].
-
-    Args:
-        gamma: The batch norm's weight [C], or None.
-        running_var: Its running variance [C].
-        eps: What it adds to the variance.
-    """
-    factor = torch.rsqrt(running_var.double() + eps)
-    return factor if gamma is None else factor * gamma.double()
-
-
 def training_factor(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
     """Return the factor that a weight is quantized with, then divided by: never near 0, of the dtype of the statistics.
 
@@ -128,18 +117,6 @@ def training_factor(gamma: Tensor | None, running_var: Tensor, eps: float) -> Te
     """
     gamma = torch.ones_like(running_var) if gamma is None else gamma
     return torch.ops.fxquant.training_factor.default(gamma, running_var, eps)[0]
-
-
-def along_outputs(factor: Tensor, layer: Any, axis: int) -> Tensor:
-    """Return ``factor`` [C_out] in a shape that multiplies ``layer.weight``.
-
-    ``axis``: dimension of the weight that counts the output channels; 1 in a transposed convolution, group by group.
-    """
-    behind = [1] * (layer.weight.dim() - axis - 1)
-    if axis == 0:
-        return factor.reshape(-1, *behind)
-    by_group = factor.reshape(layer.groups, 1, -1).expand(-1, layer.weight.shape[0] // layer.groups, -1)
-    return by_group.reshape(layer.weight.shape[0], -1, *behind)
 
 
 def _factor_and_slope(gamma: Tensor, running_var: Tensor, eps: float) -> tuple[Tensor, Tensor]:

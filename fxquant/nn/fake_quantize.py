@@ -19,8 +19,8 @@ from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.graph.module_state import check_finite, check_integers, check_qparams
 from fxquant.graph.query import canonical_type
-from fxquant.nn.batch_norm import along_outputs
 from fxquant.nn.computed import WithTensors
+from fxquant.nn.folding import along_outputs
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import QParams, QScheme

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from fxquant.graph.edit import add_module, replace_node
 from fxquant.graph.query import VALUE, called_module, nodes_by_name
-from fxquant.nn.batch_norm import along_outputs, batch_norm_factor
+from fxquant.nn.folding import along_outputs, batch_norm_factor
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.quant_plan import QuantUnit

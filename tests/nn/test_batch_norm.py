@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fxquant.nn.batch_norm import QuantizedBatchNorm, affine, along_outputs, batch_norm_factor, training_factor
+from fxquant.nn.batch_norm import QuantizedBatchNorm, affine, training_factor
+from fxquant.nn.folding import batch_norm_factor
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
 STEPS = 1
@@ -71,12 +72,6 @@ def test_random_numbers_stay() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_factor_is_gamma_over_the_standard_deviation():
-    gamma, variance = torch.tensor([2.0, -3.0]), torch.tensor([4.0, 9.0])
-    assert torch.allclose(batch_norm_factor(gamma, variance, 0.0), torch.tensor([1.0, -1.0], dtype=torch.float64))
-    assert torch.allclose(batch_norm_factor(None, variance, 0.0), torch.tensor([0.5, 1 / 3], dtype=torch.float64))
-
-
 def test_training_factor_is_never_near_0_and_keeps_the_dtype():
     gamma = torch.tensor([0.0, 1e-13, 1e-11, -1.0])
     factor = training_factor(gamma, torch.ones(4), 0.0)
@@ -93,14 +88,3 @@ def test_gamma_gets_a_gradient():
     gamma = torch.randn(4, requires_grad=True)
     training_factor(gamma, torch.ones(4), 1e-5).sum().backward()
     assert torch.allclose(gamma.grad, torch.full((4,), (1 + 1e-5) ** -0.5))
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_factor_lies_along_the_outputs_of_a_transposed_convolution(groups):
-    layer = nn.ConvTranspose2d(4, 6, 3, groups=groups, bias=False)
-    factor = torch.rand(6) + 0.5
-    x = torch.randn(2, 4, 5, 5)
-    expected = layer(x) * factor.reshape(1, -1, 1, 1)
-    with torch.no_grad():
-        layer.weight *= along_outputs(factor, layer, 1)
-    assert torch.allclose(layer(x), expected, atol=1e-5)  # sums in another order
