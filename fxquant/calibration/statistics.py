@@ -76,8 +76,8 @@ class Statistics(nn.Module):
                 self._part_names[name] = part_name(nodes[name])
                 self.joined._modules[name] = Extremes()
 
-    def begin(self) -> dict[str, list[nn.Module]]:
-        """Before a batch: name of a value -> what is to be shown it. What a batch that failed has left is forgotten."""
+    def watchers_of_next_batch(self) -> dict[str, list[nn.Module]]:
+        """Name of a value -> what is to be shown it in the next batch. What a failed batch has left is forgotten."""
         due: dict[str, list[nn.Module]] = {}
         batch = int(self.history.batches)
         for value, extremes in self._watching():

@@ -1,4 +1,4 @@
-"""From an observed range to scale and zero point: the formula, written once, and what its smallest scale costs."""
+"""From an observed range to scale and zero point, and what the smallest scale costs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,20 @@ SMALLEST_SCALE = torch.finfo(torch.float32).smallest_normal
 def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tensor = SMALLEST_SCALE) -> QParams:
     """Choose the affine map of a real range onto integers of a scheme.
 
-    The range is first widened to contain 0, so that 0.0 (padding, ReLU) is represented exactly; with
-    ``scheme.float_qparams`` it is taken as it is.
+    The range is first widened to contain 0, so that 0.0 (padding, ReLU) is represented exactly::
+
+        low, high = min(low, 0), max(high, 0)
+        scale = max((high - low) / (quant_max - quant_min), eps)
+        zero_point = clamp(quant_min - round(low / scale), quant_min, quant_max)
+
+    With ``scheme.symmetric`` the zero point is the middle of the integer range, and both sides have the same width::
+
+        scale = max(max(-low, high) / ((quant_max - quant_min) / 2), eps)
+
+    With ``scheme.float_qparams`` the range is taken as it is, and nothing is rounded::
+
+        scale = (high - low) / (quant_max - quant_min)    # 1 where that is at most eps
+        zero_point = -low / scale
 
     Args:
         low: Smallest value seen. float [C], or [C, groups]; C is 1 per tensor (0-dim does too), else the size of

@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
-from fxquant.graph.query import tensors_of
+from fxquant.graph.query import tensors_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.boundaries import Boundaries
 from fxquant.passes.configure import Decision, decide, primary_node, qconfig_of, rounds_results
@@ -44,7 +44,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
             matches.append(found)
         elif refusal is not None:
             refusals.append(refusal)
-    apart = has_external_item(matches)
+    apart = has_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
     refusals += [Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in apart if not computes_nothing(n)]
     matches = [found for found in matches if found.nodes[-1] not in apart]
     boundaries = Boundaries(
@@ -69,6 +69,11 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
         policies.setdefault(TensorRef(node.name), observed_policy(input_observer(node, wanted, decisions, ctx)))
     ctx.plan = replace(ctx.plan, units=tuple(reversed(units)), policies=policies, refusals=tuple(reversed(refusals)))
     return gm
+
+
+def _gives_or_takes_tuple(found: Match) -> bool:
+    """Tell whether the result of a match, or one of its inputs, is several tensors at once, as that of a split is."""
+    return value_of(found.nodes[-1]) is None or any(value_of(found.captures[name]) is None for name in found.inputs)
 
 
 def _best_match(

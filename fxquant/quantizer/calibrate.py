@@ -35,7 +35,8 @@ def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, An
     def run(*args: Any, **kwargs: Any) -> Any:
         bound = bind(gm, args, kwargs, "the inputs")
         check_like_example(bound, prepared.example_bound, "the inputs")
-        shown = observers_by_node(prepared.plan, prepared.observers, prepared.statistics.begin())
+        watchers = prepared.statistics.watchers_of_next_batch()
+        shown = observers_by_node(prepared.plan, prepared.observers, watchers)
         return CalibrationInterpreter(gm, bound, shown, prepared.handlers).run()
 
     prepared.weights.measure(gm)
