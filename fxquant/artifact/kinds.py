@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.fx import GraphModule
+
+from fxquant.artifact.own_rounding import with_known_integers
 from fxquant.errors import ArtifactError
 from fxquant.graph.module import NamedGraphModule, noted
 from fxquant.quantizer.data import PreparedModel
@@ -29,6 +32,19 @@ def kind_of(model: Any) -> str:
         expected="the result of fxq.convert, fxq.quantize, fxq.prepare, fxq.prepare_qat or fxq.load",
         hint="fxq.save(fxq.convert(prepared), path)",
     )
+
+
+def written_form(model: Any) -> tuple[str, PreparedModel | None, GraphModule]:
+    """Return the kind of a model, the Quantizer if it is prepared, and the graph that is written.
+
+    Raises:
+        ArtifactError: it is none that a file can hold.
+    """
+    kind = kind_of(model)
+    if kind == "prepared":
+        prepared = prepared_of(model)
+        return kind, prepared, prepared.graph_module
+    return kind, None, with_known_integers(model)
 
 
 def prepared_of(model: Any) -> PreparedModel:

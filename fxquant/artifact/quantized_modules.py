@@ -14,6 +14,7 @@ from fxquant import nn as qnn
 from fxquant.artifact.functions import ELEMENTWISE
 from fxquant.artifact.values import fits
 from fxquant.errors import ArtifactError
+from fxquant.fake_quantize.adaround import KnownIntegers, OwnIntegersFakeQuantize
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.embedding.lookup import HALF_BITS
@@ -213,6 +214,8 @@ ROWS: dict[type[nn.Module], Row] = {
     qnn.QuantizedFunction: _TABLE,
     DynamicFakeQuantize: Row({"policy": Dynamic}),
     StaticFakeQuantize: Row({"scheme": QScheme}, ("scale", "zero_point")),
+    OwnIntegersFakeQuantize: Row({}),
+    KnownIntegers: Row({"scheme": QScheme}, ("integers_of_weight", "scale", "zero_point")),
 }
 """Class -> what a file holds of it."""
 
@@ -260,7 +263,7 @@ def complete(module: Any) -> None:
         FxQuantError: qparams that no module takes.
     """
     kind = type(module)
-    if isinstance(module, StaticFakeQuantize):
+    if isinstance(module, (StaticFakeQuantize, KnownIntegers)):
         module._load_from_state_dict({**module._buffers}, "", {}, True, [], [], [])
         module.qparams()
         return

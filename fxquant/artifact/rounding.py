@@ -12,7 +12,6 @@ from torch.fx import GraphModule
 from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError
 from fxquant.fake_quantize.adaround import KnownIntegers
-from fxquant.graph.module_state import check_integers, check_qparams
 from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.passes.base import weighted_nodes
 from fxquant.passes.fold_conv_bn import fold_conv_bn
@@ -78,8 +77,7 @@ def decode_rounding(
         if integers is None or scale is None or zero_point is None or integers.shape != shape:
             raise ArtifactError("a learned weight in the file has another shape than its layer", at=root)
         known = KnownIntegers(integers, QParams(scheme, scale, zero_point))
-        check_qparams(known._buffers, "scale", "zero_point", scheme)
-        check_integers(known._buffers, "integers_of_weight", scheme.dtype, scheme)
+        known.load_state_dict(known.state_dict())  # which checks it
         layers[root] = nn.Module()
         layers[root].weight_fake_quant = known
     return layers

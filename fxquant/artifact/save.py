@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from fxquant.artifact.describe_quantizer import describe_quantizer
 from fxquant.artifact.format import FORMAT, check_place, write_file
 from fxquant.artifact.graph import check_identifier, check_path, encode_graph
-from fxquant.artifact.kinds import kind_of, prepared_of
+from fxquant.artifact.kinds import written_form
 from fxquant.artifact.modules import EXTERNAL, describe, type_of
 from fxquant.artifact.plan import encode_coverage, encode_plan
 from fxquant.artifact.tensors import answers_of_tables, stored_once, weight_widths
@@ -53,11 +53,8 @@ def save(
     """
     place = Path(path)
     check_place(place, overwrite)
-    form = kind_of(model)
+    form, prepared, model = written_form(model)
     kept = _checked_notes(notes or {})
-    prepared = prepared_of(model) if form == "prepared" else None
-    model = model if prepared is None else prepared.graph_module
-    assert isinstance(model, GraphModule)  # kind_of saw to it
     if model.training:
         raise ArtifactError("the model is in training mode", hint="model.eval(), then save")
     data, tensors = _described(model, facts=prepared is not None)

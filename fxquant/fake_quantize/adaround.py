@@ -11,6 +11,7 @@ from fxquant.errors import SpecError
 from fxquant.fake_quantize.base import refuse_script
 from fxquant.fake_quantize.plain import FakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
+from fxquant.graph.module_state import check_integers, check_qparams
 from fxquant.observers.base import refuse_to_trace
 from fxquant.observers.minmax import PerChannelMinMaxObserver
 from fxquant.observers.qparams import middle
@@ -190,6 +191,11 @@ class KnownIntegers(nn.Module):
         scale: Any = self.scale
         zero_point: Any = self.zero_point
         return QParams(self.scheme, scale, zero_point)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        check_qparams(state_dict, prefix + "scale", prefix + "zero_point", self.scheme)
+        check_integers(state_dict, prefix + "integers_of_weight", self.scheme.dtype, self.scheme)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 class OwnIntegersFakeQuantize(nn.Module):

@@ -18,6 +18,7 @@ import fxquant as fxq
 from fxquant.artifact.makers import MAKERS, decode_maker, encode_maker
 from fxquant.artifact.node_facts import decode_class, encode_class
 from fxquant.errors import ArtifactError, FxQuantWarning
+from fxquant.fake_quantize.adaround import KnownIntegers
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.graph.query import NamedClass
 from fxquant.observers.base import ObserverBase
@@ -135,6 +136,13 @@ def test_learned_rounding(tmp_path: Path) -> None:
     learned = fxq.adaround(calibrated(Net(), data[0]), data, iterations=20, progress=False)
     loaded = check(learned, tmp_path / "a.fxq", data[0])
     assert set(loaded.weight_layers._modules) == set(learned.weight_layers._modules)
+    for model in (fxq.convert(learned, to="fake_quant"), fxq.convert(loaded, to="fake_quant")):
+        names = list(model.state_dict())
+        fxq.save(model, tmp_path / "b.fxq", overwrite=True)
+        simulated = fxq.load(tmp_path / "b.fxq")
+        assert torch.equal(simulated(data[0]), model(data[0]))
+        assert str(simulated.quant_coverage) == str(model.quant_coverage)
+        assert list(model.state_dict()) == names
 
 
 class Own(fxq.FakeQuantize):
@@ -345,3 +353,12 @@ def test_no_observer_is_forgotten() -> None:
 @pytest.mark.parametrize("kind", [nn.Linear, torch.relu, "relu", NamedClass("a.B")], ids=str)
 def test_classes(kind: Any) -> None:
     assert decode_class(json.loads(json.dumps(encode_class(kind)))) == kind
+
+
+def test_known_integers_are_inside_of_their_scheme() -> None:
+    qparams = fxq.QParams(fxq.QScheme(bits=4), torch.ones(1), torch.zeros(1, dtype=torch.int32))
+    known = KnownIntegers(torch.tensor([[-8, 7]], dtype=torch.int8), qparams)
+    assert torch.equal(known.integers(torch.randn(1, 2)), known.integers_of_weight)
+    for name, value in (("integers_of_weight", torch.tensor([[8, 0]], dtype=torch.int8)), ("scale", -torch.ones(1))):
+        with pytest.raises(fxq.FxQuantError):
+            known.load_state_dict({**known.state_dict(), name: value})
