@@ -20,6 +20,7 @@ from fxquant.calibration.calibration_report import CalibrationReport
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.exchange import QParamsTable, TensorQParams, apply_qparams, qparams
 from fxquant.exporting import explicit, export, register_explicit
+from fxquant.exporting.onnx import OnnxReport, OnnxRow, export_onnx
 from fxquant.fake_quantize import (
     AdaRoundFakeQuantize,
     FakeQuantize,
@@ -116,6 +117,8 @@ __all__ = [
     "MovingAverageMinMaxObserver",
     "MovingAveragePerChannelMinMaxObserver",
     "NoopObserver",
+    "OnnxReport",
+    "OnnxRow",
     "Output",
     "Pattern",
     "PerChannelMinMaxObserver",
@@ -154,6 +157,7 @@ __all__ = [
     "enable_static_estimate",
     "explicit",
     "export",
+    "export_onnx",
     "fake_quantize",
     "float_qparams_weight_only_qconfig",
     "float_qparams_weight_only_qconfig_4bit",

@@ -101,6 +101,10 @@ class MethodError(FxQuantError, AttributeError):
     """A method of the user's class needs a layer that a traced model does not have as the float model had it."""
 
 
+class ExportError(FxQuantError, RuntimeError):
+    """A model cannot be written for another runtime, or gives something else there."""
+
+
 class SampleError(FxQuantError, RuntimeError):
     """Sample weights or photographs, or an extra that reads them, cannot be had. Quantizing itself needs none."""
 

@@ -49,12 +49,21 @@ EXTRAS = {
     "timm": ("cli/models.py",),
     "PIL": ("demo/", "samples/"),
     "matplotlib": ("demo/", "reporting/plots.py"),
+    "onnx": ("exporting/onnx/extras.py",),
+    "onnx_ir": ("exporting/onnx/extras.py",),
+    "onnxscript": ("exporting/onnx/extras.py",),
+    "onnxruntime": ("exporting/onnx/extras.py",),
 }
-"""What only the demonstration needs, and where it may be imported: nothing of this is reached by ``import fxquant``."""
+"""What only the demonstration or a way out needs, and where it may be imported: ``import fxquant`` reaches nothing of
+it."""
 
 LAZY_IMPORTS = {
     ("cli/models.py", "timm"): "an extra, as torchvision",
     ("cli/models.py", "torchvision"): "an extra: a model of the user's own needs no torchvision",
+    ("exporting/onnx/extras.py", "onnx"): "an extra of export_onnx",
+    ("exporting/onnx/extras.py", "onnx_ir"): "the same",
+    ("exporting/onnx/extras.py", "onnxruntime"): "the same",
+    ("exporting/onnx/extras.py", "onnxscript"): "the same",
     ("cli/demo.py", "fxquant.demo.story"): "leads to the extras: the other commands run without them",
 }
 """(file, module) -> why this import stands inside a function."""
@@ -77,6 +86,9 @@ QUANTIZED_TENSORS = {
 DECOMPOSED = {
     "exporting/decomposed.py": "defines operators of another library where nothing else does; asks torch.ao for them",
     "exporting/qparams.py": "calls them",
+    "exporting/onnx/program.py": "finds them in exported programs",
+    "exporting/onnx/recording.py": "keeps what they give",
+    "exporting/onnx/translation.py": "translates them",
 }
 """File -> why it names operators of ``quantized_decomposed``: these take plain tensors, and some are called as what
 makes tensors of a quantized dtype."""
@@ -125,6 +137,30 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "exporting/table.py",
         "exporting/units.py",
         "exporting/weights.py",
+    ),
+    # What a pass makes of a graph is read as text; what a file is to a runtime, by running it.
+    "exporting/onnx/test_passes.py": (
+        "exporting/onnx/biases.py",
+        "exporting/onnx/clamps.py",
+        "exporting/onnx/data_movement.py",
+        "exporting/onnx/dynamic.py",
+        "exporting/onnx/editing.py",
+        "exporting/onnx/layers.py",
+        "exporting/onnx/naming.py",
+        "exporting/onnx/weights.py",
+    ),
+    "exporting/onnx/test_export.py": (
+        "exporting/onnx/extras.py",
+        "exporting/onnx/program.py",
+        "exporting/onnx/recording.py",
+        "exporting/onnx/targets.py",
+        "exporting/onnx/translation.py",
+        "exporting/onnx/writing.py",
+    ),
+    "exporting/onnx/test_check.py": (
+        "exporting/onnx/reasons.py",
+        "exporting/onnx/report.py",
+        "exporting/onnx/units.py",
     ),
     "exporting/test_decomposed.py": ("exporting/operators.py",),
     # Qparams are written by one half of these and read by the other.

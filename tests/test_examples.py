@@ -25,6 +25,10 @@ EXPECTED = {
         ["squeezenet1_1", "--output", "{folder}/qparams.json"],
         ["uint8 affine per tensor", "the same bits: True", "twice the scale of 'x': the same bits: False"],
     ),
+    "export_onnx.py": (
+        ["squeezenet1_1", "--output", "{folder}/model.onnx"],
+        ["26 QLinearConv", "8 QLinearConcat", "34 of 35 units run on integers", "opset 21"],
+    ),
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
     "custom_backend.py": (
         [],

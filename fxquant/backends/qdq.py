@@ -10,6 +10,7 @@ from fxquant.backends.reference import no_operator
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.pool import EXTREMA, MAXIMA
 from fxquant.patterns.shape import DATA_MOVEMENT, NEAREST, NOTHING, ZERO_PADS
+from fxquant.patterns.unary import RESCALE
 from fxquant.plan.spec import QScheme
 
 BYTE = 8
@@ -115,7 +116,7 @@ def data_movement(activation: Accepts) -> tuple[LoweringRule, ...]:
     moved = names_of((*EXTREMA, *MAXIMA, *DATA_MOVEMENT, *NEAREST, *ZERO_PADS))
     return (
         LoweringRule((*moved, "max_pool2d"), Lower.KEEP, activation),
-        LoweringRule(names_of(NOTHING), Lower.ELIDE, activation),
+        LoweringRule(names_of(NOTHING + RESCALE), Lower.ELIDE, activation),
     )
 
 

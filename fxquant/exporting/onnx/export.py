@@ -1,0 +1,111 @@
+"""A converted model as an ONNX file of quantize and dequantize nodes, shaped for one runtime."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from fxquant.artifact.format import check_place
+from fxquant.commandline import VERSION
+from fxquant.exporting.explicit import explicit
+from fxquant.exporting.onnx.check import Expected, checked_units, judged, kernels
+from fxquant.exporting.onnx.naming import name_values, qparams_of
+from fxquant.exporting.onnx.passes import Choices, run_passes
+from fxquant.exporting.onnx.program import exported, quantize_names, translated
+from fxquant.exporting.onnx.recording import record
+from fxquant.exporting.onnx.report import OnnxReport
+from fxquant.exporting.onnx.targets import OLDEST_OPSET, TARGETS, check_choices, check_target
+from fxquant.exporting.onnx.writing import write
+
+
+def export_onnx(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    example_inputs: Any,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    target: str = "onnxruntime",
+    opset: int = OLDEST_OPSET,
+    weights: str = "auto",
+    bias: str | None = None,
+    dynamic_shapes: Any = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    check: bool = False,
+    overwrite: bool = False,
+) -> OnnxReport:
+    """Write a converted model as ONNX: float operators between ``QuantizeLinear`` and ``DequantizeLinear``.
+
+    A runtime makes integer kernels of the forms that it knows. Which units are fused is decided by ``prepare``: use the
+    back end of the runtime, ``prepare(..., backend="onnxruntime")``, and ``convert(..., to="reference")``. A model that
+    was planned for another back end is written, too; units without a kernel there run in float.
+
+    Args:
+        model: What ``convert`` or ``load`` gave, or what ``prepare_qat`` gave. Not changed.
+        path: Where to; the file appears there whole, or not at all. Tensors of more than 1.5 GiB lie in ``PATH.data``.
+        example_inputs: Tuple of the positional inputs; a lone tensor is taken as a one-tuple.
+        example_kwargs: Keyword inputs.
+        target: ``"onnxruntime"``, ``"openvino"`` or ``"tensorrt"``: qparams that it does not take are refused.
+        opset: Of the file, 21 or later.
+        weights: ``"auto"``: weights of 4 bits lie in 4 bits only where they have blocks, else in 8, since only these
+            have integer kernels. ``"packed"``: all of them lie in 4 bits.
+        bias: ``"int32"``: biases of integer layers are rounded in the file to what kernels add. ``"float32"``: none is.
+            None: those that are whole multiples already, as the back ends of the first two runtimes make them.
+        dynamic_shapes: As ``torch.export.export`` takes it: ``({0: torch.export.Dim("batch")},)`` leaves the batch of
+            one input open. None: every size is fixed.
+        input_names, output_names: Of the graph.
+        check: Run every unit in ONNX Runtime, on the inputs that it has here, and report what is equal, what became an
+            integer kernel, and why the rest did not.
+        overwrite: Whether a file may stand there already.
+
+    Returns:
+        What was written. Print it.
+
+    Raises:
+        ExportError: a package is missing; an operator has no ONNX form; qparams that the target does not take; with
+            ``check``, the file gives something else.
+        ArtifactError: the place cannot be written to.
+        InputError, CalibrationError, LoweringError: as of :func:`explicit`.
+    """
+    check_choices(target, opset, weights, bias)
+    place = Path(path)
+    check_place(place, overwrite)
+    args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    kwargs = dict(example_kwargs or {})
+    made = explicit(model)
+    quantized = record(made, args, kwargs)
+    program = exported(made, args, kwargs, dynamic_shapes)
+    calls = dict(zip(quantize_names(program), quantized, strict=True))
+    converted = translated(program, opset, input_names, output_names)
+    editor = run_passes(converted, Choices(bias, weights, TARGETS[target].gemm))
+    values = name_values(editor, {call: each.name for call, each in calls.items()})
+    check_target(editor, target)
+    converted.producer_name, converted.producer_version = "fxquant", VERSION
+    facts = {"version": VERSION, "target": target, "qparams": json.dumps(qparams_of(editor))}
+    converted.metadata_props.update({f"fxquant.{key}": text for key, text in facts.items()})
+    write(converted, place)
+    report = OnnxReport(path=str(place), target=target, opset=opset, size=place.stat().st_size)
+    if not check:
+        return report
+    with torch.no_grad():
+        outputs = made(*args, **kwargs)
+    expected = Expected(
+        {value: calls[call] for value, call in values.items()},
+        _tensors(converted.graph.inputs, (args, kwargs)),
+        _tensors(converted.graph.outputs, outputs),
+    )
+    return judged(replace(report, rows=checked_units(place, expected), kernels=kernels(place)))
+
+
+def _tensors(values: Sequence[Any], tree: Any) -> dict[str, Tensor]:
+    """Pair names of inputs or outputs with the tensors of a structure."""
+    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return {value.name: tensor for value, tensor in zip(values, tensors, strict=True)}

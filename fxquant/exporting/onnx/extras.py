@@ -1,0 +1,57 @@
+"""The packages that only this way out needs, each imported when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fxquant.errors import ExportError
+
+HINT = "pip install 'fxquant[onnx]'"
+
+
+@contextmanager
+def needed(name: str) -> Iterator[None]:
+    """Say what to install where an import in the body fails.
+
+    Raises:
+        ExportError: it does.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ExportError(f"{name} is not installed", got=str(error), hint=HINT) from error
+
+
+def onnx() -> Any:
+    """The package that defines and checks models."""
+    with needed("onnx"):
+        import onnx
+
+        return onnx
+
+
+def onnx_ir() -> Any:
+    """The package whose graphs are edited here; it comes with onnxscript."""
+    with needed("onnxscript"):
+        import onnx_ir
+        import onnx_ir.passes.common
+
+        return onnx_ir
+
+
+def onnxscript() -> Any:
+    """The package that ``torch.onnx.export`` translates with."""
+    with needed("onnxscript"):
+        import onnxscript
+
+        return onnxscript
+
+
+def onnxruntime() -> Any:
+    """The runtime."""
+    with needed("onnxruntime"):
+        import onnxruntime
+
+        return onnxruntime

@@ -1,0 +1,76 @@
+"""Names of the plan in the graph, and of what is in the graph twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fxquant.exporting.onnx.editing import DEQUANTIZE, QUANTIZE, Editor
+
+ENDINGS = ("_q", "_dq")
+
+
+def name_values(editor: Editor, names: Mapping[str, str]) -> dict[str, str]:
+    """Call the value that is quantized as the plan does, its integers ``NAME_q``, what is read of them ``NAME_dq``.
+
+    Args:
+        editor: Of the graph.
+        names: Name that the exporter gave the result of a quantize -> name in the plan.
+
+    Returns:
+        New name of the integers -> the name that the exporter gave them.
+    """
+    quantizes = [(node, _clipped(editor, node.outputs[0])) for node in editor.nodes(QUANTIZE)]
+    calls = [integers.name for _, integers in quantizes]
+    taken = {value.name for value in (*editor.graph.inputs, *editor.graph.outputs)} | set(editor.graph.initializers)
+    planned = {f"{name}{end}" for name in names.values() for end in ("", *ENDINGS)}
+    inner = [value for node in editor.graph for value in node.outputs if not value.is_graph_output()]
+    for value in inner:  # what the exporter gave a name of the plan makes room
+        _rename(value, f"{value.name}_inner" if value.name in planned else value.name, taken)
+    found: dict[str, str] = {}
+    for (node, integers), call in zip(quantizes, calls, strict=True):
+        source = node.inputs[0]
+        name = names.get(call, source.name)
+        if call in names and not (source.is_graph_input() or source.is_graph_output()):
+            _rename(source, name, taken)
+        if integers is not node.outputs[0]:
+            _rename(node.outputs[0], f"{name}_unclipped", taken)
+        _rename(integers, f"{name}_q", taken)
+        if call in names:
+            found[integers.name] = call
+        for reader in editor.readers(integers):
+            if reader.op_type == DEQUANTIZE and not reader.outputs[0].is_graph_output():
+                _rename(reader.outputs[0], f"{name}_dq", taken)
+    for node in editor.graph:
+        node.name = node.outputs[0].name
+        node.metadata_props.clear()  # paths of the user's files, classes of modules
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    return found
+
+
+def _clipped(editor: Editor, integers: Any) -> Any:
+    """Return the integers that are left where fewer are used than their type has."""
+    readers = editor.readers(integers)
+    return readers[0].outputs[0] if len(readers) == 1 and readers[0].op_type == "Clip" else integers
+
+
+def _rename(value: Any, name: str, taken: set[str]) -> None:
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    value.name = free
+
+
+def qparams_of(editor: Editor) -> dict[str, dict[str, Any]]:
+    """Return the qparams of each value that is quantized per tensor, by its name: plain data."""
+    found: dict[str, dict[str, Any]] = {}
+    for node in editor.nodes(QUANTIZE):
+        qparams = editor.qparams(node)
+        if qparams is not None:
+            name = str(node.outputs[0].name).removesuffix("_q")
+            found[name] = {"scale": qparams.scale, "zero_point": qparams.zero_point, "dtype": qparams.dtype.lower()}
+    return found

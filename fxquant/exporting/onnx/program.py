@@ -1,0 +1,126 @@
+"""The explicit form as a graph of onnx_ir."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fxquant.errors import ExportError, FxQuantError
+from fxquant.exporting.onnx.extras import onnx, onnxscript
+from fxquant.exporting.onnx.translation import Translation
+
+
+def exported(
+    model: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> torch.export.ExportedProgram:
+    """Export an explicit model.
+
+    Raises:
+        ExportError: ``torch.export`` refuses.
+    """
+    try:
+        with torch.no_grad():
+            return torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+    except FxQuantError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            "torch.export cannot export this model",
+            got=_first_line(error),
+            hint="fxq.export(model, example_inputs) shows all of it; dynamic_shapes must fit the model",
+        ) from error
+
+
+def translated(
+    program: torch.export.ExportedProgram,
+    opset: int,
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+) -> Any:
+    """Translate an exported program to ONNX.
+
+    Returns:
+        A model of onnx_ir.
+
+    Raises:
+        ExportError: an operator has no translation; the message names it and the line of the user's.
+    """
+    onnx(), onnxscript()
+    try:
+        with _quiet():
+            made = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=opset,
+                custom_translation_table=Translation(opset).table(),
+                input_names=input_names,
+                output_names=output_names,
+                verbose=False,
+            )
+    except Exception as error:
+        raise _untranslated(error, program) from error
+    assert made is not None  # no path was given
+    return made.model
+
+
+def quantize_names(program: torch.export.ExportedProgram) -> list[str]:
+    """Names of the nodes that quantize per tensor, in the order of the graph."""
+    operator = torch.ops.quantized_decomposed.quantize_per_tensor.default
+    return [node.name for node in program.graph.nodes if node.target is operator]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter logs and warns of what is no matter of the caller's."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _untranslated(error: BaseException, program: torch.export.ExportedProgram) -> ExportError:
+    """Make an error of what the exporter raised, with the node that it stopped at."""
+    text = "\n".join(str(each) for each in _chain(error))
+    found = re.search(r"No ONNX function found for <?OpOverload\(op='([\w.:]+)', overload='(\w+)'\)", text)
+    at = re.search(r"Error when translating node %(\w+)", text)
+    node = None if at is None else next((n for n in _translated_nodes(program) if n.name == at[1]), None)
+    if found is None:
+        return ExportError("torch.onnx cannot translate this model", at=node, got=_first_line(error))
+    return ExportError(
+        "this operator has no ONNX form",
+        at=node,
+        got=f"{found[1]}.{found[2]}",
+        expected="an operator that torch.onnx translates",
+        hint="it is the float operator that has no translation; write it with others",
+    )
+
+
+def _translated_nodes(program: torch.export.ExportedProgram) -> list[Node]:
+    """The nodes as the exporter sees them, with the user's lines."""
+    with _quiet():
+        return list(program.run_decompositions().graph.nodes)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

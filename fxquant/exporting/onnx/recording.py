@@ -1,0 +1,65 @@
+"""What the explicit form quantizes on some inputs, call by call: names for the graph, and integers to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fxquant.graph.inputs import bind
+
+QUANTIZE_SUFFIX = "_quantize"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """One value that was quantized."""
+
+    name: str
+    """Of the node of the model that did it; without the ending of what only quantizes."""
+    integers: Tensor
+
+
+class _Calls(TorchDispatchMode):
+    """Keeps what quantizes per tensor give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = ""
+        self.found: list[Quantized] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.quantized_decomposed.quantize_per_tensor.default:
+            self.found.append(Quantized(self.node.removesuffix(QUANTIZE_SUFFIX), result))
+        return result
+
+
+class _Interpreter(Interpreter):
+    """Tells the mode which node runs."""
+
+    def __init__(self, model: GraphModule, calls: _Calls) -> None:
+        super().__init__(model)
+        self.calls = calls
+
+    def run_node(self, n: Node) -> Any:
+        self.calls.node = n.name
+        return super().run_node(n)
+
+
+def record(model: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Quantized]:
+    """Return what ``quantize_per_tensor`` gave in each call, in the order of the calls.
+
+    Args:
+        model: An explicit one.
+        args, kwargs: Its inputs.
+    """
+    calls = _Calls()
+    with torch.no_grad(), calls:
+        _Interpreter(model, calls).run(*bind(model, tuple(args), kwargs, "the example inputs").values())
+    return calls.found

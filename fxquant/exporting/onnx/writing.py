@@ -1,0 +1,34 @@
+"""Writes the file beside its place, and puts it there whole."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fxquant.errors import ArtifactError
+from fxquant.exporting.onnx.extras import onnx, onnx_ir
+
+LARGEST_FILE = 3 * 2**29
+"""Bytes of tensors in one file; a message of protobuf ends at 2^31. More lie in a second file, ``NAME.data``."""
+
+
+def write(model: Any, path: Path) -> None:
+    """Check a model and write it; ``PATH.data`` beside it holds what is too large for one file.
+
+    Raises:
+        ArtifactError: the system refuses; what stood there before still does.
+    """
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    external = f"{path.name}.data" if size > LARGEST_FILE else None
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            part = Path(folder) / path.name
+            onnx_ir().save(model, part, external_data=external)
+            onnx().checker.check_model(str(part), full_check=False)
+            if external is not None:
+                os.replace(part.with_name(external), path.with_name(external))
+            os.replace(part, path)
+    except OSError as error:
+        raise ArtifactError("the file cannot be written", at=str(path), got=str(error)) from error

@@ -1,0 +1,136 @@
+"""The check: each unit in ONNX Runtime on fxquant's inputs, what it became there, and why the rest did not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import ExportError, FxQuantWarning
+from fxquant.exporting.onnx import check
+from tests.exporting.onnx.test_export import TOKENS, Attention, X, converted, net
+
+POOL = ("GlobalAveragePool",)
+FAR = ("kernel", "why", "float")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> fxq.OnnxReport:
+    path = tmp_path_factory.mktemp("onnx") / "net.onnx"
+    return fxq.export_onnx(converted(net()), path, X, check=True)
+
+
+def test_every_unit_that_is_planned_for_it_becomes_an_integer_kernel(report):
+    kernels = {kind: count for kind, count in report.kernels.items() if kind.startswith("QLinear") or "Gemm" in kind}
+    assert kernels == {"QLinearConv": 3, "QLinearAdd": 1, "QLinearGlobalAveragePool": 1, "QGemm": 1}
+    assert not [kind for kind in report.kernels if "Conv" in kind and kind != "QLinearConv"]
+    assert [row.reason for row in report.rows if row.reason] == []
+    assert report.integer_kernels == 6
+    assert [row.operators for row in report.rows] == [(), ("Conv",), ("Conv",), ("Add",), ("Conv",), POOL, ("Gemm",)]
+
+
+def test_units_agree(report):
+    assert report.breaches == ()
+    for row in report.rows:
+        assert row.unfused_beyond_ties == 0
+        assert row.unfused_different <= max(1, 1e-3 * row.values)
+        assert row.fused_steps <= 1
+        assert row.fused_different <= max(1, 1e-2 * row.values)
+    assert report.rows[0].kernels == ("QuantizeLinear",)
+    assert report.rows[-1].unrounded == ""  # the result of the model is float
+    assert report.rows[-1].fused_steps < 1e-5
+
+
+def test_it_is_read_as_a_table(report):
+    text = str(report)
+    assert text.splitlines()[0].split() == ["unit", "in", "the", "file", "unfused", "steps", "fused", "steps", *FAR]
+    assert "6 of 6 units run on integers in ONNX Runtime: " in text
+    assert "opset 21" in text
+    assert "<table>" in report._repr_html_()
+
+
+def test_a_plan_for_the_cpu_has_units_in_float_and_the_reasons(tmp_path):
+    report = fxq.export_onnx(converted(net(), backend="cpu"), tmp_path / "net.onnx", X, check=True)
+    reasons = [row.reason for row in report.rows if row.reason]
+    assert len(reasons) == 2
+    assert reasons[0].startswith("its sum is added before it is quantized; backend='onnxruntime'")
+    assert reasons[1] == "its result is float"
+    assert report.breaches == ()
+
+
+class Float(nn.Module):
+    """A convolution that gives floats, and one with a function behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(torch.tanh(self.one(x)))
+
+
+def test_reasons_of_forms_that_stay_float(tmp_path):
+    model = converted(Float(), backend="openvino")
+    report = fxq.export_onnx(model, tmp_path / "net.onnx", X, target="onnxruntime", check=True)
+    reasons = [row.reason for row in report.rows if row.operators]
+    assert reasons == ["a function stands between the convolution and its quantize", "its result is float"]
+    planned = converted(Float())
+    report = fxq.export_onnx(planned, tmp_path / "planned.onnx", X, check=True)
+    reasons = [row.reason for row in report.rows if row.operators]
+    assert reasons[:3] == ["", "Tanh: no integer kernel", ""]
+
+
+def test_attention(tmp_path):
+    torch.manual_seed(0)
+    report = fxq.export_onnx(converted(Attention(), TOKENS), tmp_path / "net.onnx", TOKENS, check=True)
+    assert report.breaches == ()
+    assert report.kernels["QLinearMatMul"] + report.kernels["MatMulIntegerToFloat"] >= 2
+    assert report.kernels["QGemm"] >= 5
+    assert not report.kernels["Gemm"]
+
+
+def test_a_file_that_gives_something_else_is_an_error(tmp_path, monkeypatch):
+    genuine = check.session
+
+    def wrong(model: Any, **arguments: Any) -> Any:
+        runner = genuine(model, **arguments)
+
+        class Runner:
+            def run(self, names: Any, feeds: Any) -> Any:
+                first, *rest = runner.run(names, feeds)
+                return [first ^ 8 if first.dtype.kind in "ui" else first, *rest]
+
+        return Runner()
+
+    monkeypatch.setattr(check, "session", wrong)
+    with pytest.raises(ExportError) as caught:
+        fxq.export_onnx(converted(net()), tmp_path / "net.onnx", X, check=True)
+    message = str(caught.value)
+    assert message.startswith("the exported model gives something else\n  at:       x\n  got:      100 % of values")
+    assert "expected: equal away from ties" in message
+
+
+def test_a_kernel_that_is_off_by_more_than_one_step_is_warned_of(report):
+    row = fxq.OnnxRow("add", ("Add",), "add", ("QLinearAdd",), True, 100, 0, 0, 0.0, 3, 2.0)
+    with pytest.warns(FxQuantWarning, match="differ by more than one step"):
+        check.judged(fxq.OnnxReport((row,)))
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "distance", "expected"),
+    [
+        ([1, 2], [1, 2], [0.0, 0.0], (0, 0, 0.0)),
+        ([1, 3], [1, 2], [0.4, 0.0], (1, 0, 1.0)),  # a tie
+        ([1, 3], [1, 2], [0.0, 0.4], (1, 1, 1.0)),
+        ([9, 2], [1, 2], None, (1, 1, 8.0)),
+        ([1.0, 2.0], [1.0, 2.0 + 1e-7], None, (0, 0, 0.0)),
+        ([1.0, 1.0], [1.0, 2.0], None, (1, 1, 0.5)),
+    ],
+)
+def test_what_counts_as_different(found, wanted, distance, expected):
+    found, wanted = torch.tensor(found), torch.tensor(wanted)
+    answer = check.compared(found, wanted, None if distance is None else torch.tensor(distance))
+    assert answer == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,296 @@
+"""Files: what they hold, what runs them, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import ArtifactError, ExportError, InputError, UnknownNameError
+from fxquant.exporting.onnx import writing
+
+
+class Net(nn.Module):
+    """A residual block, a clamp, a pool and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.bn = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.two, self.three = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, stride=2, groups=8)
+        self.pool, self.fc = nn.MaxPool2d(2), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(F.relu(self.bn(self.one(x))))
+        x = F.relu(self.two(x) + x)
+        return self.fc(F.relu6(self.three(x)).mean((2, 3)))
+
+
+X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def converted(
+    model: nn.Module, x: Any = X, qconfig: Any = None, backend: str = "onnxruntime", to: str = "reference"
+) -> Any:
+    torch.manual_seed(0)
+    prepared = fxq.prepare(model.eval(), x, qconfig, backend=backend)
+    return fxq.convert(fxq.calibrate(prepared, [x], progress=False), to=to)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def run(path: Path, *inputs: Tensor) -> list[Tensor]:
+    """Outputs with the runtime's optimizations off."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    feeds = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    return [torch.from_numpy(array) for array in session.run(None, feeds)]
+
+
+def kinds(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(str(path)).graph.node)
+
+
+@pytest.fixture(scope="module")
+def planned() -> Any:
+    return converted(net())
+
+
+def test_the_file_computes_what_the_model_computes(planned, tmp_path):
+    path = tmp_path / "net.onnx"
+    batch = torch.export.Dim("batch")
+    report = fxq.export_onnx(planned, path, X, dynamic_shapes=({0: batch},), input_names=["image"])
+    for x in (X, torch.cat([X, X * 0.5, X[:1]])):
+        assert torch.allclose(run(path, x)[0], planned(x), atol=1e-5)
+    assert report.size == path.stat().st_size
+    assert "Nothing was run" in str(report)
+    found = kinds(path)
+    assert (found["Relu"], found["Clip"], found["GlobalAveragePool"], found["ReduceMean"]) == (0, 0, 1, 0)
+    stored = onnx.load(str(path))
+    assert stored.graph.input[0].name == "image"
+    assert [(entry.domain, entry.version) for entry in stored.opset_import] == [("", 21)]
+    facts = {entry.key: entry.value for entry in stored.metadata_props}
+    assert facts["fxquant.target"] == "onnxruntime"
+    qparams = json.loads(facts["fxquant.qparams"])
+    scales = {str(ref): each.scale.max().item() for ref, each in planned.quant_plan.qparams.items()}
+    shared = [name for name in qparams if name in scales]
+    assert len(shared) >= 6
+    assert all(abs(qparams[name]["scale"] - scales[name]) < 1e-9 for name in shared)
+    assert "/" not in "".join(node.name for node in stored.graph.node)
+    assert b"site-packages" not in path.read_bytes()
+    assert str(Path(__file__).parent).encode() not in path.read_bytes()
+
+
+def test_biases_are_int32(planned, tmp_path):
+    fxq.export_onnx(planned, tmp_path / "net.onnx", X)
+    stored = onnx.load(str(tmp_path / "net.onnx")).graph.initializer
+    biases = [each for each in stored if each.data_type == onnx.TensorProto.INT32 and "zero_point" not in each.name]
+    assert len(biases) == 4
+    fxq.export_onnx(planned, tmp_path / "float.onnx", X, bias="float32")
+    stored = onnx.load(str(tmp_path / "float.onnx")).graph.initializer
+    assert not [each for each in stored if each.data_type == onnx.TensorProto.INT32]
+    assert torch.allclose(run(tmp_path / "float.onnx", X)[0], planned(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+def test_what_was_planned_for_the_cpu(to, tmp_path):
+    model = converted(net(), backend="cpu", to=to)
+    fxq.export_onnx(model, tmp_path / "net.onnx", X)
+    assert torch.allclose(run(tmp_path / "net.onnx", X)[0], model(X), atol=0.05)
+    assert (tmp_path / "net.onnx").stat().st_size < 20_000
+
+
+@pytest.mark.parametrize("backend", ["openvino", "tensorrt"])
+def test_other_runtimes(backend, tmp_path):
+    model = converted(net(), backend=backend)
+    fxq.export_onnx(model, tmp_path / "net.onnx", X, target=backend)
+    assert torch.allclose(run(tmp_path / "net.onnx", X)[0], model(X), atol=1e-5)
+    types = {
+        initializer.data_type
+        for initializer in onnx.load(str(tmp_path / "net.onnx")).graph.initializer
+        if initializer.dims == [] or list(initializer.dims) == []
+    }
+    assert (onnx.TensorProto.UINT8 in types) == (backend == "openvino")
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.attention = nn.Embedding(20, 16), nn.MultiheadAttention(16, 2, batch_first=True)
+        self.norm, self.mlp = nn.LayerNorm(16), nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        x = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+        return self.mlp(x)
+
+
+TOKENS = torch.randint(0, 20, (2, 7), generator=torch.Generator().manual_seed(0))
+
+
+def test_embeddings_and_attention(tmp_path):
+    torch.manual_seed(0)
+    model = converted(Attention(), TOKENS)
+    fxq.export_onnx(model, tmp_path / "net.onnx", TOKENS)
+    assert torch.allclose(run(tmp_path / "net.onnx", TOKENS)[0], model(TOKENS), atol=1e-4)
+    stored = onnx.load(str(tmp_path / "net.onnx")).graph.initializer
+    tables = [each.data_type for each in stored if list(each.dims) == [20, 16]]
+    assert tables == [onnx.TensorProto.UINT8]
+    assert kinds(tmp_path / "net.onnx")["Gemm"] >= 1
+
+
+LINEAR_X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+BLOCKS = fxq.PerChannelMinMaxObserver.with_args(scheme=fxq.QScheme(bits=4, symmetric=True, axis=0, group_size=32))
+NARROW = fxq.PerChannelMinMaxObserver.with_args(scheme=fxq.QScheme(bits=4, symmetric=True, axis=0))
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 8)).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "qconfig", "wanted"),
+    [
+        ("dynamic", fxq.default_dynamic_qconfig, {"DynamicQuantizeLinear": 2}),
+        ("blocks", fxq.QConfig(fxq.PlaceholderObserver, BLOCKS), {"QuantizeLinear": 0, "DequantizeLinear": 1}),
+        ("weights alone", fxq.QConfig(fxq.PlaceholderObserver, NARROW), {"QuantizeLinear": 0, "DequantizeLinear": 2}),
+        ("7 bits", fxq.QConfig(fxq.MinMaxObserver.with_args(bits=7, dtype=torch.uint8), NARROW), {"Clip": 2}),
+        ("16 bits", fxq.QConfig(fxq.MinMaxObserver.with_args(bits=16, dtype=torch.int8), NARROW), {"Clip": 0}),
+        ("u16", fxq.QConfig(fxq.MinMaxObserver.with_args(scheme=fxq.QScheme(bits=16, signed=False)), NARROW), {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_schemes(name, qconfig, wanted, tmp_path):
+    mapping = fxq.QConfigMapping().set_global(qconfig)
+    if name == "blocks":  # 48 columns are no whole number of blocks of 32
+        mapping.set_module_name("2", None)
+    model = converted(linear(), LINEAR_X, mapping)
+    path = tmp_path / "net.onnx"
+    fxq.export_onnx(model, path, LINEAR_X)
+    assert torch.allclose(run(path, LINEAR_X)[0], model(LINEAR_X), atol=1e-4)
+    assert {kind: kinds(path)[kind] for kind in wanted} == wanted
+    halves = [each for each in onnx.load(str(path)).graph.initializer if each.data_type == onnx.TensorProto.INT4]
+    assert bool(halves) == (name == "blocks")
+
+
+def test_weights_of_4_bits_may_be_packed(tmp_path):
+    model = converted(linear(), LINEAR_X, fxq.QConfig(fxq.get_default_qconfig().activation, NARROW))
+    sizes = []
+    for weights in ("auto", "packed"):
+        path = tmp_path / f"{weights}.onnx"
+        fxq.export_onnx(model, path, LINEAR_X, weights=weights)
+        assert torch.allclose(run(path, LINEAR_X)[0], model(LINEAR_X), atol=1e-4)
+        sizes.append(path.stat().st_size)
+    assert sizes[0] - sizes[1] > 64 * 48 / 2 - 200
+
+
+def test_large_tensors_lie_beside_the_file(planned, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "LARGEST_FILE", 100)
+    path = tmp_path / "net.onnx"
+    fxq.export_onnx(planned, path, X)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["net.onnx", "net.onnx.data"]
+    assert torch.allclose(run(path, X)[0], planned(X), atol=1e-5)
+
+
+class TestRefusals:
+    def test_qparams_that_the_target_does_not_take(self, planned, tmp_path):
+        with pytest.raises(ExportError) as caught:
+            fxq.export_onnx(planned, tmp_path / "net.onnx", X, target="tensorrt")
+        words = "target 'tensorrt' takes int8 with zero point 0\n  at:       x\n  got:      uint8, zero point"
+        assert str(caught.value).startswith(words)
+        assert str(caught.value).endswith("hint:     prepare(..., backend='tensorrt')")
+        assert not list(tmp_path.iterdir())
+
+    def test_signed_qparams_for_openvino(self, tmp_path):
+        qconfig = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.int8), fxq.get_default_qconfig().weight)
+        with pytest.raises(ExportError, match="target 'openvino' takes uint8, or int8 with zero point 0"):
+            fxq.export_onnx(converted(linear(), LINEAR_X, qconfig), tmp_path / "net.onnx", LINEAR_X, target="openvino")
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "words"),
+        [
+            ({"opset": 18}, ExportError, "opset 18 cannot hold this model\n  got:      opset=18, target='onnxruntime'"),
+            ({"opset": 99}, ExportError, "opset 99 was never tried"),
+            ({"target": "openvno"}, UnknownNameError, "unknown target\n  got:      'openvno'"),
+            ({"bias": "int8"}, UnknownNameError, "unknown form of biases"),
+            ({"weights": "int4"}, UnknownNameError, "unknown form of weights"),
+        ],
+    )
+    def test_arguments(self, planned, tmp_path, arguments, error, words):
+        with pytest.raises(error) as caught:
+            fxq.export_onnx(planned, tmp_path / "net.onnx", X, **arguments)
+        assert str(caught.value).startswith(words)
+
+    def test_a_model_that_is_not_converted(self, tmp_path):
+        with pytest.raises(InputError, match="explicit takes a model that convert gave"):
+            fxq.export_onnx(net(), tmp_path / "net.onnx", X)
+
+    def test_places(self, planned, tmp_path):
+        (tmp_path / "there.onnx").write_text("before")
+        for path, words in (("there.onnx", "the file exists already"), ("no/net.onnx", "the file cannot be written")):
+            with pytest.raises(ArtifactError, match=words):
+                fxq.export_onnx(planned, tmp_path / path, X)
+        assert (tmp_path / "there.onnx").read_text() == "before"
+
+    def test_a_write_that_fails_leaves_what_was_there(self, planned, tmp_path, monkeypatch):
+        path = tmp_path / "net.onnx"
+        path.write_text("before")
+
+        def full(*args: Any, **kwargs: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(writing.os, "replace", full)
+        with pytest.raises(ArtifactError, match="No space left"):
+            fxq.export_onnx(planned, path, X, overwrite=True)
+        assert path.read_text() == "before"
+        assert [each.name for each in tmp_path.iterdir()] == ["net.onnx"]
+
+    @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+    def test_a_missing_package(self, planned, tmp_path, monkeypatch, package):
+        genuine = builtins.__import__
+
+        def without(name: str, *args: Any, **kwargs: Any) -> Any:
+            if name == package:
+                raise ImportError(f"No module named {name!r}")
+            return genuine(name, *args, **kwargs)
+
+        monkeypatch.setattr(builtins, "__import__", without)
+        with pytest.raises(ExportError) as caught:
+            fxq.export_onnx(planned, tmp_path / "net.onnx", X, check=True)
+        assert str(caught.value).startswith(f"{package} is not installed\n")
+        assert str(caught.value).endswith("pip install 'fxquant[onnx]'")
+
+    def test_an_operator_without_a_form(self, tmp_path):
+        class Odd(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.fc = nn.Linear(6, 6)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return torch.linalg.eigvals(self.fc(x)).real
+
+        x = torch.randn(6, 6)
+        with pytest.raises(ExportError) as caught:
+            fxq.export_onnx(converted(Odd(), x), tmp_path / "net.onnx", x)
+        assert "this operator has no ONNX form" in str(caught.value)
+        assert "got:      aten.linalg_eig.default" in str(caught.value)
+        assert "test_export.py" in str(caught.value)
+
+    def test_shapes_that_do_not_fit(self, planned, tmp_path):
+        with pytest.raises(ExportError, match=r"torch\.export cannot export this model"):
+            fxq.export_onnx(planned, tmp_path / "net.onnx", X, dynamic_shapes=({7: torch.export.Dim("batch")},))
