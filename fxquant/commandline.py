@@ -21,6 +21,12 @@ VERSION = "0.1.0"
 FORMS = ("int8", "fake_quant", "reference")
 """What ``--to`` may be, beside ``plan``."""
 
+FILES = ("onnx", "fxq", "pt2")
+"""What ``export --to`` may be."""
+
+RUNTIMES = ("onnxruntime", "openvino", "tensorrt")
+"""What ``export --target`` may be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -123,6 +129,17 @@ def _demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=30, help="rounds of the latency measurement (30)")
 
 
+def _export(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser)
+    parser.add_argument("--to", required=True, choices=FILES, help="onnx; fxq: a file of fxquant; pt2: torch.export")
+    parser.add_argument(
+        "--target", default="onnxruntime", choices=RUNTIMES, help="the runtime that ONNX is for (onnxruntime)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="(model.onnx, model.fxq or model.pt2)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    parser.add_argument("--no-check", action="store_true", help="do not run the units of ONNX in ONNX Runtime")
+
+
 def _inspect(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser)
     parser.add_argument("--backend", default="cpu", help="what to lower to (cpu)")
@@ -169,6 +186,12 @@ COMMANDS = (
         "Measure each unit in float and in int8, boundaries and what stays float, and both models as a whole. "
         "Calibrated on random inputs, which changes no time.",
         _bench,
+    ),
+    Command(
+        "export",
+        "a quantized model as a file: ONNX, one of fxquant's, or torch.export's",
+        "Quantize a model, write it to a file, and say what became of it. Calibrated on random inputs.",
+        _export,
     ),
     Command(
         "report",
