@@ -2,8 +2,8 @@
 
     python examples/custom_pattern.py
 
-fxquant leaves a sine alone, since it may turn within one step of a grid. Without the pattern below it stays float, with
-a dequantize before and a quantize behind it; with it, sine, square and sum are one unit: a table of 256 bytes.
+fxquant leaves a sine alone, since it may turn within one quantization step. Without the pattern below it stays float,
+with a dequantize before and a quantize behind it; with it, sine, square and sum are one unit: a table of 256 bytes.
 
 Source of the activation: Ziyin et al., "Neural Networks Fail to Learn Periodic Functions", arXiv:2006.08195.
 """
@@ -45,7 +45,7 @@ def is_square(captures: Mapping[str, Any]) -> fxq.Reject | None:
 
 
 def build(unit: fxq.UnitView) -> nn.Module:
-    """The lowering: called once per unit, with the grids that calibration found."""
+    """The lowering: called once per unit, with the qparams that calibration found."""
     return QuantizedTable(snake, unit.qparams["x"], unit.qparams["y"])
 
 

@@ -39,7 +39,7 @@ def main() -> None:
     # 2. Calibrate: runs the float model and looks at the range of every value that will be quantized.
     fxq.calibrate(prepared, data, progress=False)
 
-    # 3. Convert: real integers, or the same grid simulated in float. Both can be made from one calibration.
+    # 3. Convert: real integers, or the same rounding simulated in float. Both can be made from one calibration.
     int8 = fxq.convert(prepared)
     simulated = fxq.convert(prepared, to="fake_quant")
 

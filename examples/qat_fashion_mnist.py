@@ -82,7 +82,7 @@ def main():
         row(name, fxq.convert(prepared, to="fake_quant"), fxq.convert(prepared))
     for name, bits in {"W8A8, trained": (), "W4A4, learned steps": (4, 4), "W2A8, learned steps": (2, 8)}.items():
         qat = fxq.prepare_qat(model, calibration[0], learned_steps(*bits) if bits else None)
-        answers(qat, data[0][:1024])  # chooses the grids, which learned steps begin with
+        answers(qat, data[0][:1024])  # chooses the qparams, which learned steps begin with
         train(qat.apply(fxq.enable_param_learning), data, 1, 0.02, name)
         row(name, qat, fxq.convert(qat))
     print(tabulate(rows, headers=["", "accuracy %", "same %"], floatfmt=".2f"))

@@ -16,7 +16,7 @@ except ImportError:
 
 
 class QuantizationSchedule(Callback):
-    """Grids stay from one epoch on, statistics of batch norms from another on."""
+    """Qparams stay from one epoch on, statistics of batch norms from another on."""
 
     def __init__(self, disable_observers, freeze_bn_stats):
         self.schedule = fxq.TrainingSchedule(disable_observers=disable_observers, freeze_bn_stats=freeze_bn_stats)

@@ -37,7 +37,7 @@ def main() -> None:
         for line in about(BLOCK, snapshot.diff().splitlines()):
             print(f"    {line}")
 
-    # The plan is what the passes hand on: which nodes become one unit, and on which grid its output is.
+    # The plan is what the passes hand on: which nodes become one unit, and which qparams its output has.
     print("\nunits of the block")
     for unit in int8.quant_plan.units:
         if unit.root.startswith(BLOCK):

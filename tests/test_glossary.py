@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,9 +32,12 @@ REFUSED = {
     "moves": "data movement",
     "phases": "sub-convolutions",
     "picks": "maxima",
+    "rejection": "refusal",
+    "rejections": "refusals",
     "settle": "fold constants",
     "settled": "constant, or stable",
     "settling": "constant folding",
+    "shell": "model without ranges",
     "torn": "has external item",
 }
 """A word that only this project would use -> the field's word."""
@@ -53,11 +58,29 @@ REFUSED_IN_CPP = {
 PUBLIC = {
     "choose_grid": "method of fake-quantize modules, which users override",
     "grids": "argument of adaround",
+    "rejections": "former name of the refusals of a plan",
     "settled": "column of the calibration report",
     "settled_after": "field of a row of the calibration report",
     "grid_sample": "torch's",
 }
 """Name -> why it stays: users type it, or torch does."""
+
+
+REFUSED_IN_TEXT = {
+    r"grids?(?![:=])": "qparams, scheme or quantization range",
+    r"real (?:numbers?|units?|values?)": "float values",
+    r"stored integers?": "quantized values",
+    r"rejections?|rejected": "refusal, refused",
+    r"shells?": "model without ranges",
+    r"derives?|derived": "pack, packed",
+}
+"""The same for docstrings, comments, messages and documents. Before a colon or ``=``, ``grids`` is adaround's."""
+
+OLD_TEXT = ("artifact", "fake_quantize", "kernels", "nn", "observers")
+"""Folders whose sentences still hold such words: one that holds none is taken out of this list."""
+
+QUOTED = ("must be a string or a real number", "Rejection")
+"""A message of Python, and a public name."""
 
 
 def words_of(name: str) -> list[str]:
@@ -87,6 +110,71 @@ def test_names_use_the_words_of_the_field():
         found += [f"{where}: the module" for _ in refused(iter([(0, path.stem)]))]
         found += [f"{where}:{line}: {name}" for line, name in refused(names_in(ast.parse(path.read_text("utf-8"))))]
     assert found == []
+
+
+TEXT = re.compile("|".join(rf"\b(?:{word})\b" for word in REFUSED_IN_TEXT), re.IGNORECASE)
+
+
+def sentences_in(text: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each string of a source, docstrings among them, and of each comment."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def refused_in_text(sentences: Iterator[tuple[int, str]]) -> list[str]:
+    return [
+        f"{line}: {found[0]}"
+        for line, text in sentences
+        for found in [TEXT.search(text)]
+        if found and not any(quoted in text for quoted in QUOTED)
+    ]
+
+
+def test_docstrings_comments_and_messages_use_the_words_of_the_field():
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where = path.relative_to(PACKAGE)
+        if lines := refused_in_text(sentences_in(path.read_text("utf-8"))):
+            found.setdefault(where.parts[0], []).extend(f"{where.as_posix()}:{line}" for line in lines)
+    assert {folder: lines for folder, lines in found.items() if folder not in OLD_TEXT} == {}
+    assert sorted(found) == sorted(OLD_TEXT)
+
+
+def test_documents_use_the_words_of_the_field():
+    root = PACKAGE.parent
+    paths = [
+        root / "README.md",
+        root / "CONTRIBUTING.md",
+        root / "CHANGELOG.md",
+        *sorted((root / "docs").rglob("*.md")),
+    ]
+    found = []
+    for path in paths:
+        lines = enumerate(path.read_text("utf-8").splitlines(), start=1)
+        found += [f"{path.name}:{line}" for line in refused_in_text(lines) if path.name != "reading.md"]
+    for path in sorted((root / "examples").rglob("*.py")):
+        found += [f"{path.name}:{line}" for line in refused_in_text(sentences_in(path.read_text("utf-8")))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ('"""Values on a grid."""', ["1: grid"]),
+        ("x = 1\n# Real numbers come out.", ["2: Real numbers"]),
+        ('raise ValueError(f"{x} lies on no grid")', ["1: grid"]),
+        ('def f():\n    """Stored integers."""', ["2: Stored integers"]),
+        ('"""Args:\n    grids: those of adaround."""', []),
+        ("axis.grid()", []),
+        ('"must be a string or a real number, not it"', []),
+    ],
+)
+def test_what_is_refused_in_text(code, lines):
+    assert refused_in_text(sentences_in(code)) == lines
 
 
 CPP_NAME = re.compile(

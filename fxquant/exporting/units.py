@@ -24,7 +24,7 @@ class ExplicitUnit(nn.Module):
         operator: A module of float values, or a function.
         inputs: Qparams of the first arguments, None for one that is float already. Further arguments are handed on.
         y: Qparams of the result; None: it stays float.
-        activation: Clamp between operator and result, in real units.
+        activation: Clamp between operator and result, in float values.
         dtype: Of a float result.
         residual: Qparams of a last argument, which is added to what the operator gives.
     """
