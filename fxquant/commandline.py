@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    """The parser of the whole command line."""
+    """Return the parser of the whole command line."""
     top = Parser(prog="python -m fxquant", description="Quantize PyTorch models, pass by pass.")
     top.add_argument("--version", action="version", version=f"fxquant {VERSION}")
     subparsers = top.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)

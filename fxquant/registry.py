@@ -81,6 +81,6 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name nearest to ``name``, or None if none is near."""
+    """Return the known name nearest to ``name``, or None if none is near."""
     near = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else ()
     return near[0] if near else None

@@ -190,7 +190,7 @@ def _are_alike(expected: Any, result: Any) -> bool:
 
 
 def _in_place_of(value: Any, expected: Any) -> Any:
-    """The float model's value, where it is of the same kind as the quantized model's."""
+    """Return the float model's value, where it is of the same kind as the quantized model's."""
     if not _are_alike(expected, value) or value.dtype != expected.dtype:
         return value
     return expected

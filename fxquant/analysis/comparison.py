@@ -60,7 +60,7 @@ class LayerComparison:
 
     @property
     def harm(self) -> float:
-        """Share of the signal that the unit itself loses, 0 to 1."""
+        """Return the share of the signal that the unit itself loses, 0 to 1."""
         return self.isolated.lost
 
 
@@ -91,11 +91,11 @@ class Comparison(PrintedTable[LayerComparison]):
     """Whether the model returns float values at all."""
 
     def worst(self, count: int = 3) -> tuple[LayerComparison, ...]:
-        """The layers that do most harm, the worst first."""
+        """Return the layers that do most harm, the worst first."""
         return self.rows[:count]
 
     def __getitem__(self, name: str) -> LayerComparison:
-        """The row of a module's path, or of a node.
+        """Return the row of a module's path, or of a node.
 
         Raises:
             UnknownNameError: there is none; the message shows the nearest.

@@ -91,7 +91,7 @@ class ComparisonPoint:
 
     @property
     def layer(self) -> Node:
-        """The node of the float graph that a reader looks for: the one with the weight, else the first."""
+        """Return the node of the float graph that a reader looks for: the one with the weight, else the first."""
         if self.floats is None:
             return self.source
         return self.floats.layer or self.floats.members[0]
@@ -164,7 +164,7 @@ class ComparisonPoint:
 
     @property
     def layers(self) -> tuple[nn.Module, ...]:
-        """The modules that the unit calls in the quantized graph."""
+        """Return the modules that the unit calls in the quantized graph."""
         graph = nodes_by_name(self.node.graph.owning_module)  # type: ignore[arg-type]
         names = () if self.unit is None else self.unit.nodes
         called = (module_of(graph[name]) for name in names if name in graph)
@@ -282,7 +282,7 @@ def _is_stored(node: Node) -> bool:
 
 
 def _chain(node: Node) -> tuple[nn.Module, ...]:
-    """The modules that round a value for all its readers, in a graph of floats."""
+    """Return the modules that round a value for all its readers, in a graph of floats."""
     for user in node.users:
         module = module_of(user)
         if isinstance(module, StaticFakeQuantize):

@@ -54,7 +54,7 @@ def check_float_model(model: object) -> None:
 def float_graph(
     model: nn.Module | Quantizer, quantized: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> GraphModule:
-    """The float model, traced and normalized as it was before it was quantized. It is not changed.
+    """Return the float model, traced and normalized as it was before it was quantized. It is not changed.
 
     Args:
         model: A float module; what ``prepare`` gave, whose graph is taken as it is; or what ``prepare_qat`` gave, which
@@ -116,7 +116,7 @@ def _configuration(quantized: GraphModule) -> Any:
 
 
 def _asked_for(quantized: GraphModule) -> tuple[str, ...]:
-    """Modules that the user had kept whole."""
+    """Return the modules that the user had kept whole."""
     kept = (n for n in quantized.graph.nodes if n.op == "call_module" and n.meta.get(BY_REQUEST))
     return tuple(dict.fromkeys(module_path(node)[0] for node in kept))
 
@@ -131,7 +131,7 @@ class FloatUnit:
     """What they read of others."""
 
     def run(self, values: Mapping[Node, Any], layer: Callable[..., Any] | None = None) -> Any:
-        """The value of the unit, for these values of ``inputs``.
+        """Return the value of the unit, for these values of ``inputs``.
 
         Args:
             values: Those of ``inputs``.
@@ -145,11 +145,11 @@ class FloatUnit:
 
     @property
     def layer(self) -> Node | None:
-        """The node that calls the layer with the weight."""
+        """Return the node that calls the layer with the weight."""
         return next((node for node in self.members if is_layer(module_of(node))), None)
 
     def layer_as_run(self) -> nn.Module | None:
-        """The layer with the weight, with a batch norm behind it folded in."""
+        """Return the layer with the weight, with a batch norm behind it folded in."""
         norm = next((m for node in self.members if isinstance(m := module_of(node), (_BatchNorm, ChannelAffine))), None)
         layer = None if self.layer is None else module_of(self.layer)
         if layer is None or norm is None or norm.running_var is None:
@@ -172,7 +172,7 @@ def is_layer(module: Any) -> bool:
 
 
 def float_unit(unit: QuantUnit, plan: QuantPlan, floats: GraphModule, quantized: GraphModule) -> FloatUnit | str:
-    """The nodes that a unit stands for, or why there are none."""
+    """Return the nodes that a unit stands for, or why there are none."""
     nodes, there = nodes_by_name(floats), nodes_by_name(quantized)
     if unit.root not in nodes:
         return f"the float model has no value of the name {unit.root!r}; is it the model that was quantized?"

@@ -21,7 +21,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 def batches_of(
     data: Iterable[Any], model: GraphModule, *, num_batches: int | None = None, progress: bool, what: str
 ) -> tuple[Call, Iterator[Call]]:
-    """The first batch, and all of them, the first too, with a progress bar.
+    """Yield the first batch, and all of them, the first too, with a progress bar.
 
     Args:
         data: As for ``calibrate``.

@@ -35,7 +35,7 @@ class UnitsAlone:
         self._simulated = simulated
 
     def run(self, bound: Mapping[str, Any]) -> Iterator[tuple[QuantUnit, Any]]:
-        """Each unit, and the output with that unit quantized.
+        """Yield each unit, and the output with that unit quantized.
 
         Args:
             bound: The inputs by name.
@@ -49,11 +49,11 @@ class UnitsAlone:
             yield unit, self._with_unit(float_run, unit_run, dict(env), unit, place)
 
     def float_output(self, bound: Mapping[str, Any]) -> Any:
-        """The output of the float model."""
+        """Return the output of the float model."""
         return self._whole(FloatRun(self._simulated, bound))
 
     def all_quantized(self, bound: Mapping[str, Any]) -> Any:
-        """The output with all units quantized."""
+        """Return the output with all units quantized."""
         return self._whole(BoundInterpreter(self._simulated, bound))
 
     def _whole(self, run: BoundInterpreter) -> Any:

@@ -27,7 +27,7 @@ class Score(Protocol):
 
     @property
     def value(self) -> float:
-        """The metric."""
+        """Return the metric."""
 
     def cost(self, ideal: float) -> float:
         """Return how much worse it is than the float model's, whose metric is ``ideal``."""

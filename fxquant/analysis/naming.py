@@ -13,7 +13,7 @@ def path_of(layer: Node) -> str:
 
 
 def title_of(layer: Node, value: str) -> str:
-    """The path where it is that of a layer; else also which value in it."""
+    """Return the path where it is that of a layer; else also which value in it."""
     path = path_of(layer)
     if not path:
         return value

@@ -49,7 +49,7 @@ class OperatorTimes:
             self._seconds[form][name].append(seconds)
 
     def rows(self, prepared: Quantizer, int8: GraphModule) -> tuple[ProfileRow, ...]:
-        """Every call of the int8 model, the most expensive first."""
+        """Return every call of the int8 model, the most expensive first."""
         medians = {
             form: {name: 1e6 * statistics.median(times) for name, times in nodes.items()}
             for form, nodes in self._seconds.items()

@@ -71,7 +71,7 @@ def _is_called(node: Node) -> bool:
 
 
 def keeping(config: QConfigMapping, overridden: Iterable[tuple[Address, ...]], to: str) -> QConfigMapping:
-    """A new mapping: ``config``, and a rule for every operator of the units that are kept.
+    """Return a new mapping: ``config``, and a rule for every operator of the units that are kept.
 
     Args:
         config: It is not changed.

@@ -74,7 +74,7 @@ class Profile(PrintedTable[ProfileRow]):
 
     @property
     def int8_ms(self) -> float:
-        """A call of the int8 model as it runs."""
+        """Return a call of the int8 model as it runs."""
         return self.graph_ms if self.program_ms is None else self.program_ms
 
     @property
@@ -85,7 +85,7 @@ class Profile(PrintedTable[ProfileRow]):
         )
 
     def milliseconds(self, kind: Kind) -> tuple[float, float]:
-        """All rows of one kind together: in the float model, and in the int8 model."""
+        """Return all rows of one kind together: in the float model, and in the int8 model."""
         rows = [row for row in self.rows if row.kind == kind]
         return sum(row.float_us or 0.0 for row in rows) / 1e3, sum(row.int8_us for row in rows) / 1e3
 
@@ -122,7 +122,7 @@ class Profile(PrintedTable[ProfileRow]):
         return f"{ratio:.2f} times as fast as float" if ratio >= 1 else f"{1 / ratio:.2f} times as slow as float"
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, for JSON."""
+        """Return all of it as plain data, for JSON."""
         return {
             "threads": self.threads,
             "milliseconds": {"float": self.float_ms, "int8_graph": self.graph_ms, "int8_programs": self.program_ms},

@@ -59,11 +59,11 @@ class Sensitivity(PrintedTable[UnitCost]):
     """Root of a unit -> by what rules its operators are meant."""
 
     def worst(self, count: int = 3) -> tuple[UnitCost, ...]:
-        """The most expensive units."""
+        """Return the most expensive units."""
         return self.rows[:count]
 
     def mapping(self, count: int, to: str = "float") -> QConfigMapping:
-        """The configuration that was measured, with rules that keep the most expensive units from 8 bits.
+        """Return the configuration that was measured, with rules that keep the most expensive units from 8 bits.
 
         Args:
             count: How many units.

@@ -59,7 +59,7 @@ class Tuning(PrintedTable[TuningRow]):
 
     @property
     def in_float(self) -> tuple[TuningRow, ...]:
-        """The units that are left in float."""
+        """Return the units that are left in float."""
         return tuple(row for row in self.rows if row.fate == "float")
 
     def _cells(self, rows: Sequence[TuningRow]) -> list[tuple[str, ...]]:

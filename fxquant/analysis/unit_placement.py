@@ -40,12 +40,12 @@ class ValueUse:
 
 
 def tuned_units(plan: QuantPlan) -> tuple[QuantUnit, ...]:
-    """The units that may as well run in float. Those that store a weight only are there for its size."""
+    """Return the units that may as well run in float. Those that store a weight only are there for its size."""
     return tuple(unit for unit in plan.units if set(unit.roles) != {"weight"})
 
 
 def flows(gm: GraphModule, plan: QuantPlan) -> Iterator[ValueUse]:
-    """Every value of the float graph that is, or may be, integers.
+    """Yield every value of the float graph that is, or may be, integers.
 
     Args:
         gm: The float graph.
@@ -70,7 +70,7 @@ def _reader(user: Node, value: Node, units: Mapping[str, QuantUnit]) -> str:
 
 
 def units_in_float(gm: GraphModule, plan: QuantPlan, times: Times) -> set[str]:
-    """The roots of the units to be left in float, together: the exact minimum, as a cut of a network.
+    """Return the roots of the units to be left in float, together: the exact minimum, as a cut of a network.
 
     A value is quantized once if a float operator makes it and any integer unit reads it, and dequantized once if an
     integer unit makes it and any float operator reads it.

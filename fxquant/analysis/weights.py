@@ -57,7 +57,7 @@ class Weights:
 
     @property
     def peaks(self) -> Tensor:
-        """Largest value of each output channel of the float model, without its sign."""
+        """Return the largest value of each output channel of the float model, without its sign."""
         return self.exact.abs().movedim(self.axis, 0).flatten(1).amax(1)
 
     def changed(self) -> float:
@@ -71,7 +71,7 @@ class Weights:
 
 
 def _step_sizes(like: Tensor, qparams: QParams) -> Tensor:
-    """The scale of every value of a weight: by what one step of its integer moves it."""
+    """Return the scale of every value of a weight: by what one step of its integer moves it."""
     zero = torch.zeros_like(like, dtype=torch.int32)
     low, high = (from_integers(q, qparams.scale, qparams.zero_point, qparams.scheme) for q in (zero, zero + 1))
     return high - low

@@ -104,7 +104,7 @@ class Backend:
     """True: what is joined has the qparams of the result, however unequal the ranges are."""
 
     def rule_for(self, pattern: Pattern) -> LoweringRule | None:
-        """The rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""
+        """Return the rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""
         if self.name in pattern.lower:
             return LoweringRule((pattern.name,), pattern.lower[self.name])
         return next((rule for rule in self.rules if pattern.name in rule.patterns), self.otherwise)
@@ -121,7 +121,7 @@ TORCH_ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
 
 def backend_of(name: str) -> Backend:
-    """The back end of that name.
+    """Return the back end of that name.
 
     Raises:
         UnknownNameError: there is none.

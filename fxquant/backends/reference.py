@@ -18,7 +18,7 @@ def no_operator(unit: UnitView) -> nn.Module:
 
 
 def _simulated(rule: LoweringRule) -> LoweringRule:
-    """The same fusions and moves, for any qparams."""
+    """Return the same fusions and moves, for any qparams."""
     build = rule.build if isinstance(rule.build, (Lower, KeepAs, AsCalled)) else no_operator
     return replace(rule, build=build, activation=anything, weight=anything, layer=anything)
 

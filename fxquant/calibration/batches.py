@@ -23,7 +23,7 @@ def batches(
     num_batches: int | None = None,
     progress: bool = True,
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The inputs in each item of ``data``, as positional and keyword arguments; with a progress bar.
+    """Yield the inputs in each item of ``data``, as positional and keyword arguments; with a progress bar.
 
     Raises:
         InputError: ``data`` is no iterable of batches, or a batch does not hold what the example inputs hold.
@@ -93,7 +93,7 @@ def expected_batches(data: Iterable[Any], num_batches: int | None) -> int | None
 def inputs_of(
     batch: Any, example_args: Sequence[Any], what: str, model: nn.Module
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The model's inputs in one batch of an ordinary data loader.
+    """Return the model's inputs in one batch of an ordinary data loader.
 
     Args:
         batch: A tensor; a dict of keyword inputs, of which those are used that the model takes; or a tuple or list, of

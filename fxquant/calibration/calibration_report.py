@@ -91,7 +91,7 @@ class CalibrationReport:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> CalibrationRow:
-        """The row of a value, by its name.
+        """Return the row of a value, by its name.
 
         Raises:
             UnknownNameError: there is none; the message shows the nearest.
@@ -103,7 +103,7 @@ class CalibrationReport:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The worst of each value that has one, the worst first."""
+        """Return the worst of each value that has one, the worst first."""
         return tuple(row.problem for row in self.rows if row.problem is not None)
 
     @property
@@ -112,7 +112,7 @@ class CalibrationReport:
         return all(row.settled for row in self.rows)
 
     def worst(self, count: int = 3) -> tuple[CalibrationRow, ...]:
-        """The first rows."""
+        """Return the first rows."""
         return self.rows[:count]
 
     def __str__(self) -> str:

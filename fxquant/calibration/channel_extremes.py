@@ -64,7 +64,7 @@ class ChannelExtremes(nn.Module):
         return not bool((self.low < self.high).all())
 
     def _look(self, x: Tensor) -> tuple[Tensor, Tensor, int]:
-        """The range of each channel, with what was known before, and how many values each one has."""
+        """Return the range of each channel, with what was known before, and how many values each one has."""
         axis = x.dim() + self.axis
         channels = x.shape[axis]
         if self.low.numel() == channels:
@@ -114,7 +114,7 @@ class ChannelExtremes(nn.Module):
 
 
 def _sample(x: Tensor, axis: int) -> Tensor:
-    """A view of some of the values of every channel, spread over all dimensions, the last ones first."""
+    """Return a view of some of the values of every channel, spread over all dimensions, the last ones first."""
     left = max(FEWEST, SAMPLE // x.shape[axis])
     for dim in reversed(range(x.dim())):
         if dim != axis:

@@ -22,7 +22,7 @@ class Place:
 
     @property
     def short(self) -> str:
-        """The module that makes it, or else the first that reads it; the name where there is none."""
+        """Return the module that makes it, or else the first that reads it; the name where there is none."""
         return self.uses[0] if self.uses else self.name
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Place:
 
 
 def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> dict[TensorRef, Place]:
-    """Each value's name, and the paths of the modules that make and read it: ``relu (conv output, fc input)``.
+    """Return each value's name, and the paths of the modules that make and read it: ``relu (conv output, fc input)``.
 
     A unit that stands at top level is called by the name of its last node.
     """

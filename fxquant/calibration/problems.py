@@ -94,7 +94,7 @@ SEVERITY: tuple[Kind, ...] = ("unseen", *ADVICE)
 
 
 def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[str, Problem]:
-    """The worst problem of each observed value that has one, by its name.
+    """Return the worst problem of each observed value that has one, by its name.
 
     Args:
         statistics: What was written down.
@@ -126,7 +126,7 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
 
 
 def by_severity(problems: Sequence[Problem], order: Mapping[str, int]) -> list[Problem]:
-    """The worst first; of equals, what comes first in the graph."""
+    """Return the worst first; of equals, what comes first in the graph."""
 
     def rank(problem: Problem) -> tuple[int, float, int]:
         few = problem.kind == "dead" and not problem.warned  # most networks have some, and lose nothing by them
@@ -155,7 +155,7 @@ def warn_of_problems(
 
 
 def warn_of_unequal_joins(joins: Mapping[str, Sequence[Part]], gm: GraphModule, plan: QuantPlan) -> None:
-    """The same for a model that was trained, of its joins alone: it has no calibration.
+    """Return the same for a model that was trained, of its joins alone: it has no calibration.
 
     Args:
         joins: Name of each join -> what it takes.

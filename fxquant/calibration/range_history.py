@@ -75,7 +75,7 @@ class RangeHistory(nn.Module):
         return True
 
     def table(self, observers: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        """The rows so far, and one for now, if the last one is older.
+        """Return the rows so far, and one for now, if the last one is older.
 
         Returns:
             After how many batches, int64 [rows]; and the ends, float32 [rows, observers, 2].

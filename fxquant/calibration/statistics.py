@@ -137,7 +137,7 @@ class Statistics(nn.Module):
 
 
 def observed(gm: GraphModule, plan: QuantPlan) -> tuple[TensorRef, ...]:
-    """The activations that an observer measures, in the order of the graph."""
+    """Return the activations that an observer measures, in the order of the graph."""
     order = {name: index for index, name in enumerate(nodes_by_name(gm))}
     policies = plan.policies.items()
     refs = [ref for ref, policy in policies if ref.kind == "activation" and isinstance(policy, Observed)]
@@ -145,7 +145,7 @@ def observed(gm: GraphModule, plan: QuantPlan) -> tuple[TensorRef, ...]:
 
 
 def _given(gm: GraphModule) -> frozenset[str]:
-    """Names of values that depend on the values of inputs, and not on their shapes alone."""
+    """Return the names of values that depend on the values of inputs, and not on their shapes alone."""
     found: set[str] = set()
     for node in gm.graph.nodes:
         if is_shape_query(node):

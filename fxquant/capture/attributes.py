@@ -163,7 +163,7 @@ def holds_proxy(value: Any) -> bool:
 
 
 def _snapshot_of(value: Any) -> Any:
-    """A value that stays what it is when the attributes are put back."""
+    """Return a value that stays what it is when the attributes are put back."""
     mutable = isinstance(value, (Tensor, *_CONTAINERS)) and not holds_proxy(value)
     return copy.deepcopy(value) if mutable else value
 
@@ -214,7 +214,7 @@ class Snapshot:
         return True
 
     def restored(self) -> Any:
-        """The value as it was: the same tensors, with the values that they had, in the same containers."""
+        """Return the value as it was: the same tensors, with the values that they had, in the same containers."""
         for one, held in self._held.values():
             if not isinstance(one, Tensor):
                 _fill(one, held)

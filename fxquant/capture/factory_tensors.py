@@ -137,7 +137,7 @@ class FactoryTensors:
 
 
 def _viewed(value: Any) -> Iterator[Node]:
-    """A node, and what it may be a view of."""
+    """Yield a node, and what it may be a view of."""
     while isinstance(value, Node):
         yield value
         value = value.args[0] if value.args else None

@@ -215,7 +215,7 @@ def weights_by_modules(model: nn.Module) -> Iterator[None]:
 
 
 def _take_hooks(module: nn.Module) -> dict[str, Any]:
-    """A property for each weight that a hook computes; a module does so in place of the hook."""
+    """Return a property for each weight that a hook computes; a module does so in place of the hook."""
     weights: dict[str, Any] = {}
     for key, hook in list(module._forward_pre_hooks.items()):
         for kind, (attribute, _) in _REMOVERS.items():

@@ -117,7 +117,7 @@ def _referred_by(
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
-    """A piece of code, and the functions, lambdas and comprehensions in it."""
+    """Yield a piece of code, and the functions, lambdas and comprehensions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -142,7 +142,7 @@ def _compares_with_bool(code: CodeType) -> bool:
 
 
 def _operands(before: list[dis.Instruction]) -> Iterator[dis.Instruction]:
-    """The instructions that load names, attributes and constants, right before another one."""
+    """Yield the instructions that load names, attributes and constants, right before another one."""
     for instruction in reversed(before):
         if not instruction.opname.startswith(("LOAD_", "COPY", "DUP_")):
             return

@@ -103,7 +103,7 @@ def takes_training(function: FunctionType) -> bool:
 
 
 def last_of(graph: Graph) -> Node:
-    """The node that was made last; the root of a graph that has none."""
+    """Return the node that was made last; the root of a graph that has none."""
     return next(iter(reversed(graph.nodes)), graph._root)
 
 
@@ -123,7 +123,7 @@ def note_idle(tracer: Any, kind: str, target: Any, args: tuple[Any, ...], kwargs
 
 
 def noted_if_idle(function: FunctionType) -> Callable[..., Any]:
-    """The function, but calls with a traced tensor that do nothing, since ``training`` is False, become nodes.
+    """Return the function, but calls with a traced tensor that do nothing, since ``training`` is False, become nodes.
 
     Where calls that say so themselves are told apart, these do not: they never do anything.
     """

@@ -135,7 +135,7 @@ class Answers:
         return opened
 
     def _drawn(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function or method that draws random numbers, as a node: each call of the graph draws anew."""
+        """Return a function or method that draws random numbers, as a node: each call of the graph draws anew."""
 
         @functools.wraps(function)
         def drawn(*args: Any, **kwargs: Any) -> Any:

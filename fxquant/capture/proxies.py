@@ -35,7 +35,7 @@ class AnsweringTracer(Protocol):
         """Write a guard: ``proxy`` must give ``value`` on other inputs as well."""
 
     def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
-        """The same for a number that C code asked for, perhaps only to see whether it is one."""
+        """Return the same for a number that C code asked for, perhaps only to see whether it is one."""
 
     def torch_called(self, frame: FrameType | None) -> None:
         """Drop the guards for indices of this call: they become arguments of a node."""
@@ -64,7 +64,7 @@ class TensorProxy(Proxy):
 
     @property
     def example(self) -> Any:
-        """The value on the example; UNKNOWN if it was not run."""
+        """Return the value on the example; UNKNOWN if it was not run."""
         return self._example
 
     @property
@@ -113,7 +113,7 @@ class TensorProxy(Proxy):
         return repr(self)  # of a message; a guard would fix sizes for the sake of it
 
     def decide(self, frame: FrameType | None) -> Any:
-        """The value on the example, guarded; the proxy itself where Python may not have it."""
+        """Return the value on the example, guarded; the proxy itself where Python may not have it."""
         if not self.answers:
             return self
         self.tracer.answer(self, self.example, frame)
@@ -156,7 +156,7 @@ class TensorProxy(Proxy):
         return item in self.example
 
     def keys(self) -> Any:
-        """The keys of a dict, guarded; it can then be passed on as keyword arguments."""
+        """Return the keys of a dict, guarded; it can then be passed on as keyword arguments."""
         if not (self.answers and isinstance(self.example, Mapping)):
             return super().keys()
         self._length(sys._getframe(1))
@@ -177,7 +177,7 @@ class TensorProxy(Proxy):
         return self.tracer.create_proxy("call_function", operator.getitem, (self, index), {})
 
     def _length(self, frame: FrameType | None) -> int:
-        """The length, guarded."""
+        """Return the length, guarded."""
         if self._counted is None or self._counted._erased:  # Python asks twice, first for a hint
             count = self.tracer.create_proxy("call_function", len, (self,), {})
             self.tracer.answer(count, len(self.example), frame)
@@ -226,7 +226,7 @@ class ExampleAttribute(Attribute, TensorProxy):
 
     @property
     def node(self) -> Node:  # type: ignore[override]
-        """The node, made when it is first asked for."""
+        """Return the node, made when it is first asked for."""
         if self._node is None:
             self._attribute = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
             self._node = self._attribute.node
@@ -234,7 +234,7 @@ class ExampleAttribute(Attribute, TensorProxy):
 
     @property
     def example(self) -> Any:
-        """The value of the attribute on the example."""
+        """Return the value of the attribute on the example."""
         return self._attribute.example if self.node is not None else UNKNOWN
 
     @property
@@ -299,7 +299,7 @@ for _name in IN_PLACE_NAMES:
 
 
 def proxies_in(value: Any) -> Iterator[TensorProxy]:
-    """Every proxy in a structure of arguments."""
+    """Yield every proxy in a structure of arguments."""
     if isinstance(value, TensorProxy):
         yield value
     elif isinstance(value, (tuple, list)):
@@ -313,7 +313,7 @@ def proxies_in(value: Any) -> Iterator[TensorProxy]:
 
 
 def on_example(value: Any) -> Any:
-    """A structure of arguments, with what each proxy is on the example in its place."""
+    """Return a structure of arguments, with what each proxy is on the example in its place."""
     if isinstance(value, TensorProxy):
         return value.example
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -288,13 +288,13 @@ class QuantTracer(Tracer):
         return not self._running and threading.get_ident() == self._thread
 
     def constant(self, value: Tensor) -> Node:
-        """A node that gives a copy of ``value``."""
+        """Return a node that gives a copy of ``value``."""
         node = super().create_arg(value.detach().clone())
         assert isinstance(node, Node)  # so it is for tensors that belong to no module
         return node
 
     def proxy_of(self, tensor: Tensor) -> TensorProxy:
-        """The proxy for a tensor that the forward made, once traced values were written into it."""
+        """Return the proxy for a tensor that the forward made, once traced values were written into it."""
         proxy = TensorProxy(self._factory_tensors.node_of(tensor), self)
         proxy.learn(tensor)
         return proxy
@@ -322,7 +322,7 @@ class QuantTracer(Tracer):
         return proxy
 
     def _run(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value of a node on the example, of which ``args`` and ``kwargs`` come."""
+        """Return the value of a node on the example, of which ``args`` and ``kwargs`` come."""
         target: Any = node.target
         if node.op == "placeholder":
             return (self._bound or {})[target.lstrip("*")]
@@ -345,7 +345,7 @@ class QuantTracer(Tracer):
         self._guard(proxy, value, user_line(frame, QuantTracer.trace.__code__))
 
     def answer_index(self, proxy: TensorProxy, frame: FrameType | None) -> None:
-        """The same for a number that C code asked for, perhaps only to see whether it is one."""
+        """Return the same for a number that C code asked for, perhaps only to see whether it is one."""
         self._asked.append((proxy, instruction(frame), user_line(frame, QuantTracer.trace.__code__)))
 
     def torch_called(self, frame: FrameType | None) -> None:

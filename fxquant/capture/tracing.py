@@ -175,7 +175,7 @@ def copy_of(model: nn.Module) -> nn.Module:
 
 
 def _uncopiable(model: nn.Module) -> str | None:
-    """A phrase that names the first attribute that cannot be copied by itself."""
+    """Return a phrase that names the first attribute that cannot be copied by itself."""
     for path, module in model.named_modules():
         for name, value in {**module._parameters, **module._buffers, **vars(module)}.items():
             if name in ("_parameters", "_buffers", "_modules"):

@@ -65,7 +65,7 @@ class Untraceable:
         return reason_for(self.line, self.meaning)
 
     def error(self) -> TracingError:
-        """The error to raise where nothing can be kept whole."""
+        """Return the error to raise where nothing can be kept whole."""
         return TracingError(self.what(), at=self.line or None, got=self.meaning, expected=EXPECTED, hint=self._hint())
 
     def warn(self) -> None:
@@ -188,7 +188,7 @@ def reason_for(line: str, meaning: str) -> str:
 
 
 def fault_of(error: Exception) -> tuple[str, str]:
-    """The user's line at which tracing failed (``file:line: source``), and what that means."""
+    """Return the user's line at which tracing failed (``file:line: source``), and what that means."""
     own = _own_frames(error)
     line = error.line if isinstance(error, StateAssignmentError) else ""
     if own and not isinstance(error, StateAssignmentError):
@@ -198,7 +198,7 @@ def fault_of(error: Exception) -> tuple[str, str]:
 
 
 def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
-    """The user's frames; those of a package that he installed only where he has none: then it is its model."""
+    """Return the user's frames; those of a package that he installed only where he has none: then it is its model."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(frame.filename)]
     return [frame for frame in frames if not _is_installed(frame.filename)] or frames
 

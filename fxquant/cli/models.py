@@ -23,7 +23,7 @@ from fxquant.registry import did_you_mean
 
 
 def inputs_from(options: argparse.Namespace) -> tuple[Tensor, ...]:
-    """The inputs that ``--input`` asks for.
+    """Return the inputs that ``--input`` asks for.
 
     Raises:
         InputError: one is no shape, or has no dtype.
@@ -52,7 +52,7 @@ def load_model(spec: str) -> nn.Module:
 
 
 def load_function(spec: str) -> Callable[[], Any]:
-    """The function or class that a command line names: ``package.module:name`` or ``path/to/file.py:name``.
+    """Return the function or class that a command line names: ``package.module:name`` or ``path/to/file.py:name``.
 
     Raises:
         InputError: there is no such module, file or name.
@@ -133,7 +133,7 @@ def _built_by(spec: str, function: Callable[[], Any]) -> Any:
 
 
 def _failed(what: str, error: Exception) -> InputError:
-    """The error for what went wrong in a file of the user's, with his line."""
+    """Return the error for what went wrong in a file of the user's, with his line."""
     lines = [f"{each.filename}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)]
     own = [line for line in lines if not is_library_file(line) and "importlib" not in line]
     if isinstance(error, SyntaxError) and error.filename:

@@ -40,7 +40,7 @@ class Case:
 
 
 def load_cases(folder: Path = CASES) -> tuple[Case, ...]:
-    """All cases, in the order of the files.
+    """Return all cases, in the order of the files.
 
     Raises:
         InputError: there is no case.

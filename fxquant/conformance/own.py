@@ -62,7 +62,7 @@ class Own:
 
 
 def own_adapters() -> tuple[Own, ...]:
-    """All ways that this machine has."""
+    """Return all ways that this machine has."""
     return (*map(Own, available_isas()), Own("reference"))
 
 
@@ -92,7 +92,7 @@ def _fake_quantize(case: Case, reference: bool) -> Tensor:
 
 
 def _qparams(case: Case, reference: bool) -> Tensor:
-    """One way, in Python, for all."""
+    """Return one way, in Python, for all."""
     del reference
     at, (low, high) = case.attributes, case.inputs["x"]
     qparams = choose_qparams(low, high, QScheme(signed=at["dtype"] == "int8", symmetric=at["symmetric"]))
@@ -119,7 +119,7 @@ def _clamp(at: Attributes) -> Clamp | None:
 
 
 def _layer(make: Callable[[Case, Tensor], nn.Module], kind: Any, axis: int | None) -> Callable[[Case], Any]:
-    """A maker of the lowered module of a float layer whose weight and bias are those of the case."""
+    """Return a maker of the lowered module of a float layer whose weight and bias are those of the case."""
 
     def lower(case: Case) -> tuple[QuantizedModule, tuple[Tensor, ...]]:
         at, integers = case.attributes, case.inputs["weight"]

@@ -53,7 +53,7 @@ class Results:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Names, in the order of the columns."""
+        """Return the names, in the order of the columns."""
         return tuple(dict(self.versions))
 
     def worst(self, case: Case, tool: str) -> Outcome:
@@ -79,7 +79,7 @@ class Results:
         return f"{verdicts.count('pass')}" + (f" ({refused} refused)" if refused else "")
 
     def failures(self) -> list[Outcome]:
-        """The worst of each case and tool that is wrong or raised."""
+        """Return the worst of each case and tool that is wrong or raised."""
         worst = [self.worst(case, tool) for case in self.cases for tool in self.tools]
         return [outcome for outcome in worst if outcome.verdict in ("fail", "error")]
 
@@ -92,7 +92,7 @@ class Results:
         return "\n".join([table, *lines])
 
     def markdown(self) -> str:
-        """A table of the operators, one of all cases, and what is wrong in each."""
+        """Return a table of the operators, one of all cases, and what is wrong in each."""
         heads = ("operator", "cases", *self.tools)
         rows = [
             (case.operator, case.name, case.why, *(MARKS[self.worst(case, tool).verdict] for tool in self.tools))

@@ -62,7 +62,7 @@ class Comparison:
         return list(zip(chosen.tolist(), confidence.tolist(), strict=True))
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """A table: what, float, int8, and how they relate."""
+        """Return a table: what, float, int8, and how they relate."""
         count = len(self.labels)
         top = {k: self.correct(k) for k in (1, 5)}
         ms, mb = self.milliseconds, {name: size / 1e6 for name, size in self.file_bytes.items()}

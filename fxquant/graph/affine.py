@@ -97,7 +97,7 @@ class Affine:
 
 
 def affines(gm: GraphModule, theirs: Collection[Any]) -> Iterator[Affine]:
-    """Every such operator behind a layer with a weight, and every product and sum together that stand anywhere.
+    """Yield every such operator behind a layer with a weight, and every product and sum together that stand anywhere.
 
     Args:
         gm: A normalized graph.
@@ -129,12 +129,12 @@ def tensors_of_affine(found: Affine, constants: Constants) -> dict[str, Tensor] 
 
 
 def per_channel(constant: Tensor, channels: int) -> Tensor:
-    """A constant that is broadcast along the channels, or is one number for all: [C]."""
+    """Return a constant that is broadcast along the channels, or is one number for all: [C]."""
     return constant.reshape(-1).expand(channels)
 
 
 def _constant_nodes(gm: GraphModule) -> set[Node]:
-    """Nodes that depend on no input, as far as the graph shows."""
+    """Return the nodes that depend on no input, as far as the graph shows."""
     constant: set[Node] = set()
     for node in gm.graph.nodes:
         calls = node.op in ("call_function", "call_method") or (node.op == "call_module" and node.all_input_nodes)
@@ -147,7 +147,7 @@ _NEXT = {"running_mean": ("weight",), "weight": ("bias",), "bias": ()}
 
 
 def _steps(node: Node, constant: set[Node], theirs: Collection[Any]) -> list[Step]:
-    """The longest chain of a difference, a product and a sum, each with a constant, that begins at a node."""
+    """Return the longest chain of a difference, a product and a sum, each with a constant, that begins at a node."""
     first = _step(node, constant, theirs)
     if first is None:
         return []
@@ -204,7 +204,7 @@ def _affine(steps: list[Step]) -> Affine | None:
 
 
 def _layer_before(value: Node) -> Any:
-    """The layer that makes a value, if nothing else reads it, and what stands between them keeps it as it is."""
+    """Return the layer that makes a value, if nothing else reads it, and what stands between them keeps it as it is."""
     while len(value.users) == 1:
         module = module_of(value)
         kind = None if module is None else canonical_type(module)

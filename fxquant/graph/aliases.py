@@ -56,7 +56,7 @@ _MAY_RETURN_INPUT = (
 
 
 def changed_argument(node: Node) -> Any:
-    """The value that ``node`` changes in place, or None if it changes nothing.
+    """Return the value that ``node`` changes in place, or None if it changes nothing.
 
     A module with code of its own (``leaf_modules``) is taken to change nothing but its own state.
     """
@@ -131,7 +131,7 @@ def plain_form(node: Node) -> tuple[str, Any] | None:
 
 
 def roots_of(node: Node, known: Mapping[Node, Roots]) -> Roots:
-    """The memory that the value of ``node`` may live in, given that of the nodes before it.
+    """Return the memory that the value of ``node`` may live in, given that of the nodes before it.
 
     What is not known to compute into new memory is taken to return a view of any of its arguments.
     """

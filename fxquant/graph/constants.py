@@ -39,7 +39,7 @@ class Constants:
         self._values: dict[Node, Any] = {}
 
     def value(self, argument: Any) -> Any:
-        """The value of an argument of a node: a parameter itself where the node only reads it.
+        """Return the value of an argument of a node: a parameter itself where the node only reads it.
 
         Raises:
             NotConstantError: it may differ from call to call.
@@ -82,7 +82,7 @@ class Constants:
 
 
 def _changed_attributes(gm: GraphModule) -> set[str]:
-    """The parameters and buffers that some node may change in place."""
+    """Return the parameters and buffers that some node may change in place."""
     changed: set[str] = set()
     roots: dict[Node, Roots] = {}
     for node in gm.graph.nodes:
@@ -107,7 +107,7 @@ def computes_tensor(node: Node) -> bool:
 
 
 def computed_parameter(node: Node) -> str:
-    """The path of the parameter that such a module computes."""
+    """Return the path of the parameter that such a module computes."""
     module = str(node.target).replace(".parametrizations.", ".").replace(COMPUTATION, "")
     return module.removeprefix("parametrizations.")
 
@@ -139,22 +139,22 @@ class Aside:
         self._copies: dict[Node, Node] = {}
 
     def copy(self, node: Node) -> Node:
-        """The copy of a node, and of everything that it reads."""
+        """Return the copy of a node, and of everything that it reads."""
         if node not in self._copies:
             self._copies[node] = self.graph.node_copy(node, self.copy)
         return self._copies[node]
 
     def view(self, node: Node, view: Callable[[Tensor], Tensor] | None) -> Node:
-        """The copy of a node, as a function of one tensor makes another of it."""
+        """Return the copy of a node, as a function of one tensor makes another of it."""
         copied = self.copy(node)
         return copied if view is None else self.graph.call_function(view, (copied,))
 
     def item(self, node: Node, index: Any) -> Node:
-        """A part of what a node of this graph gives."""
+        """Return a part of what a node of this graph gives."""
         return self.graph.call_function(operator.getitem, (node, index))
 
     def attribute(self, gm: GraphModule, path: str, name: str) -> Node:
-        """A parameter of the module at ``path``, or what a parametrization computes in place of it."""
+        """Return a parameter of the module at ``path``, or what a parametrization computes in place of it."""
         module = gm.get_submodule(path)
         if parametrize.is_parametrized(module, name):
             return self.graph.call_module(f"{path}.parametrizations.{name}")
@@ -162,7 +162,7 @@ class Aside:
 
 
 def attributes_read(node: Node) -> set[str]:
-    """The paths of the parameters and buffers that a node is computed of."""
+    """Return the paths of the parameters and buffers that a node is computed of."""
     found: set[str] = {str(node.target)} if node.op == "get_attr" else set()
     return found.union(*map(attributes_read, node.all_input_nodes))
 
@@ -178,14 +178,14 @@ class PutBack:
         """The paths of buffers that nothing reads any more."""
 
     def node(self, node: Node) -> Node:
-        """The node of the model that computes what one beside does."""
+        """Return the node of the model that computes what one beside does."""
         if node not in self._copies:
             found = node.meta.get(COMPUTED_OF)
             self._copies[node] = self.value(node, found) if isinstance(found, ComputedValue) else self._copy(node)
         return self._copies[node]
 
     def value(self, stand_in: Node, computed: ComputedValue) -> Node:
-        """The node that computes what a buffer holds the value of."""
+        """Return the node that computes what a buffer holds the value of."""
         self.replaced.add(str(stand_in.target))
         sources = tuple(self.node(source) for source in computed.sources)
         path = add_module(self._gm, f"{stand_in.name}_computation", computed.computation)

@@ -42,7 +42,7 @@ def add_module(gm: GraphModule, wanted: str, module: nn.Module, *, instead_of: I
 
 
 def _holders(target: str) -> Iterator[str]:
-    """The paths of the modules that a parameter lies in."""
+    """Yield the paths of the modules that a parameter lies in."""
     while "." in target:
         target = target.rpartition(".")[0]
         yield target
@@ -57,7 +57,7 @@ def _exists(gm: GraphModule, target: str) -> bool:
 
 
 def free_name(model: nn.Module, name: str) -> str:
-    """A name that no part of a module has: the one given, or that with ``_`` behind it."""
+    """Return a name that no part of a module has: the one given, or that with ``_`` behind it."""
     while name in model._modules or name in model._parameters or name in model._buffers:
         name += "_"
     return name

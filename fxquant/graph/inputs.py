@@ -24,7 +24,7 @@ DEEPEST_LIST = 2
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
-    """The signature of ``forward``, without ``self``."""
+    """Return the signature of ``forward``, without ``self``."""
     return inspect.signature(model.forward)
 
 
@@ -55,7 +55,7 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], wha
 
 
 def example_tuple(example_inputs: Any, example_kwargs: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """The tuple of positional inputs that ``prepare`` was given: a lone tensor makes a tuple of one.
+    """Return the tuple of positional inputs that ``prepare`` was given: a lone tensor makes a tuple of one.
 
     Raises:
         InputError: it was given None, and no keyword inputs.
@@ -164,7 +164,7 @@ def describe_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
 
 
 def describe_value(value: Any, depth: int = DEEPEST_LIST) -> str:
-    """A value in a few words: ``float32[2, 3, 8, 8]``."""
+    """Return a value in a few words: ``float32[2, 3, 8, 8]``."""
     if isinstance(value, Tensor):
         where = ", meta" if value.is_meta else ""
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}"

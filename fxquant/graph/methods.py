@@ -18,7 +18,7 @@ BESIDE = "fxquant.beside_forward"
 
 
 def modules_beside(model: nn.Module, gm: GraphModule) -> dict[str, nn.Module]:
-    """The modules of ``model`` itself that belong under ``BESIDE``."""
+    """Return the modules of ``model`` itself that belong under ``BESIDE``."""
     unused = {name: module for name, module in model._modules.items() if module is not None and not hasattr(gm, name)}
     return {name: module for name, module in unused.items() if not module.state_dict()}
 
@@ -49,7 +49,7 @@ def _with_model(value: Any) -> Any:
 
 
 def traced_model(view: TracedSelf) -> GraphModule:
-    """The model behind a ``TracedSelf``."""
+    """Return the model behind a ``TracedSelf``."""
     return cast(GraphModule, object.__getattribute__(view, "_TracedSelf__gm"))
 
 

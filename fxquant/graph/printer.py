@@ -35,7 +35,7 @@ _PREFIXES = {
 
 
 def format_graph(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str:
-    """The graph, one node per line: name, what it calls on what, and shape and dtype of its value where known.
+    """Return the graph, one node per line: name, what it calls on what, and shape and dtype of its value where known.
 
     A node whose line would be wider than 98 columns goes on in indented lines.
 
@@ -48,7 +48,7 @@ def format_graph(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str
 
 
 def format_table(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str:
-    """The graph as a table: name, operation, value, note, line of the user's code. As wide as it needs to be."""
+    """Return the graph as a table: name, operation, value, note, line of the user's code. As wide as it needs to be."""
     beside = notes or {}
     rows = [
         (node.name, format_call(node), _value(node), beside.get(node.name, ""), user_line(node))
@@ -114,7 +114,7 @@ def _line(node: Node, note: str) -> str:
 
 
 def diff(before: str, after: str) -> str:
-    """The lines that differ, each with ``- `` or ``+ `` in front; empty if none does."""
+    """Return the lines that differ, each with ``- `` or ``+ `` in front; empty if none does."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
     return "\n".join(f"{line[0]} {line[1:]}" for line in list(lines)[2:] if not line.startswith("@@"))
 
@@ -125,7 +125,7 @@ def shows_colour(stream: TextIO) -> bool:
 
 
 def coloured(text: str) -> str:
-    """A diff with removed lines in red, added ones in green, and what is folded in grey, for a terminal."""
+    """Return a diff with removed lines in red, added ones in green, and what is folded in grey, for a terminal."""
     colours = {"- ": "\x1b[31m", "+ ": "\x1b[32m", "  ": "\x1b[90m"}
     return "\n".join(f"{colours[line[:2]]}{line}\x1b[0m" if line[:2] in colours else line for line in text.splitlines())
 
@@ -159,7 +159,7 @@ class _Block:
 
 
 def folded(lines: Sequence[str]) -> list[str]:
-    """The lines, with blocks that read like earlier ones told in one line.
+    """Return the lines, with blocks that read like earlier ones told in one line.
 
     Blocks are alike that differ in nothing but the numbers inside names and shapes, and in which nodes they read.
 

@@ -126,7 +126,7 @@ def value_of(node: Node) -> TensorInfo | None:
 
 
 def tensors_of(node: Node) -> tuple[TensorInfo, ...]:
-    """Every tensor in the node's value: the value itself, or those in a tuple, list or dict, however deep."""
+    """Return every tensor in the node's value: the value itself, or those in a tuple, list or dict, however deep."""
     found, pending = [], [node.meta.get(VALUE)]
     while pending:
         value: Any = pending.pop()
@@ -153,7 +153,7 @@ def is_number(argument: object) -> bool:
 
 
 def module_of(node: Node) -> nn.Module | None:
-    """The module that a ``call_module`` node calls; None for other nodes."""
+    """Return the module that a ``call_module`` node calls; None for other nodes."""
     if node.op != "call_module" or node.graph.owning_module is None:
         return None
     return node.graph.owning_module.get_submodule(str(node.target))
@@ -166,14 +166,14 @@ def attribute_at(model: nn.Module, path: str) -> Any:
 
 
 def called_module(node: Node) -> Any:
-    """The module of a node that is known to call one (by its pattern, say), whatever its class."""
+    """Return the module of a node that is known to call one (by its pattern, say), whatever its class."""
     module = module_of(node)
     assert module is not None, f"{node.name} calls no module"
     return module
 
 
 def canonical_type(module: nn.Module) -> type[nn.Module] | None:
-    """The ``torch.nn`` class whose ``forward`` this module really runs; None for a module with its own forward.
+    """Return the ``torch.nn`` class whose ``forward`` this module really runs; None for a module with its own forward.
 
     A subclass that changes nothing of what its ``torch.nn`` base computes counts as that base.
     """
@@ -242,7 +242,7 @@ def reason_of(node: Node) -> str | None:
 
 
 def flat_arguments(node: Node) -> list[Any]:
-    """All arguments of a node, positional first, lists, tuples and dicts unpacked."""
+    """Return all arguments of a node, positional first, lists, tuples and dicts unpacked."""
     flat: list[Any] = []
     pending: list[Any] = [node.kwargs, node.args]
     while pending:
@@ -257,7 +257,7 @@ def flat_arguments(node: Node) -> list[Any]:
 
 
 def nodes_in(argument: Any) -> list[Node]:
-    """The nodes in an argument of a node: itself, or those in a tuple, list, dict or slice, however deep."""
+    """Return the nodes in an argument of a node: itself, or those in a tuple, list, dict or slice, however deep."""
     found: list[Node] = []
     map_arg(argument, found.append)
     return found
@@ -278,7 +278,7 @@ def operator_name(node: Node) -> str:
 
 
 def nodes_by_name(gm: GraphModule) -> dict[str, Node]:
-    """Every node of a graph under its name."""
+    """Return every node of a graph under its name."""
     return {node.name: node for node in gm.graph.nodes}
 
 
@@ -302,7 +302,7 @@ ONLY_SHAPES = frozenset(
 
 
 def values_read_by(node: Node) -> list[Node]:
-    """The nodes whose values it depends on."""
+    """Return the nodes whose values it depends on."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.op != "call_module" and name in ONLY_SHAPES and node.args and isinstance(node.args[0], Node):
         return [used for used in node.all_input_nodes if used is not node.args[0]]

@@ -56,7 +56,7 @@ def _kind(module: nn.Module) -> type[nn.Module]:
 
 
 def source_of_rank(value: Node) -> Node:
-    """A value that has as many dimensions as ``value`` in every call: what the layer that makes it reads.
+    """Return a value that has as many dimensions as ``value`` in every call: what the layer that makes it reads.
 
     Functions and batch norms may stand between. A value that no layer makes is the answer itself.
     """

@@ -63,7 +63,7 @@ class Coverage(PrintedTable[CoverageRow]):
 
     @property
     def int8_macs(self) -> float:
-        """Share of the multiply-accumulates that becomes int8, 0 to 1; 1 for a model that has none.
+        """Return the share of the multiply-accumulates that becomes int8, 0 to 1; 1 for a model that has none.
 
         Of those that were counted: see ``uncounted_rows``.
         """
@@ -102,7 +102,7 @@ class Coverage(PrintedTable[CoverageRow]):
         ]
 
     def left_out(self) -> str:
-        """A sentence about what the total leaves out; empty if that is nothing."""
+        """Return a sentence about what the total leaves out; empty if that is nothing."""
         rows = self.uncounted_rows
         if not rows:
             return ""

@@ -191,7 +191,7 @@ def unit_noise(
     simulated: Mapping[str, Node],
     sizes: tuple[Any, ...] = (),
 ) -> UnitNoise:
-    """The noise of one unit.
+    """Return the noise of one unit.
 
     Args:
         unit: As ``plan`` has it.
@@ -216,7 +216,7 @@ def unit_noise(
 
 
 def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, Any], *, rounding: bool) -> Tensor:
-    """The result of a unit's nodes in the simulation, before it is rounded.
+    """Return the result of a unit's nodes in the simulation, before it is rounded.
 
     Args:
         unit: As the plan has it.

@@ -108,11 +108,11 @@ class Parity(PrintedTable[ParityRow]):
 
     @property
     def breaches(self) -> tuple[ParityRow, ...]:
-        """The units that break the contract."""
+        """Return the units that break the contract."""
         return tuple(row for row in self.rows if row.breach)
 
     def worst(self, count: int = 3) -> tuple[ParityRow, ...]:
-        """The units that make the most noise alone, the worst first."""
+        """Return the units that make the most noise alone, the worst first."""
         heard = [row for row in self.rows if not math.isnan(row.noise.isolated)]
         return tuple(sorted(heard, key=lambda row: row.noise.isolated)[:count])
 

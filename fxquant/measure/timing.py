@@ -34,7 +34,7 @@ Call = Callable[[], Any]
 
 
 def seconds_of(call: Call, on_gpu: bool = False) -> float:
-    """One call, after one that is not timed, so that weights and code are in the caches."""
+    """Time one call, after one that is not timed, so that weights and code are in the caches."""
     call()
     if on_gpu:
         torch.cuda.synchronize()

@@ -115,7 +115,7 @@ class Boundaries:
             self._quantized.clear()
 
     def _keep_what_is_worth_it(self, computed: set[Node]) -> dict[Node, str]:
-        """The answer: roots of matches that should rather stay float, since they are read in parts, and why."""
+        """Return the answer: roots of matches that should rather stay float, since they are read in parts, and why."""
         elements, in_parts = ElementsRead(self._found, self._takes_integers_of), dict[Node, str]()
         for found in self._matches:  # readers come before what they read
             root = found.nodes[-1]
@@ -194,7 +194,7 @@ class Boundaries:
         return bool(found.inputs) or found.pattern.handler is not None  # others are called with float values
 
     def _takes_integers_of(self, node: Node, reader: Node) -> bool:
-        """The same, but for what the model gives out and is asked to round."""
+        """Return the same, but for what the model gives out and is asked to round."""
         return self._rounds_output(self._found[node]) if reader.op == "output" else self._takes_integers(reader)
 
     def _keep(self, found: Match) -> None:

@@ -43,7 +43,7 @@ class Decision:
 
 
 def decide(gm: GraphModule, config: QConfigMapping) -> Mapping[Node, Decision]:
-    """The decision for every call of the graph."""
+    """Return the decision for every call of the graph."""
     return {node: _decision(node, names, config) for node, names in names_of_calls(gm).items()}
 
 
@@ -55,7 +55,7 @@ def _decision(node: Node, names: Names, config: QConfigMapping) -> Decision:
 
 
 def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) -> Decision:
-    """The decision for a part of an operator that was taken apart.
+    """Return the decision for a part of an operator that was taken apart.
 
     ``rule``, which decided for the operator at the path ``whole``, holds for its parts as well, unless it is the global
     one, or a rule names something inside.
@@ -81,7 +81,7 @@ def own_targets(ctx: PassContext) -> set[Any]:
 
 
 def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, ...]:
-    """The rules that match nothing in the model, each with the nearest thing that exists."""
+    """Return the rules that match nothing in the model, each with the nearest thing that exists."""
     calls = names_of_calls(gm).values()
     modules = dict(gm.named_modules())
     types = {object_type for _, object_types, *_ in calls for object_type in object_types}
@@ -109,7 +109,7 @@ def names_of_calls(gm: GraphModule) -> dict[Node, Names]:
 
 
 def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
-    """All names of an operator, the most exact first: the user's class, its torch class, every spelling."""
+    """Return all names of an operator, the most exact first: the user's class, its torch class, every spelling."""
     module = None if WRITTEN in node.meta else module_of(node)
     classes = (own_type,) if own_type is not None else (type(module),) if module is not None else ()
     known = spellings(node)
@@ -125,7 +125,7 @@ def _types_around(node: Node) -> tuple[ObjectType, ...]:
 
 
 def primary_node(found: Match) -> Node:
-    """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
+    """Return the node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
     return found.captures[found.pattern.weight] if found.pattern.weight else found.nodes[0]
 
 

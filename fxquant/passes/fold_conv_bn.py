@@ -49,7 +49,7 @@ def _fold(gm: GraphModule, unit: QuantUnit, pattern: Pattern) -> QuantUnit:
 
 
 def fold(conv: Any, bn: Any, axis: int = 0) -> nn.Module:
-    """One convolution or linear layer that computes ``bn(conv(x))`` with the running statistics.
+    """Return one convolution or linear layer that computes ``bn(conv(x))`` with the running statistics.
 
     ``weight' = weight * f`` along ``axis``, in a transposed convolution group by group, and
     ``bias' = (bias - running_mean) * f + beta`` with ``f = gamma / sqrt(running_var + eps)``; ``f`` and the bias are

@@ -196,7 +196,7 @@ def make_norms(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _computed(found: Affine, aside: Aside) -> dict[str, Node]:
-    """Every tensor of the layer, as nodes of the graph beside compute it."""
+    """Return every tensor of the layer, as nodes of the graph beside compute it."""
     call, made = aside.graph.call_function, dict[str, Node]()
     for step in found.steps:
         value = call(per_channel, (aside.copy(step.constant), found.channels))

@@ -50,7 +50,7 @@ class Snapshot:
         return self.before != self.after
 
     def diff(self) -> str:
-        """The lines that changed, at most 100 columns wide: ``- `` before, ``+ `` after."""
+        """Return the lines that changed, at most 100 columns wide: ``- `` before, ``+ `` after."""
         return diff(self.before, self.after)
 
     def _repr_html_(self) -> str:
@@ -77,7 +77,7 @@ Instrument = Callable[[Snapshot, GraphModule, PassContext], None]
 
 
 def instruments_for(settings: Settings) -> tuple[Instrument, ...]:
-    """The instruments that the environment asks for.
+    """Return the instruments that the environment asks for.
 
     The line per pass is always there: it goes to ``logging.getLogger("fxquant")`` at level INFO, which nobody hears
     unless the application or FXQUANT_DEBUG listens.
@@ -191,14 +191,14 @@ def dump_into(folder: Path) -> Instrument:
 
 
 def _new_file(folder: Path, name: str) -> TextIO:
-    """A file of the next number that no other process takes meanwhile."""
+    """Return a file of the next number that no other process takes meanwhile."""
     while True:
         with suppress(FileExistsError):
             return (folder / f"{_next_number(folder):03d}_{name}.txt").open("x", encoding="utf-8")
 
 
 def _next_number(folder: Path) -> int:
-    """One more than the highest that begins the name of a file there."""
+    """Return one more than the highest that begins the name of a file there."""
     numbers = [path.name.partition("_")[0] for path in folder.glob("*_*.txt")]
     return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
@@ -259,7 +259,7 @@ def _noted(line: str, note: str) -> list[str]:
 
 
 def format_plan(plan: QuantPlan) -> str:
-    """The plan as two tables: units with their qparams, and what was refused with the reason."""
+    """Return the plan as two tables: units with their qparams, and what was refused with the reason."""
     qparams = qparams_notes(plan)
     units = [
         (
@@ -281,7 +281,7 @@ def _roles(inputs: Iterable[str], roles: Any) -> str:
 
 
 def _change(snapshot: Snapshot, notes: dict[str, str], *, every_line: bool) -> str:
-    """The diff of a pass, as it is printed. What is folded gets no notes, so folding comes first."""
+    """Return the diff of a pass, as it is printed. What is folded gets no notes, so folding comes first."""
     text = snapshot.diff()
     return with_notes(text if every_line else "\n".join(folded(text.splitlines())), notes)
 

@@ -70,7 +70,7 @@ def make_handlers(quantizer: object, gm: GraphModule, plan: QuantPlan, patterns:
 
 
 def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str, Any]) -> list[Refusal]:
-    """The units whose handler answers NotImplemented, found out on a copy so that every form knows of it.
+    """Return the units whose handler answers NotImplemented, found out on a copy so that every form knows of it.
 
     Args:
         gm: The float graph.
@@ -159,7 +159,7 @@ class _Lowering:
         return map_arg(arg, lambda node: self.integers_of(TensorRef(node.name)))
 
     def integers_of(self, ref: TensorRef) -> Node:
-        """The node that holds the integers of a float value; it is quantized where no unit made it."""
+        """Return the node that holds the integers of a float value; it is quantized where no unit made it."""
         if ref.name not in self.integers:
             target = add_module(self.gm, f"{ref.name}_quantize", _named(Quantize(self.plan.qparams[ref]), ref.name))
             source = self.floats.get(ref.name, self.nodes[ref.name])
@@ -208,7 +208,7 @@ class _Lowering:
         node.meta = {**source.meta, **node.meta, VALUE: None if info is None else replace(info, dtype=dtype)}
 
     def _stored_argument(self, root: Node, build: Build | AsCalled) -> TensorRef | None:
-        """The first argument of a call, if it may be integers and a unit made it so."""
+        """Return the first argument of a call, if it may be integers and a unit made it so."""
         first = root.args[0] if root.args else None
         if not isinstance(build, AsCalled) or not build.or_stored or not isinstance(first, Node):
             return None
@@ -256,7 +256,7 @@ def _home(members: list[Node]) -> str:
 
 
 def _float_form(node: Node) -> FloatResult:
-    """The form that a value has in the float model."""
+    """Return the form that a value has in the float model."""
     info = value_of(node)
     return FloatResult(contiguous=True) if info is None else FloatResult(info.dtype, info.contiguous)
 

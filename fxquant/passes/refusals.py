@@ -100,7 +100,7 @@ def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | 
 
 
 def _computed_argument(found: Match, taken: tuple[int, ...]) -> Node | None:
-    """An argument beside the inputs that another node makes: a module is built once, with constants.
+    """Return an argument beside the inputs that another node makes: a module is built once, with constants.
 
     Not counted are sizes in the positions ``taken`` of the root's arguments, with which the module is called.
     """

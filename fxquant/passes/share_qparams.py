@@ -145,7 +145,7 @@ def share_join_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _connected(sets: Iterable[set[TensorRef]]) -> list[set[TensorRef]]:
-    """The unions of those sets that overlap, directly or through others."""
+    """Return the unions of those sets that overlap, directly or through others."""
     groups: list[set[TensorRef]] = []
     for each in sets:
         touching = [group for group in groups if group & each]

@@ -49,7 +49,7 @@ def specialize_shapes(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _size(node: Node, fixed: Mapping[Node, Dims]) -> int | None:
-    """The size that a node asks for: ``x.size(1)``, ``x.size()[1]`` or ``x.shape[1]``."""
+    """Return the size that a node asks for: ``x.size(1)``, ``x.size()[1]`` or ``x.shape[1]``."""
     if node.target == "size" and len(node.args) == 2 and not node.kwargs:
         return _fixed_size(node.args[0], node.args[1], fixed)
     if node.target is not operator.getitem or not isinstance(node.args[0], Node):

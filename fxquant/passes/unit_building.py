@@ -79,7 +79,7 @@ def _is_returned(node: Node) -> bool:
 
 
 def observed_policy(observer: Callable[[], Any]) -> QParamsPolicy:
-    """The policy that an observer of a configuration stands for."""
+    """Return the policy that an observer of a configuration stands for."""
     built = observer()
     return Fixed(built.qparams()) if _is_fixed(built) else Observed(observer)
 

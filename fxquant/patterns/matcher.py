@@ -67,7 +67,7 @@ def _expand(role: str, captures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _fit(tree: Op, node: Node, pattern: str, matched: int) -> list[_Fit] | Mismatch:
-    """Every way in which ``tree`` fits at ``node``: more than one where operands can be swapped.
+    """Return every way in which ``tree`` fits at ``node``: more than one where operands can be swapped.
 
     ``matched`` counts the operators of the pattern that fitted so far.
     """

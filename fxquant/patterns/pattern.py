@@ -52,22 +52,22 @@ class Op:
             )
 
     def named(self, name: str) -> Op:
-        """The same, captured under ``name``."""
+        """Return the same, captured under ``name``."""
         return replace(self, name=name)
 
     @property
     def size(self) -> int:
-        """Number of operators in the tree."""
+        """Return the number of operators in the tree."""
         return 1 + sum(arg.size for arg in self.args if isinstance(arg, Op))
 
     @property
     def all_targets(self) -> tuple[Any, ...]:
-        """Every target in the tree."""
+        """Return every target in the tree."""
         return (*self.targets, *(target for arg in self.args if isinstance(arg, Op) for target in arg.all_targets))
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """Every name in the tree, in the order of evaluation of its arguments, its own last."""
+        """Return every name in the tree, in the order of evaluation of its arguments, its own last."""
         inner = (n for arg in self.args for n in (arg.captures if isinstance(arg, Op) else (arg.name,)))
         return (*inner, *((self.name,) if self.name else ()))
 
@@ -83,17 +83,17 @@ def op(*targets: Any, commutative: bool = False) -> Callable[..., Op]:
 
 
 def tensor(name: str) -> Input:
-    """An input of the unit."""
+    """Return an input of the unit."""
     return Input(name)
 
 
 def tensors(name: str) -> Input:
-    """A list or tuple of inputs: the first argument of ``torch.cat``."""
+    """Return a list or tuple of inputs: the first argument of ``torch.cat``."""
     return Input(name, many=True)
 
 
 def number(name: str) -> Input:
-    """A Python number that stands in the graph: ``2`` in ``x + 2``. Nothing is quantized there."""
+    """Return a Python number that stands in the graph: ``2`` in ``x + 2``. Nothing is quantized there."""
     return Input(name, constant=True)
 
 
@@ -138,7 +138,7 @@ Check = Callable[[Mapping[str, Node]], Reject | None]
 
 
 def all_of(*checks: Check) -> Check:
-    """The first reason that any of ``checks`` gives."""
+    """Return the first reason that any of ``checks`` gives."""
 
     def check(captures: Mapping[str, Node]) -> Reject | None:
         return next((reject for one in checks if (reject := one(captures))), None)

@@ -114,7 +114,7 @@ def unregister_pattern(name: str) -> None:
 
 
 def in_own_namespace(pattern: Pattern) -> Pattern:
-    """A pattern of the user's that has the name of a default one, under a name of its own.
+    """Return a pattern of the user's that has the name of a default one, under a name of its own.
 
     Plans and backends name patterns, so it would be lowered by the rule of the other.
     """

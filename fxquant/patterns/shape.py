@@ -101,7 +101,7 @@ def turns_around(captures: Mapping[str, Node]) -> Reject | None:
 
 
 def keeps_kind(captures: Mapping[str, Node]) -> Reject | None:
-    """A conversion that changes nothing but, perhaps, the memory order."""
+    """Return a conversion that changes nothing but, perhaps, the memory order."""
     before, after = value_of(captures["x"]), value_of(captures["same"])
     if before is None or after is None or (before.dtype, before.device) != (after.dtype, after.device):
         return Reject("it converts to another dtype or device", captures["same"])

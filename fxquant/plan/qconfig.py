@@ -225,7 +225,7 @@ class QConfigMapping:
         return Rule("global", None, self.global_qconfig)
 
     def rules(self) -> tuple[Rule, ...]:
-        """Every rule, from the weakest kind to the strongest."""
+        """Return every rule, from the weakest kind to the strongest."""
         return (
             Rule("global", None, self.global_qconfig),
             *(Rule("object_type", key, value) for key, value in self.object_type_qconfigs.items()),
@@ -243,7 +243,7 @@ class QConfigMapping:
         object_types: Iterable[ObjectType],
         occurrences: Iterable[tuple[str, ObjectType, int]] = (),
     ) -> tuple[UnusedRule, ...]:
-        """The rules that match nothing in a model, each with the nearest thing that exists.
+        """Return the rules that match nothing in a model, each with the nearest thing that exists.
 
         A rule that matches something is in use, even where a stronger one decides. The global rule always is.
 
@@ -385,7 +385,7 @@ def _path_and_parents(path: str) -> Iterable[str]:
 
 
 def _hint_for_type(key: ObjectType, types: Iterable[ObjectType]) -> str:
-    """The nearest type; where a string was given, and that is a class or a function, said to be one."""
+    """Return the nearest type; where a string was given, and that is a class or a function, said to be one."""
     known = {_name(found): found for found in sorted(types, key=lambda found: isinstance(found, str))}
     hint = did_you_mean(_name(key), known)
     if isinstance(key, str):

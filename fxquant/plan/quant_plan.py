@@ -106,7 +106,7 @@ class QuantPlan:
         return math.prod(policy.factor for policy in policies if isinstance(policy, SharedWith))
 
     def without_means(self) -> QuantPlan:
-        """A plan that corrects no bias: what is trained learns its own."""
+        """Return a plan that corrects no bias: what is trained learns its own."""
         units = (replace(unit, roles={k: ref for k, ref in unit.roles.items() if k != "mean"}) for unit in self.units)
         policies = {ref: policy for ref, policy in self.policies.items() if not isinstance(policy, Means)}
         return replace(self, units=tuple(units), policies=policies)

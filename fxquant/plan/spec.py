@@ -91,12 +91,12 @@ class QScheme:
 
     @property
     def quant_min(self) -> int:
-        """The smallest quantized value, inclusive."""
+        """Return the smallest quantized value, inclusive."""
         return (self.limits or self.full_range)[0]
 
     @property
     def quant_max(self) -> int:
-        """The largest quantized value, inclusive."""
+        """Return the largest quantized value, inclusive."""
         return (self.limits or self.full_range)[1]
 
     @property

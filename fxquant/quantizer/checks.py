@@ -48,7 +48,7 @@ def stage_of(model: object) -> str:
 
 
 def named_by_stage(model: object) -> str:
-    """The class of a model, and what made it."""
+    """Return the class of a model, and what made it."""
     maker = PRODUCED_BY.get(stage_of(model))
     return type(model).__name__ + (f", which {maker} gave" if maker else "")
 
@@ -97,7 +97,7 @@ def check_model(model: object) -> None:
 
 
 def _names(model: nn.Module) -> Iterator[str]:
-    """Every name by which generated code may ask for a part of a model."""
+    """Yield every name by which generated code may ask for a part of a model."""
     for module in model.modules():
         yield from (*module._modules, *module._parameters, *module._buffers)
         yield from (name for name, value in vars(module).items() if isinstance(value, Tensor))
@@ -131,7 +131,7 @@ def check_unwrapped(model: nn.Module) -> None:
 
 
 def not_prepared(given: object, function: str, *, or_training: bool = False) -> InputError:
-    """The error to raise where a function was given something else than what ``prepare`` gave.
+    """Return the error to raise where a function was given something else than what ``prepare`` gave.
 
     Args:
         given: What it was given.
@@ -153,7 +153,7 @@ def not_prepared(given: object, function: str, *, or_training: bool = False) -> 
 
 
 def in_eval(model: nn.Module) -> nn.Module:
-    """The model, or, if it is in training mode, a copy in evaluation mode."""
+    """Return the model, or, if it is in training mode, a copy in evaluation mode."""
     training = sum(module.training for module in model.modules())
     if not training:
         return model

@@ -49,7 +49,7 @@ def _modules_with_state(gm: GraphModule) -> list[nn.Module]:
 
 
 def _buffers_written(gm: GraphModule) -> list[str]:
-    """The names of the buffers that the graph itself writes to."""
+    """Return the names of the buffers that the graph itself writes to."""
     changed = [argument for node in gm.graph.nodes if isinstance(argument := changed_argument(node), Node)]
     known: dict[Node, Roots] = {}
     for node in gm.graph.nodes if changed else ():

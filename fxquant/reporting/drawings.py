@@ -28,7 +28,7 @@ FATES: tuple[tuple[str, str, str], ...] = (
 
 
 def drawings(subject: Subject) -> list[dict[str, Any]]:
-    """The graphs that there are, each ``{"title": …, "nodes": […]}``; nodes in topological order."""
+    """Return the graphs that there are, each ``{"title": …, "nodes": […]}``; nodes in topological order."""
     found = []
     if subject.float_graph is not None:
         found.append({"title": "float graph", "nodes": _nodes(subject.float_graph, subject.planned, subject)})

@@ -25,7 +25,7 @@ HELP = {
 
 
 def tables(coverage: Coverage, results: Iterable[Any]) -> list[dict[str, Any]]:
-    """The tables of a report: coverage first, then one for each result.
+    """Return the tables of a report: coverage first, then one for each result.
 
     Args:
         coverage: What becomes of every unit.

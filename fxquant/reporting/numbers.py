@@ -11,10 +11,10 @@ DIGITS = 5
 
 
 def short(value: float) -> float | str:
-    """A number of ``DIGITS`` digits; ``inf``, ``-inf`` and ``nan`` as words, for which JSON has no numbers."""
+    """Return a number of ``DIGITS`` digits; ``inf``, ``-inf`` and ``nan`` as words, for which JSON has no numbers."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else str(value)
 
 
 def shorts(values: Tensor) -> list[float | str]:
-    """All numbers of a tensor, in the order of its dimensions."""
+    """Return all numbers of a tensor, in the order of its dimensions."""
     return [short(value) for value in values.detach().double().flatten().tolist()]

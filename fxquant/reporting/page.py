@@ -36,7 +36,7 @@ STYLES = ("vendor/uPlot.min.css", "report.css")
 
 
 def page(facts: Mapping[str, Any]) -> str:
-    """The whole page, as text.
+    """Return the whole page, as text.
 
     Args:
         facts: What ``reporting.facts.facts`` gathered. Its strings are shown as text, whatever they hold.
@@ -61,7 +61,7 @@ def embedded(facts: Mapping[str, Any]) -> str:
 
 
 def asset(name: str) -> str:
-    """The text of a file in ``fxquant/reporting/assets``."""
+    """Return the text of a file in ``fxquant/reporting/assets``."""
     return resources.files("fxquant.reporting").joinpath(f"assets/{name}").read_text(encoding="utf-8")
 
 
@@ -79,7 +79,7 @@ def write(facts: Mapping[str, Any], path: Path) -> Path:
 
 
 def file_to_write(path: object) -> Path:
-    """The path of a report, looked at before there is one.
+    """Return the path of a report, looked at before there is one.
 
     Raises:
         InputError: it is none, or that of a folder.

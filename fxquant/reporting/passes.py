@@ -18,7 +18,7 @@ HELP = {
 
 
 def passes(snapshots: Iterable[Snapshot]) -> dict[str, Any]:
-    """The texts of all snapshots without repetition.
+    """Return the texts of all snapshots without repetition.
 
     Returns:
         ``lines``: every distinct line. ``texts``: every distinct graph, as indices of lines. ``steps``: a row per pass,

@@ -59,11 +59,11 @@ class Plots:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The values and weights that there is a histogram of."""
+        """Return the values and weights that there is a histogram of."""
         return tuple(name for name, tensor in self._facts["tensors"].items() if "counts" in tensor)
 
     def coverage(self) -> Figure:
-        """Share of the multiply-accumulates by what becomes of them."""
+        """Return the share of the multiply-accumulates by what becomes of them."""
         figure, axis = _figure(1.5, "multiply-accumulates by what becomes of them")
         (_, becomes, macs), rows = self._columns("becomes", "MACs")
         shares = {fate: 0.0 for fate, *_ in FATES}
@@ -81,7 +81,7 @@ class Plots:
         return figure
 
     def along(self, measure: str) -> Figure:
-        """A measure of every unit, from the input of the network to its output.
+        """Return a measure of every unit, from the input of the network to its output.
 
         Raises:
             UnknownNameError: ``measures`` has none of that name.

@@ -363,7 +363,7 @@ def _items(value: Any) -> Sequence[Tensor]:
 
 
 def _checked(value: Any) -> Any:
-    """A value that a program can give: tensors that autograd does not follow, or a tuple or list of them."""
+    """Return a value that a program can give: tensors that autograd does not follow, or a tuple or list of them."""
     tensors = value if type(value) in (tuple, list) else (value,)
     if any(type(item) is not Tensor or needs_gradient(item) or is_lazy(item) for item in tensors):
         raise NotRecordableError("it gives what is no plain tensor, or one that autograd follows")
@@ -371,7 +371,7 @@ def _checked(value: Any) -> Any:
 
 
 def _with_values(argument: Any, value_of: Callable[[Node], Any]) -> Any:
-    """An argument of a node with values in place of nodes, in the containers of generated code: none of fx."""
+    """Return an argument of a node with values in place of nodes, in the containers of generated code: none of fx."""
     if isinstance(argument, Node):
         return value_of(argument)
     if isinstance(argument, tuple):

@@ -40,7 +40,7 @@ class Step(Protocol):
     gives: tuple[int, ...]
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
-        """The values for the slots in ``gives``, of those in ``takes``."""
+        """Return the values for the slots in ``gives``, of those in ``takes``."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class PythonStep:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes in this step."""
+        """Return the number of nodes in this step."""
         return len(self.reasons)
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
@@ -167,7 +167,7 @@ class ExecutionPlan:
         return all(each.is_met() for each in self.guards)
 
     def run(self, module: nn.Module, inputs: Sequence[Any]) -> Any:
-        """The graph's result."""
+        """Return the graph's result."""
         values: list[Any] = [*inputs, *[None] * (self.slots - len(inputs))]
         for slot, value in self.constants:
             values[slot] = value
@@ -181,12 +181,12 @@ class ExecutionPlan:
 
     @property
     def programs(self) -> tuple[ProgramStep, ...]:
-        """The steps that need no Python."""
+        """Return the steps that need no Python."""
         return tuple(step for step in self.steps if isinstance(step, ProgramStep))
 
     @property
     def in_python(self) -> tuple[tuple[str, str], ...]:
-        """The nodes that are in no program, by name, and why."""
+        """Return the nodes that are in no program, by name, and why."""
         return tuple(each for step in self.steps if isinstance(step, PythonStep) for each in step.reasons)
 
     def __str__(self) -> str:
@@ -206,7 +206,7 @@ class ExecutionPlan:
 
 
 def without_programs(why: str) -> ExecutionPlan:
-    """The plan for inputs on which the graph has to run."""
+    """Return the plan for inputs on which the graph has to run."""
     return ExecutionPlan((), 0, (), 0, (), given_up=why)
 
 
@@ -214,7 +214,7 @@ Generated = Callable[..., Any]
 
 
 def function_of(nodes: Iterable[Node], inputs: Sequence[Node], results: Any, fixed: Mapping[Node, Any]) -> Generated:
-    """A function that runs nodes as the graph's own code does.
+    """Return a function that runs nodes as the graph's own code does.
 
     Args:
         nodes: In the order of the graph.
@@ -242,7 +242,7 @@ _HINT = "results are right; please report the model. engine='graph' makes no pro
 
 
 def kind_and_words(error: Exception) -> str:
-    """The class of an error, and the first line of what it says."""
+    """Return the class of an error, and the first line of what it says."""
     words = str(error).partition("\n")[0]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 

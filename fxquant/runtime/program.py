@@ -35,7 +35,7 @@ class Buffer:
     dtype: torch.dtype
 
     def make(self) -> Tensor:
-        """A tensor without values."""
+        """Return a tensor without values."""
         return torch.empty_strided(self.size, self.stride, dtype=self.dtype)
 
 
@@ -52,7 +52,7 @@ class View:
     dtype: torch.dtype = torch.uint8
 
     def of(self, inputs: Sequence[Tensor], buffers: Sequence[Tensor]) -> Tensor:
-        """The result of one run."""
+        """Return the result of one run."""
         base = (inputs if self.of_input else buffers)[self.index]
         if self.whole:
             return base
@@ -92,7 +92,7 @@ class Program:
         self._buffers, self._results, self._constants = tuple(buffers), tuple(results), tuple(constants)
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The results, in tensors of their own.
+        """Return the results, in tensors of their own.
 
         Raises:
             KernelError: there is no memory for what lies between the loops.
@@ -164,7 +164,7 @@ def last_failure() -> str:
 
 
 def library() -> Any:
-    """The native CPU library, with the types of its functions known; None where it was not loaded."""
+    """Return the native CPU library, with the types of its functions known; None where it was not loaded."""
     loaded = native_library()
     if loaded is not None and loaded.fxquant_record_end.restype is not ctypes.c_void_p:
         pointer, number, numbers = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)

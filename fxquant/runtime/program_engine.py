@@ -101,7 +101,7 @@ class ProgramEngine:
 
     @property
     def plans(self) -> tuple[ExecutionPlan, ...]:
-        """The plans that are held now."""
+        """Return the plans that are held now."""
         return tuple(self._plans.values())
 
     def _first_calls(self, key: Hashable, gm: GraphModule, forward: Callable[..., Any], args: tuple[Any, ...]) -> Any:

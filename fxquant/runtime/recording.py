@@ -116,7 +116,7 @@ class Recording(_Mode):
             self._library.fxquant_record_to(before)
 
     def finish(self, results: Sequence[Tensor]) -> Program:
-        """The program that gives these results.
+        """Return the program that gives these results.
 
         Raises:
             KernelError: a result is none that a program can give, or there is no memory for the program.
@@ -237,7 +237,7 @@ class Recording(_Mode):
 
 
 def _looked_at(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The result of an operator that looks at a tensor in another way, or is made of such.
+    """Return the result of an operator that looks at a tensor in another way, or is made of such.
 
     Raises:
         NotRecordableError: it does more.

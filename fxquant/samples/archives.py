@@ -70,16 +70,16 @@ class Archive:
         return path
 
     def read(self, member: str) -> bytes:
-        """The bytes of one file of the archive."""
+        """Return the bytes of one file of the archive."""
         return self.read_all([member])[member]
 
     def read_all(self, members: Iterable[str]) -> dict[str, bytes]:
-        """The bytes of several files, in the order asked for."""
+        """Return the bytes of several files, in the order asked for."""
         with zipfile.ZipFile(self.path()) as wheel:
             return {member: wheel.read(member) for member in members}
 
     def members(self, prefix: str) -> list[str]:
-        """The sorted names of the wheel's files that start with ``prefix``."""
+        """Return the sorted names of the wheel's files that start with ``prefix``."""
         with zipfile.ZipFile(self.path()) as wheel:
             return sorted(name for name in wheel.namelist() if name.startswith(prefix))
 
@@ -127,7 +127,7 @@ class Archive:
         return next(folder.glob(self.pattern))
 
     def _download(self, folder: Path) -> tuple[list[Path], str]:
-        """The files that came, and the last line of what went wrong."""
+        """Return the files that came, and the last line of what went wrong."""
         try:
             done = subprocess.run(
                 self._command(), cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False

@@ -29,7 +29,7 @@ _IMAGE_HEAD, _LABEL_HEAD = 16, 8
 
 
 def fashion_mnist(split: Literal["train", "test"] = "train") -> tuple[Tensor, Tensor]:
-    """All pictures of one part, and their classes.
+    """Return all pictures of one part, and their classes.
 
     Args:
         split: ``"train"``, of 60,000 pictures, or ``"test"``, of 10,000.

@@ -49,7 +49,7 @@ def mobilenet_v2() -> nn.Module:
 
 
 def random_network(name: str, batches: Iterable[Tensor], seed: int = 0) -> nn.Module:
-    """A torchvision network with random weights that mean something, in eval mode.
+    """Return a torchvision network with random weights that mean something, in eval mode.
 
     With what a new network has, activations grow or fade from layer to layer, blocks are switched off and heads are
     zero, so that a comparison of its outputs says nothing. Here batch-norm statistics come from data, the weights of

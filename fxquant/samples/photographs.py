@@ -51,7 +51,7 @@ class Photograph:
 
 
 def labelled_photographs() -> list[Photograph]:
-    """The twenty ImageNet pictures of foolbox, in the order of their names."""
+    """Return the twenty ImageNet pictures of foolbox, in the order of their names."""
     return [
         Photograph(match[0], _open(FOOLBOX, member), int(match[1]))
         for member in FOOLBOX.members("foolbox/data/imagenet_")
@@ -60,7 +60,7 @@ def labelled_photographs() -> list[Photograph]:
 
 
 def labelled_batch(side: int = CROP) -> tuple[Tensor, Tensor]:
-    """The same as ``(images, labels)``: float32 [20, 3, side, side], normalised, and int64 [20]."""
+    """Return the same as ``(images, labels)``: float32 [20, 3, side, side], normalised, and int64 [20]."""
     photographs = labelled_photographs()
     return to_batch([each.image for each in photographs], side), torch.tensor([each.label for each in photographs])
 
@@ -97,7 +97,7 @@ def cropped(image: Image.Image, side: int = CROP) -> Image.Image:
 
 
 def _random_crop(image: Image.Image, choice: random.Random) -> Image.Image:
-    """A square of 40 to 100 % of the shorter side, mirrored half of the time."""
+    """Return a square of 40 to 100 % of the shorter side, mirrored half of the time."""
     side = round(min(image.size) * choice.uniform(0.4, 1.0))
     left, top = choice.randint(0, image.width - side), choice.randint(0, image.height - side)
     crop = image.crop((left, top, left + side, top + side))

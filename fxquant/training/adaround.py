@@ -93,7 +93,7 @@ class Reconstructor:
         self._nodes = nodes_by_name(self.simulated)
 
     def run(self, progress: bool) -> tuple[UnitLoss, ...]:
-        """The error of each unit before and after; with a progress bar over all steps of all units."""
+        """Return the error of each unit before and after; with a progress bar over all steps of all units."""
         self.simulated.requires_grad_(False)
         units = [unit for unit in self.plan.units if unit.root in self.layers]
         for unit in units:
@@ -158,7 +158,7 @@ def _mixed(seed: int, index: int) -> int:
 
 
 def only_modules(layers: Mapping[str, nn.Module]) -> nn.ModuleDict:
-    """The layers under the roots of their units; past add_module, which refuses the names of attributes."""
+    """Return the layers under the roots of their units; past add_module, which refuses the names of attributes."""
     modules = nn.ModuleDict()
     modules._modules.update(layers)
     return modules

@@ -150,7 +150,7 @@ def run_identity(
 
 
 def digest(values: Iterable[Any]) -> str:
-    """A checksum of tensors, in any structure, and of whatever else has a meaningful ``repr``."""
+    """Return a checksum of tensors, in any structure, and of whatever else has a meaningful ``repr``."""
     found = hashlib.sha256()
     for leaf in pytree.tree_leaves(list(values)):
         if isinstance(leaf, Tensor):

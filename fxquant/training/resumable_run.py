@@ -115,12 +115,12 @@ class Memory:
 
     @staticmethod
     def read(values: Mapping[Any, Any]) -> dict[Any, Any]:
-        """The values that ``keep`` was given, each tensor that was one object as one object."""
+        """Return the values that ``keep`` was given, each tensor that was one object as one object."""
         read: dict[int, Tensor] = {}
         return pytree.tree_map_only(Spilled, lambda each: read.setdefault(id(each), each.read()), dict(values))
 
     def empty(self, owner: Hashable, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor on the CPU to be written to; ``owner`` then holds it, beside what it held before."""
+        """Return a tensor on the CPU to be written to; ``owner`` then holds it, beside what it held before."""
         size, before = math.prod(shape) * dtype.itemsize, self._held.get(owner, 0)
         if size < SMALLEST_FILE or self._fits(owner, before + size):
             self._held[owner] = before + size

@@ -76,7 +76,7 @@ def rounding_layers(
 
 
 def layer_node(unit: QuantUnit, nodes: Mapping[str, Node]) -> Node:
-    """The node of a unit of the simulation that calls the layer with the weight."""
+    """Return the node of a unit of the simulation that calls the layer with the weight."""
     calls = (nodes[name] for name in unit.nodes)
     return next(node for node in calls if isinstance(module_of(node), FakeQuantizedWeight))
 

@@ -57,7 +57,7 @@ def _fake_quants(gm: GraphModule, homes: Mapping[TensorRef, str]) -> Iterator[tu
 
 
 def _layers_of_own_integers(gm: GraphModule, plan: QuantPlan) -> nn.ModuleDict:
-    """Copies of the layers whose weight rounds in its own way, under the roots of their units."""
+    """Return the copies of the layers whose weight rounds in its own way, under the roots of their units."""
     layers = nn.ModuleDict()
     for unit in plan.units:
         path = plan.fake_quants.get(unit.roles["weight"]) if "weight" in unit.roles else None

@@ -43,7 +43,7 @@ class UnitNodes:
 
     @property
     def module(self) -> FakeQuantizedWeight:
-        """The layer with the weight."""
+        """Return the layer with the weight."""
         module = called_module(self.layer)
         assert isinstance(module, FakeQuantizedWeight)  # the simulation has no others
         return module
@@ -59,7 +59,7 @@ class UnitNodes:
         return tuple(dict.fromkeys(n for m in self.members for n in m.all_input_nodes if n not in self.members))
 
     def run(self, values: Mapping[Node, Any], layer: Callable[..., Tensor]) -> Tensor:
-        """The value of the unit, with ``layer`` called in place of its layer."""
+        """Return the value of the unit, with ``layer`` called in place of its layer."""
         result: Tensor = run_nodes(self.members, values, {self.layer: layer})
         return result
 

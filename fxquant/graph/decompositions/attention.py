@@ -51,7 +51,7 @@ class AttentionCall:
 
 
 def read_call(node: Node) -> AttentionCall | str:
-    """The arguments of a call of an ``nn.MultiheadAttention``, or why it cannot be taken apart."""
+    """Return the arguments of a call of an ``nn.MultiheadAttention``, or why it cannot be taken apart."""
     module: Any = module_of(node)
     if module.bias_k is not None or module.add_zero_attn:
         return ADDED_KEYS
@@ -219,7 +219,7 @@ def _masks(call: AttentionCall, emit: Emitter) -> list[Node]:
 
 
 def _one_mask(masks: list[Node], like: Node, emit: Emitter) -> Node | None:
-    """The sum of masks, as ``F.scaled_dot_product_attention`` takes it."""
+    """Return the sum of masks, as ``F.scaled_dot_product_attention`` takes it."""
     dtype = _info(like).dtype
     added = [
         emit.method("masked_fill", emit.function(torch.zeros_like, mask, dtype=dtype), mask, -math.inf)

@@ -75,7 +75,7 @@ def _rank(node: Any) -> int:
 
 
 def _product_of(first: str, second: str, output: str) -> Emit:
-    """The operator that an equation stands for."""
+    """Return the operator that an equation stands for."""
 
     def emit_product(emit: Emitter, node: Node, is_constant: IsConstant) -> Node | str:
         arguments: Any = node.args
@@ -247,7 +247,7 @@ def _summed(emit: Emitter, operand: Operand, wanted: Any) -> Operand:
 
 
 def _arranged(emit: Emitter, operand: Operand, order: Labels) -> Node:
-    """The dimensions in the order of their labels."""
+    """Return the dimensions in the order of their labels."""
     if operand.labels == order:
         return operand.node
     return emit.function(torch.permute, operand.node, tuple(operand.labels.index(label) for label in order))

@@ -50,12 +50,12 @@ class Operator:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Names of the positional parameters in a normalized graph."""
+        """Return the names of the positional parameters in a normalized graph."""
         return (*self.required, *self.defaults)
 
     @property
     def all_targets(self) -> tuple[Any, ...]:
-        """Every spelling, the canonical first."""
+        """Return every spelling, the canonical first."""
         return tuple(
             dict.fromkeys(
                 (
@@ -71,7 +71,7 @@ class Operator:
 
 
 def unary(name: str, *functions: Function, module: type[nn.Module] | None = None) -> Operator:
-    """An operator of one tensor that torch offers as function and method, each also in place.
+    """Return an operator of one tensor that torch offers as function and method, each also in place.
 
     ``functions`` are further names of it.
     """
@@ -142,7 +142,7 @@ ELEMENTARY = (
 
 
 def _named(name: str, *parameters: str, functions: tuple[Any, ...] = (), **options: Any) -> Operator:
-    """A product that torch offers as function and as method, in place too where it adds to its first tensor."""
+    """Return a product that torch offers as function and as method, in place too where it adds to its first tensor."""
     inplace = (f"{name}_",) if hasattr(torch.Tensor, f"{name}_") else ()
     target = getattr(torch, name)
     return Operator(

@@ -197,7 +197,7 @@ _BY_TARGET = _index()
 
 
 def operator_of(target: Callable[..., Any] | type | str) -> Operator | None:
-    """The row of the operator table that lists ``target`` (a function, a method's name, or a module type)."""
+    """Return the row of the operator table that lists ``target`` (a function, a method's name, or a module type)."""
     try:
         return _BY_TARGET.get(target)
     except TypeError:  # an unhashable callable is no known operator
@@ -205,7 +205,7 @@ def operator_of(target: Callable[..., Any] | type | str) -> Operator | None:
 
 
 def canonical_target(target: Any) -> Any:
-    """The one spelling of an operator.
+    """Return the one spelling of an operator.
 
     Args:
         target: A function, the name of a tensor method, or a module type.
@@ -220,7 +220,7 @@ def canonical_target(target: Any) -> Any:
 
 
 def spellings(node: Node) -> tuple[Any, ...]:
-    """Every function, method name and module type that a user may mean when naming the operator of ``node``.
+    """Return every function, method name and module type that a user may mean when naming the operator of ``node``.
 
     That is ``nn.Linear`` for ``F.linear`` too, which may become one. Empty for nodes that call nothing.
     """
@@ -236,7 +236,7 @@ def spellings(node: Node) -> tuple[Any, ...]:
 
 
 def spellings_of(target: Any) -> tuple[Any, ...]:
-    """Every function, method name and module type that stands for the operator of ``target``, itself first."""
+    """Return every function, method name and module type that stands for the operator of ``target``, itself first."""
     operator = operator_of(target)
     if operator is None:
         return (target,)
