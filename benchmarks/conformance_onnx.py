@@ -98,7 +98,7 @@ def written(case: Case) -> tuple[bytes, dict[str, np.ndarray]] | Refusal:
         return model.finish(y, dtype, shape), model.feed
     if case.operator == "qparams":
         if at["dtype"] != "uint8" or at["symmetric"]:
-            return Refusal("DynamicQuantizeLinear chooses grids for uint8 alone, not symmetric ones")
+            return Refusal("DynamicQuantizeLinear chooses qparams for uint8 alone, not symmetric ones")
         return _range(model, case)
     if case.operator == "dequantize":
         x = model.given("x", case.inputs["x"].numpy().astype(at["dtype"]))

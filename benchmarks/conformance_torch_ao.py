@@ -89,7 +89,7 @@ class TorchAo:
     def _avg_pool2d(self, case: Case) -> Tensor | Refusal:
         at = case.attributes
         if (at["x_scale"], at["x_zero_point"]) != (at["y_scale"], at["y_zero_point"]):
-            return Refusal("the result is on the grid of the input")
+            return Refusal("the result has the qparams of the input")
         window = at["kernel_size"], at["stride"], at["padding"]
         return torch.nn.functional.avg_pool2d(_qparams(case, "x"), *window, False, at["count_include_pad"]).int_repr()
 

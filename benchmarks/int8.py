@@ -3,8 +3,8 @@
 Every contestant has a process of its own, and they take turns of a tenth of a second; who has no turn is stopped. Turns
 that other processes disturb are repeated; medians count. Networks have random weights and batch-norm statistics taken
 from photographs, so that SQNR against float means something. It is given twice: on photographs of the calibration,
-where only rounding makes noise, and on new ones, whose values the grids may have to clip: a random network answers to
-contrast as a trained one does not, and who leaves half of each grid unused, as ``reduce_range`` does, clips less there.
+where only rounding makes noise, and on new ones, whose values may have to be clipped: a random network answers to
+contrast as a trained one does not, and who leaves half of a range unused, as ``reduce_range`` does, clips less there.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def cat(batch: int, channels: tuple[int, ...], size: int, all_qparams: tuple[tup
     parts = [image(batch, c, size) for c in channels]
     theirs = [framework(q, qparams) for q, qparams in zip(parts, all_qparams, strict=True)]
     scales, zero_points = [scale for scale, _ in all_qparams], [zero_point for _, zero_point in all_qparams]
-    what = "one grid" if len(set(all_qparams)) == 1 else "several grids"
+    what = "the same qparams" if len(set(all_qparams)) == 1 else "different qparams"
     return Case(
         f"cat {' + '.join(map(str, channels))} x {size} x {size}, {what}",
         lambda: kernels.cat(parts, scales, zero_points, 1, *A, *FULL),

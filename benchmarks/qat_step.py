@@ -60,7 +60,7 @@ def measure(name: str, batch: int, side: int, rounds: int) -> list[dict[str, obj
     }
     steps = {name: step(each, x, labels) for name, each in models.items()}
     for call in steps.values():
-        call()  # grids are chosen, gradients have their memory
+        call()  # qparams are chosen, gradients have their memory
     kept = {name: saved_bytes(each, x, labels) for name, each in models.items()}
     ms = interleaved_medians(steps, rounds)
     return [

@@ -111,7 +111,7 @@ def last_layer(model: nn.Module, x: Tensor) -> str:
 
 
 def seen(model: Any, last: str, photographs: Tensor) -> tuple[Tensor, Tensor]:
-    """Input of the last layer, in real numbers, and output of the model; one photograph at a time, as users call it."""
+    """Input of the last layer, as float values, and output of the model; one photograph at a time, as users call it."""
     inputs: list[Tensor] = []
     with listening(model.get_submodule(last), inputs):
         outputs = [model(photograph[None]) for photograph in photographs]
