@@ -72,7 +72,6 @@ REFUSED_IN_TEXT = {
     r"stored integers?": "quantized values",
     r"rejections?|rejected": "refusal, refused",
     r"shells?": "model without ranges",
-    r"derives?|derived": "pack, packed",
 }
 """The same for docstrings, comments, messages and documents. Before a colon or ``=``, ``grids`` is adaround's."""
 

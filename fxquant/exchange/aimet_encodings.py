@@ -85,7 +85,7 @@ def read(data: Mapping[str, Any]) -> Contents:
     """Read either version.
 
     Raises:
-        InputError: another version, or an encoding that is no integer grid.
+        InputError: another version, or an encoding that is not of integers.
     """
     version = data.get("version")
     if version == "1.0.0":
