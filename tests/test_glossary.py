@@ -75,11 +75,11 @@ REFUSED_IN_TEXT = {
 }
 """The same for docstrings, comments, messages and documents. Before a colon or ``=``, ``grids`` is adaround's."""
 
-OLD_TEXT = ("artifact", "fake_quantize", "kernels", "nn", "observers")
+OLD_TEXT = ("kernels",)
 """Folders whose sentences still hold such words. The list only becomes shorter."""
 
-QUOTED = ("must be a string or a real number", "Rejection")
-"""A message of Python, and a public name."""
+QUOTED = ("must be a string or a real number", "Rejection", "rejections")
+"""A message of Python, a public name, and a key of files."""
 
 
 def words_of(name: str) -> list[str]:

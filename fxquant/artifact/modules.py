@@ -22,7 +22,7 @@ EXTERNAL = "external"
 """Type of a module that no file holds: ``load`` is given it."""
 
 FORMS: dict[type[nn.Module], type[nn.Module]] = {form: plain for plain, pair in LAYERS.items() for form in pair}
-"""Layer with a weight on a grid -> the layer of torch that it stands for."""
+"""Layer with a quantized weight -> the layer of torch that it stands for."""
 
 TYPES: dict[str, type[nn.Module]] = {
     **{f"torch.nn.{kind.__name__}": kind for kind in ARGUMENTS},
@@ -35,7 +35,7 @@ _FORM_FIELDS: dict[type[nn.Module], dict[str, Any]] = {
     FakeQuantizedWeight: {"output_axis": int},
     DequantizedWeight: {"weight_scheme": QScheme, "weight_dtype": torch.dtype},
 }
-_ON_A_GRID = ("weight", "weight_scale", "weight_zero_point")
+_OF_QPARAMS = ("weight", "weight_scale", "weight_zero_point")
 _ROLES = ("parameter", "frozen", "buffer", "unsaved", "no parameter", "no buffer")
 
 
@@ -128,23 +128,23 @@ def build(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
 def _build_form(
     kind: type[nn.Module], config: dict[str, Any], roles: list[tuple[str, str]], tensors: Mapping[str, Tensor]
 ) -> nn.Module:
-    """Make a layer whose weight lies on a grid: first the layer of torch, then its other class."""
+    """Make a layer whose weight is quantized: first the layer of torch, then its other class."""
     wanted = _form_fields(kind)
     fields = {name: config.pop(name, None) for name in wanted}
     if not all(fits(value, wanted[name]) for name, value in fields.items()):
         raise ArtifactError("a field of a layer has the wrong type", at=kind.__name__)
     layer: Any = make_layer(FORMS[kind], config, len(roles))
-    on_a_grid = _ON_A_GRID if issubclass(kind, DequantizedWeight) else ()
-    beside = {*on_a_grid[1:], *((FLOAT_BIAS,) if FLOAT_BIAS in tensors else ())}
+    of_qparams = _OF_QPARAMS if issubclass(kind, DequantizedWeight) else ()
+    beside = {*of_qparams[1:], *((FLOAT_BIAS,) if FLOAT_BIAS in tensors else ())}
     _check_like(layer, [role for role in roles if role[0] not in beside], tensors)
     if FLOAT_BIAS in tensors and tensors[FLOAT_BIAS].dim() != 1:
         raise ArtifactError("a bias in the file is no vector", got=tuple(tensors[FLOAT_BIAS].shape))
     layer.__class__ = kind
     _hold(layer, roles, tensors)
     vars(layer).update(fields)
-    if on_a_grid:
-        if not {*on_a_grid} <= {name for name, role in roles if role == "buffer"}:
-            raise ArtifactError("a layer in the file has no grid for its weight", at=kind.__name__)
+    if of_qparams:
+        if not {*of_qparams} <= {name for name, role in roles if role == "buffer"}:
+            raise ArtifactError("a layer in the file has no qparams for its weight", at=kind.__name__)
         scheme = layer.weight_scheme
         QParams(scheme, layer.weight_scale, layer.weight_zero_point)
         check_qparams(layer._buffers, "weight_scale", "weight_zero_point", scheme)

@@ -144,7 +144,7 @@ def _class_of(module: nn.Module) -> str:
 
 
 def _check_calibrated(model: nn.Module) -> None:
-    """Refuse a shell without ranges: it has no qparams to write."""
+    """Refuse a model without ranges: it has no qparams to write."""
     for module in model.modules():
         if isinstance(module, QuantizedModule):
             module._check_calibrated()

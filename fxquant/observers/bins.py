@@ -104,7 +104,7 @@ class Bins:
         return errors.clamp_(min=0).nan_to_num_(nan=math.inf)
 
     def spread(self) -> tuple[Tensor, Tensor]:
-        """Edges between which values are taken to be spread evenly, and how many values per real unit lie there.
+        """Return edges between which values are taken to be spread evenly, and how many values lie there per 1.0.
 
         float64 [n + 1] and [n]. The outer bins end at the smallest and at the largest value: a value that lies on the
         edge of a bin then costs the same on either side of it.
