@@ -75,9 +75,6 @@ REFUSED_IN_TEXT = {
 }
 """The same for docstrings, comments, messages and documents. Before a colon or ``=``, ``grids`` is adaround's."""
 
-OLD_TEXT = ("kernels",)
-"""Folders whose sentences still hold such words. The list only becomes shorter."""
-
 QUOTED = ("must be a string or a real number", "Rejection", "rejections")
 """A message of Python, a public name, and a key of files."""
 
@@ -134,12 +131,11 @@ def refused_in_text(sentences: Iterator[tuple[int, str]]) -> list[str]:
 
 
 def test_docstrings_comments_and_messages_use_the_words_of_the_field():
-    found: dict[str, list[str]] = {}
+    found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        where = path.relative_to(PACKAGE)
-        if lines := refused_in_text(sentences_in(path.read_text("utf-8"))):
-            found.setdefault(where.parts[0], []).extend(f"{where.as_posix()}:{line}" for line in lines)
-    assert {folder: lines for folder, lines in found.items() if folder not in OLD_TEXT} == {}
+        where = path.relative_to(PACKAGE).as_posix()
+        found += [f"{where}:{line}" for line in refused_in_text(sentences_in(path.read_text("utf-8")))]
+    assert found == []
 
 
 def test_documents_use_the_words_of_the_field():

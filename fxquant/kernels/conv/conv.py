@@ -30,7 +30,7 @@ _CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 class ProductCall(OperatorCall):
-    """Multiply stored integers by a packed weight, and requantize the sums. Each record declares these in their place.
+    """Multiply quantized values by a packed weight, and requantize the sums. Each record declares these in their place.
 
     The sums are int32 and exact. What follows is float32, each step rounded, in this order: ``float(sum) * scale[c]``,
     ``+ bias[c]``, ``+ float(residual - residual_zero_point) * residual_scale``, and, unless ``dtype`` is float32,
@@ -119,7 +119,7 @@ class ProductCall(OperatorCall):
 
 @dataclass(eq=False, repr=False)
 class ConvCall(ProductCall):
-    """Convolve stored integers, and requantize the sums, to the bit as ``conv_reference`` defines it.
+    """Convolve quantized values, and requantize the sums, to the bit as ``conv_reference`` defines it.
 
     The result is [N, C_out, *output size] of ``dtype``, channels_last. See :class:`ProductCall` for the arithmetic.
     """
@@ -136,9 +136,9 @@ class ConvCall(ProductCall):
     start: Tensor
     """int32 [C_out], what sums begin at: :func:`~fxquant.kernels.conv.packing.start_values`."""
     scale: Tensor
-    """float32 [C_out], real units per step of a sum: that of ``x`` times that of the weight."""
+    """float32 [C_out], the scale of a sum: that of ``x`` times that of the weight."""
     bias: Tensor
-    """float32 [C_out], real units."""
+    """float32 [C_out], float values."""
     kernel_size: Sequence[int]
     """Planes, rows and columns of the window; at most 65,536 elements."""
     stride: Sequence[int]
@@ -153,14 +153,14 @@ class ConvCall(ProductCall):
     residual_scale: float
     residual_zero_point: int
     y_scale: float
-    """Real units per step of the result. This and the next three are not looked at if ``dtype`` is float32."""
+    """The scale of the result. This and the next three are not looked at if ``dtype`` is float32."""
     y_zero_point: int
     quant_min: int
     """Smallest integer of the result, inside the range of ``dtype``."""
     quant_max: int
     """Largest integer of the result."""
     dtype: torch.dtype
-    """uint8 or int8: the result is requantized. float32: it is real numbers, not rounded."""
+    """uint8 or int8: the result is requantized. float32: it is float values, not rounded."""
 
     def reference(self) -> Tensor:
         y = self.empty_result()
@@ -228,14 +228,14 @@ class ConvCall(ProductCall):
 
 
 class Conv2dCall(ConvCall):
-    """Convolve images of stored integers; x is [N, C_in, H, W]. See :class:`ConvCall`."""
+    """Convolve images of quantized values; x is [N, C_in, H, W]. See :class:`ConvCall`."""
 
     op: ClassVar[str] = "fxquant::conv2d"
     spatial: ClassVar[int] = 2
 
 
 class Conv3dCall(ConvCall):
-    """Convolve volumes of stored integers; x is [N, C_in, D, H, W]. See :class:`ConvCall`."""
+    """Convolve volumes of quantized values; x is [N, C_in, D, H, W]. See :class:`ConvCall`."""
 
     op: ClassVar[str] = "fxquant::conv3d"
     spatial: ClassVar[int] = 3

@@ -22,7 +22,7 @@ class NativeConv:
         x_dtype: uint8 or int8: how the input is stored.
         x_zero_point: Of the input, in steps.
         geometry: Stride, padding, dilation, groups; 1 to 3 spatial dimensions.
-        epilogue: Scales, bias and output grid.
+        epilogue: Scales, bias and the qparams of the output.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from fxquant.kernels.epilogue import Epilogue
 _CONVOLUTION = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 _LARGEST_STEP = 255
-"""Largest ``|q - zero_point|`` of an 8 bit grid that holds its zero point."""
+"""Largest ``|q - zero_point|`` of 8 bits, where the zero point is a quantized value."""
 
 _EXACT_IN_FLOAT32 = 2**24
 """Whole numbers up to here are float32 values, so sums that stay below are exact in any order, with or without FMA."""
@@ -115,17 +115,17 @@ def conv_reference(
     epilogue: Epilogue,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Convolve stored integers, and requantize: every result defined to the bit.
+    """Convolve quantized values, and requantize: every result defined to the bit.
 
     The sum ``a = sum((q_x - z_x) * (q_w - z_w))`` is exact (it stays below 2**31 up to a fan-in of 65793, where any
     implementation in int32 agrees); :class:`Epilogue` says what follows.
 
     Args:
-        x: uint8 or int8 [N, C_in, *spatial]. Padding means ``x_zero_point``, which is 0.0 in real units.
+        x: uint8 or int8 [N, C_in, *spatial]. Padding means ``x_zero_point``, which stands for 0.0.
         weight: int8 [C_out, C_in / groups, *kernel_size].
         weight_zero_point: int32 [C_out] or [1].
         geometry: Stride, padding, dilation, groups.
-        epilogue: Scales, bias, output grid.
+        epilogue: Scales, bias, the qparams of the output.
         residual: uint8 or int8 that broadcasts to the output, or None.
 
     Returns:
