@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxquant.exporting.decomposed import HOME, NAMESPACE
 from fxquant.exporting.explicit import explicit
+
+TO_LOAD = f"before torch.export.load: import fxquant.exporting.operators, or {HOME} where torch has it"
+"""What a file says, in the error of torch, to a process that lacks the operators."""
 
 
 def export(
@@ -20,7 +24,8 @@ def export(
 ) -> torch.export.ExportedProgram:
     """Export a converted model as float operators between operators of ``quantized_decomposed``.
 
-    ``torch.export.export(int8, args)`` exports the int8 operators of this package instead.
+    ``torch.export.export(int8, args)`` exports the int8 operators of this package instead. A process that loads a file
+    of the result imports ``fxquant.exporting.operators`` first.
 
     Args:
         model: As :func:`explicit` takes it, or what that gave.
@@ -33,5 +38,9 @@ def export(
         InputError, CalibrationError, LoweringError: as of :func:`explicit`.
     """
     args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
-    kwargs = dict(example_kwargs or {})
-    return torch.export.export(explicit(model), args, kwargs, dynamic_shapes=dynamic_shapes)
+    program = torch.export.export(explicit(model), args, dict(example_kwargs or {}), dynamic_shapes=dynamic_shapes)
+    for node in program.graph.nodes:
+        if getattr(node.target, "namespace", "") == NAMESPACE:  # the first is where loading fails
+            node.meta["custom"] = {**node.meta.get("custom", {}), "fxquant": TO_LOAD}
+            break
+    return program

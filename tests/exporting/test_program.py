@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -59,3 +63,38 @@ def test_a_lone_tensor_is_the_input() -> None:
     explicit = fxq.explicit(int8)
     assert torch.equal(fxq.export(int8, x).module()(x), explicit(x))
     assert torch.equal(fxq.export(explicit, (x,)).module()(x), explicit(x))
+
+
+LOAD = """
+import sys
+import torch
+{imports}
+program = torch.export.load(sys.argv[1])
+saved = torch.load(sys.argv[2])
+assert torch.equal(program.module()(saved["x"]), saved["y"])
+"""
+
+
+def test_a_file_says_what_to_import(tmp_path: Path) -> None:
+    x = torch.randn(2, 3)
+    int8 = fxq.quantize(nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval(), [x], progress=False)
+    explicit = fxq.export(int8, x)
+    cases = (
+        (
+            "explicit",
+            explicit,
+            "before torch.export.load: import fxquant.exporting.operators, or torch.ao",
+            "import fxquant.exporting.operators",
+        ),
+        ("int8", torch.export.export(int8, (x,)), "failed to resolve torch.ops.fxquant.", "import fxquant"),
+    )
+    for name, program, says, imports in cases:
+        torch.export.save(program, tmp_path / f"{name}.pt2")
+        torch.save({"x": x, "y": program.module()(x).detach()}, tmp_path / f"{name}.pt")
+        for before in ("", imports):
+            command = [sys.executable, "-c", LOAD.format(imports=before)]
+            run = subprocess.run(
+                [*command, str(tmp_path / f"{name}.pt2"), str(tmp_path / f"{name}.pt")], capture_output=True, text=True
+            )
+            assert (run.returncode == 0) == bool(before), run.stderr
+            assert before or says in run.stderr
