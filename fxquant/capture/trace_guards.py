@@ -62,7 +62,9 @@ def require_answer(value: Any, answer: Any, line: str) -> None:
     Raises:
         InputError: these inputs give another answer, so the code would do something else than what was traced.
     """
-    got = bool(value) if isinstance(answer, bool) else value
+    got = value
+    if isinstance(answer, bool):  # a branch, not bool(value): compilers keep that as a symbol, which equals no bool
+        got = True if value else False  # noqa: SIM210
     if got != answer:
         raise InputError(
             "the model was prepared for inputs of other sizes: on these it would compute something else",

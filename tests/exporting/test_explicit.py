@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule
 
 import fxquant as fxq
 from fxquant.errors import CalibrationError, DuplicateNameError, InputError, LoweringError
@@ -21,6 +21,7 @@ from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuant
 from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.fake_quantize import LAYERS
+from tests.exporting.integers import integers_of
 
 FORMS = ("int8", "reference", "fake_quant")
 
@@ -215,27 +216,6 @@ def quantizer_of(name: str) -> tuple[fxq.Quantizer, Tensor]:
     torch.manual_seed(0)
     model, x = MODELS[name]()
     return calibrated(model, x, CONFIGURATIONS.get(name)), x
-
-
-class Recorder(Interpreter):
-    """Runs a graph and keeps every integer value, under the name of the value that it stands for."""
-
-    def __init__(self, module: GraphModule) -> None:
-        super().__init__(module)
-        self.integers: dict[str, Tensor] = {}
-
-    def run_node(self, n: Node) -> Any:
-        value = super().run_node(n)
-        if isinstance(value, Tensor) and not value.is_floating_point() and n.op != "placeholder":
-            self.integers[n.name.removesuffix("_quantize")] = value
-        return value
-
-
-def integers_of(model: GraphModule, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    recorder = Recorder(model)
-    with torch.no_grad():
-        result = recorder.run(x)
-    return recorder.integers, result
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")

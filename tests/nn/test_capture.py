@@ -65,6 +65,32 @@ class Encoder(nn.Module):
         return self.head(self.layer(self.table(x)).mean(1))
 
 
+class Branches(nn.Module):
+    """Asks for sizes on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first(x))
+        pad = (3 - x.shape[-1] % 3) % 3
+        if x.shape[-1] // 2 + pad <= 4:
+            x = x * 2
+        return self.second(F.pad(x, (0, pad)))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, which stays float, between linear ones."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.first, self.layer, self.second = nn.Linear(6, 8), kind(8, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.layer(F.relu(self.first(x)))[0])
+
+
 def dynamic() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 3))
 
@@ -73,6 +99,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor, fxq.QConfig | None]] = 
     "resnet": (Residual, IMAGES, None),
     "mobilenet": (Inverted, IMAGES, None),
     "transformer": (Encoder, TOKENS, None),
+    "branches": (Branches, IMAGES, None),
     "dynamic": (dynamic, IMAGES, fxq.default_dynamic_qconfig),
 }
 
@@ -101,6 +128,25 @@ def test_a_graph_is_captured_before_the_first_run_as_after_it(name, form):
         if not runs or name == "resnet":  # the state is the same in all: seconds each
             compiled: Any = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
             assert all(torch.equal(compiled(inputs), eager(inputs)) for inputs in (x, larger))
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes .*_flat_weights")  # torch's, of every recurrent layer
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("form", ["int8", "fake_quant", "reference"])
+def test_recurrent_layers_are_exported(kind: type[nn.Module], form: str) -> None:
+    """``torch.compile`` takes none, float or quantized."""
+    x = torch.linspace(-1, 1, 60).reshape(2, 5, 6)
+    torch.manual_seed(0)
+    quantizer = fxq.calibrate(fxq.prepare(Recurrent(kind).eval(), x), [x], progress=False)
+    larger = torch.cat([x, x.flip(0), x])
+    for runs in (0, 3):
+        model = fxq.convert(quantizer, to=form)
+        for _ in range(runs):
+            model(x)
+        batch = {0: torch.export.Dim("batch", min=1, max=64)}
+        assert torch.equal(torch.export.export(model, (x,), dynamic_shapes=(batch,)).module()(larger), model(larger))
+        explicit = fxq.export(model, x, dynamic_shapes=(batch,)).module()
+        assert torch.equal(explicit(larger), fxq.convert(quantizer, to="reference")(larger))
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
