@@ -105,3 +105,10 @@ def test_qparams_leave_and_come_back(model, x, tmp_path):
     table.save(tmp_path / "qparams.json")
     applied = fxq.apply_qparams(fxq.prepare(model, x), tmp_path / "qparams.json")
     assert torch.equal(fxq.convert(applied)(x), fxq.convert(prepared)(x))
+
+
+def test_what_leaves_is_made_by_functions_too(model, x):
+    int8 = fxq.quantize(model, [x], progress=False)
+    explicit = fxq.explicit(int8)
+    assert torch.equal(fxq.export(int8, x).module()(x), explicit(x))
+    assert fxq.explicit(explicit) is explicit

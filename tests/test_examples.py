@@ -29,6 +29,14 @@ EXPECTED = {
         ["squeezenet1_1", "--output", "{folder}/model.onnx"],
         ["26 QLinearConv", "8 QLinearConcat", "34 of 35 units run on integers", "opset 21"],
     ),
+    "export_torchvision.py": (
+        ["squeezenet1_1", "--output", "{folder}/model.pt2"],
+        [
+            "26 quantized_decomposed.dequantize_per_channel.default",
+            "26 aten.conv2d.default",
+            "torchvision imported: False",
+        ],
+    ),
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
     "custom_backend.py": (
         [],
