@@ -364,6 +364,20 @@ def test_a_model_that_trained() -> None:
     assert all(torch.equal(value, before[name]) for name, value in qat.state_dict().items())
 
 
+def test_integers_in_and_out() -> None:
+    torch.manual_seed(0)
+    model, x = After(nn.ReLU()), images()
+    model.function, model.first = nn.Identity(), Call(lambda x: F.max_pool1d(x.flatten(2), 2).unsqueeze(-1))
+    quantizer = calibrated(model, x, integer_inputs=True, integer_outputs=True)
+    q = torch.randint(0, 256, x.shape, dtype=torch.uint8)
+    for form in ("int8", "reference"):
+        converted = fxq.convert(quantizer, to=form)
+        explicit = fxq.explicit(converted)
+        assert torch.equal(explicit(q), fxq.convert(quantizer, to="reference")(q))
+        program = fxq.export(converted, q)
+        assert not [node for node in program.graph.nodes if getattr(node.target, "namespace", "") == "fxquant"]
+
+
 class TestRefusals:
     def test_a_float_and_a_prepared_model(self) -> None:
         model = nn.Sequential(nn.Linear(3, 2)).eval()
