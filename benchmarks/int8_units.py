@@ -39,6 +39,7 @@ LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "1x1 64 > 64, 56": (nn.Conv2d(64, 64, 1), (1, 64, 56, 56)),
     "3x3 / 2 3 > 32, 224": (nn.Conv2d(3, 32, 3, 2, 1), (1, 3, 224, 224)),
     "3x3 groups 32 of 4, 56": (nn.Conv2d(128, 128, 3, 1, 1, groups=32), (1, 128, 56, 56)),
+    "3x3 depthwise 16, 112": (nn.Conv2d(16, 16, 3, 1, 1, groups=16), (1, 16, 112, 112)),
     "3x3 depthwise 64, 56": (nn.Conv2d(64, 64, 3, 1, 1, groups=64), (1, 64, 56, 56)),
     "7x7 depthwise 96, 56": (nn.Conv2d(96, 96, 7, 1, 3, groups=96), (1, 96, 56, 56)),
     "13x13 depthwise 96, 28": (nn.Conv2d(96, 96, 13, 1, 6, groups=96), (1, 96, 28, 28)),

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-TURN = 0.004
-"""Seconds of a turn, about."""
+TURN = 0.001
+"""Seconds of a turn, about: short, so that most turns are not interrupted."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 // Depthwise convolution: each output channel reads the input channel of the same number alone.
 //
-// LHS: the input, bytes in channels_last order. Four rows of x (a K group) are interleaved column by column, so that the four
-// bytes of a channel lie together, as the instruction that multiplies and adds four bytes wants them:
+// LHS: the input, bytes in channels_last order. Four rows of x (a K group) are interleaved column by column. So the four bytes
+// of a channel lie together, as the instruction that multiplies and adds four bytes wants them:
 //
 //   one column of 64 channels, 4 rows                            the packed column, 4 registers (quarters)
 //   row 0   c0 c1 c2 ... c63          lane 0      lane 1      lane 2       lane 3
@@ -22,7 +22,7 @@
 //           for strip of the row:
 //               pack the columns of the strip
 //               for row of the result:                    # its weights are moved down within the K groups
-//                   for tile of some registers of pixels: # their accumulators stay in registers
+//                   for tile of some registers of pixels: # accumulators stay in registers
 //                       accumulators = zero point correction
 //                       for column of taps, K group: load columns and weights, multiply, add
 //                       epilogue: scale, bias, residual, requantize, store
@@ -47,7 +47,7 @@ inline void compute_packed(const Block& b, const uint8_t* w, int64_t pixel, int6
   if (has_three_taps(b)) return compute_three(b, w, pixel, count);
   if (fits_quarter_tiles(b)) return compute_by_quarters(b, w, pixel, count);
 #endif
-  compute_row(b, w, pixel, count);
+  compute_row(b, b.lines, w, pixel, count);
 }
 
 // Computes `count` pixels of `rows` rows of the result, which share a packing. `pixel` is the first one.

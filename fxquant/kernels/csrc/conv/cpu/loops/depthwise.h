@@ -16,7 +16,7 @@ struct DepthwiseArgs : ConvArgs {
 
   // Neighbouring rows of the result whose windows lie in the same K groups of input rows are computed together.
   FXQ_INLINE int64_t shared_rows() const {
-    constexpr int64_t kMostWeights = 12 << 10;  // bytes: each of these rows has a copy of the weights, all in the first cache
+    constexpr int64_t kMostWeights = 12 << 10;  // bytes in the first cache: each of these rows has a copy of the weights
     const int64_t kernel = shape.kernel_height;
     if (shape.kernel_planes != 1 || shape.dilation_height != 1) return 1;
     const int64_t fit = (shape.k_groups() * kKGroup - kernel) / shape.stride_height + 1;

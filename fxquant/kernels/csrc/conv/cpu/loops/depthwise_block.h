@@ -100,7 +100,8 @@ struct Block {
   int64_t panel = -1;
   int64_t channel = 0;  // the first one
   int64_t left = 0;     // channels
-  bool is_bounded = false;  // Before they are clamped, all results lie in int32.
+  Ending clamp = kClampValues;
+  int64_t lane_offsets[kLanes] = {};  // of each lane, from the first channel of a pixel of y
 
   Block(const DepthwiseArgs& args, uint8_t* memory)
       : a(args),
@@ -140,6 +141,7 @@ struct Block {
     ColumnLayout& layout = layouts[V / 2];
     if (layout.outputs == 0) layout.lay_out(a, V);
     columns = &layout;
+    for (int64_t i = 0; i < kLanes; ++i) lane_offsets[i] = i / V * s.channels + i % V * kPanel;
     prepare_weights<V>();
     prepare_constants<V, kSigned>();
   }
@@ -174,7 +176,8 @@ struct Block {
   void prepare_weights() {
     const uint8_t* lanes[kLanes];
     for (int64_t i = 0; i < kLanes; ++i) {  // What lanes without a panel compute is never stored.
-      lanes[i] = reinterpret_cast<const uint8_t*>(a.weight) + (panel + i % V < panels_ ? panel + i % V : panel) * panel_bytes_;
+      const int64_t from = panel + i % V < panels_ ? panel + i % V : panel;
+      lanes[i] = reinterpret_cast<const uint8_t*>(a.weight) + from * panel_bytes_;
     }
     // Stores of bytes might change any member, so compilers would load these again and again.
     const int64_t k_blocks = taps, groups = k_groups, row_count = shared_rows;
@@ -217,7 +220,10 @@ struct Block {
       const float sum = most + std::fabs(static_cast<float>(corrections[c]));
       passes |= !((sum * std::fabs(scales[c]) + std::fabs(biases[c])) * inv_scale < kLimit);
     }
-    is_bounded = passes == 0;
+    const OutputQParams& y = a.y_qparams;
+    const float zero_point = static_cast<float>(y.zero_point);
+    const bool is_whole = y.low + zero_point == 0 && y.high + zero_point == 255;
+    clamp = passes != 0 ? kClampValues : is_whole ? kSaturate : kClampBytes;
     for (int64_t k = 0; k < kQuarters; ++k) {
       for (int64_t i = 0; i < kLanes; ++i) {
         const int64_t from = i % V * kPanel + k * 4, to = k * kQuarterFloats + i * 4;

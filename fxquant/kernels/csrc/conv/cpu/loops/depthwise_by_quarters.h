@@ -24,7 +24,7 @@ constexpr int64_t kQuarterTilePixels = 8;
 
 FXQ_INLINE bool fits_quarter_tiles(const Block& b) {
   return (b.taps == 5 || b.taps == 7) && b.k_groups == 2 && b.columns->pixels == 1 &&
-         b.columns->is_shared && b.s.stride_width <= 2 && b.s.dilation_width == 1 && b.is_bounded &&
+         b.columns->is_shared && b.s.stride_width <= 2 && b.s.dilation_width == 1 && b.clamp != kClampValues &&
          b.a.y_float == nullptr && b.a.residual == nullptr;
 }
 
@@ -70,7 +70,7 @@ FXQ_INLINE void fill(SumLanes* sums, SumLanes with) {
 }
 template <int R, int r = 0>
 FXQ_INLINE void finish_quarter(const Requantize& requantize, FloatLanes scale, FloatLanes bias, SumLanes* sums) {
-  sums[r] = requantize.template units<true>(add(multiply(values_of(sums[r]), scale), bias));
+  sums[r] = requantize.template units<kClampBytes>(add(multiply(values_of(sums[r]), scale), bias));
   if constexpr (r + 1 < R) finish_quarter<R, r + 1>(requantize, scale, bias, sums);
 }
 template <int R, int r = 0>
@@ -81,7 +81,7 @@ FXQ_INLINE void pack_quarters(const Requantize& requantize, const SumLanes* firs
 template <int R, int r = 0>
 FXQ_INLINE void store_halves(const Requantize& requantize, const ByteLanes* low, const ByteLanes* high, uint8_t* y,
                              int64_t step) {
-  store_bytes(y, requantize.template pack_pairs<true>(low[r], high[r]));
+  store_bytes(y, requantize.template pack_pairs<kClampBytes>(low[r], high[r]));
   if constexpr (r + 1 < R) store_halves<R, r + 1>(requantize, low, high, y + step, step);
 }
 

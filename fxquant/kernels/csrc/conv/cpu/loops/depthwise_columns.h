@@ -31,10 +31,9 @@ void pack_edge(const Block& b, const uint8_t* const* rows, int64_t w, uint8_t* t
   store_column(bytes, to, plane);
 }
 
-FXQ_INLINE void pack_padding(const Block& b, uint8_t* to) {
-  for (int64_t i = 0; i < kKGroupRegisters; ++i) {
-    store_bytes(to + i * b.columns->plane, load_bytes(b.padding_column + i * kRegister));
-  }
+FXQ_INLINE void pack_padding(const uint8_t* column, uint8_t* to, int64_t plane) {
+  FXQ_UNROLL
+  for (int64_t i = 0; i < kKGroupRegisters; ++i) store_bytes(to + i * plane, load_bytes(column + i * kRegister));
 }
 
 // Packs `steps` registers of columns of x from column w on. kTogether lanes lie together in memory.
@@ -73,8 +72,9 @@ template <int V>
 FXQ_INLINE InsideColumns columns_inside(const Block& b, const uint8_t* last, int64_t w, int64_t count) {
   const int64_t stride = b.s.stride_width;
   const auto limit = [count](int64_t i) { return i < 0 ? 0 : i < count ? i : count; };
-  const int64_t begin = limit(w >= 0 ? 0 : (-w + stride - 1) / stride);
-  const int64_t end = limit(w >= b.s.width ? 0 : (b.s.width - 1 - w) / stride + 1);
+  const auto steps = [stride](int64_t i) { return stride == 1 ? i : stride == 2 ? i >> 1 : i / stride; };  // i >= 0
+  const int64_t begin = limit(w >= 0 ? 0 : steps(-w + stride - 1));
+  const int64_t end = limit(w >= b.s.width ? 0 : steps(b.s.width - 1 - w) + 1);
   int64_t whole = end;
   if (b.left < V * kPanel) {
     const int64_t room = b.end_of_x - V * kPanel - last;
@@ -95,7 +95,7 @@ FXQ_INLINE const uint8_t* last_row(const uint8_t* const* rows) {
 template <int V, bool kSigned>
 void pack_segment(const Block& b, const uint8_t* const* rows, int64_t w, int64_t count, uint8_t* to) {
   constexpr int64_t kPixels = kLanes / V;
-  const int64_t stride = b.s.stride_width;
+  const int64_t stride = b.s.stride_width, plane = b.columns->plane;
   const uint8_t* const last = last_row(rows);
   const InsideColumns inside = last == nullptr ? InsideColumns{0, 0, 0} : columns_inside<V>(b, last, w, count);
   int64_t i = 0;
@@ -103,7 +103,7 @@ void pack_segment(const Block& b, const uint8_t* const* rows, int64_t w, int64_t
     for (; i < stop; i += kPixels) {
       uint8_t* const at = to + i * V * kLaneBytes;
       const bool is_padding = i + kPixels <= inside.begin || i >= inside.end;
-      is_padding ? pack_padding(b, at) : pack_edge<V, kSigned>(b, rows, w + i * stride, at, b.columns->plane);
+      is_padding ? pack_padding(b.padding_column, at, plane) : pack_edge<V, kSigned>(b, rows, w + i * stride, at, plane);
     }
   };
   const int64_t first = round_up(inside.begin, kPixels);

@@ -4,7 +4,7 @@
 // pixel, or the same panels of successive pixels.
 //
 //   ByteLanes    A byte for each channel of each lane; or the four bytes of a K group for a quarter of each lane's channels:
-//            quarter k has channels 4k to 4k + 3.
+//                quarter k has channels 4k to 4k + 3.
 //   SumLanes     int32 for a quarter of each lane's channels
 //   FloatLanes   float32 for a quarter of each lane's channels
 //
@@ -15,6 +15,8 @@
 #include <cstring>
 
 #include "conv/conv_shape.h"
+#include "conv/cpu/loops/depthwise_ending.h"
+#include "conv/cpu/loops/depthwise_registers_portable.h"
 #include "cpu/loops/intrinsics.h"
 #include "cpu/loops/vector.h"
 #include "math/requantize.h"
@@ -23,12 +25,9 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-constexpr int kQuarters = 4;
-constexpr int64_t kLaneBytes = 16;
-
 #if defined(__AVX512BW__)
 constexpr int kLanes = 4;
-constexpr int kSteps = 4;
+constexpr int kSteps = 4;  // registers of pixels of a tile, whose accumulators fit the registers
 using ByteLanes = __m512i;
 using SumLanes = __m512i;
 using FloatLanes = __m512;
@@ -43,7 +42,7 @@ FXQ_INLINE ByteLanes gather_lanes(const uint8_t* const* from, int64_t at) {
   const __m512i two = _mm512_inserti32x4(_mm512_castsi128_si512(lane(0)), lane(1), 1);
   return _mm512_inserti32x4(_mm512_inserti32x4(two, lane(2), 2), lane(3), 3);
 }
-// Loads kTogether lanes from each of kLanes / kTogether places, `step` bytes apart.
+// Loads kTogether lanes from each of kLanes / kTogether places, which lie `step` bytes apart.
 template <int kTogether>
 FXQ_INLINE ByteLanes load_lanes(const uint8_t* from, int64_t step) {
   if constexpr (kTogether == 4) return load_bytes(from);
@@ -55,7 +54,9 @@ FXQ_INLINE ByteLanes load_lanes(const uint8_t* from, int64_t step) {
   return gather_lanes(lanes, 0);
 }
 
-FXQ_INLINE ByteLanes flip_bytes(ByteLanes x, uint8_t flip) { return _mm512_xor_si512(x, _mm512_set1_epi8(static_cast<char>(flip))); }
+FXQ_INLINE ByteLanes flip_bytes(ByteLanes x, uint8_t flip) {
+  return _mm512_xor_si512(x, _mm512_set1_epi8(static_cast<char>(flip)));
+}
 FXQ_INLINE void interleave_rows(const ByteLanes* rows, ByteLanes* quarters) {
   const ByteLanes low01 = _mm512_unpacklo_epi8(rows[0], rows[1]), high01 = _mm512_unpackhi_epi8(rows[0], rows[1]);
   const ByteLanes low23 = _mm512_unpacklo_epi8(rows[2], rows[3]), high23 = _mm512_unpackhi_epi8(rows[2], rows[3]);
@@ -85,7 +86,9 @@ FXQ_INLINE void store_weights(uint8_t* to, ByteLanes w) {
   store_bytes(to, _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8));
   store_bytes(to + sizeof(ByteLanes), _mm512_srai_epi16(w, 8));
 }
-FXQ_INLINE SumLanes add_products(SumLanes to, ByteLanes x, ByteLanes w) { return _mm512_add_epi32(to, _mm512_madd_epi16(x, w)); }
+FXQ_INLINE SumLanes add_products(SumLanes to, ByteLanes x, ByteLanes w) {
+  return _mm512_add_epi32(to, _mm512_madd_epi16(x, w));
+}
 #endif
 
 FXQ_INLINE FloatLanes values_of(SumLanes x) { return _mm512_cvtepi32_ps(x); }
@@ -103,6 +106,18 @@ FXQ_INLINE void widen(ByteLanes x, int32_t zero_point, FloatLanes* values) {
   values[3] = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_unpackhi_epi16(high, zero), zero_points));
 }
 
+// Brings the quarters of each lane together: lane after lane of 16 floats.
+FXQ_INLINE void order_lanes(const FloatLanes* quarters, FloatLanes* lanes) {
+  const __m512 low01 = _mm512_shuffle_f32x4(quarters[0], quarters[1], 0x44);
+  const __m512 high01 = _mm512_shuffle_f32x4(quarters[0], quarters[1], 0xee);
+  const __m512 low23 = _mm512_shuffle_f32x4(quarters[2], quarters[3], 0x44);
+  const __m512 high23 = _mm512_shuffle_f32x4(quarters[2], quarters[3], 0xee);
+  lanes[0] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+  lanes[1] = _mm512_shuffle_f32x4(low01, low23, 0xdd);
+  lanes[2] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+  lanes[3] = _mm512_shuffle_f32x4(high01, high23, 0xdd);
+}
+
 // Does what requantize() of math/requantize.h does. The minimum gives its second operand for NaN, which becomes the smallest
 // int32, as what lies below all of them does. Saturation takes that to the lowest byte. int8 is computed as uint8.
 class Requantize {
@@ -116,24 +131,28 @@ class Requantize {
         inv_scale_(_mm512_set1_ps(q.inv_scale)),
         high_(_mm512_set1_ps(q.high)) {}
 
-  // kBounded: no value, divided by the scale, passes int32.
-  template <bool kBounded>
+  template <Ending kEnding>
   FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
-    return pack_pairs<kBounded>(
-        pack_units(units<kBounded>(values[0]), units<kBounded>(values[1])), pack_units(units<kBounded>(values[2]), units<kBounded>(values[3])));
+    const __m512i low = pack_units(units<kEnding>(values[0]), units<kEnding>(values[1]));
+    return pack_pairs<kEnding>(low, pack_units(units<kEnding>(values[2]), units<kEnding>(values[3])));
   }
 
   // The steps of bytes(), for who computes quarters one by one: int32, then int16, then bytes.
-  template <bool kBounded>
+  template <Ending kEnding>
   FXQ_INLINE __m512i units(__m512 values) const {
     const __m512 steps = _mm512_mul_ps(values, inv_scale_);
-    return _mm512_cvtps_epi32(kBounded ? steps : _mm512_min_ps(high_, steps));
+    constexpr bool kClamps = kEnding == kClampValues || kEnding == kAddResidual;
+    return _mm512_cvtps_epi32(kClamps ? _mm512_min_ps(high_, steps) : steps);
   }
-  FXQ_INLINE __m512i pack_units(__m512i a, __m512i b) const { return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero_point_); }
-  template <bool kBounded>
+  FXQ_INLINE __m512i pack_units(__m512i a, __m512i b) const {
+    return _mm512_adds_epi16(_mm512_packs_epi32(a, b), zero_point_);
+  }
+  template <Ending kEnding>
   FXQ_INLINE __m512i pack_pairs(__m512i a, __m512i b) const {
-    const __m512i bytes = _mm512_packus_epi16(a, b), clamped = kBounded ? _mm512_min_epu8(bytes, highest_) : bytes;
-    return _mm512_xor_si512(_mm512_max_epu8(clamped, low_), flip_);
+    const __m512i bytes = _mm512_packus_epi16(a, b);
+    if constexpr (kEnding == kSaturate) return bytes;
+    const __m512i below = kEnding == kClampBytes ? _mm512_min_epu8(bytes, highest_) : bytes;
+    return _mm512_xor_si512(_mm512_max_epu8(below, low_), flip_);
   }
 
  private:
@@ -165,7 +184,9 @@ FXQ_INLINE ByteLanes load_lanes(const uint8_t* from, int64_t step) {
   return gather_lanes(lanes, 0);
 }
 
-FXQ_INLINE ByteLanes flip_bytes(ByteLanes x, uint8_t flip) { return _mm256_xor_si256(x, _mm256_set1_epi8(static_cast<char>(flip))); }
+FXQ_INLINE ByteLanes flip_bytes(ByteLanes x, uint8_t flip) {
+  return _mm256_xor_si256(x, _mm256_set1_epi8(static_cast<char>(flip)));
+}
 FXQ_INLINE void interleave_rows(const ByteLanes* rows, ByteLanes* quarters) {
   const ByteLanes low01 = _mm256_unpacklo_epi8(rows[0], rows[1]), high01 = _mm256_unpackhi_epi8(rows[0], rows[1]);
   const ByteLanes low23 = _mm256_unpacklo_epi8(rows[2], rows[3]), high23 = _mm256_unpackhi_epi8(rows[2], rows[3]);
@@ -188,7 +209,9 @@ FXQ_INLINE void store_weights(uint8_t* to, ByteLanes w) {
   store_bytes(to, _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8));
   store_bytes(to + sizeof(ByteLanes), _mm256_srai_epi16(w, 8));
 }
-FXQ_INLINE SumLanes add_products(SumLanes to, ByteLanes x, ByteLanes w) { return _mm256_add_epi32(to, _mm256_madd_epi16(x, w)); }
+FXQ_INLINE SumLanes add_products(SumLanes to, ByteLanes x, ByteLanes w) {
+  return _mm256_add_epi32(to, _mm256_madd_epi16(x, w));
+}
 
 FXQ_INLINE FloatLanes values_of(SumLanes x) { return _mm256_cvtepi32_ps(x); }
 FXQ_INLINE FloatLanes multiply(FloatLanes a, FloatLanes b) { return _mm256_mul_ps(a, b); }
@@ -204,6 +227,13 @@ FXQ_INLINE void widen(ByteLanes x, int32_t zero_point, FloatLanes* values) {
   values[3] = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_unpackhi_epi16(high, zero), zero_points));
 }
 
+FXQ_INLINE void order_lanes(const FloatLanes* quarters, FloatLanes* lanes) {
+  lanes[0] = _mm256_permute2f128_ps(quarters[0], quarters[1], 0x20);
+  lanes[1] = _mm256_permute2f128_ps(quarters[2], quarters[3], 0x20);
+  lanes[2] = _mm256_permute2f128_ps(quarters[0], quarters[1], 0x31);
+  lanes[3] = _mm256_permute2f128_ps(quarters[2], quarters[3], 0x31);
+}
+
 class Requantize {
  public:
   explicit Requantize(const OutputQParams& q)
@@ -215,24 +245,28 @@ class Requantize {
         inv_scale_(_mm256_set1_ps(q.inv_scale)),
         high_(_mm256_set1_ps(q.high)) {}
 
-  // kBounded: no value, divided by the scale, passes int32.
-  template <bool kBounded>
+  template <Ending kEnding>
   FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
-    return pack_pairs<kBounded>(
-        pack_units(units<kBounded>(values[0]), units<kBounded>(values[1])), pack_units(units<kBounded>(values[2]), units<kBounded>(values[3])));
+    const __m256i low = pack_units(units<kEnding>(values[0]), units<kEnding>(values[1]));
+    return pack_pairs<kEnding>(low, pack_units(units<kEnding>(values[2]), units<kEnding>(values[3])));
   }
 
   // The steps of bytes(), for who computes quarters one by one: int32, then int16, then bytes.
-  template <bool kBounded>
+  template <Ending kEnding>
   FXQ_INLINE __m256i units(__m256 values) const {
     const __m256 steps = _mm256_mul_ps(values, inv_scale_);
-    return _mm256_cvtps_epi32(kBounded ? steps : _mm256_min_ps(high_, steps));
+    constexpr bool kClamps = kEnding == kClampValues || kEnding == kAddResidual;
+    return _mm256_cvtps_epi32(kClamps ? _mm256_min_ps(high_, steps) : steps);
   }
-  FXQ_INLINE __m256i pack_units(__m256i a, __m256i b) const { return _mm256_adds_epi16(_mm256_packs_epi32(a, b), zero_point_); }
-  template <bool kBounded>
+  FXQ_INLINE __m256i pack_units(__m256i a, __m256i b) const {
+    return _mm256_adds_epi16(_mm256_packs_epi32(a, b), zero_point_);
+  }
+  template <Ending kEnding>
   FXQ_INLINE __m256i pack_pairs(__m256i a, __m256i b) const {
-    const __m256i bytes = _mm256_packus_epi16(a, b), clamped = kBounded ? _mm256_min_epu8(bytes, highest_) : bytes;
-    return _mm256_xor_si256(_mm256_max_epu8(clamped, low_), flip_);
+    const __m256i bytes = _mm256_packus_epi16(a, b);
+    if constexpr (kEnding == kSaturate) return bytes;
+    const __m256i below = kEnding == kClampBytes ? _mm256_min_epu8(bytes, highest_) : bytes;
+    return _mm256_xor_si256(_mm256_max_epu8(below, low_), flip_);
   }
 
  private:
@@ -241,114 +275,6 @@ class Requantize {
   const __m256 inv_scale_, high_;
 };
 
-#else
-constexpr int kLanes = 1;
-constexpr int kSteps = 1;
-struct ByteLanes {
-  uint8_t of[16];
-};
-struct SumLanes {
-  int32_t of[4];
-};
-struct FloatLanes {
-  float of[4];
-};
-
-FXQ_INLINE ByteLanes load_bytes(const void* from) {
-  ByteLanes x;
-  std::memcpy(&x, from, sizeof(x));
-  return x;
-}
-FXQ_INLINE void store_bytes(void* to, const ByteLanes& x) { std::memcpy(to, &x, sizeof(x)); }
-FXQ_INLINE FloatLanes load_values(const float* from) {
-  FloatLanes x;
-  std::memcpy(&x, from, sizeof(x));
-  return x;
-}
-FXQ_INLINE void store_values(float* to, const FloatLanes& x) { std::memcpy(to, &x, sizeof(x)); }
-
-FXQ_INLINE ByteLanes gather_lanes(const uint8_t* const* from, int64_t at) { return load_bytes(from[0] + at); }
-template <int kTogether>
-FXQ_INLINE ByteLanes load_lanes(const uint8_t* from, int64_t) {
-  return load_bytes(from);
-}
-
-FXQ_INLINE ByteLanes flip_bytes(ByteLanes x, uint8_t flip) {
-  for (uint8_t& byte : x.of) byte ^= flip;
-  return x;
-}
-FXQ_INLINE void interleave_rows(const ByteLanes* rows, ByteLanes* quarters) {
-  uint8_t x[4][16], bytes[64];
-  std::memcpy(x, rows, sizeof(x));
-  for (int c = 0; c < 16; ++c) {
-    bytes[4 * c] = x[0][c];
-    bytes[4 * c + 1] = x[1][c];
-    bytes[4 * c + 2] = x[2][c];
-    bytes[4 * c + 3] = x[3][c];
-  }
-  std::memcpy(quarters, bytes, sizeof(bytes));
-}
-FXQ_INLINE ByteLanes shift_k_groups(const ByteLanes& x, const ByteLanes& before, int count) {
-  ByteLanes shifted;
-  for (int i = 0; i < 16; ++i) shifted.of[i] = i % 4 >= count ? x.of[i - count] : before.of[i + 4 - count];
-  return shifted;
-}
-
-constexpr int kParts = 1;
-FXQ_INLINE void store_quarter(uint8_t* to, int64_t, const ByteLanes& x) { store_bytes(to, x); }
-FXQ_INLINE void store_weights(uint8_t* to, const ByteLanes& w) { store_bytes(to, w); }
-// Adds the products of all quarters of a K group at once: compilers vectorize a loop over 16 channels, and none over four.
-FXQ_INLINE void add_products(SumLanes* to, const uint8_t* x, int64_t plane, const uint8_t* w) {
-  uint8_t bytes[64];
-  int8_t weights[64];
-  int32_t sums[16];
-  for (int k = 0; k < kQuarters; ++k) std::memcpy(bytes + 16 * k, x + k * plane, 16);
-  std::memcpy(weights, w, sizeof(weights));
-  std::memcpy(sums, to, sizeof(sums));
-  for (int c = 0; c < 16; ++c) {
-    const uint8_t* const four = bytes + 4 * c;
-    const int8_t* const by = weights + 4 * c;
-    sums[c] += four[0] * by[0] + four[1] * by[1] + four[2] * by[2] + four[3] * by[3];
-  }
-  std::memcpy(to, sums, sizeof(sums));
-}
-
-FXQ_INLINE FloatLanes values_of(const SumLanes& x) {
-  FloatLanes values;
-  for (int c = 0; c < 4; ++c) values.of[c] = static_cast<float>(x.of[c]);
-  return values;
-}
-FXQ_INLINE FloatLanes multiply(FloatLanes a, const FloatLanes& b) {
-  for (int c = 0; c < 4; ++c) a.of[c] *= b.of[c];
-  return a;
-}
-FXQ_INLINE FloatLanes add(FloatLanes a, const FloatLanes& b) {
-  for (int c = 0; c < 4; ++c) a.of[c] += b.of[c];
-  return a;
-}
-FXQ_INLINE FloatLanes all_values(float x) { return {{x, x, x, x}}; }
-
-FXQ_INLINE void widen(const ByteLanes& x, int32_t zero_point, FloatLanes* values) {
-  for (int c = 0; c < 16; ++c) values[c / 4].of[c % 4] = static_cast<float>(x.of[c] - zero_point);
-}
-
-class Requantize {
- public:
-  explicit Requantize(const OutputQParams& q) : q_(q) {}
-
-  template <bool>
-  FXQ_INLINE ByteLanes bytes(const FloatLanes* values) const {
-    float all[16];
-    std::memcpy(all, values, sizeof(all));
-    ByteLanes bytes;
-    FXQ_INDEPENDENT
-    for (int c = 0; c < 16; ++c) bytes.of[c] = requantize(all[c], q_);
-    return bytes;
-  }
-
- private:
-  const OutputQParams q_;
-};
 #endif
 
 // Interleaves four rows and stores the quarters, whose parts lie `plane` bytes apart.

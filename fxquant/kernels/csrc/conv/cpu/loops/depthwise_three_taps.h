@@ -17,11 +17,15 @@ namespace {
 
 constexpr int64_t kTapBytes = kQuarters * kRegister;  // weights of a tap, or a packed column
 
-FXQ_INLINE bool has_three_taps(const Block& b) {
-  return b.taps == 3 && b.k_groups == 1 && b.a.y_float == nullptr && b.a.residual == nullptr;
-}
+FXQ_INLINE bool is_three_taps(const Block& b) { return b.taps == 3 && b.k_groups == 1; }
 FXQ_INLINE bool can_slide(const Block& b) {
-  return has_three_taps(b) && b.columns->pixels == 1 && b.s.stride_width <= 2 && b.s.dilation_width == 1;
+  const bool is_plain = b.a.y_float == nullptr && b.a.residual == nullptr;
+  const bool is_long = stores_floats(b) || (b.a.y_float == nullptr && b.left == kRegister);
+  return is_three_taps(b) && b.columns->pixels == 1 && b.s.stride_width <= 2 && b.s.dilation_width == 1 &&
+         (is_plain || is_long);
+}
+FXQ_INLINE bool has_three_taps(const Block& b) {
+  return is_three_taps(b) && b.a.residual == nullptr && (b.a.y_float == nullptr || stores_floats(b));
 }
 
 template <int i = 0>
@@ -56,6 +60,17 @@ FXQ_INLINE void add_packed_tap(SumLanes (*sums)[kQuarters], const uint8_t* x, in
   if constexpr (k + 1 < kQuarters) add_packed_tap<R, k + 1>(sums, x + plane, plane, weights);
 }
 
+template <int k = 0>
+FXQ_INLINE void load_initial(SumLanes* initial, const int32_t* from) {
+  initial[k] = load_sums(from + k * kQuarterFloats);
+  if constexpr (k + 1 < kQuarters) load_initial<k + 1>(initial, from);
+}
+template <int R, int i = 0>
+FXQ_INLINE void copy_initial(SumLanes (*sums)[kQuarters], const SumLanes* initial) {
+  sums[i / kQuarters][i % kQuarters] = initial[i % kQuarters];
+  if constexpr (i + 1 < R * kQuarters) copy_initial<R, i + 1>(sums, initial);
+}
+
 // The columns of some rows of x, from left to right.
 struct SlidingColumns {
   const uint8_t* from[kKGroup];
@@ -83,12 +98,23 @@ FXQ_INLINE void next_column(SlidingColumns& c, int64_t w, ByteLanes* quarters) {
   }
 }
 
-// Where a row of bytes is stored, and the row of the result below it.
+// Where a row of bytes or floats is stored, and the row of the result below it.
 struct RowTarget {
   uint8_t* y;
-  int64_t step;  // bytes from pixel to pixel
-  int64_t row_step;
+  int64_t step;      // elements from pixel to pixel
+  int64_t row_step;  // and to the row below
+  const uint8_t* residual;
 };
+
+template <int R, int r = 0>
+FXQ_INLINE void add_residual(FloatLanes (*values)[kQuarters], const uint8_t* residual, int64_t step, uint8_t flip,
+                             int32_t zero_point, FloatLanes scale) {
+  FloatLanes units[kQuarters];
+  widen(flip_bytes(load_bytes(residual), flip), zero_point, units);
+  FXQ_UNROLL
+  for (int k = 0; k < kQuarters; ++k) values[r][k] = add(values[r][k], multiply(units[k], scale));
+  if constexpr (r + 1 < R) add_residual<R, r + 1>(values, residual + step, step, flip, zero_point, scale);
+}
 
 // Computes `count` pixels of kRows rows of the result. w is the first column that they read.
 template <int kStride, int kRows, Ending kEnding, bool kSigned>
@@ -99,16 +125,22 @@ __attribute__((noinline)) void slide(const Block& b, const SlidingColumns& colum
   if constexpr (kStride == 2) load_three_taps(weights, first);
   const Requantize requantize(b.requantize);
   const float *const scale = b.scale, *const bias = b.bias;
-  const int32_t* const initial = b.initial;
+  SumLanes initial[kQuarters];
+  load_initial(initial, b.initial);
   uint8_t* y = target.y;
+  const int64_t step = target.step * (kEnding == kFloats ? 4 : 1);
+  const uint8_t* residual = target.residual;
+  const uint8_t residual_flip = b.a.residual_signed ? 0x80 : 0;
+  const int32_t residual_zero_point = b.a.residual_zero_point + residual_flip;
+  const FloatLanes residual_scale = all_values(b.a.residual_scale);
   ByteLanes left[kQuarters], middle[kQuarters], right[kQuarters];
   next_column<kSigned>(c, w++, left);
   if constexpr (kStride == 1) next_column<kSigned>(c, w++, middle);
-  for (int64_t i = 0; i < count; ++i, y += target.step) {
+  for (int64_t i = 0; i < count; ++i, y += step) {
     if constexpr (kStride == 2) next_column<kSigned>(c, w++, middle);
     next_column<kSigned>(c, w++, right);
     SumLanes sums[kRows][kQuarters];
-    init_tile<kRows>(sums, initial);
+    copy_initial<kRows>(sums, initial);
     if constexpr (kStride == 2) {
       add_tap(sums[0], left, weights[0]);
       add_tap(sums[0], middle, weights[1]);
@@ -125,7 +157,15 @@ __attribute__((noinline)) void slide(const Block& b, const SlidingColumns& colum
     }
     FloatLanes values[kRows][kQuarters];
     scale_tile<kRows>(scale, bias, sums, values);
-    store_tile<kRows, kEnding == kBoundedBytes>(requantize, values, y, target.row_step);
+    if constexpr (kEnding == kAddResidual) {
+      add_residual<kRows>(values, residual, target.row_step, residual_flip, residual_zero_point, residual_scale);
+      residual += step;
+    }
+    if constexpr (kEnding == kFloats) {
+      store_floats<kRows>(values, reinterpret_cast<float*>(y), target.row_step, b.lane_offsets);
+    } else {
+      store_tile<kRows, kEnding>(requantize, values, y, target.row_step);
+    }
     if constexpr (kStride == 1) {
       copy_quarters(left, middle);
       copy_quarters(middle, right);
@@ -138,8 +178,12 @@ __attribute__((noinline)) void slide(const Block& b, const SlidingColumns& colum
 template <int kStride, int kRows, bool kSigned>
 FXQ_INLINE void slide_any(const Block& b, const SlidingColumns& columns, int64_t w, int64_t count, const uint8_t* first,
                           const uint8_t* second, const RowTarget& target) {
-  b.is_bounded ? slide<kStride, kRows, kBoundedBytes, kSigned>(b, columns, w, count, first, second, target)
-               : slide<kStride, kRows, kBytes, kSigned>(b, columns, w, count, first, second, target);
+  const auto run = b.a.y_float != nullptr    ? slide<kStride, kRows, kFloats, kSigned>
+                   : b.a.residual != nullptr ? slide<kStride, kRows, kAddResidual, kSigned>
+                   : b.clamp == kSaturate    ? slide<kStride, kRows, kSaturate, kSigned>
+                   : b.clamp == kClampBytes  ? slide<kStride, kRows, kClampBytes, kSigned>
+                                             : slide<kStride, kRows, kClampValues, kSigned>;
+  run(b, columns, w, count, first, second, target);
 }
 
 template <bool kSigned>
@@ -175,8 +219,11 @@ void slide_rows_of(const Block& b, int64_t output, int64_t count, int64_t pixel,
   const bool is_dense = b.left == kRegister;
   for (int64_t i = 0; i < rows;) {
     const int64_t together = kStride == 1 && i + 1 < rows ? 2 : 1, at = pixel * channels + i * line + b.channel;
-    const RowTarget target = is_dense ? RowTarget{b.a.y + at, channels, line}
-                                      : RowTarget{b.results, kRegister, count * kRegister};
+    RowTarget target{b.results, kRegister, count * kRegister, nullptr};
+    if (is_dense) {
+      uint8_t* const y = b.a.y_float != nullptr ? reinterpret_cast<uint8_t*>(b.a.y_float + at) : b.a.y + at;
+      target = {y, channels, line, b.a.residual != nullptr ? b.a.residual + at : nullptr};
+    }
     if (together == 2) {
       slide_any<1, 2, kSigned>(b, columns, w, count, b.weights_of(i), b.weights_of(i + 1), target);
     } else {
@@ -207,7 +254,11 @@ FXQ_INLINE void three_taps_of(const Block& b, const Requantize& requantize, cons
   add_packed_tap<R>(sums, x[2] + at, plane, weights[2]);
   FloatLanes values[R][kQuarters];
   scale_tile<R>(b.scale, b.bias, sums, values);
-  store_tile<R, kEnding == kBoundedBytes>(requantize, values, y, step);
+  if constexpr (kEnding == kFloats) {
+    store_floats<R>(values, reinterpret_cast<float*>(y), step, b.lane_offsets);
+  } else {
+    store_tile<R, kEnding>(requantize, values, y, step);
+  }
 }
 template <Ending kEnding>
 __attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const uint8_t* lines, const uint8_t* w,
@@ -219,7 +270,7 @@ __attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const u
   const int64_t* const taps = b.columns->taps;
   const uint8_t* const x[3] = {lines + taps[0], lines + taps[1], lines + taps[2]};
   int64_t i = 0;
-  for (; i + 2 <= steps; i += 2, y += 2 * step) {
+  for (; i + 2 <= steps; i += 2, y += 2 * step * (kEnding == kFloats ? 4 : 1)) {
     three_taps_of<2, kEnding>(b, requantize, x, i * kRegister, plane, weights, y, step);
   }
   if (i < steps) three_taps_of<1, kEnding>(b, requantize, x, i * kRegister, plane, weights, y, step);
@@ -229,11 +280,21 @@ __attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const u
 inline void compute_three(const Block& b, const uint8_t* w, int64_t pixel, int64_t count) {
   constexpr int64_t kMost = DepthwiseArgs::kResultBytes / kRegister;  // registers
   const int64_t pixels = b.columns->pixels, channels = b.s.channels, steps = (count + pixels - 1) / pixels;
-  const bool is_dense = b.left * pixels == kRegister && (pixels == 1 || channels == b.left);
   const auto run = [&](int64_t some, const uint8_t* x, uint8_t* y, int64_t step) {
-    b.is_bounded ? three_taps<kBoundedBytes>(b, some, x, w, y, step) : three_taps<kBytes>(b, some, x, w, y, step);
+    const auto tiles = b.clamp == kSaturate     ? three_taps<kSaturate>
+                       : b.clamp == kClampBytes ? three_taps<kClampBytes>
+                                                : three_taps<kClampValues>;
+    tiles(b, some, x, w, y, step);
   };
-  int64_t at = pixel * channels + b.channel, i = is_dense ? count / pixels : 0;
+  const int64_t at = pixel * channels + b.channel;
+  if (stores_floats(b)) {
+    const int64_t whole = count / pixels, done = whole * pixels;
+    if (whole > 0) {
+      three_taps<kFloats>(b, whole, b.lines, w, reinterpret_cast<uint8_t*>(b.a.y_float + at), pixels * channels);
+    }
+    return compute_row(b, b.lines + whole * kRegister, w, pixel + done, count - done);
+  }
+  int64_t i = is_dense(b, pixels) ? count / pixels : 0;
   if (i > 0) run(i, b.lines, b.a.y + at, pixels * channels);
   while (i < steps) {
     const int64_t some = steps - i < kMost ? steps - i : kMost, rest = count - i * pixels;

@@ -9,9 +9,6 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// How a tile ends: with bytes, where no value passes int32 before it is clamped; with bytes of any values; with accumulators.
-enum Ending { kBoundedBytes, kBytes, kAccumulators };
-
 template <int R, int k = 0, int r = 0>
 FXQ_INLINE void init_tile(SumLanes (*sums)[kQuarters], const int32_t* initial) {
   sums[r][k] = load_sums(initial + k * kQuarterFloats);
@@ -57,10 +54,21 @@ FXQ_INLINE void scale_tile(const float* scale, const float* bias, const SumLanes
   if constexpr (k + 1 < kQuarters) scale_tile<R, k + 1>(scale, bias, sums, values);
 }
 
-template <int R, bool kBounded, int r = 0>
+template <int R, Ending kEnding, int r = 0>
 FXQ_INLINE void store_tile(const Requantize& requantize, const FloatLanes (*values)[kQuarters], uint8_t* y, int64_t step) {
-  store_bytes(y, requantize.template bytes<kBounded>(values[r]));
-  if constexpr (r + 1 < R) store_tile<R, kBounded, r + 1>(requantize, values, y + step, step);
+  store_bytes(y, requantize.template bytes<kEnding>(values[r]));
+  if constexpr (r + 1 < R) store_tile<R, kEnding, r + 1>(requantize, values, y + step, step);
+}
+// Stores R registers of pixels as floats, all of whose lanes exist. They lie `step` floats apart.
+template <int R, int i = 0>
+FXQ_INLINE void store_floats(const FloatLanes (*values)[kQuarters], float* y, int64_t step, const int64_t* offsets) {
+  constexpr int kPerLane = kQuarters / kLanes, kLane = i % kQuarters;  // registers of a lane
+  FloatLanes lanes[kQuarters];
+  order_lanes(values[i / kQuarters], lanes);
+  store_values(y + offsets[kLane / kPerLane] + kLane % kPerLane * (kRegister / 4), lanes[kLane]);
+  if constexpr (i + 1 < R * kQuarters) {
+    store_floats<R, i + 1>(values, kLane + 1 == kQuarters ? y + step : y, step, offsets);
+  }
 }
 template <int R, int i = 0>
 FXQ_INLINE void store_accumulators_of(const SumLanes (*sums)[kQuarters], uint8_t* to) {
@@ -68,8 +76,9 @@ FXQ_INLINE void store_accumulators_of(const SumLanes (*sums)[kQuarters], uint8_t
   if constexpr (i + 1 < R * kQuarters) store_accumulators_of<R, i + 1>(sums, to);
 }
 
-// Computes a tile from packed columns. Registers of bytes are stored `step` bytes apart, accumulators one behind the other.
-template <int R, Ending kEnding>
+// Computes a tile from packed columns. Registers of bytes are stored `step` bytes apart; if not kFinish, accumulators are
+// stored, one behind the other.
+template <int R, Ending kEnding, bool kFinish>
 __attribute__((noinline)) void tile(const Block& b, const uint8_t* lines, const uint8_t* w, uint8_t* y, int64_t step) {
   SumLanes sums[R][kQuarters];
   init_tile<R>(sums, b.initial);
@@ -85,23 +94,28 @@ __attribute__((noinline)) void tile(const Block& b, const uint8_t* lines, const 
       x += kKGroupRegisters * plane;
     } while (--k_group != 0);
   } while (++tap != last);
-  if constexpr (kEnding == kAccumulators) {
-    store_accumulators_of<R>(sums, y);
-  } else {
+  if constexpr (kFinish) {
     FloatLanes values[R][kQuarters];
     scale_tile<R>(b.scale, b.bias, sums, values);
-    store_tile<R, kEnding == kBoundedBytes>(Requantize(b.requantize), values, y, step);
+    if constexpr (kEnding == kFloats) {
+      store_floats<R>(values, reinterpret_cast<float*>(y), step, b.lane_offsets);
+    } else {
+      store_tile<R, kEnding>(Requantize(b.requantize), values, y, step);
+    }
+  } else {
+    store_accumulators_of<R>(sums, y);
   }
 }
-template <int R, Ending kEnding>
+template <int R, Ending kEnding, bool kFinish>
 FXQ_INLINE void tile_of(int64_t steps, const Block& b, const uint8_t* x, const uint8_t* w, uint8_t* y, int64_t step) {
   if constexpr (R > 1) {
-    if (steps < R) return tile_of<R - 1, kEnding>(steps, b, x, w, y, step);
+    if (steps < R) return tile_of<R - 1, kEnding, kFinish>(steps, b, x, w, y, step);
   }
-  tile<R, kEnding>(b, x, w, y, step);
+  tile<R, kEnding, kFinish>(b, x, w, y, step);
 }
 FXQ_INLINE void tile_of_bytes(int64_t steps, const Block& b, const uint8_t* x, const uint8_t* w, uint8_t* y, int64_t step) {
-  b.is_bounded ? tile_of<kSteps, kBoundedBytes>(steps, b, x, w, y, step) : tile_of<kSteps, kBytes>(steps, b, x, w, y, step);
+  b.clamp == kClampValues ? tile_of<kSteps, kClampValues, true>(steps, b, x, w, y, step)
+                          : tile_of<kSteps, kClampBytes, true>(steps, b, x, w, y, step);
 }
 
 // Stores bytes of so many pixels, which lie in b.results, from index `at` of y on.
@@ -110,27 +124,37 @@ FXQ_INLINE void store_pixels(const Block& b, const uint8_t* from, int64_t at, in
   for (int64_t i = 0; i < count; ++i) copy_bytes(b.a.y + at + i * b.s.channels, from + i * step, b.left);
 }
 
-inline ByteLanes load_residual(const Block& b, int64_t at, int64_t count) {
+// Whether the bytes of so many pixels lie together, as in a register.
+FXQ_INLINE bool is_dense(const Block& b, int64_t count) {
+  const int64_t pixels = b.columns->pixels;
+  return b.left * pixels == kRegister && (pixels == 1 || (b.s.channels == b.left && count == pixels));
+}
+
+FXQ_INLINE ByteLanes load_residual(const Block& b, int64_t at, int64_t count) {
+  const uint8_t flip = b.a.residual_signed ? 0x80 : 0;
+  if (is_dense(b, count)) return flip_bytes(load_bytes(b.a.residual + at), flip);
   uint8_t lanes[kRegister] = {};
   const int64_t step = kRegister / b.columns->pixels;
   for (int64_t i = 0; i < count; ++i) copy_bytes(lanes + i * step, b.a.residual + at + i * b.s.channels, b.left);
-  return flip_bytes(load_bytes(lanes), b.a.residual_signed ? 0x80 : 0);
+  return flip_bytes(load_bytes(lanes), flip);
 }
 
-inline void store_float(const Block& b, const FloatLanes* values, int64_t at, int64_t count) {
+FXQ_INLINE void store_float(const Block& b, const FloatLanes* values, int64_t at, int64_t count) {
+  constexpr int64_t kPerLane = kQuarters / kLanes, kFloats = kRegister / 4;  // registers of a lane, floats of a register
   const int64_t panels = kLanes / b.columns->pixels;
-  float quarters[kQuarters * kQuarterFloats];
-  for (int64_t k = 0; k < kQuarters; ++k) store_values(quarters + k * kQuarterFloats, values[k]);
-  for (int64_t i = 0; i < count * panels; ++i) {
-    for (int64_t k = 0; k < kQuarters; ++k) {
-      const int64_t c = i % panels * kPanel + k * 4, some = b.left - c < 4 ? b.left - c : 4;
-      float* const to = b.a.y_float + at + i / panels * b.s.channels + c;
-      const float* const from = quarters + k * kQuarterFloats + i * 4;
-      if (some == 4) {
-        std::memcpy(to, from, 4 * sizeof(float));
-      } else {
-        for (int64_t n = 0; n < some; ++n) to[n] = from[n];
-      }
+  FloatLanes lanes[kQuarters];
+  order_lanes(values, lanes);
+  FXQ_UNROLL
+  for (int64_t i = 0; i < kLanes; ++i) {
+    const int64_t panel = i & (panels - 1), left = b.left - panel * kPanel;
+    float* const to = b.a.y_float + at + i / panels * b.s.channels + panel * kPanel;
+    if (i / panels >= count) break;
+    if (left >= kPanel) {
+      for (int64_t n = 0; n < kPerLane; ++n) store_values(to + n * kFloats, lanes[i * kPerLane + n]);
+    } else if (left > 0) {
+      float some[kPanel];
+      for (int64_t n = 0; n < kPerLane; ++n) store_values(some + n * kFloats, lanes[i * kPerLane + n]);
+      std::memcpy(to, some, left * sizeof(float));
     }
   }
 }
@@ -145,31 +169,42 @@ inline void finish_pixels(const Block& b, const uint8_t* accumulators, int64_t a
     FloatLanes units[kQuarters];
     widen(load_residual(b, at, count), b.a.residual_zero_point + (b.a.residual_signed ? 0x80 : 0), units);
     const FloatLanes scale = all_values(b.a.residual_scale);
+    FXQ_UNROLL
     for (int k = 0; k < kQuarters; ++k) values[0][k] = add(values[0][k], multiply(units[k], scale));
   }
   if (b.a.y_float != nullptr) return store_float(b, values[0], at, count);
+  if (is_dense(b, count)) {
+    store_bytes(b.a.y + at, b.requantize.template bytes<kClampValues>(values[0]));
+    return;
+  }
   uint8_t bytes[kRegister];
-  store_bytes(bytes, b.requantize.template bytes<false>(values[0]));
+  store_bytes(bytes, b.requantize.template bytes<kClampValues>(values[0]));
   store_pixels(b, bytes, at, count);
 }
 
-// Computes `count` pixels of one row of the result, of which `pixel` is the first, from packed columns.
-inline void compute_row(const Block& b, const uint8_t* w, int64_t pixel, int64_t count) {
-  const bool has_long_epilogue = b.a.y_float != nullptr || b.a.residual != nullptr;
+// Whether a tile stores floats: there is no residual, and all lanes exist.
+FXQ_INLINE bool stores_floats(const Block& b) {
+  return b.a.y_float != nullptr && b.a.residual == nullptr && b.left * b.columns->pixels == kRegister;
+}
+
+// Computes `count` pixels of one row of the result, of which `pixel` is the first, from packed columns at x.
+inline void compute_row(const Block& b, const uint8_t* x, const uint8_t* w, int64_t pixel, int64_t count) {
+  const bool has_long_epilogue = b.a.y_float != nullptr || b.a.residual != nullptr, floats = stores_floats(b);
   const int64_t pixels = b.columns->pixels, channels = b.s.channels;
-  const bool is_dense = b.left * pixels == kRegister && (pixels == 1 || channels == b.left);
-  const uint8_t* x = b.lines;
   int64_t steps = (count + pixels - 1) / pixels;
   for (int64_t tiles = (steps + kSteps - 1) / kSteps; tiles > 0; --tiles) {  // of about the same size
     const int64_t some = (steps + tiles - 1) / tiles, some_pixels = some * pixels < count ? some * pixels : count;
     const int64_t at = pixel * channels + b.channel;
-    if (has_long_epilogue) {
-      tile_of<kSteps, kAccumulators>(some, b, x, w, b.results, 0);
+    if (floats && some_pixels == some * pixels) {
+      uint8_t* const y = reinterpret_cast<uint8_t*>(b.a.y_float + at);
+      tile_of<kSteps, kFloats, true>(some, b, x, w, y, pixels * channels);
+    } else if (has_long_epilogue) {
+      tile_of<kSteps, kClampValues, false>(some, b, x, w, b.results, 0);
       for (int64_t i = 0; i < some; ++i) {
         const int64_t rest = some_pixels - i * pixels;
         finish_pixels(b, b.results + i * kQuarters * kRegister, at + i * pixels * channels, rest < pixels ? rest : pixels);
       }
-    } else if (is_dense && some_pixels == some * pixels) {
+    } else if (is_dense(b, pixels) && some_pixels == some * pixels) {
       tile_of_bytes(some, b, x, w, b.a.y + at, pixels * channels);
     } else {
       tile_of_bytes(some, b, x, w, b.results, kRegister);
