@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.kernels.conv.packing import pack_weight, start_values
+from fxquant.kernels.conv.packing import pack_weight, zero_point_correction
 from fxquant.nn.shape import taps_of
 
 Arguments = dict[str, Any]
@@ -91,9 +91,10 @@ def products(m: Maker, weight: Tensor, packed: Tensor, residual: tuple[int, ...]
     of_residual = qparams(m, "residual_", torch.uint8 if given is None else given.dtype)
     y = output(m, dtype)
     return {
-        "weight": m.put(packed), "start": m.put(start_values(weight, torch.uint8, 9)), "scale": m.positive(channels),
-        "bias": m.real(channels), "residual": given, **of_residual, "y_scale": y["scale"],
-        "y_zero_point": y["zero_point"], "quant_min": y["quant_min"], "quant_max": y["quant_max"], "dtype": dtype,
+        "weight": m.put(packed), "zero_point_correction": m.put(zero_point_correction(weight, torch.uint8, 9)),
+        "scale": m.positive(channels), "bias": m.real(channels), "residual": given, **of_residual,
+        "y_scale": y["scale"], "y_zero_point": y["zero_point"],
+        "quant_min": y["quant_min"], "quant_max": y["quant_max"], "dtype": dtype,
     }  # fmt: skip
 
 

@@ -34,11 +34,13 @@ FIELD = re.compile(r"^  ([\w:<>]+) (\w+);", re.MULTILINE)
 SCHEMAS = {
     "add": "(Tensor a, float a_scale, int a_zero_point, Tensor b, float b_scale, int b_zero_point, float scale, "
     "int zero_point, int quant_min, int quant_max) -> Tensor",
-    "conv2d": "(Tensor x, int x_zero_point, Tensor weight, Tensor start, Tensor scale, Tensor bias, int[] kernel_size, "
+    "conv2d": "(Tensor x, int x_zero_point, Tensor weight, Tensor zero_point_correction, "
+    "Tensor scale, Tensor bias, int[] kernel_size, "
     "int[] stride, int[] padding, int[] dilation, int groups, Tensor? residual, float residual_scale, "
     "int residual_zero_point, float y_scale, int y_zero_point, int quant_min, int quant_max, ScalarType dtype) "
     "-> Tensor",
-    "linear": "(Tensor x, int x_zero_point, Tensor weight, Tensor start, Tensor scale, Tensor bias, Tensor? residual, "
+    "linear": "(Tensor x, int x_zero_point, Tensor weight, Tensor zero_point_correction, "
+    "Tensor scale, Tensor bias, Tensor? residual, "
     "float residual_scale, int residual_zero_point, float y_scale, int y_zero_point, int quant_min, int quant_max, "
     "ScalarType dtype) -> Tensor",
     "dequantize": "(Tensor q, Tensor scale, Tensor zero_point, int? axis=None) -> Tensor",

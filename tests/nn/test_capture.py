@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import InputError
-from fxquant.kernels.conv.packing import PackedWeight, start_values
+from fxquant.kernels.conv.packing import PackedWeight, zero_point_correction
 from fxquant.kernels.linear.linear import linear
 from fxquant.nn.linear import QuantizedDynamicLinear
 
@@ -197,7 +197,7 @@ def test_the_operator_of_graphs_gives_what_linear_gives(dtype):
     scale, bias = torch.tensor([0.25]), torch.arange(5.0)
     weight_scale, zero_point = torch.linspace(0.1, 1, 5), torch.tensor([3], dtype=torch.int32)
     moved = 128 if dtype == torch.int8 else 0
-    packed, start = PackedWeight.of(weight).values, start_values(weight, torch.uint8, 1)
+    packed, start = PackedWeight.of(weight).values, zero_point_correction(weight, torch.uint8, 1)
     found = torch.ops.fxquant.dynamic_linear(x, scale, zero_point, packed, start, weight_scale, bias, moved)
     sums = (x.double() - 3) @ weight.double().T
     assert torch.equal(found, sums.float() * (weight_scale * 0.25) + bias)

@@ -40,7 +40,7 @@ class ProductCall(OperatorCall):
     x: Tensor
     x_zero_point: int
     weight: Tensor
-    start: Tensor
+    zero_point_correction: Tensor
     scale: Tensor
     bias: Tensor
     residual: Tensor | None
@@ -80,7 +80,10 @@ class ProductCall(OperatorCall):
                 got=list(self.weight.shape),
                 expected=f"{packed}, as pack_weight gives it",
             )
-        for argument, values, wanted in (("start", self.start, torch.int32), ("bias", self.bias, torch.float32)):
+        for argument, values, wanted in (
+            ("zero_point_correction", self.zero_point_correction, torch.int32),
+            ("bias", self.bias, torch.float32),
+        ):
             check_dtype(op, argument, values, (wanted,))
             if values.shape != self.scale.shape:
                 raise KernelError(
@@ -101,7 +104,7 @@ class ProductCall(OperatorCall):
         return self.x.to(torch.int32) - integer_range(self.x.dtype)[0]
 
     def apply_epilogue(self, sums: Tensor, channel_dim: int) -> Tensor:
-        """Turn exact sums, which begin at ``start``, into the result."""
+        """Turn exact sums, which begin at ``zero_point_correction``, into the result."""
         epilogue = Epilogue(
             x_scale=1.0,
             weight_scale=self.scale,
@@ -130,11 +133,11 @@ class ConvCall(ProductCall):
     x: Tensor
     """uint8 or int8 [N, C_in, *size]; quickest if channels_last."""
     x_zero_point: int
-    """In steps; also the value of the padding."""
+    """In quantized units; also the value of the padding."""
     weight: Tensor
     """int8, as :func:`~fxquant.kernels.conv.packing.pack_weight` gives it."""
-    start: Tensor
-    """int32 [C_out], what sums begin at: :func:`~fxquant.kernels.conv.packing.start_values`."""
+    zero_point_correction: Tensor
+    """int32 [C_out], what sums begin at: as the function of this name in ``kernels/conv/packing.py`` gives it."""
     scale: Tensor
     """float32 [C_out], the scale of a sum: that of ``x`` times that of the weight."""
     bias: Tensor
@@ -177,7 +180,7 @@ class ConvCall(ProductCall):
             products = _CONVOLUTION[spatial](padded.double(), integers.double(), None, *walk).round()
         else:
             products = torch.zeros(y.shape, dtype=torch.float64, device=y.device)
-        return y.copy_(self.apply_epilogue(products + self.start.reshape(-1, *[1] * spatial), 1))
+        return y.copy_(self.apply_epilogue(products + self.zero_point_correction.reshape(-1, *[1] * spatial), 1))
 
     def empty_result(self) -> Tensor:
         op, x, scale, spatial = self.op, self.x, self.scale, self.spatial

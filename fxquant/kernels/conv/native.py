@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels.arithmetic import float32
-from fxquant.kernels.conv.packing import PackedWeight, start_values
+from fxquant.kernels.conv.packing import PackedWeight, zero_point_correction
 from fxquant.kernels.conv.reference import ConvGeometry, pad
 from fxquant.kernels.epilogue import Epilogue
 
@@ -20,7 +20,7 @@ class NativeConv:
     Args:
         weight: int8 [C_out, C_in / groups, *kernel_size], zero point 0.
         x_dtype: uint8 or int8: how the input is stored.
-        x_zero_point: Of the input, in steps.
+        x_zero_point: Of the input, in quantized units.
         geometry: Stride, padding, dilation, groups; 1 to 3 spatial dimensions.
         epilogue: Scales, bias and the qparams of the output.
     """
@@ -66,10 +66,10 @@ class NativeConv:
 def packed_arguments(
     packed: PackedWeight, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weight, start, scale and bias, as the operators take them."""
+    """Weight, zero point correction, scale and bias, as the operators take them."""
     scale = (epilogue.weight_scale * float32(epilogue.x_scale)).expand(len(weight)).contiguous()
     bias = torch.zeros_like(scale) if epilogue.bias is None else epilogue.bias  # of no bias, 0 makes the same integers
-    return packed.values, start_values(weight, x_dtype, x_zero_point), scale, bias
+    return packed.values, zero_point_correction(weight, x_dtype, x_zero_point), scale, bias
 
 
 def output_arguments(epilogue: Epilogue) -> tuple[float | int | torch.dtype, ...]:

@@ -16,11 +16,11 @@ from torch import Tensor
 PANEL = 16
 """Output channels of a register: its 32 bit lanes, where it is widest."""
 
-BLOCK = 4
-"""Panels that lie together at most: as many as a kernel multiplies at once."""
+N_BLOCK_PANELS = 4
+"""Panels of an N block at most: as many as a kernel multiplies at once."""
 
-QUAD = 4
-"""Input channels that lie together: the bytes of a lane."""
+K_GROUP = 4
+"""Bytes of a K group: those of a lane, of successive input channels or taps."""
 
 SUMMED_AT_ONCE = 1 << 16
 """Elements of a weight that are summed in one step, so that it takes little memory beside the weight."""
@@ -28,7 +28,7 @@ SUMMED_AT_ONCE = 1 << 16
 LOOKED_AT = 64
 """Elements by which weights that may be equal are found, before all are compared."""
 
-FEW = 16
+FEW_CHANNELS = 16
 """Input channels below which a row of a window's taps is read as if it were one pixel."""
 
 
@@ -36,46 +36,47 @@ FEW = 16
 class PackedOrder:
     """How a packed weight is divided; csrc/conv/conv_shape.h says the same.
 
-    A window is read in pieces: stretches of bytes that are multiplied by as many weights. A piece is a tap; a row of
-    taps, of few input channels; a column of taps, of all planes, of a depthwise convolution. Groups of less than 16
-    output channels are bundled and become one product: weights between different groups of a bundle are zero.
+    A window is read in K blocks: stretches of bytes that are multiplied by as many weights. A K block is a tap; a row
+    of taps, of few input channels; a column of taps, of all planes, of a depthwise convolution. A K group is four bytes
+    of a K block. Groups of less than 16 output channels are bundled and become one product: weights between different
+    groups of a group bundle are zero.
 
-    The panels of a bundle are divided evenly into blocks, in which they take turns: 4 bytes for each channel of the
-    first panel, of the second, and so on, then the next 4 bytes. So a block is one stretch of memory, read once from
-    its begin to its end, and a matrix of [bytes / 4, channels, 4] as the instructions for tiles want it. A depthwise
-    convolution has blocks of one panel.
+    The panels of a group bundle are divided evenly into N blocks, in which they take turns: a K group for each channel
+    of the first panel, of the second, and so on, then the next K group. So an N block is one stretch of memory, read
+    once from its begin to its end, and a matrix of [bytes / 4, channels, 4] as the instructions for tiles want it. A
+    depthwise convolution has N blocks of one panel.
     """
 
-    bundles: int
+    group_bundles: int
     panels: int
-    """Of a bundle."""
-    pieces: int
-    quads: int
-    """Of a piece."""
-    together: int = BLOCK
-    """Panels of a block at most."""
+    """Of a group bundle."""
+    k_blocks: int
+    k_groups: int
+    """Of a K block."""
+    n_block_panels: int = N_BLOCK_PANELS
+    """Panels of an N block at most."""
 
     @classmethod
-    def of(cls, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> PackedOrder:
-        """For a convolution from ``depth`` to ``channels``, both in all groups together."""
+    def of(cls, channels: int, in_channels: int, kernel_size: Sequence[int], groups: int = 1) -> PackedOrder:
+        """For a convolution from ``in_channels`` to ``channels``, both in all groups together."""
         rows, columns = _rows_and_columns(kernel_size)
-        if is_depthwise(channels, depth, groups):
-            return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / QUAD), 1)
-        bundles = groups // bundled(channels, groups)
-        panels = math.ceil(channels // bundles / PANEL)
-        if groups == 1 and depth < FEW and rows * columns > 1:
-            return cls(1, panels, rows, math.ceil(columns * depth / QUAD))
-        return cls(bundles, panels, rows * columns, math.ceil(depth // bundles / QUAD))
+        if is_depthwise(channels, in_channels, groups):
+            return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / K_GROUP), 1)
+        group_bundles = groups // groups_together(channels, groups)
+        panels = math.ceil(channels // group_bundles / PANEL)
+        if groups == 1 and in_channels < FEW_CHANNELS and rows * columns > 1:
+            return cls(1, panels, rows, math.ceil(columns * in_channels / K_GROUP))
+        return cls(group_bundles, panels, rows * columns, math.ceil(in_channels // group_bundles / K_GROUP))
 
     @property
     def shape(self) -> list[int]:
         """Of the packed weight."""
-        return [self.bundles * self.panels * self.pieces * self.quads, PANEL, QUAD]
+        return [self.group_bundles * self.panels * self.k_blocks * self.k_groups, PANEL, K_GROUP]
 
     @property
-    def blocks(self) -> list[slice]:
-        """Which panels of a bundle lie together."""
-        count = max(1, math.ceil(self.panels / self.together))
+    def n_blocks(self) -> list[slice]:
+        """Return the panels of each N block of a group bundle."""
+        count = max(1, math.ceil(self.panels / self.n_block_panels))
         ends = [i * self.panels // count for i in range(count + 1)]
         return [slice(first, last) for first, last in pairwise(ends)]
 
@@ -85,12 +86,12 @@ def _rows_and_columns(kernel_size: Sequence[int]) -> tuple[int, int]:
     return (math.prod(kernel_size[:-1]), kernel_size[-1]) if kernel_size else (1, 1)
 
 
-def is_depthwise(channels: int, depth: int, groups: int) -> bool:
+def is_depthwise(channels: int, in_channels: int, groups: int) -> bool:
     """Whether each channel of the result is made of the same channel of the input."""
-    return 1 < groups == depth == channels
+    return 1 < groups == in_channels == channels
 
 
-def bundled(channels: int, groups: int) -> int:
+def groups_together(channels: int, groups: int) -> int:
     """How many groups are multiplied together: as many as fill 16 output channels."""
     most = max(1, PANEL * groups // channels) if channels else 1
     return max(count for count in range(1, min(most, groups) + 1) if groups % count == 0)
@@ -104,65 +105,79 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
         groups: Of the convolution.
 
     Returns:
-        int8 [bundles * panels * pieces * quads, 16, 4] as :class:`PackedOrder` says, contiguous, zero where there is no
-        channel.
+        int8 [group_bundles * panels * k_blocks * k_groups, 16, 4] as :class:`PackedOrder` says, contiguous, zero where
+        there is no channel.
     """
-    channels, depth, *kernel_size = weight.shape
-    order = PackedOrder.of(channels, depth * groups, kernel_size, groups)
-    pieces = _in_pieces(weight, order, groups)  # [bundle, channel, piece, byte]
-    widths = (0, -pieces.shape[3] % QUAD, 0, 0, 0, -pieces.shape[1] % PANEL)
-    padded = F.pad(pieces, widths) if any(widths) else pieces  # by nothing it would be a copy, too
-    split = padded.reshape(order.bundles, order.panels, PANEL, order.pieces, order.quads, QUAD)
+    channels, in_channels, *kernel_size = weight.shape
+    order = PackedOrder.of(channels, in_channels * groups, kernel_size, groups)
+    k_blocks = _in_k_blocks(weight, order, groups)  # [group bundle, channel, K block, byte]
+    widths = (0, -k_blocks.shape[3] % K_GROUP, 0, 0, 0, -k_blocks.shape[1] % PANEL)
+    padded = F.pad(k_blocks, widths) if any(widths) else k_blocks  # by nothing it would be a copy, too
+    split = padded.reshape(order.group_bundles, order.panels, PANEL, order.k_blocks, order.k_groups, K_GROUP)
     packed = weight.new_empty(order.shape)
-    for panels, block in _blocks(packed, order):
+    for panels, block in _n_blocks(packed, order):
         block.copy_(split[:, panels].permute(0, 3, 4, 1, 2, 5))
     return packed
 
 
-def unpack_weight(packed: Tensor, channels: int, depth: int, kernel_size: Sequence[int], groups: int = 1) -> Tensor:
-    """What :func:`pack_weight` was given, in new memory: int8 [channels, depth, *kernel_size]; ``depth`` of a group."""
-    order = PackedOrder.of(channels, depth * groups, kernel_size, groups)
+def unpack_weight(
+    packed: Tensor, channels: int, in_channels: int, kernel_size: Sequence[int], groups: int = 1
+) -> Tensor:
+    """Undo :func:`pack_weight`, in new memory: int8 [channels, in_channels, *kernel_size].
+
+    Args:
+        packed: As :func:`pack_weight` gave it.
+        channels: Of the result.
+        in_channels: Of a group.
+        kernel_size: Of the convolution.
+        groups: Of the convolution.
+    """
+    order = PackedOrder.of(channels, in_channels * groups, kernel_size, groups)
     taps, each = math.prod(kernel_size), channels // groups
-    split = packed.new_empty((order.bundles, order.panels, PANEL, order.pieces, order.quads, QUAD))
-    for panels, block in _blocks(packed, order):
+    split = packed.new_empty((order.group_bundles, order.panels, PANEL, order.k_blocks, order.k_groups, K_GROUP))
+    for panels, block in _n_blocks(packed, order):
         split[:, panels].permute(0, 3, 4, 1, 2, 5).copy_(block)
-    pieces = split.view(order.bundles, order.panels * PANEL, order.pieces, order.quads * QUAD)
-    if is_depthwise(channels, depth * groups, groups):
-        ordered = pieces[0, :channels, :, : taps // order.pieces].transpose(1, 2)
+    k_blocks = split.view(order.group_bundles, order.panels * PANEL, order.k_blocks, order.k_groups * K_GROUP)
+    if is_depthwise(channels, in_channels * groups, groups):
+        ordered = k_blocks[0, :channels, :, : taps // order.k_blocks].transpose(1, 2)
     else:
-        together = groups // order.bundles
-        bytes_of = pieces[:, : together * each, :, : together * depth * taps // order.pieces]
-        of_group = bytes_of.reshape(order.bundles, together, each, taps, together, depth).diagonal(dim1=1, dim2=4)
-        ordered = of_group.permute(0, 4, 1, 3, 2)  # [bundle, group, channel, depth, tap]
-    weight = packed.new_empty((channels, depth, *kernel_size))
+        together = groups // order.group_bundles
+        bytes_of = k_blocks[:, : together * each, :, : together * in_channels * taps // order.k_blocks]
+        of_group = bytes_of.reshape(order.group_bundles, together, each, taps, together, in_channels).diagonal(
+            dim1=1, dim2=4
+        )
+        ordered = of_group.permute(0, 4, 1, 3, 2)  # [group bundle, group, channel, input channel, tap]
+    weight = packed.new_empty((channels, in_channels, *kernel_size))
     weight.view(ordered.shape).copy_(ordered)
     return weight
 
 
-def _blocks(packed: Tensor, order: PackedOrder) -> Iterator[tuple[slice, Tensor]]:
-    """Which panels lie together, and these: views [bundles, pieces, quads, panels, 16, 4]."""
-    lines = packed.view(order.bundles, order.panels, order.pieces * order.quads * PANEL * QUAD)
-    for panels in order.blocks:
+def _n_blocks(packed: Tensor, order: PackedOrder) -> Iterator[tuple[slice, Tensor]]:
+    """Give the panels of each N block, and their weights: views [group_bundles, k_blocks, k_groups, panels, 16, 4]."""
+    lines = packed.view(order.group_bundles, order.panels, order.k_blocks * order.k_groups * PANEL * K_GROUP)
+    for panels in order.n_blocks:
         count = panels.stop - panels.start
-        yield panels, lines[:, panels].view(order.bundles, order.pieces, order.quads, count, PANEL, QUAD)
+        yield panels, lines[:, panels].view(order.group_bundles, order.k_blocks, order.k_groups, count, PANEL, K_GROUP)
 
 
-def _in_pieces(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
-    """[bundles, channels of a bundle, pieces, bytes of a piece]."""
-    channels, depth, *sizes = weight.shape
+def _in_k_blocks(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
+    """Return [group_bundles, channels of a group bundle, k_blocks, bytes of a K block]."""
+    channels, in_channels, *sizes = weight.shape
     rows, columns = _rows_and_columns(sizes)
-    if is_depthwise(channels, depth * groups, groups):
+    if is_depthwise(channels, in_channels * groups, groups):
         return weight.reshape(1, channels, rows, columns).transpose(2, 3)
-    taps = weight.reshape(channels, depth, rows * columns).transpose(1, 2)  # [channel, tap, depth]
-    together = groups // order.bundles
+    taps = weight.reshape(channels, in_channels, rows * columns).transpose(1, 2)  # [channel, tap, input channel]
+    together = groups // order.group_bundles
     if together == 1:
-        length = rows * columns * depth // order.pieces
-        return taps.reshape(order.bundles, channels // order.bundles, order.pieces, length)
-    of_group = taps.reshape(order.bundles, together, channels // groups, rows * columns, depth)
-    bundle = weight.new_zeros((order.bundles, together, channels // groups, rows * columns, together, depth))
+        length = rows * columns * in_channels // order.k_blocks
+        return taps.reshape(order.group_bundles, channels // order.group_bundles, order.k_blocks, length)
+    of_group = taps.reshape(order.group_bundles, together, channels // groups, rows * columns, in_channels)
+    bundle = weight.new_zeros(
+        (order.group_bundles, together, channels // groups, rows * columns, together, in_channels)
+    )
     for i in range(together):
         bundle[:, i, :, :, i] = of_group[:, i]
-    return bundle.reshape(order.bundles, channels // order.bundles, rows * columns, together * depth)
+    return bundle.reshape(order.group_bundles, channels // order.group_bundles, rows * columns, together * in_channels)
 
 
 _PACKED: ContextVar[dict[tuple[object, ...], list[Tensor]] | None] = ContextVar("packed weights", default=None)
@@ -214,12 +229,12 @@ class PackedWeight:
 
     def unpacked(self) -> Tensor:
         """The weight as it was, in memory of its own."""
-        channels, depth, *kernel_size = self.shape
+        channels, in_channels, *kernel_size = self.shape
         with torch.inference_mode(False), torch.no_grad():  # it may become the buffer of a module, which is written to
-            return unpack_weight(self.values, channels, depth, kernel_size, self.groups)
+            return unpack_weight(self.values, channels, in_channels, kernel_size, self.groups)
 
 
-def start_values(weight: Tensor, x_dtype: torch.dtype, x_zero_point: int) -> Tensor:
+def zero_point_correction(weight: Tensor, x_dtype: torch.dtype, x_zero_point: int) -> Tensor:
     """``-z * sum(weight[c])``, int32 [C_out], with the zero point ``z`` of ``x`` as a uint8 (an int8 moved by 128)."""
     zero_point = x_zero_point + (128 if x_dtype == torch.int8 else 0)
     rows = weight.flatten(1)

@@ -13,7 +13,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.call import OperatorCall, define_operator
 from fxquant.kernels.conv.conv import ProductCall
 from fxquant.kernels.conv.native import output_arguments, packed_arguments
-from fxquant.kernels.conv.packing import PackedOrder, PackedWeight, start_values, unpack_weight
+from fxquant.kernels.conv.packing import PackedOrder, PackedWeight, unpack_weight, zero_point_correction
 from fxquant.kernels.epilogue import Epilogue
 
 
@@ -31,7 +31,7 @@ class LinearCall(ProductCall):
     x_zero_point: int
     weight: Tensor
     """int8 [out_features, in_features], packed by :func:`~fxquant.kernels.conv.packing.pack_weight`."""
-    start: Tensor
+    zero_point_correction: Tensor
     """int32 [out_features], what sums begin at. This and the rest are as in ``fxquant::conv2d``."""
     scale: Tensor
     bias: Tensor
@@ -50,7 +50,7 @@ class LinearCall(ProductCall):
             return y
         integers = unpack_weight(self.weight, len(self.scale), self.x.shape[-1], ()).to(torch.float64)
         # float64 holds all sums exactly
-        sums = F.linear(self.unsigned_input().to(torch.float64), integers) + self.start
+        sums = F.linear(self.unsigned_input().to(torch.float64), integers) + self.zero_point_correction
         return y.copy_(self.apply_epilogue(sums, sums.dim() - 1))
 
     def empty_result(self) -> Tensor:
@@ -110,23 +110,36 @@ class DynamicLinear:
         """Gives the weight again."""
         self._weight = packed.values
         self._scale = weight_scale.expand(len(weight))
-        self._start = start_values(weight, torch.uint8, 1)
+        self._zero_point_correction = zero_point_correction(weight, torch.uint8, 1)
         self._bias = torch.zeros_like(self._scale) if bias is None else bias
         self._moved = 128 if x_dtype == torch.int8 else 0
         self._linear = torch.ops.fxquant.linear.default
 
     def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
         """Map quantized ``x`` [..., in_features] to float32 [..., out_features], as ``linear_reference``."""
-        start = self._start * (x_zero_point + self._moved)
+        zero_point_correction = self._zero_point_correction * (x_zero_point + self._moved)
         scale = self._scale * x_scale
         return self._linear(
-            x, x_zero_point, self._weight, start, scale, self._bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32
+            x,
+            x_zero_point,
+            self._weight,
+            zero_point_correction,
+            scale,
+            self._bias,
+            None,
+            1.0,
+            0,
+            1.0,
+            0,
+            0,
+            0,
+            torch.float32,
         )
 
     def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
         """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
         return torch.ops.fxquant.dynamic_linear.default(
-            x, x_scale, x_zero_point, self._weight, self._start, self._scale, self._bias, self._moved
+            x, x_scale, x_zero_point, self._weight, self._zero_point_correction, self._scale, self._bias, self._moved
         )
 
 
@@ -142,7 +155,7 @@ class DynamicLinearCall(OperatorCall):
     x_scale: Tensor
     x_zero_point: Tensor
     weight: Tensor
-    start: Tensor
+    zero_point_correction: Tensor
     weight_scale: Tensor
     bias: Tensor
     moved: int
@@ -153,9 +166,25 @@ class DynamicLinearCall(OperatorCall):
 
     def reference(self) -> Tensor:
         zero_point = int(self.x_zero_point.item())
-        start, scale = self.start * (zero_point + self.moved), self.weight_scale * self.x_scale
+        zero_point_correction, scale = (
+            self.zero_point_correction * (zero_point + self.moved),
+            self.weight_scale * self.x_scale,
+        )
         return linear(
-            self.x, zero_point, self.weight, start, scale, self.bias, None, 1.0, 0, 1.0, 0, 0, 0, torch.float32
+            self.x,
+            zero_point,
+            self.weight,
+            zero_point_correction,
+            scale,
+            self.bias,
+            None,
+            1.0,
+            0,
+            1.0,
+            0,
+            0,
+            0,
+            torch.float32,
         )
 
 

@@ -20,7 +20,8 @@ def arguments(spatial: int, channels: int = 2, groups: int = 1, depth: int = 4, 
     packed = PackedOrder.of(channels, depth, ones, 1 if groups < 1 or channels % groups or depth % groups else groups)
     return {
         "x": torch.zeros((1, depth, *[3] * spatial), dtype=torch.uint8), "x_zero_point": 0,
-        "weight": torch.zeros(packed.shape, dtype=torch.int8), "start": torch.zeros(channels, dtype=torch.int32),
+        "weight": torch.zeros(packed.shape, dtype=torch.int8),
+        "zero_point_correction": torch.zeros(channels, dtype=torch.int32),
         "scale": torch.ones(channels), "bias": torch.zeros(channels), "kernel_size": ones, "stride": ones,
         "padding": [0] * 2 * spatial, "dilation": ones, "groups": groups, "residual": None, "residual_scale": 1.0,
         "residual_zero_point": 0, "y_scale": 1.0, "y_zero_point": 0, "quant_min": 0, "quant_max": 255,
@@ -57,7 +58,7 @@ CHANGES = [
     {"scale": torch.ones(0)},
     {"scale": torch.ones(0), "groups": 2},
     {"scale": torch.ones(())},
-    {"start": torch.zeros(0, dtype=torch.int32)},
+    {"zero_point_correction": torch.zeros(0, dtype=torch.int32)},
     {"weight": torch.zeros(0, dtype=torch.int8)},
 ]
 LISTS = {"kernel_size": 1, "stride": 1, "padding": 2, "dilation": 1}

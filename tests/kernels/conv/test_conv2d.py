@@ -26,7 +26,7 @@ NO_ZERO_POINT = torch.zeros(1, dtype=torch.int32)
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution of random stored integers, whose results spread over the output grid."""
+    """A convolution of random quantized values, whose results spread over the quantization range."""
 
     batch: int = 2
     depth: int = 20
@@ -156,8 +156,8 @@ CASES = {
     "one group of one": Case(depth=5, channels=5, split=5, size=(3, 3)),
     "few channels, far apart": Case(depth=3, kernel=(2, 2), stride=(3, 4), size=(12, 70), padding=(1, 1)),
     "few channels, most taps": Case(depth=15, kernel=(2, 128), size=(3, 150), batch=1),
-    "real numbers": Case(y_dtype=torch.float32, channels=37, kernel=(3, 3), padding=(1, 1), residual=torch.uint8),
-    "depthwise, real numbers": Case(y_dtype=torch.float32, depthwise=True, channels=37, kernel=(3, 3), bias=False),
+    "float values": Case(y_dtype=torch.float32, channels=37, kernel=(3, 3), padding=(1, 1), residual=torch.uint8),
+    "depthwise, float values": Case(y_dtype=torch.float32, depthwise=True, channels=37, kernel=(3, 3), bias=False),
     "circular": Case(kernel=(3, 3), padding=(1, 2), mode="circular"),
 }
 
@@ -242,7 +242,7 @@ def test_largest_products_do_not_saturate(vnni_device: str) -> None:
         assert (got == 128 + sign * 64).all()
 
 
-def test_sums_far_beyond_the_grid_saturate(vnni_device: str, assert_same) -> None:
+def test_sums_far_beyond_the_quantization_range_saturate(vnni_device: str, assert_same) -> None:
     """Steps beyond 2**31, infinite ones, and NaN, which only huge scales can give."""
     case = Case(residual=torch.uint8)
     x, weight, residual = case.tensors()
@@ -333,7 +333,7 @@ def arguments(**changes: Any) -> dict[str, Any]:
     return {
         "x": torch.zeros((1, 4, 3, 3), dtype=torch.uint8), "x_zero_point": 0,
         "weight": pack_weight(torch.zeros((2, 4, 1, 1), dtype=torch.int8)),
-        "start": torch.zeros(2, dtype=torch.int32), "scale": torch.ones(2), "bias": torch.zeros(2),
+        "zero_point_correction": torch.zeros(2, dtype=torch.int32), "scale": torch.ones(2), "bias": torch.zeros(2),
         "kernel_size": [1, 1], "stride": [1, 1], "padding": [0, 0, 0, 0], "dilation": [1, 1], "groups": 1,
         "residual": None, "residual_scale": 1.0, "residual_zero_point": 0, "y_scale": 1.0, "y_zero_point": 0,
         "quant_min": 0, "quant_max": 255, "dtype": torch.uint8,
@@ -351,8 +351,13 @@ ERROR_CASES = [
         "[1, 2, 16, 4]",
         "[1, 16, 4], as pack_weight gives it",
     ),
-    ({"start": torch.zeros(2)}, "start has the wrong dtype", "torch.float32", "int32"),
-    ({"start": torch.zeros(3, dtype=torch.int32)}, "start has the wrong shape", "[3]", "[2]"),
+    ({"zero_point_correction": torch.zeros(2)}, "zero_point_correction has the wrong dtype", "torch.float32", "int32"),
+    (
+        {"zero_point_correction": torch.zeros(3, dtype=torch.int32)},
+        "zero_point_correction has the wrong shape",
+        "[3]",
+        "[2]",
+    ),
     ({"scale": torch.ones(2, dtype=torch.float64)}, "scale has the wrong dtype", "torch.float64", "float32"),
     ({"scale": torch.ones(2, 1)}, "scale has the wrong shape", "[2, 1]", "[output channels]"),
     ({"bias": torch.zeros(2, dtype=torch.int32)}, "bias has the wrong dtype", "torch.int32", "float32"),

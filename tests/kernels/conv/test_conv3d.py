@@ -192,7 +192,7 @@ def arguments(**changes: Any) -> dict[str, Any]:
     return {
         "x": torch.zeros((1, 4, 3, 3, 3), dtype=torch.uint8), "x_zero_point": 0,
         "weight": pack_weight(torch.zeros((2, 4, 1, 1, 1), dtype=torch.int8)),
-        "start": torch.zeros(2, dtype=torch.int32), "scale": torch.ones(2), "bias": torch.zeros(2),
+        "zero_point_correction": torch.zeros(2, dtype=torch.int32), "scale": torch.ones(2), "bias": torch.zeros(2),
         "kernel_size": [1, 1, 1], "stride": [1, 1, 1], "padding": [0] * 6, "dilation": [1, 1, 1], "groups": 1,
         "residual": None, "residual_scale": 1.0, "residual_zero_point": 0, "y_scale": 1.0, "y_zero_point": 0,
         "quant_min": 0, "quant_max": 255, "dtype": torch.uint8,

@@ -10,8 +10,8 @@ from fxquant.kernels.conv.packing import (
     PackedWeight,
     pack_weight,
     packed_once,
-    start_values,
     unpack_weight,
+    zero_point_correction,
 )
 
 
@@ -46,7 +46,7 @@ def test_unpacking_gives_the_weight_back(shape: tuple[int, ...], groups: int) ->
 
 def test_where_an_element_lies() -> None:
     w = weight(35, 18, 2, 3)
-    packed = pack_weight(w)  # 18 channels are 5 quads
+    packed = pack_weight(w)  # 18 channels are 5 K groups
 
     assert packed.shape == (3 * 2 * 3 * 5, 16, 4)
     assert packed.reshape(2 * 3 * 5, 3, 16, 4)[(1 * 3 + 2) * 5 + 4, 2, 1, 1] == w[33, 17, 1, 2]
@@ -54,24 +54,24 @@ def test_where_an_element_lies() -> None:
 
 def test_panels_are_divided_evenly_into_blocks() -> None:
     w = weight(9 * 16, 20)
-    packed = pack_weight(w)  # 5 quads; blocks of 3, 3 and 3 panels
+    packed = pack_weight(w)  # 5 K groups; N blocks of 3, 3 and 3 panels
 
-    assert PackedOrder.of(9 * 16, 20, ()).blocks == [slice(0, 3), slice(3, 6), slice(6, 9)]
-    assert PackedOrder.of(10 * 16, 20, ()).blocks == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    assert PackedOrder.of(9 * 16, 20, ()).n_blocks == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    assert PackedOrder.of(10 * 16, 20, ()).n_blocks == [slice(0, 3), slice(3, 6), slice(6, 10)]
     block = packed.reshape(3, 5, 48, 4)[1]
     assert torch.equal(block.transpose(0, 1).reshape(48, 20), w[48:96])
 
 
 def test_where_an_element_of_few_channels_lies() -> None:
     w = weight(20, 3, 2, 3)
-    packed = pack_weight(w)  # the 9 bytes of a row of taps are 3 quads
+    packed = pack_weight(w)  # the 9 bytes of a row of taps are 3 K groups
 
     assert packed.shape == (2 * 2 * 3, 16, 4)
     at = 1 * 3 + 2  # in the second row
     assert packed.reshape(2 * 3, 2, 16, 4)[3 + at // 4, 1, 3, at % 4] == w[19, 2, 1, 1]
 
 
-def test_columns_of_a_depthwise_window_lie_in_quads() -> None:
+def test_columns_of_a_depthwise_window_lie_in_k_groups() -> None:
     w = weight(21, 1, 5, 2)
     packed = pack_weight(w, 21)
 
@@ -98,18 +98,18 @@ def test_large_groups_have_panels_of_their_own() -> None:
     packed = pack_weight(w, 2)
 
     assert packed.shape == (2 * 2 * 2, 16, 4)
-    packed = packed.reshape(2, 2, 2, 16, 4)  # [group, quad, panel]
+    packed = packed.reshape(2, 2, 2, 16, 4)  # [group, K group, panel]
     assert torch.equal(packed[1, :, 1, 2].flatten()[:5], w[38, :, 0, 0])
     assert not packed[1, :, 1, 4:].any()
 
 
-def test_start_values_take_the_zero_point_off() -> None:
+def test_zero_point_corrections_take_the_zero_point_off() -> None:
     w = weight(4, 7)
     sums = w.int().sum(1)
 
-    assert torch.equal(start_values(w, torch.uint8, 9), -9 * sums.int())
-    assert torch.equal(start_values(w, torch.int8, -9), -119 * sums.int())
-    assert start_values(w, torch.uint8, 9).dtype == torch.int32
+    assert torch.equal(zero_point_correction(w, torch.uint8, 9), -9 * sums.int())
+    assert torch.equal(zero_point_correction(w, torch.int8, -9), -119 * sums.int())
+    assert zero_point_correction(w, torch.uint8, 9).dtype == torch.int32
 
 
 def test_planes_of_a_window_lie_like_more_rows() -> None:

@@ -34,7 +34,7 @@ struct ConvCall {
   Tensor x;
   int64_t x_zero_point;
   Tensor weight;
-  Tensor start;
+  Tensor zero_point_correction;
   Tensor scale;
   Tensor bias;
   std::vector<int64_t> kernel_size;
@@ -74,7 +74,7 @@ Conv prepare(const char* op, const Call& c, const ConvShape& shape, const std::v
     fail(std::string(op) + ": weight has the wrong shape", shape_of(c.weight), list_of(packed) + ", as pack_weight gives it");
   }
   check_same_device(op, "weight", c.weight, c.x);
-  check_vector(op, c, "start", c.start, ScalarType::Int);
+  check_vector(op, c, "zero_point_correction", c.zero_point_correction, ScalarType::Int);
   check_vector(op, c, "bias", c.bias, ScalarType::Float);
   check_same_device(op, "scale", c.scale, c.x);
   const OutputQParams y_qparams =
@@ -84,7 +84,7 @@ Conv prepare(const char* op, const Call& c, const ConvShape& shape, const std::v
             std::nullopt,
             empty_as(c.x, sizes, channels_last, c.dtype),
             row_major(c.weight),
-            row_major(c.start),
+            row_major(c.zero_point_correction),
             row_major(c.scale),
             row_major(c.bias),
             static_cast<int32_t>(c.x_zero_point),

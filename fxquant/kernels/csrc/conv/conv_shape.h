@@ -1,6 +1,6 @@
 // Geometry of a convolution and of its packed weight. No torch: for loops and CUDA alike.
 //
-// The input (LHS) is stored as [batch, planes, height, width, depth]; an image is a volume of one plane. The weight (RHS)
+// The input (LHS) is stored as [batch, planes, height, width, in_channels]; an image is a volume of one plane. The weight (RHS)
 // is packed by pack_weight of kernels/conv/packing.py, once for a module:
 //
 //   [group bundles][N blocks][K blocks][K groups][panels of the N block][kPanel channels][kKGroup bytes]
@@ -30,7 +30,7 @@ constexpr int64_t kMaxTaps = 1 << 16;                   // elements of a window
 constexpr int64_t kFewChannels = 16;                    // With fewer input channels a K block is a row of taps.
 
 struct ConvShape {
-  int64_t batch, height, width, depth;
+  int64_t batch, height, width, in_channels;
   int64_t out_height, out_width, channels;
   int64_t kernel_height, kernel_width;
   int64_t stride_height, stride_width;
@@ -47,8 +47,8 @@ struct ConvShape {
   FXQ_INLINE int64_t rows() const { return all_planes() * out_height * out_width; }
   FXQ_INLINE bool empty() const { return rows() == 0 || channels == 0; }
   // In a depthwise convolution each output channel reads the input channel of the same number alone.
-  FXQ_INLINE bool depthwise() const { return groups > 1 && groups == depth && groups == channels; }
-  FXQ_INLINE bool has_few_channels() const { return taps() > 1 && depth < kFewChannels && groups == 1; }
+  FXQ_INLINE bool depthwise() const { return groups > 1 && groups == in_channels && groups == channels; }
+  FXQ_INLINE bool has_few_channels() const { return taps() > 1 && in_channels < kFewChannels && groups == 1; }
   // In a pointwise convolution pixel i of the result reads pixel i of the input alone.
   FXQ_INLINE bool is_pointwise() const {
     return taps() == 1 && stride_planes == 1 && stride_height == 1 && stride_width == 1 && out_planes == planes &&
@@ -67,7 +67,7 @@ struct ConvShape {
   }
   FXQ_INLINE int64_t group_bundles() const { return depthwise() ? 1 : groups / groups_per_bundle(); }
   FXQ_INLINE int64_t group_bundle_channels() const { return channels / group_bundles(); }
-  FXQ_INLINE int64_t group_bundle_depth() const { return depth / group_bundles(); }
+  FXQ_INLINE int64_t group_bundle_in_channels() const { return in_channels / group_bundles(); }
   FXQ_INLINE int64_t panels() const { return (group_bundle_channels() + kPanel - 1) / kPanel; }
   FXQ_INLINE int64_t n_blocks() const { return (panels() + kNBlockPanels - 1) / kNBlockPanels; }
   FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }
@@ -75,15 +75,15 @@ struct ConvShape {
     return depthwise() ? kernel_width : has_few_channels() ? kernel_rows() : taps();
   }
   FXQ_INLINE int64_t k_block_bytes() const {
-    return depthwise() ? kernel_rows() : has_few_channels() ? kernel_width * depth : group_bundle_depth();
+    return depthwise() ? kernel_rows() : has_few_channels() ? kernel_width * in_channels : group_bundle_in_channels();
   }
   FXQ_INLINE int64_t k_groups() const { return (k_block_bytes() + kKGroup - 1) / kKGroup; }
   FXQ_INLINE int64_t panel_bytes() const { return k_blocks() * k_groups() * kPanelGroupBytes; }
 };
 
 // A linear layer is a pointwise convolution of one row of pixels.
-FXQ_INLINE ConvShape linear_shape(int64_t rows, int64_t depth, int64_t channels) {
-  return {1, 1, rows, depth, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, 1};
+FXQ_INLINE ConvShape linear_shape(int64_t rows, int64_t in_channels, int64_t channels) {
+  return {1, 1, rows, in_channels, 1, rows, channels, 1, 1, 1, 1, 0, 0, 1, 1, 1};
 }
 
 }  // namespace fxquant

@@ -1,5 +1,5 @@
-// Recordings and programs as fxquant/runtime/program.py sees them, through ctypes. No exception leaves a function;
-// fxquant_failure() says what failed.
+// Programs as fxquant/runtime/program.py sees them, through ctypes; recorder.cpp has recordings. No exception leaves a
+// function; fxquant_failure() says what failed.
 #include "cpu/program.h"
 
 #include <cstdio>
@@ -13,55 +13,17 @@
 namespace fxquant {
 namespace {
 
-thread_local Recorder* active = nullptr;
 thread_local char failure[256] = "";  // message of the last function that failed in this thread
 
 }  // namespace
 
 void note_failure(const char* reason) { std::snprintf(failure, sizeof(failure), "%s", reason); }
 
-Recorder* recorder() { return active; }
-
-Tensor allocated(Tensor x) {
-  count_allocation();
-  if (active != nullptr) active->keep_alive(x);
-  return x;
-}
-
 }  // namespace fxquant
 
 #define FXQ_EXPORT extern "C" __attribute__((visibility("default")))
 
 FXQ_EXPORT const char* fxquant_failure() { return fxquant::failure; }
-
-// Returns a new recording, or null where that failed.
-FXQ_EXPORT fxquant::Recorder* fxquant_record_begin() {
-  return fxquant::guarded<fxquant::Recorder*>(nullptr, [] {
-    fxquant::count_allocation();
-    return new fxquant::Recorder();
-  });
-}
-
-FXQ_EXPORT void fxquant_record_free(fxquant::Recorder* recorder) { delete recorder; }
-
-// Records what the operators of this thread launch from here on; with null, nothing. Returns the recording before.
-FXQ_EXPORT fxquant::Recorder* fxquant_record_to(fxquant::Recorder* recorder) {
-  return std::exchange(fxquant::active, recorder);
-}
-
-// Makes memory known. Returns whether it could be.
-FXQ_EXPORT bool fxquant_record_region(fxquant::Recorder* recorder, const uint8_t* begin, int64_t bytes, int64_t role,
-                                      int64_t index) {
-  return fxquant::succeeds(
-      [&] { recorder->regions.add({begin, bytes, static_cast<fxquant::Role>(role), index}); });
-}
-
-FXQ_EXPORT int64_t fxquant_record_steps(const fxquant::Recorder* recorder) {
-  return static_cast<int64_t>(recorder->steps.size());
-}
-
-// Drops the steps from number `steps` on.
-FXQ_EXPORT void fxquant_record_forget(fxquant::Recorder* recorder, int64_t steps) { recorder->forget(steps); }
 
 // Returns the program of what was recorded, or null where that failed.
 FXQ_EXPORT fxquant::Program* fxquant_record_end(const fxquant::Recorder* recorder) {

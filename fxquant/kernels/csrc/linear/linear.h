@@ -11,7 +11,7 @@ struct LinearCall {
   Tensor x;
   int64_t x_zero_point;
   Tensor weight;
-  Tensor start;
+  Tensor zero_point_correction;
   Tensor scale;
   Tensor bias;
   std::optional<Tensor> residual;

@@ -14,7 +14,7 @@ namespace fxquant {
 inline Tensor conv_cpu(const Conv& c) {
   if (c.shape.empty()) return c.y;
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
-  const std::vector<uint8_t> padding_values(c.shape.depth, static_cast<uint8_t>(c.x_zero_point));
+  const std::vector<uint8_t> padding_values(c.shape.in_channels, static_cast<uint8_t>(c.x_zero_point));
   const ConvArgs args{c.shape,
                       bytes(c.x),
                       c.x.scalar_type() == ScalarType::Char,

@@ -9,7 +9,7 @@ struct ConvKernel {
   ConvShape s;
   // In the order of the packed weight:
   bool depthwise;
-  int64_t group_bundle_channels, group_bundle_depth, group_bundle_panels, group_bundle_n_blocks;
+  int64_t group_bundle_channels, group_bundle_in_channels, group_bundle_panels, group_bundle_n_blocks;
   int64_t panel;                  // bytes
   int64_t row_step, column_step;  // of taps, in bytes that one output channel is multiplied by
   const uint8_t* x;
@@ -36,7 +36,7 @@ struct ConvKernel {
     const int64_t image = plane / s.out_planes;
     const int64_t front = plane % s.out_planes * s.stride_planes - s.front;
     const int64_t top = row / s.out_width % s.out_height * s.stride_height - s.top;
-    const int64_t group = c / (s.channels / s.groups), depth = s.depth / s.groups;
+    const int64_t group = c / (s.channels / s.groups), in_channels = s.in_channels / s.groups;
     const int64_t bundle = c / group_bundle_channels, place = c % group_bundle_channels;
     const int64_t of_bundle = place / kPanel;
     const int64_t block = ((of_bundle + 1) * group_bundle_n_blocks - 1) / group_bundle_panels;
@@ -45,7 +45,7 @@ struct ConvKernel {
         (block + 1) * group_bundle_panels / group_bundle_n_blocks - first_panel;  // panels of the block
     const int8_t* w = weight + (bundle * group_bundle_panels + first_panel) * panel +
                       ((of_bundle - first_panel) * kPanel + place % kPanel) * kKGroup;
-    const int64_t first = depthwise ? 0 : group * depth - bundle * group_bundle_depth;
+    const int64_t first = depthwise ? 0 : group * in_channels - bundle * group_bundle_in_channels;
     int32_t sum = zero_point_correction[c];
     for (int64_t row_of_taps = 0; row_of_taps < s.kernel_planes * s.kernel_height; ++row_of_taps) {
       const int64_t d = front + row_of_taps / s.kernel_height * s.dilation_planes;
@@ -53,8 +53,8 @@ struct ConvKernel {
       for (int64_t column = 0; column < s.kernel_width; ++column) {
         const int64_t v = left + column * s.dilation_width;
         const bool inside = d >= 0 && d < s.planes && h >= 0 && h < s.height && v >= 0 && v < s.width;
-        const uint8_t* pixel = x + (((image * s.planes + d) * s.height + h) * s.width + v) * s.depth + group * depth;
-        for (int64_t k = 0; k < depth; ++k) {
+        const uint8_t* pixel = x + (((image * s.planes + d) * s.height + h) * s.width + v) * s.in_channels + group * in_channels;
+        for (int64_t k = 0; k < in_channels; ++k) {
           const int32_t value = (inside ? pixel[k] : padding_value) ^ x_flip;
           const int64_t at = first + row_of_taps * row_step + column * column_step + k;
           sum += value * w[at / kKGroup * width * kPanel * kKGroup + at % kKGroup];
@@ -79,9 +79,9 @@ inline Tensor conv_cuda(const Conv& c) {
   const ConvShape& s = c.shape;
   const int64_t k_block_bytes = s.k_groups() * kKGroup;
   const int64_t row_step = s.depthwise() ? 1 : s.has_few_channels() ? k_block_bytes : s.kernel_width * k_block_bytes;
-  const int64_t column_step = s.has_few_channels() ? s.depth : k_block_bytes;
+  const int64_t column_step = s.has_few_channels() ? s.in_channels : k_block_bytes;
   for_each(c.x, c.y.numel(),
-           ConvKernel{s, s.depthwise(), s.group_bundle_channels(), s.group_bundle_depth(), s.panels(),
+           ConvKernel{s, s.depthwise(), s.group_bundle_channels(), s.group_bundle_in_channels(), s.panels(),
                       s.depthwise() ? s.panels() : s.n_blocks(), s.panel_bytes(), row_step, column_step, bytes(c.x),
                       static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
                       static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),

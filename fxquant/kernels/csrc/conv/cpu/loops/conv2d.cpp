@@ -115,7 +115,7 @@ template <bool kSigned>
 void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
   const ConvShape& s = a.shape;
   const int64_t n_blocks = s.n_blocks(), panels = s.panels();
-  const int64_t channels = s.group_bundle_channels(), depth = s.group_bundle_depth();
+  const int64_t channels = s.group_bundle_channels(), in_channels = s.group_bundle_in_channels();
   const Epilogue epilogue(a);
   Strip strip(a, scratch);
   NBlock block{a, epilogue};
@@ -129,7 +129,7 @@ void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scr
     const int64_t first = s.first_panel(block_number % n_blocks);
     block.weight = a.weight + (bundle * panels + first) * s.panel_bytes();
     block.width = s.first_panel(block_number % n_blocks + 1) - first;
-    block.shift = bundle * depth;
+    block.shift = bundle * in_channels;
     block.channel = bundle * channels + first * kPanel;
     block.left = channels - first * kPanel;
     const int64_t channel = block.channel;

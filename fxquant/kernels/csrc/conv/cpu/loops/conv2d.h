@@ -30,7 +30,7 @@ struct Conv2dArgs : ConvArgs {
     constexpr int64_t kNear = 256 << 10;  // bytes that stay in the second cache
     const int64_t weight = shape.group_bundles() * shape.panels() * shape.panel_bytes();
     // Few rows share all weights, so each thread keeps to its channels. With many rows it keeps to its rows.
-    if (weight > shape.rows() * (shape.depth + shape.channels)) return strips();
+    if (weight > shape.rows() * (shape.in_channels + shape.channels)) return strips();
     return weight <= kNear ? 1 : 4;
   }
 
@@ -40,7 +40,7 @@ struct Conv2dArgs : ConvArgs {
     return shape.k_blocks() * kStripRows * static_cast<int64_t>(sizeof(const uint8_t*));
   }
   FXQ_INLINE int64_t copied_bytes() const {  // with few channels: rows of taps, and as much as is read beyond each
-    return shape.has_few_channels() ? kStripRows * shape.kernel_rows() * (shape.kernel_width * shape.depth + kKGroup)
+    return shape.has_few_channels() ? kStripRows * shape.kernel_rows() * (shape.kernel_width * shape.in_channels + kKGroup)
                                     : 0;
   }
 };

@@ -42,9 +42,9 @@ struct ConvTask {
   // Returns the LHS of `count` pixels from `row` on for a group bundle: x itself where it has that form, else a copy.
   Lhs pack_lhs(int64_t row, int64_t count, int64_t bundle) {
     const ConvShape& s = a.shape;
-    const bool as_it_is = s.is_pointwise() && s.groups == 1 && !a.x_signed && s.depth % kKGroup == 0;
-    if (as_it_is && count % kBrgemmRowMultiple == 0) return {a.x + row * s.depth, s.depth, kBrgemmDepth};
-    const int64_t shift = bundle * s.group_bundle_depth();
+    const bool as_it_is = s.is_pointwise() && s.groups == 1 && !a.x_signed && s.in_channels % kKGroup == 0;
+    if (as_it_is && count % kBrgemmRowMultiple == 0) return {a.x + row * s.in_channels, s.in_channels, kBrgemmDepth};
+    const int64_t shift = bundle * s.group_bundle_in_channels();
     const int64_t k_block_bytes = s.k_block_bytes(), k_blocks = s.k_blocks(), step = s.k_groups() * kKGroup;
     const uint8_t flip = a.x_signed ? 0x80 : 0;
     for (int64_t done = 0; done < count; done += strip.count) {

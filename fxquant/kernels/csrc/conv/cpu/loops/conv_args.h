@@ -27,7 +27,7 @@ struct ConvArgs {
   template <typename Visitor>
   void pointers(Visitor& visit) const {
     visit.tensor(x);
-    visit.array(padding_values, shape.depth);
+    visit.array(padding_values, shape.in_channels);
     visit.tensor(weight);
     visit.tensor(zero_point_correction);
     visit.tensor(scale);

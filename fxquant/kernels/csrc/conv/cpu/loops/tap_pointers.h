@@ -29,7 +29,7 @@ struct Strip {
     first = row;
     count = left < kStripRows ? left : kStripRows;
     if (s.is_pointwise()) {
-      for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (row + r) * s.depth;
+      for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (row + r) * s.in_channels;
       return;
     }
     uint8_t* free = copied_;
@@ -73,7 +73,7 @@ struct Strip {
       for (int64_t j = 0; j < s.kernel_height; ++j, ++i) {
         const int64_t h = part.top + j * s.dilation_height;
         const bool is_row = inside && h >= 0 && h < s.height;
-        f(i, is_row ? a.x + ((part.image * s.planes + d) * s.height + h) * s.width * s.depth : nullptr);
+        f(i, is_row ? a.x + ((part.image * s.planes + d) * s.height + h) * s.width * s.in_channels : nullptr);
       }
     }
   }
@@ -85,7 +85,7 @@ struct Strip {
     for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripRows) {
       int64_t w = part.left + j * s.dilation_width;
       for (int64_t n = 0; n < part.count; ++n, w += s.stride_width) {
-        to[n] = line != nullptr && w >= 0 && w < s.width ? line + w * s.depth : a.padding_values;
+        to[n] = line != nullptr && w >= 0 && w < s.width ? line + w * s.in_channels : a.padding_values;
       }
     }
   }
@@ -93,10 +93,10 @@ struct Strip {
   // Copies one row of taps for all pixels of a part, and returns where the next copy goes. Overlapping windows share it.
   FXQ_INLINE uint8_t* copy(const Part& part, int64_t i, const uint8_t* line, uint8_t* to) {
     const ConvShape& s = a.shape;
-    const int64_t run = s.kernel_width * s.depth;
+    const int64_t run = s.kernel_width * s.in_channels;
     const uint8_t** rows = pointers + i * kStripRows + part.first;
     if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
-      for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.depth;
+      for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.in_channels;
       to = copy_pixels(line, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
       return to + kKGroup;  // The last K group is read beyond its end.
     }
@@ -111,21 +111,21 @@ struct Strip {
   // Copies `pixels` pixels of a row of x, `step` apart, from column w on. Columns outside of x give padding.
   uint8_t* copy_pixels(const uint8_t* line, int64_t w, int64_t step, int64_t pixels, uint8_t* to) const {
     const ConvShape& s = a.shape;
-    const int64_t depth = s.depth;
+    const int64_t in_channels = s.in_channels;
     int64_t n = 0;
     if (step == 1 && line != nullptr) {
-      for (; n < pixels && w + n < 0; ++n, to += depth) std::memcpy(to, a.padding_values, depth);
+      for (; n < pixels && w + n < 0; ++n, to += in_channels) std::memcpy(to, a.padding_values, in_channels);
       const int64_t inside = s.width - (w + n) < pixels - n ? s.width - (w + n) : pixels - n;
       if (inside > 0) {
-        std::memcpy(to, line + (w + n) * depth, inside * depth);
+        std::memcpy(to, line + (w + n) * in_channels, inside * in_channels);
         n += inside;
-        to += inside * depth;
+        to += inside * in_channels;
       }
     }
-    for (; n < pixels; ++n, to += depth) {
+    for (; n < pixels; ++n, to += in_channels) {
       const int64_t column = w + n * step;
       const bool is_pixel = line != nullptr && column >= 0 && column < s.width;
-      std::memcpy(to, is_pixel ? line + column * depth : a.padding_values, depth);
+      std::memcpy(to, is_pixel ? line + column * in_channels : a.padding_values, in_channels);
     }
     return to;
   }
