@@ -350,7 +350,7 @@ def test_no_observer_is_forgotten() -> None:
             assert decode_maker(json.loads(json.dumps(encode_maker(preset)))) == preset
 
 
-@pytest.mark.parametrize("kind", [nn.Linear, torch.relu, "relu", NamedClass("a.B")], ids=str)
+@pytest.mark.parametrize("kind", [nn.Linear, torch.relu, "relu", NamedClass("a.B")], ids=["class", "function", "name", "path"])
 def test_classes(kind: Any) -> None:
     assert decode_class(json.loads(json.dumps(encode_class(kind)))) == kind
 
