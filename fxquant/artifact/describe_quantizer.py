@@ -97,7 +97,7 @@ def _patterns(prepared: PreparedModel) -> list[str]:
 
 
 def _measured(prepared: PreparedModel) -> dict[str, Tensor]:
-    if not len(prepared.observers):  # a model that was trained has none
+    if prepared.trained is not None and not len(prepared.observers):  # what was trained has no statistics either
         return {}
     observers = nn.ModuleDict()
     for ref, policy in prepared.plan.policies.items():  # adaround leaves observers that its plan needs no more

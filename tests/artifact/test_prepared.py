@@ -122,6 +122,24 @@ def test_what_was_never_calibrated(tmp_path: Path) -> None:
     assert torch.equal(fxq.convert(loaded)(x), fxq.convert(prepared)(x))
 
 
+@pytest.mark.parametrize(
+    "qconfig",
+    [fxq.default_dynamic_qconfig, fxq.QConfig(activation=fxq.PlaceholderObserver, weight=fxq.MinMaxObserver)],
+    ids=["dynamic", "weights alone"],
+)
+def test_what_has_no_observers_of_activations(qconfig: Any, tmp_path: Path) -> None:
+    x = torch.randn(4, 8)
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    prepared = fxq.prepare(net, x, qconfig)
+    assert not len(prepared.observers)
+    fxq.save(prepared, tmp_path / "a.fxq")
+    loaded = fxq.load(tmp_path / "a.fxq")
+    assert torch.equal(fxq.convert(loaded)(x), fxq.convert(prepared)(x))
+    applied = fxq.apply_qparams(prepared, fxq.qparams(prepared))
+    fxq.save(applied, tmp_path / "b.fxq")
+    assert torch.equal(fxq.convert(fxq.load(tmp_path / "b.fxq"))(x), fxq.convert(prepared)(x))
+
+
 def test_the_values_of_the_example_are_not_in_the_file(tmp_path: Path) -> None:
     x = torch.full((4, 3, 6, 6), 0.123456)
     fxq.save(fxq.prepare(Net().eval(), x), tmp_path / "a.fxq")
