@@ -110,8 +110,13 @@ def _described(model: GraphModule, *, facts: bool) -> tuple[dict[str, Any], dict
         "modules": modules,
     }
     tensors: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
+    kept_out = {id(module) for module in outside.values()}  # their state dict says what of them is written
+    prefixes = tuple(
+        f"{name}." for name, module in model.named_modules(remove_duplicate=False) if id(module) in kept_out
+    )
     for name, buffer in model.named_buffers(remove_duplicate=False):
-        tensors.setdefault(name, buffer)
+        if not name.startswith(prefixes):
+            tensors.setdefault(name, buffer)
     _check_calibrated(model)
     return data, tensors
 

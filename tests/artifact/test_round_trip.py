@@ -262,6 +262,30 @@ def test_a_module_of_the_users_is_given_back(tmp_path: Path) -> None:
     assert gate.level == 0.5
 
 
+class Scaled(nn.Module):
+    """Cannot be traced, and has a buffer that no state dict holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.tensor(3.0), persistent=False)
+        self.register_buffer("level", torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor if x.mean() > self.level else x * self.level
+
+
+@pytest.mark.parametrize("form", ["int8", "reference", "fake_quant", "prepared"])
+def test_a_module_of_the_users_with_a_buffer_that_is_not_saved(form: str, tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    with pytest.warns(FxQuantWarning):
+        prepared = calibrated(nn.Sequential(nn.Linear(4, 4), Scaled(), nn.Linear(4, 4)), x)
+    with pytest.warns(FxQuantWarning, match=r"1 \(.*Scaled\)"):
+        fxq.save(prepared if form == "prepared" else fxq.convert(prepared, to=form), tmp_path / "a.fxq")
+    loaded = fxq.load(tmp_path / "a.fxq", modules={"1": Scaled()})
+    wanted = fxq.convert(prepared, to="int8" if form == "prepared" else form)
+    assert torch.equal((fxq.convert(loaded) if form == "prepared" else loaded)(x), wanted(x))
+
+
 def test_the_header_says_what_is_in_the_file(everything: tuple[Any, Tensor], tmp_path: Path) -> None:
     fxq.save(fxq.convert(everything[0]), tmp_path / "a.fxq", notes={"data": "64 images"})
     info = fxq.inspect_artifact(tmp_path / "a.fxq")
