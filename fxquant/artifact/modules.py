@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.artifact.quantized_modules import ROWS, complete, expected_tensors, fields_of, make_module
+from fxquant.artifact.quantized_modules import ROWS, allows, complete, expected_tensors, fields_of, make_module
 from fxquant.artifact.torch_layers import ARGUMENTS, WITH_TENSORS, arguments_of, make_layer
 from fxquant.artifact.values import decode, encode, fits
 from fxquant.errors import ArtifactError, FxQuantError
@@ -108,9 +108,7 @@ def build(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         module: Any = make_module(kind, config)
         _hold(module, roles, tensors)
         wanted = expected_tensors(module)
-        if {name for name, _ in roles} != wanted or not all(
-            role == "buffer" or (role, name) == ("no buffer", "bias") for name, role in roles
-        ):
+        if {name for name, _ in roles} != wanted or not all(allows(kind, name, role) for name, role in roles):
             raise ArtifactError("a module in the file has other tensors than its class", expected=sorted(wanted))
         complete(module)
         return module

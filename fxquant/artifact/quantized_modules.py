@@ -1,10 +1,10 @@
-"""The classes of ``fxquant.nn`` that a file may hold: what each keeps beside its tensors, and what must hold of it."""
+"""The classes of fxquant that a file may hold: what each keeps beside its tensors, and what must hold of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,14 +16,15 @@ from fxquant.artifact.values import fits
 from fxquant.errors import ArtifactError
 from fxquant.fake_quantize.adaround import KnownIntegers, OwnIntegersFakeQuantize
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
+from fxquant.graph.affine import ChannelAffine
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.embedding.lookup import HALF_BITS
 from fxquant.nn.base import FloatResult, QuantizedModule, SameDtypeModule, byte_qparams
 from fxquant.nn.conv_transpose import Axis
-from fxquant.nn.weight import WeightedModule
 from fxquant.plan.spec import Clamp, Dynamic, QScheme
 
 _LARGEST_STEP = 2**31
+_MOST_DIMENSIONS = 64
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
@@ -37,6 +38,8 @@ class Row:
     """Buffers beside those of the qparams."""
     check: Callable[[Any], bool] = lambda module: True
     """Tells whether fields and tensors fit each other."""
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tensor -> what it may be to the module, where it is no buffer of the state dict."""
 
 
 _ACTIVATION = {"activation": Clamp | None}
@@ -130,10 +133,26 @@ def _is_elementwise(module: Any) -> bool:
     return function.target in ELEMENTWISE and all(isinstance(value, (int, float, str, type(None))) for value in given)
 
 
+def _scales_channels(module: Any) -> bool:
+    held = [value for value in (*module._parameters.values(), *module._buffers.values()) if value is not None]
+    return (
+        all(value.is_floating_point() and tuple(value.shape) == (module.num_features,) for value in held)
+        and 0 <= module.behind < module.rank <= _MOST_DIMENSIONS
+        and module.is_centered == ("running_mean" not in module._non_persistent_buffers_set)
+    )
+
+
 def _has_slopes(module: Any) -> bool:
     return module.slope.dtype == torch.float32 and module.slope.dim() == 1
 
 
+_PARAMETER = ("parameter", "frozen", "no parameter")
+_OF_CHANNELS = {
+    "weight": _PARAMETER,
+    "bias": _PARAMETER,
+    "running_mean": ("buffer", "unsaved"),
+    "running_var": ("unsaved",),
+}
 _FUNCTION = {"function": Clamp | qnn.ElementFunction}
 _WEIGHT = ("weight", "bias")
 _CONVOLUTION = Row(
@@ -216,6 +235,12 @@ ROWS: dict[type[nn.Module], Row] = {
     StaticFakeQuantize: Row({"scheme": QScheme}, ("scale", "zero_point")),
     OwnIntegersFakeQuantize: Row({}),
     KnownIntegers: Row({"scheme": QScheme}, ("integers_of_weight", "scale", "zero_point")),
+    ChannelAffine: Row(
+        {"num_features": int, "behind": int, "rank": int, "is_centered": bool},
+        tuple(_OF_CHANNELS),
+        _scales_channels,
+        _OF_CHANNELS,
+    ),
 }
 """Class -> what a file holds of it."""
 
@@ -255,6 +280,11 @@ def expected_tensors(module: Any) -> set[str]:
     return {*ROWS[type(module)].tensors, *(f"{role}_{part}" for role in roles for part in ("scale", "zero_point"))}
 
 
+def allows(kind: type[nn.Module], name: str, role: str) -> bool:
+    """Tell whether a tensor may be this to a module of a class."""
+    return role in ROWS[kind].roles.get(name, ("buffer", "no buffer") if name == "bias" else ("buffer",))
+
+
 def complete(module: Any) -> None:
     """Derive what follows from fields and tensors, and refuse what no converted model has.
 
@@ -268,6 +298,7 @@ def complete(module: Any) -> None:
         module.qparams()
         return
     if not isinstance(module, QuantizedModule):
+        _check_fit(module)
         return
     for role in module._schemes:
         qparams = module.qparams(role)
@@ -276,8 +307,14 @@ def complete(module: Any) -> None:
     held = {name: tensor for name, tensor in module._buffers.items() if tensor is not None}
     module._check_state(held, "")
     vars(module).update(_computed_fields(module))
+    _check_fit(module)
+
+
+def _check_fit(module: Any) -> None:
+    kind = type(module)
     if not ROWS[kind].check(module):
-        raise ArtifactError("tensors and settings of a module do not fit each other", at=module.unit or kind.__name__)
+        where = getattr(module, "unit", "") or kind.__name__
+        raise ArtifactError("tensors and settings of a module do not fit each other", at=where)
 
 
 def _computed_fields(module: Any) -> dict[str, Any]:
@@ -288,7 +325,7 @@ def _computed_fields(module: Any) -> dict[str, Any]:
     if isinstance(module, qnn.Requantize):
         x, y = schemes["x"], schemes["y"]
         found["by_table"] = x.bits <= 8 and y.bits <= 8 and x.axis is None and y.axis is None
-    if isinstance(module, WeightedModule):
+    if isinstance(module, (qnn.QuantizedConv, qnn.QuantizedLinear, qnn.QuantizedDynamicLinear)):
         found["weight_shape"] = module.weight.shape
     if isinstance(module, (qnn.QuantizedConv, qnn.QuantizedLinear)):
         found["x_dtype"] = schemes["x"].dtype

@@ -20,6 +20,7 @@ from fxquant.artifact.node_facts import decode_class, encode_class
 from fxquant.errors import ArtifactError, FxQuantWarning
 from fxquant.fake_quantize.adaround import KnownIntegers
 from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import NamedClass
 from fxquant.observers.base import ObserverBase
 
@@ -108,6 +109,48 @@ def test_rules(tmp_path: Path) -> None:
     int8 = fxq.convert(prepared)
     assert torch.equal(fxq.convert(pickle.loads(pickle.dumps(loaded)))(x), int8(x))
     assert torch.equal(pickle.loads(pickle.dumps(fxq.convert(loaded)))(x), int8(x))
+
+
+class LayerScale(nn.Module):
+    """A product per channel that cannot be folded, and a difference, a product and a sum that stand anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.conv = nn.Linear(8, 8), nn.Conv2d(2, 2, 1)
+        self.g = nn.Parameter(torch.rand(8) + 0.5)
+        self.register_buffer("mean", torch.rand(2, 1, 1))
+        self.register_buffer("std", torch.rand(2, 1, 1) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (x.view(-1, 2, 2, 2) - self.mean) * self.std + 1.0
+        return self.a(x) * self.g + x + self.conv(y).flatten(1)
+
+
+def test_products_and_sums_per_channel(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 8)
+    prepared = calibrated(LayerScale(), x)
+    assert any(isinstance(module, ChannelAffine) for module in prepared.graph_module.modules())
+    check(prepared, tmp_path / "a.fxq", x)
+    fxq.save(prepared.graph_module, tmp_path / "b.fxq")
+    assert torch.equal(fxq.load(tmp_path / "b.fxq")(x), prepared.graph_module(x))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_features": 7}, {"behind": -1}, {"behind": 9}, {"rank": 0}, {"rank": 10**9}, {"is_centered": True}],
+    ids=str,
+)
+def test_products_per_channel_that_are_none(change: dict[str, Any], tmp_path: Path) -> None:
+    prepared = calibrated(LayerScale(), torch.randn(4, 8))
+    fxq.save(prepared, tmp_path / "a.fxq")
+
+    def damage(graph: Any) -> None:
+        found = [item for item in graph["modules"].values() if str(item.get("type")).endswith("ChannelAffine")]
+        next(item for item in found if not item["config"]["is_centered"])["config"].update(change)
+
+    with pytest.raises(ArtifactError, match="do not fit each other"):
+        fxq.load(with_change(tmp_path / "a.fxq", tmp_path, damage))
 
 
 def test_what_was_never_calibrated(tmp_path: Path) -> None:
@@ -368,7 +411,9 @@ def test_no_observer_is_forgotten() -> None:
             assert decode_maker(json.loads(json.dumps(encode_maker(preset)))) == preset
 
 
-@pytest.mark.parametrize("kind", [nn.Linear, torch.relu, "relu", NamedClass("a.B")], ids=["class", "function", "name", "path"])
+@pytest.mark.parametrize(
+    "kind", [nn.Linear, torch.relu, "relu", NamedClass("a.B")], ids=["class", "function", "name", "path"]
+)
 def test_classes(kind: Any) -> None:
     assert decode_class(json.loads(json.dumps(encode_class(kind)))) == kind
 
