@@ -14,7 +14,7 @@ from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import known_patterns
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import Dynamic, Handled, Means, Observed, QParams, TensorRef
+from fxquant.plan.spec import Dynamic, Handled, Means, Observed, TensorRef
 from fxquant.quantizer.integer_requests import as_outputs, check_integers
 
 
@@ -39,9 +39,7 @@ def pattern_names(needed: Any) -> dict[str, Pattern]:
     return known
 
 
-def check_plan(
-    plan: QuantPlan, gm: GraphModule, patterns: Mapping[str, Pattern], trained: Mapping[TensorRef, QParams] | None
-) -> None:
+def check_plan(plan: QuantPlan, gm: GraphModule, patterns: Mapping[str, Pattern]) -> None:
     """Refuse a plan that names what the graph has not.
 
     Raises:
@@ -55,8 +53,6 @@ def check_plan(
         if seen & {*unit.nodes} or sorted(unit.nodes, key=order.__getitem__) != list(unit.nodes):
             raise ArtifactError("a unit in the file has nodes of another one, or in another order", at=unit.root)
         seen.update(unit.nodes)
-        if trained is not None and "weight" in unit.roles and unit.roles["weight"] not in trained:
-            raise ArtifactError("a unit in the file was trained without qparams of its weight", at=unit.root)
     if strange := [refusal.node for refusal in plan.refusals if refusal.node not in nodes]:
         raise ArtifactError("the file gives a reason for a node that is none", got=ascii(strange[0])[:120])
     for ref, policy in plan.policies.items():

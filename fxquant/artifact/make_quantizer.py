@@ -49,7 +49,7 @@ def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, no
     plan = replace(decode_plan(data["plan"], tensors, nodes, makers), fake_quants=_fake_quants(data["fake_quants"]))
     trained = plan.qparams if data["trained"] else None
     plan = replace(plan, qparams={})
-    check_plan(plan, gm, patterns, trained)
+    check_plan(plan, gm, patterns)
     integers = [decode(item) for item in _row(data["integers"])]
     check_boundaries(plan, gm, *integers)
     _check_memory(plan, size)

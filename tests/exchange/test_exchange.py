@@ -266,6 +266,16 @@ def test_what_strict_forgives(tmp_path: Path) -> None:
         fxq.apply_qparams(prepare(), data, strict=False)
 
 
+def test_a_file_without_weights_applied_saved_and_loaded(tmp_path: Path) -> None:
+    _, data = saved(tmp_path)
+    data["tensors"] = {name: item for name, item in data["tensors"].items() if item["kind"] != "weight"}
+    applied = fxq.apply_qparams(prepare(), data)
+    fxq.save(applied, tmp_path / "a.fxq")
+    loaded = fxq.load(tmp_path / "a.fxq")
+    assert torch.equal(fxq.convert(loaded)(X), fxq.convert(applied)(X))
+    assert torch.equal(fxq.convert(loaded)(X), fxq.convert(calibrated())(X))
+
+
 def test_names_are_mapped(tmp_path: Path) -> None:
     _, data = saved(tmp_path)
     data["tensors"] = {f"theirs.{name}": item for name, item in data["tensors"].items()}
