@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from fxquant.plan.spec import Means as MeansPolicy
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
+
+_ROUNDED = 1e-6
+"""How far apart, relatively, two scales may be that were one before they were multiplied and written as float32."""
 
 
 def apply_qparams(
@@ -106,7 +110,7 @@ def _matched(
             )
     for given, tensor, factor in later:
         shared = tensor.checked(given, factor)
-        if not found.setdefault(tensor.ref, shared).same_qparams(shared) and strict:
+        if not _are_close(found.setdefault(tensor.ref, shared), shared) and strict:
             own = found[tensor.ref]
             raise InputError(
                 "a tensor has other qparams than the one whose qparams it shares",
@@ -118,6 +122,12 @@ def _matched(
         others = [planned.owners[name] for name in given.shared if name in planned.owners]
         found |= {tensor.ref: tensor.checked(given) for tensor in others if tensor.ref not in found}
     return found
+
+
+def _are_close(own: QParams, shared: QParams) -> bool:
+    """Tell whether qparams are the same but for how a scale was rounded: ``s * 3 / 3`` may be no ``s`` any more."""
+    close = torch.allclose(own.scale, shared.scale, rtol=_ROUNDED, atol=0.0)
+    return close and own.same_qparams(replace(shared, scale=own.scale))
 
 
 def _observed(prepared: Quantizer, missing: list[PlannedTensor], strict: bool) -> dict[TensorRef, QParams]:

@@ -130,6 +130,29 @@ def test_written_and_read_the_model_is_the_same(format: Any, tmp_path: Path) -> 
     assert qparams_of(applied) == qparams_of(prepared)
 
 
+class Tripled(Net):
+    """Shares qparams with a factor between the scales, by which not each float32 can be multiplied and divided."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc((torch.relu(self.conv(x)) * 3.0).flatten(1)[:, :8])
+
+
+@pytest.mark.parametrize("format", ["onnxruntime", "aimet-1.0.0", "aimet-2.0.0"])
+def test_a_factor_between_scales(format: Any, tmp_path: Path) -> None:
+    def new() -> Any:
+        torch.manual_seed(0)
+        return fxq.prepare(Tripled().eval(), X)
+
+    table = fxq.qparams(fxq.calibrate(new(), [X], progress=False))
+    table.save(tmp_path / "own.json")
+    data = json.loads((tmp_path / "own.json").read_text())
+    for scale in torch.linspace(0.01, 0.02, 20).tolist():
+        data["tensors"]["relu"]["scale"] = [scale]
+        given = fxq.apply_qparams(new(), data)
+        fxq.qparams(given).save(tmp_path / "a.json", format=format, overwrite=True)
+        assert qparams_of(fxq.apply_qparams(new(), tmp_path / "a.json")) == qparams_of(given)
+
+
 def test_what_is_written_has_the_words_of_the_documents(tmp_path: Path) -> None:
     table = fxq.qparams(fxq.apply_qparams(prepare(), OVERRIDES))
     written = {}
