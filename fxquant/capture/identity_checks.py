@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {"__main__"}
 """Packages whose code never compares an argument of the user's so, or never sees one."""
@@ -29,6 +29,7 @@ CALLABLES = (
     functools.cached_property,
 )
 """Attributes of a class or an object that hold functions. Others may hold anything, and lead anywhere."""
+_HOLD_NOTHING = frozenset({type(None), str, bytes, bool, int, float, complex, Tensor, nn.Parameter})
 
 
 def asks_by_identity(root: nn.Module) -> bool:
@@ -77,24 +78,44 @@ def _is_library(module: str | None) -> bool:
 
 def _functions_of(value: Any) -> list[FunctionType]:
     """Return the functions that a call of a value, or of a method of it, may run; none of libraries."""
+    found: list[FunctionType] = []
+    pending, seen = [value], set()
+    while pending:  # values may hold each other
+        item = pending.pop()
+        if type(item) in _HOLD_NOTHING or id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, FunctionType) and (not _is_library(item.__module__) or hasattr(item, "__wrapped__")):
+            found.append(item)
+        pending += reversed(_held_by(item))
+    return found
+
+
+def _held_by(value: Any) -> list[Any]:
+    """Return what a value leads to: what it wraps, its items, or functions among its attributes."""
     if isinstance(value, FunctionType):
-        inner = getattr(value, "__wrapped__", None)
-        own = [] if _is_library(value.__module__) and inner is None else [value]
-        return own + ([] if inner is None else _functions_of(inner))
+        return [getattr(value, "__wrapped__", None)]
     if isinstance(value, (MethodType, staticmethod, classmethod)):
-        return _functions_of(value.__func__)
+        return [value.__func__]
     if isinstance(value, property):
-        return _functions_of(value.fget)
+        return [value.fget]
     if isinstance(value, (functools.partial, functools.cached_property)):
-        return _functions_of(value.func)
+        return [value.func]
     if isinstance(value, (list, tuple)):
-        return [function for item in value for function in _functions_of(item)]
+        return list(value)
     if isinstance(value, dict):
-        return _functions_of(list(value.values()))
-    attributes = [] if isinstance(value, (type, nn.Module)) else [*getattr(value, "__dict__", {}).values()]
+        return list(value.values())
+    attributes = [] if isinstance(value, (type, nn.Module)) else _attributes_of(value)
     for base in _own_classes(value if isinstance(value, type) else type(value)):
         attributes += vars(base).values()
-    return [function for item in attributes if isinstance(item, CALLABLES) for function in _functions_of(item)]
+    return [item for item in attributes if isinstance(item, CALLABLES)]
+
+
+def _attributes_of(value: Any) -> list[Any]:
+    try:
+        return list(vars(value).values())
+    except Exception:  # it has none, or its own way to look them up fails
+        return []
 
 
 def _referred_by(

@@ -164,3 +164,33 @@ OTHERS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_comparisons_are_left_alone(name: str) -> None:
     assert not asks_by_identity(Plain(OTHERS[name]))
+
+
+class Odd:
+    """Has attributes that nobody can list."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("not now")
+
+
+def in_circles() -> list[Any]:
+    items: list[Any] = [1, "a", torch.ones(2)]
+    items.append(items)
+    table: dict[str, Any] = {"items": items}
+    table["table"] = table
+    helper = Helper()
+    helper.again = functools.partial(helper)  # type: ignore[attr-defined]
+    return [items, table, helper]
+
+
+def test_attributes_that_hold_each_other() -> None:
+    model = Plain(OTHERS["nothing"])
+    model.kept = in_circles()[:-1]  # without the helper, which asks
+    assert not asks_by_identity(model)
+    fxq.prepare_qat(model.train(), X)
+    model.kept = Odd()
+    assert not asks_by_identity(model)
+    model = Plain(lambda m, y: m.kept[2](m, y))
+    model.kept = in_circles()
+    assert asks_by_identity(model)
