@@ -158,6 +158,7 @@ class FloatZeroPoints(nn.Module):
 
     def rows(self, q: Tensor, indices: Tensor) -> Tensor:
         """Rows of a table [C, columns] as float32 [..., columns]."""
+        indices = indices.long()  # torch.onnx makes an invalid file of others
         scale, zero_point = (qparam[indices].unsqueeze(-1) for qparam in (self.scale, self.zero_point))
         return ((q[indices].double() - zero_point) * scale).float()
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import ArtifactError, ExportError, InputError, UnknownNameError
 from fxquant.exporting.onnx import writing
+from fxquant.exporting.qparams import FloatZeroPoints
 
 
 class Net(nn.Module):
@@ -151,6 +152,15 @@ def test_embeddings_and_attention(tmp_path):
     tables = [each.data_type for each in stored if list(each.dims) == [20, 16]]
     assert tables == [onnx.TensorProto.UINT8]
     assert kinds(tmp_path / "net.onnx")["Gemm"] >= 1
+
+
+def test_int32_tokens_look_up_rows_with_float_zero_points(tmp_path):
+    torch.manual_seed(0)
+    tokens = TOKENS.int()
+    model = converted(nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 3)), tokens, backend="cpu")
+    assert any(isinstance(module, FloatZeroPoints) for module in fxq.explicit(model).modules())
+    fxq.export_onnx(model, tmp_path / "net.onnx", tokens)
+    assert torch.allclose(run(tmp_path / "net.onnx", tokens)[0], model(tokens), atol=1e-4)
 
 
 LINEAR_X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
