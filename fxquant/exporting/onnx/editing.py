@@ -78,15 +78,16 @@ class Editor:
         return [usage.node for usage in value.uses()]
 
     def initializer(self, tensor: Any, name: str) -> Any:
-        """Add a constant under a name that is still free.
+        """Add a constant under a name that no constant, input or output has.
 
         Args:
             tensor: Of torch, or of onnx_ir.
             name: What to call it.
         """
         stored = self.ir.tensor(tensor.numpy()) if isinstance(tensor, Tensor) else tensor
+        taken = {value.name for value in (*self.graph.inputs, *self.graph.outputs)} | set(self.graph.initializers)
         free, number = name, 0
-        while free in self.graph.initializers:
+        while free in taken:
             number += 1
             free = f"{name}_{number}"
         kind, shape = self.ir.TensorType(stored.dtype), self.ir.Shape(stored.shape)

@@ -163,6 +163,30 @@ def test_int32_tokens_look_up_rows_with_float_zero_points(tmp_path):
     assert torch.allclose(run(tmp_path / "net.onnx", tokens)[0], model(tokens), atol=1e-4)
 
 
+class Rows(nn.Module):
+    """Its input has a name that is also a constant's in graphs of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.two(F.relu(self.one(rows)))
+
+
+@pytest.mark.parametrize(
+    "names", [{}, {"input_names": ["shape"]}, {"output_names": ["rows"]}, {"output_names": ["shape"]}], ids=str
+)
+def test_names_of_inputs_and_outputs_are_no_constants(names, tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 8)
+    model = converted(Rows(), x)
+    fxq.export_onnx(model, tmp_path / "net.onnx", x, **names)
+    stored = onnx.load(str(tmp_path / "net.onnx")).graph
+    assert not {each.name for each in stored.initializer} & {each.name for each in (*stored.input, *stored.output)}
+    assert torch.allclose(run(tmp_path / "net.onnx", x)[0], model(x), atol=1e-5)
+
+
 LINEAR_X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
 BLOCKS = fxq.PerChannelMinMaxObserver.with_args(scheme=fxq.QScheme(bits=4, symmetric=True, axis=0, group_size=32))
 NARROW = fxq.PerChannelMinMaxObserver.with_args(scheme=fxq.QScheme(bits=4, symmetric=True, axis=0))
