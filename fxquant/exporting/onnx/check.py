@@ -142,14 +142,26 @@ def compared(found: Tensor, wanted: Tensor, distance: Tensor | None) -> tuple[in
         distance: Of each value before it was rounded from the nearest tie.
     """
     if wanted.is_floating_point():
-        difference = (found.double() - wanted.double()).abs() / wanted.double().abs().max().clamp(min=1e-30)
-        off = int((difference > FLOAT_EQUAL).sum())
-        return off, off, float(difference.max()) if difference.numel() else 0.0
+        relative = _relative(found.double(), wanted.double())
+        off = int((relative > FLOAT_EQUAL).sum())
+        return off, off, float(relative.max()) if relative.numel() else 0.0
     difference = (found.to(torch.int64) - wanted.to(torch.int64)).abs()
     differs = difference > 0
     near = NEAR_TIE * max(1, (int(wanted.max()) - int(wanted.min())) // 256) if wanted.numel() else NEAR_TIE
     beyond = differs if distance is None else differs & (distance > near)
     return int(differs.sum()), int(beyond.sum()), float(difference.max()) if difference.numel() else 0.0
+
+
+def _relative(found: Tensor, wanted: Tensor) -> Tensor:
+    """Return how far floats differ, as parts of the largest finite value.
+
+    The same infinity, and NaN at the same place, are equal; other values that are not finite differ infinitely.
+    """
+    finite = wanted[wanted.isfinite()].abs()
+    largest = max(float(finite.max()), 1e-30) if finite.numel() else 1.0
+    equal = (found == wanted) | (found.isnan() & wanted.isnan())
+    relative = ((found - wanted).abs() / largest).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return torch.where(equal, 0.0, relative)
 
 
 def judged(report: OnnxReport) -> OnnxReport:

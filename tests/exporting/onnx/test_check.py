@@ -15,6 +15,7 @@ from tests.exporting.onnx.test_export import TOKENS, Attention, X, converted, ne
 
 POOL = ("GlobalAveragePool",)
 FAR = ("kernel", "why", "float")
+INF, NAN = float("inf"), float("nan")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,15 @@ def test_a_kernel_that_is_off_by_more_than_one_step_is_warned_of(report):
         ([9, 2], [1, 2], None, (1, 1, 8.0)),
         ([1.0, 2.0], [1.0, 2.0 + 1e-7], None, (0, 0, 0.0)),
         ([1.0, 1.0], [1.0, 2.0], None, (1, 1, 0.5)),
+        ([-INF, 3.0], [-INF, 2.0], None, (1, 1, 0.5)),  # the infinity hides no other value
+        ([NAN, 3.0], [NAN, 2.0], None, (1, 1, 0.5)),
+        ([-INF, NAN, 2.0], [-INF, NAN, 2.0], None, (0, 0, 0.0)),
+        ([INF, 2.0], [-INF, 2.0], None, (1, 1, INF)),
+        ([1.0, 2.0], [NAN, 2.0], None, (1, 1, INF)),
+        ([NAN, 2.0], [1.0, 2.0], None, (1, 1, INF)),
+        ([-INF, NAN], [-INF, 1.0], None, (1, 1, INF)),
+        ([INF], [INF], None, (0, 0, 0.0)),
+        ([], [], None, (0, 0, 0.0)),
     ],
 )
 def test_what_counts_as_different(found, wanted, distance, expected):
