@@ -64,7 +64,7 @@ def export_onnx(
         input_names, output_names: Of the graph.
         check: Run every unit in ONNX Runtime, on the inputs that it has here, and report what is equal, what became an
             integer kernel, and why the rest did not.
-        overwrite: Whether a file may stand there already.
+        overwrite: Whether a file may stand there already, and ``PATH.data`` where that is written, too.
 
     Returns:
         What was written. Print it.
@@ -91,7 +91,7 @@ def export_onnx(
     converted.producer_name, converted.producer_version = "fxquant", VERSION
     facts = {"version": VERSION, "target": target, "qparams": json.dumps(qparams_of(editor))}
     converted.metadata_props.update({f"fxquant.{key}": text for key, text in facts.items()})
-    write(converted, place)
+    write(converted, place, overwrite)
     report = OnnxReport(path=str(place), target=target, opset=opset, size=place.stat().st_size)
     if not check:
         return report

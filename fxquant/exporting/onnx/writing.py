@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fxquant.artifact.format import check_place
 from fxquant.errors import ArtifactError
 from fxquant.exporting.onnx.extras import onnx, onnx_ir
 
@@ -14,14 +15,22 @@ LARGEST_FILE = 3 * 2**29
 """Bytes of tensors in one file; a message of protobuf ends at 2^31. More lie in a second file, ``NAME.data``."""
 
 
-def write(model: Any, path: Path) -> None:
+def write(model: Any, path: Path, overwrite: bool = False) -> None:
     """Check a model and write it; ``PATH.data`` beside it holds what is too large for one file.
 
+    Args:
+        model: Of onnx_ir.
+        path: Where to.
+        overwrite: Whether ``PATH.data`` may stand there already.
+
     Raises:
-        ArtifactError: the system refuses; what stood there before still does.
+        ArtifactError: ``PATH.data`` is needed and stands there, or the system refuses; what stood there before still
+            does.
     """
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     external = f"{path.name}.data" if size > LARGEST_FILE else None
+    if external is not None:
+        check_place(path.with_name(external), overwrite)
     try:
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             part = Path(folder) / path.name

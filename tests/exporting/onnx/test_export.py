@@ -241,6 +241,19 @@ def test_large_tensors_lie_beside_the_file(planned, tmp_path, monkeypatch):
     assert torch.allclose(run(path, X)[0], planned(X), atol=1e-5)
 
 
+def test_a_second_file_is_overwritten_only_where_that_is_allowed(planned, tmp_path, monkeypatch):
+    path, second = tmp_path / "net.onnx", tmp_path / "net.onnx.data"
+    second.write_text("before")
+    fxq.export_onnx(planned, path, X)  # needs none
+    path.unlink()
+    monkeypatch.setattr(writing, "LARGEST_FILE", 100)
+    with pytest.raises(ArtifactError, match=r"the file exists already\n  at:       .*net\.onnx\.data\n"):
+        fxq.export_onnx(planned, path, X)
+    assert (path.exists(), second.read_text()) == (False, "before")
+    fxq.export_onnx(planned, path, X, overwrite=True)
+    assert torch.allclose(run(path, X)[0], planned(X), atol=1e-5)
+
+
 class TestRefusals:
     def test_qparams_that_the_target_does_not_take(self, planned, tmp_path):
         with pytest.raises(ExportError) as caught:
