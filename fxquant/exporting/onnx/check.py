@@ -40,6 +40,15 @@ class Expected:
     outputs: Mapping[str, Tensor]
 
 
+def check_runtime() -> None:
+    """Refuse to check without the runtime, before any file is written.
+
+    Raises:
+        ExportError: it is not installed.
+    """
+    onnxruntime()
+
+
 def checked_units(path: Path, expected: Expected) -> tuple[OnnxRow, ...]:
     """Compare each unit, with the runtime's optimizations off and on, and read what it made of it."""
     model = onnx().load(str(path))

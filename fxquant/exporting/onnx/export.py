@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fxquant.artifact.format import check_place
 from fxquant.commandline import VERSION
 from fxquant.exporting.explicit import explicit
-from fxquant.exporting.onnx.check import Expected, checked_units, judged, kernels
+from fxquant.exporting.onnx.check import Expected, check_runtime, checked_units, judged, kernels
 from fxquant.exporting.onnx.naming import name_values, qparams_of
 from fxquant.exporting.onnx.passes import Choices, run_passes
 from fxquant.exporting.onnx.program import exported, quantize_names, translated
@@ -78,6 +78,8 @@ def export_onnx(
     check_choices(target, opset, weights, bias)
     place = Path(path)
     check_place(place, overwrite)
+    if check:
+        check_runtime()
     args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     kwargs = dict(example_kwargs or {})
     made = explicit(model)

@@ -321,6 +321,7 @@ class TestRefusals:
             fxq.export_onnx(planned, tmp_path / "net.onnx", X, check=True)
         assert str(caught.value).startswith(f"{package} is not installed\n")
         assert str(caught.value).endswith("pip install 'fxquant[onnx]'")
+        assert not list(tmp_path.iterdir())
 
     def test_an_operator_without_a_form(self, tmp_path):
         class Odd(nn.Module):
