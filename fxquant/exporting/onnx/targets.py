@@ -70,7 +70,8 @@ def check_choices(target: str, opset: int, weights: str, bias: str | None) -> No
 
     Raises:
         UnknownNameError: a target or a form that does not exist.
-        ExportError: an opset that cannot hold integers of 4 and 16 bits, or that was never tried.
+        ExportError: an opset that cannot hold integers of 4 and 16 bits, that was never tried, or that is no whole
+            number.
     """
     for what, given, known in (
         ("target", target, tuple(TARGETS)),
@@ -82,7 +83,9 @@ def check_choices(target: str, opset: int, weights: str, bias: str | None) -> No
             hint = did_you_mean(str(given), [str(each) for each in known])
             raise UnknownNameError(f"unknown {what}", got=repr(given), expected=words, hint=hint)
     newest = TARGETS[target].newest_opset
-    if not isinstance(opset, int) or not OLDEST_OPSET <= opset <= newest:
+    if not isinstance(opset, int):
+        raise ExportError("opset is no whole number", got=f"opset={opset!r}", expected=f"{OLDEST_OPSET} to {newest}")
+    if not OLDEST_OPSET <= opset <= newest:
         raise ExportError(
             f"opset {opset} cannot hold this model" if opset < OLDEST_OPSET else f"opset {opset} was never tried",
             got=f"opset={opset}, target={target!r}",

@@ -273,6 +273,7 @@ class TestRefusals:
         [
             ({"opset": 18}, ExportError, "opset 18 cannot hold this model\n  got:      opset=18, target='onnxruntime'"),
             ({"opset": 99}, ExportError, "opset 99 was never tried"),
+            ({"opset": "21"}, ExportError, "opset is no whole number\n  got:      opset='21'\n  expected: 21 to 23"),
             ({"target": "openvno"}, UnknownNameError, "unknown target\n  got:      'openvno'"),
             ({"bias": "int8"}, UnknownNameError, "unknown form of biases"),
             ({"weights": "int4"}, UnknownNameError, "unknown form of weights"),
