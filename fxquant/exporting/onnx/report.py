@@ -58,8 +58,8 @@ class OnnxReport(PrintedTable[OnnxRow]):
 
     @property
     def integer_kernels(self) -> int:
-        """Number of units that the runtime computes on integers."""
-        return sum(row.is_integer for row in self.rows)
+        """Number of units that the runtime computes on integers; what only quantizes is none."""
+        return sum(row.is_integer and bool(row.operators) for row in self.rows)
 
     @property
     def breaches(self) -> tuple[OnnxRow, ...]:

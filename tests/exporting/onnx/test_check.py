@@ -53,6 +53,16 @@ def test_it_is_read_as_a_table(report):
     assert "<table>" in report._repr_html_()
 
 
+def test_what_only_quantizes_is_no_unit_on_integers():
+    rows = [
+        fxq.OnnxRow(name, operators, name, ("QuantizeLinear",), True, 100, 0, 0, 0.0, 0, 0.0)
+        for name, operators in (("x", ()), ("moved", ("Transpose",)))
+    ]
+    report = fxq.OnnxReport(tuple(rows))
+    assert report.integer_kernels == 1
+    assert "1 of 1 units run on integers" in str(report)
+
+
 def test_a_plan_for_the_cpu_has_units_in_float_and_the_reasons(tmp_path):
     report = fxq.export_onnx(converted(net(), backend="cpu"), tmp_path / "net.onnx", X, check=True)
     reasons = [row.reason for row in report.rows if row.reason]
