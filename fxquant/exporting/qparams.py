@@ -129,9 +129,9 @@ class PerGroup(PerChannel):
 
     def dequantize(self, q: Tensor) -> Tensor:
         operators = torch.ops.quantized_decomposed
-        if self.axis % q.dim() == 0:  # then a group lies in one stretch
-            rows = q.reshape(len(q), -1)
-            length = rows.shape[1] // self.scale.shape[1]
+        rows = q.reshape(len(q), -1)
+        length = rows.shape[1] // self.scale.shape[1]
+        if self.axis % q.dim() == 0 and length > 1:  # then a group lies in one stretch
             values = operators.dequantize_per_channel_group.default(
                 rows, self.scale, self.zero_point, *self.limits, length, torch.float32
             )

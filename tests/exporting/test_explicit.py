@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 import fxquant as fxq
 from fxquant.errors import CalibrationError, DuplicateNameError, InputError, LoweringError
+from fxquant.exporting.decomposed import register
 from fxquant.exporting.qparams import PerChannel, PerGroup, PerTensor, explicit_qparams
 from fxquant.exporting.table import EXPLICIT
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
@@ -290,8 +291,16 @@ def test_borders_on_random_qparams(scheme: fxq.QScheme) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_weights_in_groups(scheme: fxq.QScheme) -> None:
-    for shape, axis, counts in (((6, 8), 0, (6, 2)), ((6, 8, 3), 0, (6, 2)), ((3, 6, 8, 2), 1, (6, 2))):
-        kind = qparams(replace(scheme, axis=axis, group_size=4), *counts)
+    register()
+    for shape, axis, size, counts in (
+        ((6, 8), 0, 4, (6, 2)),
+        ((6, 8), 0, 1, (6, 8)),  # the operator for groups takes no single values
+        ((6, 8, 1), 0, 1, (6, 8)),
+        ((6, 8, 3), 0, 1, (6, 8)),
+        ((6, 8, 3), 0, 4, (6, 2)),
+        ((3, 6, 8, 2), 1, 4, (6, 2)),
+    ):
+        kind = qparams(replace(scheme, axis=axis, group_size=size), *counts)
         weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         q = to_integers(weight, kind.scale, kind.zero_point, kind.scheme)
         explicit = explicit_qparams(kind)
