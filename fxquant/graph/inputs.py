@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from fxquant.errors import InputError, is_library_file, warn
 from fxquant.registry import did_you_mean
 
-_VAR_POSITIONAL = inspect.Parameter.VAR_POSITIONAL
+_VAR_POSITIONAL, _VAR_KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 LONGEST_LIST = 4
 DEEPEST_LIST = 2
@@ -52,6 +52,36 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], wha
         ) from error
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def keywords_in_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Sort keyword inputs as the signature has them: ``torch.export`` hands them to a traced model by position.
+
+    Args:
+        model: A traced one.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+
+    Raises:
+        InputError: they do not fit the signature, leave out an input in front of one that is given, or stand behind
+            ``*args`` or in ``**kwargs``.
+    """
+    if not kwargs:
+        return {}
+    bind(model, args, kwargs, "the example inputs")
+    parameters = signature_of(model).parameters.values()
+    left = [each.name for each in parameters if each.kind not in (_VAR_POSITIONAL, _VAR_KEYWORD)][len(args) :]
+    ordered = {name: kwargs[name] for name in left if name in kwargs}
+    skipped = [name for name in left[: len(ordered)] if name not in kwargs]
+    if not skipped and len(ordered) == len(kwargs):
+        return ordered
+    no_position = "inputs behind *args and in **kwargs have no position"
+    raise InputError(
+        "keyword inputs of a traced model are exported by position, and these cannot be",
+        got=describe_call(args, kwargs),
+        expected=f"{type(model).__name__}.forward{signature_of(model)}, with no input left out in between",
+        hint=f"give the default of {skipped[0]!r}, too" if skipped else no_position,
+    )
 
 
 def example_tuple(example_inputs: Any, example_kwargs: Mapping[str, Any] | None) -> tuple[Any, ...]:

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
+from fxquant.errors import InputError
 
 FORMS = ("int8", "reference", "fake_quant")
 
@@ -63,6 +65,77 @@ def test_a_lone_tensor_is_the_input() -> None:
     explicit = fxq.explicit(int8)
     assert torch.equal(fxq.export(int8, x).module()(x), explicit(x))
     assert torch.equal(fxq.export(explicit, (x,)).module()(x), explicit(x))
+
+
+class Keywords(nn.Module):
+    """Its keyword inputs have one shape, so that what takes one for the other runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, a: Tensor | None = None, b: Tensor | None = None) -> Tensor:
+        y = self.two(b).sigmoid() * x
+        return y if a is None else y + torch.relu(self.one(a))
+
+
+class KeywordsOnly(Keywords):
+    def forward(self, x: Tensor, *, a: Tensor, b: Tensor) -> Tensor:
+        return super().forward(x, a, b)
+
+
+class AnyKeywords(Keywords):
+    def forward(self, x: Tensor, a: Tensor | None = None, **more: Tensor) -> Tensor:
+        return super().forward(x, a, more["b"])
+
+
+def keyword_inputs() -> tuple[Tensor, dict[str, Tensor]]:
+    torch.manual_seed(0)
+    return torch.randn(3, 4), {"b": 5 * torch.randn(3, 8), "a": torch.randn(3, 8)}
+
+
+def with_keywords(model: nn.Module, x: Tensor, kwargs: dict[str, Tensor]) -> nn.Module:
+    prepared = fxq.prepare(model.eval(), (x,), example_kwargs=kwargs)
+    prepared.observe(x, **kwargs)
+    return fxq.convert(prepared)
+
+
+@pytest.mark.parametrize("kind", [Keywords, KeywordsOnly])
+def test_keyword_inputs_in_any_order(kind: type[nn.Module], tmp_path: Path) -> None:
+    x, kwargs = keyword_inputs()
+    model = with_keywords(kind(), x, kwargs)
+    explicit = fxq.explicit(model)
+    wanted = explicit(x, **kwargs)
+    assert not torch.allclose(explicit(x, a=kwargs["b"], b=kwargs["a"]), wanted, atol=1e-2)
+    for given in (kwargs, {name: kwargs[name] for name in ("a", "b")}):
+        assert torch.equal(fxq.export(model, x, example_kwargs=given).module()(x, **given), wanted)
+        path = tmp_path / f"{'-'.join(given)}.onnx"
+        report = fxq.export_onnx(model, path, x, example_kwargs=given, check=True)
+        assert report.breaches == ()
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        feeds = {name: tensor.numpy() for name, tensor in {"x": x, **given}.items()}
+        assert torch.allclose(torch.from_numpy(session.run(None, feeds)[0]), wanted, atol=1e-2)
+
+
+def test_keyword_inputs_without_a_position_are_refused(tmp_path: Path) -> None:
+    x, kwargs = keyword_inputs()
+    only = {"b": kwargs["b"]}
+    no_position = "inputs behind *args and in **kwargs have no position"
+    for kind, hint in ((Keywords, "give the default of 'a', too"), (AnyKeywords, no_position)):
+        model = with_keywords(kind(), x, only)
+        for export in (
+            lambda model=model: fxq.export(model, x, example_kwargs=only),
+            lambda model=model: fxq.export_onnx(model, tmp_path / "net.onnx", x, example_kwargs=only),
+        ):
+            with pytest.raises(InputError, match="exported by position") as caught:
+                export()
+            assert str(caught.value).endswith(f"hint:     {hint}")
+    assert not list(tmp_path.iterdir())
+    model = with_keywords(Keywords(), x, only)
+    program = fxq.export(model, x, example_kwargs={**only, "a": None})
+    assert torch.equal(program.module()(x, a=None, **only), fxq.explicit(model)(x, **only))
+    with pytest.raises(InputError, match="do not fit the model's forward"):
+        fxq.export(model, x, example_kwargs={"c": x})
 
 
 LOAD = """

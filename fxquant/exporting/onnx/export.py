@@ -24,6 +24,7 @@ from fxquant.exporting.onnx.recording import record
 from fxquant.exporting.onnx.report import OnnxReport
 from fxquant.exporting.onnx.targets import OLDEST_OPSET, TARGETS, check_choices, check_target
 from fxquant.exporting.onnx.writing import write
+from fxquant.graph.inputs import keywords_in_order
 
 
 def export_onnx(
@@ -52,7 +53,7 @@ def export_onnx(
         model: What ``convert`` or ``load`` gave, or what ``prepare_qat`` gave. Not changed.
         path: Where to; the file appears there whole, or not at all. Tensors of more than 1.5 GiB lie in ``PATH.data``.
         example_inputs: Tuple of the positional inputs; a lone tensor is taken as a one-tuple.
-        example_kwargs: Keyword inputs.
+        example_kwargs: Keyword inputs, in any order; none in front of one that is given may be left to its default.
         target: ``"onnxruntime"``, ``"openvino"`` or ``"tensorrt"``: qparams that it does not take are refused.
         opset: Of the file, 21 or later.
         weights: ``"auto"``: weights of 4 bits lie in 4 bits only where they have blocks, else in 8, since only these
@@ -73,6 +74,7 @@ def export_onnx(
         ExportError: a package is missing; an operator has no ONNX form; qparams that the target does not take; with
             ``check``, the file gives something else.
         ArtifactError: the place cannot be written to.
+        InputError: the keyword inputs do not fit, or cannot be exported by position.
         InputError, CalibrationError, LoweringError: as of :func:`explicit`.
     """
     check_choices(target, opset, weights, bias)
@@ -81,8 +83,8 @@ def export_onnx(
     if check:
         check_runtime()
     args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
-    kwargs = dict(example_kwargs or {})
     made = explicit(model)
+    kwargs = keywords_in_order(made, args, example_kwargs or {})
     quantized = record(made, args, kwargs)
     program = exported(made, args, kwargs, dynamic_shapes)
     calls = dict(zip(quantize_names(program), quantized, strict=True))
