@@ -35,7 +35,8 @@ def apply_qparams(
 ) -> Quantizer:
     """Give a prepared model the qparams of a file, in the place of those that its observers choose.
 
-    Weights that the file does not name are observed by ``convert``: that needs no data.
+    Weights that the file does not name are observed by ``convert``: that needs no data. Those that were trained, or
+    were given qparams before, keep theirs.
 
     Args:
         prepared: What ``prepare`` or ``load`` gave, calibrated or not. It is not changed.
@@ -67,7 +68,8 @@ def apply_qparams(
     handled = [ref for ref, policy in prepared.plan.policies.items() if isinstance(policy, Handled)]
     made = copy.deepcopy(prepared)
     made.__dict__.pop("run_state", None)
-    made.trained = {**found, **{ref: made.handlers[ref.name].qparams() for ref in handled}}
+    learned = {ref: own for ref, own in (prepared.trained or {}).items() if ref.kind == "parameter"}
+    made.trained = {**learned, **found, **{ref: made.handlers[ref.name].qparams() for ref in handled}}
     _set_joined(made, contents.joined, strict)
     _set_means(made, contents.means, strict)
     return made

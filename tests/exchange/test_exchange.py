@@ -276,6 +276,25 @@ def test_a_file_without_weights_applied_saved_and_loaded(tmp_path: Path) -> None
     assert torch.equal(fxq.convert(loaded)(X), fxq.convert(calibrated())(X))
 
 
+def test_weights_that_were_trained_keep_what_they_learned(tmp_path: Path) -> None:
+    qat = fxq.prepare_qat(model().train(), X, fxq.get_lsq_qconfig())
+    for _ in range(2):
+        qat(X)
+        qat.apply(fxq.enable_param_learning)
+    weight = qat.get_submodule("conv").weight_fake_quant
+    with torch.no_grad():
+        weight.scale.mul_(1.5)
+    fxq.save(qat, tmp_path / "a.fxq")
+    loaded = fxq.load(tmp_path / "a.fxq")
+    fxq.qparams(loaded).save(tmp_path / "a.json")
+    data = json.loads((tmp_path / "a.json").read_text())
+    data["tensors"] = {name: item for name, item in data["tensors"].items() if item["kind"] != "weight"}
+    applied = fxq.apply_qparams(loaded, data)
+    found, wanted = ({row.name: row.qparams.scale.tolist() for row in fxq.qparams(each)} for each in (applied, loaded))
+    assert found == wanted
+    assert torch.equal(fxq.convert(applied)(X), fxq.convert(loaded)(X))
+
+
 def test_names_are_mapped(tmp_path: Path) -> None:
     _, data = saved(tmp_path)
     data["tensors"] = {f"theirs.{name}": item for name, item in data["tensors"].items()}
