@@ -16,9 +16,10 @@ from fxquant.calibration.module_paths import places_of
 from fxquant.calibration.observers import observers_by_node
 from fxquant.calibration.problems import find_problems, warn_of_problems
 from fxquant.calibration.range_history import FEWEST_BATCHES
-from fxquant.errors import warn, within
+from fxquant.errors import CalibrationError, warn, within
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.inputs import bind
+from fxquant.plan.spec import Means, Observed
 from fxquant.quantizer.data import PreparedModel
 
 MOST_BATCHES = 1000
@@ -29,7 +30,11 @@ def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, An
     """Run one batch, show every planned value to its observer, and return the float output.
 
     A batch that fails changes no observer.
+
+    Raises:
+        CalibrationError: the model was trained, and has no observers.
     """
+    _check_has_observers(prepared)
     gm = prepared.graph_module
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -44,6 +49,20 @@ def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, An
         result = run_with_hooks(gm, run, args, kwargs)
         prepared.statistics.update(prepared.observers)
         return result
+
+
+def _check_has_observers(prepared: PreparedModel) -> None:
+    measured = any(
+        isinstance(policy, Means) or (ref.kind == "activation" and isinstance(policy, Observed))
+        for ref, policy in prepared.plan.policies.items()
+    )
+    if prepared.trained is not None and measured and not len(prepared.observers):
+        raise CalibrationError(
+            "this model was trained: it has the qparams of training, and no observers",
+            got="a batch to observe",
+            expected="convert, which needs no data",
+            hint="its graph_module is the float model, which runs and observes nothing",
+        )
 
 
 def calibrate(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.artifact.makers import MAKERS, decode_maker, encode_maker
 from fxquant.artifact.node_facts import decode_class, encode_class
-from fxquant.errors import ArtifactError, FxQuantWarning
+from fxquant.errors import ArtifactError, CalibrationError, FxQuantWarning
 from fxquant.fake_quantize.adaround import KnownIntegers
 from fxquant.fake_quantize.base import FakeQuantizeBase
 from fxquant.graph.affine import ChannelAffine
@@ -230,6 +230,9 @@ def test_a_model_that_was_trained(qconfig: Any, tmp_path: Path) -> None:
     qat = trained(Net(), qconfig, x)
     loaded = check(qat, tmp_path / "a.fxq", x)
     assert loaded.trained is not None
+    for observe in (loaded, lambda x: fxq.calibrate(loaded, [x], progress=False)):
+        with pytest.raises(CalibrationError, match="this model was trained"):
+            observe(x)
     fxq.save(loaded, tmp_path / "b.fxq")
     assert torch.equal(fxq.convert(fxq.load(tmp_path / "b.fxq"))(x), fxq.convert(qat)(x))
 
