@@ -168,7 +168,11 @@ class Quantizer(PreparedModel):
     def state_dict(self) -> dict[str, Tensor]:
         """Return the float model's state under its own names; behind ``observers.<value>.`` that of the observers,
         behind ``weight_layers.<unit>.`` that of ``weight_layers``, behind ``calibration_statistics.`` what only the
-        report shows."""
+        report shows.
+
+        Raises:
+            StateError: ``apply_qparams`` or training gave it qparams, which no state holds: ``save`` writes them.
+        """
         return state_dict(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 from fxquant.calibration.statistics import Statistics
+from fxquant.errors import StateError
 from fxquant.graph.edit import free_name
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.module_state import check_names, unchanged_on_error
@@ -38,7 +39,17 @@ def measured(prepared: PreparedModel) -> nn.Module:
 
 
 def state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
-    """Return the state of the float model and of what measures it, with the schemes of observers in its metadata."""
+    """Return the state of the float model and of what measures it, with the schemes of observers in its metadata.
+
+    Raises:
+        StateError: the model has qparams that no observer chose, which a state has no place for.
+    """
+    if prepared.trained is not None:
+        raise StateError(
+            "a state dict cannot hold the qparams that this model was given or trained with",
+            got=f"qparams of {len(prepared.trained)} tensors",
+            hint="fxq.save(quantizer, path) writes them; graph_module.state_dict() is the state of the float model",
+        )
     beside = measured(prepared)
     state: Any = OrderedDict({**prepared.graph_module.state_dict(), **beside.state_dict()})
     state._metadata = OrderedDict({"": {"version": 1, **metadata_of(beside)}})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import CalibrationError, FxQuantError, InputError, SpecError, UnknownNameError
+from fxquant.errors import CalibrationError, FxQuantError, InputError, SpecError, StateError, UnknownNameError
 from fxquant.exchange.given import short
 
 
@@ -293,6 +293,15 @@ def test_weights_that_were_trained_keep_what_they_learned(tmp_path: Path) -> Non
     found, wanted = ({row.name: row.qparams.scale.tolist() for row in fxq.qparams(each)} for each in (applied, loaded))
     assert found == wanted
     assert torch.equal(fxq.convert(applied)(X), fxq.convert(loaded)(X))
+
+
+def test_a_state_dict_does_not_leave_out_what_was_applied(tmp_path: Path) -> None:
+    _, data = saved(tmp_path)
+    for prepared in (prepare(), calibrated()):
+        applied = fxq.apply_qparams(prepared, data)
+        with pytest.raises(StateError, match=r"cannot hold the qparams[\s\S]*fxq\.save"):
+            applied.state_dict()
+        assert prepared.state_dict().keys() >= applied.graph_module.state_dict().keys()
 
 
 def test_names_are_mapped(tmp_path: Path) -> None:
