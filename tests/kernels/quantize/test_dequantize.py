@@ -107,3 +107,13 @@ def test_numbers_are_taken_for_qparams(device: str) -> None:
     q = image(torch.uint8, device)
     expected = dequantize(q, torch.tensor([0.1], device=device), torch.tensor([3], device=device))
     assert torch.equal(dequantize(q, 0.1, 3), expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 1), (2, 0), (0, 0, 1), (0,), (2, 0, 3)])
+def test_an_axis_of_length_zero_gives_nothing(shape: tuple[int, ...]) -> None:
+    axis = shape.index(0) if len(shape) == 1 else 1
+    scale, zero_point = torch.ones(0), torch.zeros(0, dtype=torch.int32)
+    values = torch.ops.fxquant.dequantize(torch.zeros(shape, dtype=torch.uint8), scale, zero_point, axis)
+    quantized = torch.ops.fxquant.quantize(torch.zeros(shape), scale, zero_point, 0, 255, torch.uint8, axis)
+    assert (values.shape, values.dtype) == (shape, torch.float32)
+    assert (quantized.shape, quantized.dtype) == (shape, torch.uint8)

@@ -82,7 +82,7 @@ struct QParams {
   void lengthen_rows(Layout& layout) {
     constexpr int64_t kLarge = 65536;
     const int64_t enough = layout.numel() < kLarge ? 256 : 1024;
-    if (layout.inner != 1 || layout.channels == 1 || layout.channels >= enough) return;
+    if (layout.inner != 1 || layout.channels <= 1 || layout.channels >= enough) return;
     const int64_t channels = layout.channels;
     int64_t times = 1;
     while (channels * times < enough) times *= 2;
