@@ -12,7 +12,6 @@ import fxquant as fxq
 from fxquant.errors import FxQuantWarning
 from tests.exporting.integers import integers_of
 
-
 AT_TIES = {"resnet18": 0.0, "mobilenet_v3_small": 0.0, "shufflenet_v2_x0_5": 0.0, "swin_t": 1e-4}
 """The share of a tensor's values that may be a step off if int8 is made explicit: in attention int8 has the factor of a
 product in its scale, the reference multiplies by it, so that a value at a tie may fall the other way."""
