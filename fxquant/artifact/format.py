@@ -277,14 +277,14 @@ def write_file(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str,
         for name, tensor in tensors.items()
     }
     try:
-        with _beside(path) as part:
+        with written_beside(path) as part:
             safetensors.serialize_file(specs, part, dict(metadata))
     except (safetensors.SafetensorError, OSError) as error:
         raise ArtifactError("the file cannot be written", at=str(path), got=ascii(str(error))[:200]) from error
 
 
 @contextlib.contextmanager
-def _beside(path: Path) -> Iterator[str]:
+def written_beside(path: Path) -> Iterator[str]:
     """Make a file in the same folder, which takes the name if all goes well, and goes away otherwise."""
     handle, part = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     os.close(handle)

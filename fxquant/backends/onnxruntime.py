@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fxquant.backends.base import Backend, register_backend
 from fxquant.backends.qdq import (
+    JOINS,
+    MEANS,
     WORD,
     affine_of,
     blocked_weight,
@@ -26,8 +28,6 @@ ACTIVATION = affine_of(WORD)
 """With more than 8 bits everything between quantize and dequantize is float."""
 
 SUMS = tuple(pattern for pattern in ELEMENTWISE if pattern.name.split("_")[0] in ("add", "mul"))
-JOINS = tuple(pattern for pattern in ELEMENTWISE if pattern.name in ("cat", "stack"))
-POOLS = ("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "mean")
 FUNCTIONS = ("leaky_relu", "sigmoid")
 
 ONNXRUNTIME = register_backend(
@@ -44,7 +44,7 @@ ONNXRUNTIME = register_backend(
             on_floats(("embedding",), weight=table_of_bytes),
             *split_by_clamp(integer_rule(SUMS, ACTIVATION)),
             integer_rule(JOINS, ACTIVATION),
-            integer_rule([pattern for pattern in POOL if pattern.name in POOLS], ACTIVATION),
+            integer_rule([pattern for pattern in POOL if pattern.name in MEANS], ACTIVATION),
             on_floats(names_of(pattern for pattern in NORMALIZE if pattern.name != "layer_norm"), ACTIVATION),
             integer_rule([pattern for pattern in UNARY if pattern.name in FUNCTIONS], ACTIVATION),
             *data_movement(ACTIVATION),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fxquant.backends.base import Backend, register_backend
 from fxquant.backends.qdq import (
+    JOINS,
+    MEANS,
     affine_if_unsigned,
     blocked_weight,
     data_movement,
@@ -15,14 +17,11 @@ from fxquant.backends.qdq import (
     zero_point_zero,
 )
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
-from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.linear import LINEAR_PATTERNS, MATMUL_PATTERNS, WEIGHT_ONLY_LINEAR
 from fxquant.patterns.pool import POOL
 
 ACTIVATION = affine_if_unsigned
 
-JOINS = tuple(pattern for pattern in ELEMENTWISE if pattern.name in ("cat", "stack"))
-POOLS = ("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "mean")
 
 OPENVINO = register_backend(
     Backend(
@@ -35,7 +34,7 @@ OPENVINO = register_backend(
             on_floats(names_of(WEIGHT_ONLY_LINEAR), weight=blocked_weight),
             on_floats(("embedding",), weight=table_of_bytes),
             integer_rule(JOINS, ACTIVATION),
-            integer_rule([pattern for pattern in POOL if pattern.name in POOLS], ACTIVATION),
+            integer_rule([pattern for pattern in POOL if pattern.name in MEANS], ACTIVATION),
             *data_movement(ACTIVATION),
         ),
         has_operators=False,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fxquant.backends.base import SIGNED_WEIGHTS, Accepts, AsCalled, Lower, LoweringRule, anything
 from fxquant.backends.reference import no_operator
+from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.pool import EXTREMA, MAXIMA
 from fxquant.patterns.shape import DATA_MOVEMENT, NEAREST, NOTHING, ZERO_PADS
@@ -18,6 +19,11 @@ WORD = 16
 
 SMALLEST_BLOCK = 16
 """Values in the smallest block that may have a scale of its own in kernels for blocked weights."""
+
+JOINS = tuple(pattern for pattern in ELEMENTWISE if pattern.name in ("cat", "stack"))
+"""Patterns of what joins values on one set of qparams."""
+AVERAGE_POOLS = ("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d")
+MEANS = (*AVERAGE_POOLS, "mean")
 
 
 def names_of(patterns: Iterable[Pattern]) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ import torch
 
 from fxquant.backends.base import Backend, register_backend
 from fxquant.backends.qdq import (
+    AVERAGE_POOLS,
+    JOINS,
     blocked_weight,
     data_movement,
     integer_rule,
@@ -22,14 +24,11 @@ from fxquant.backends.qdq import (
 from fxquant.observers.defaults import DEFAULT_QCONFIGS, default_per_channel_weight_observer
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.patterns.conv import CONV_PATTERNS, RESIDUAL_PATTERNS
-from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.linear import LINEAR_PATTERNS, MATMUL_PATTERNS, WEIGHT_ONLY_LINEAR
 from fxquant.patterns.pool import POOL
 from fxquant.plan.qconfig import QConfig
 from fxquant.plan.spec import QScheme
 
-JOINS = tuple(pattern for pattern in ELEMENTWISE if pattern.name in ("cat", "stack"))
-POOLS = ("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d")
 FULL_WIDTH = 8
 
 
@@ -50,7 +49,7 @@ TENSORRT = register_backend(
             integer_rule(MATMUL_PATTERNS, int8, float_result=True),
             on_floats(names_of(WEIGHT_ONLY_LINEAR), weight=blocked_weight),
             integer_rule(JOINS, int8),
-            integer_rule([pattern for pattern in POOL if pattern.name in POOLS], int8),
+            integer_rule([pattern for pattern in POOL if pattern.name in AVERAGE_POOLS], int8),
             *data_movement(int8),
         ),
         has_operators=False,

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 import fxquant as fxq
-from fxquant.artifact.format import check_place
+from fxquant.artifact.format import check_place, written_beside
 from fxquant.cli.command import RANDOM
 from fxquant.cli.models import inputs_from, load_model
+from fxquant.errors import writing
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,5 +40,7 @@ def write(model: GraphModule, path: Path, inputs: tuple[Tensor, ...], options: a
     if options.to == "fxq":
         fxq.save(model, path, overwrite=options.overwrite)
         return str(fxq.inspect_artifact(path))
-    torch.export.save(fxq.export(model, inputs), path)
+    program = fxq.export(model, inputs)
+    with writing("the program", path), written_beside(path) as part, open(part, "wb") as file:
+        torch.export.save(program, file)
     return f"{path}: {path.stat().st_size / 1e6:.1f} MB, for torch.export.load"

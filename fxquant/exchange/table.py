@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from fxquant.artifact.format import written_beside
 from fxquant.errors import InputError, UnknownNameError, writing
 from fxquant.exchange.formats import WRITERS
 from fxquant.exchange.given import Means, TensorQParams, ends_of
@@ -63,10 +64,8 @@ class QParamsTable(PrintedTable[TensorQParams]):
         if place.exists() and not overwrite:
             raise InputError("the file exists already", at=str(place), hint="overwrite=True takes its place")
         text = WRITERS[format](self)
-        with writing("the qparams", place):
-            part = place.with_name(f".{place.name}.part")
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, place)
+        with writing("the qparams", place), written_beside(place) as part:
+            Path(part).write_text(text, encoding="utf-8")
 
     def _cells(self, rows: Sequence[TensorQParams]) -> list[tuple[Any, ...]]:
         return [
@@ -77,8 +76,7 @@ class QParamsTable(PrintedTable[TensorQParams]):
                 _numbers(row.qparams.scale.flatten().tolist()),
                 _numbers(row.qparams.zero_point.flatten().tolist()),
                 "{:.4g} to {:.4g}".format(*ends_of(row.qparams)),
-                ", ".join(row.shared[:_SHARED])
-                + (f" and {len(row.shared) - _SHARED} more" * (len(row.shared) > _SHARED)),
+                _few(row.shared),
             )
             for row in rows
         ]

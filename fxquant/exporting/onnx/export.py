@@ -54,7 +54,8 @@ def export_onnx(
         path: Where to; the file appears there whole, or not at all. Tensors of more than 1.5 GiB lie in ``PATH.data``.
         example_inputs: Tuple of the positional inputs; a lone tensor is taken as a one-tuple.
         example_kwargs: Keyword inputs, in any order; none in front of one that is given may be left to its default.
-        target: ``"onnxruntime"``, ``"openvino"`` or ``"tensorrt"``: qparams that it does not take are refused.
+        target: ``"onnxruntime"``, ``"openvino"`` or ``"tensorrt"``: activations quantized to what it does not take are
+            refused; weights, inputs that are integers and dynamic layers are not looked at.
         opset: Of the file, 21 or later.
         weights: ``"auto"``: weights of 4 bits lie in 4 bits only where they have blocks, else in 8, since only these
             have integer kernels. ``"packed"``: all of them lie in 4 bits.

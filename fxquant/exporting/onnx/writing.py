@@ -24,8 +24,8 @@ def write(model: Any, path: Path, overwrite: bool = False) -> None:
         overwrite: Whether ``PATH.data`` may stand there already.
 
     Raises:
-        ArtifactError: ``PATH.data`` is needed and stands there, or the system refuses; what stood there before still
-            does.
+        ArtifactError: ``PATH.data`` is needed and stands there, or the system refuses. What stood at ``path`` before
+            still does; if only the last renaming fails, a ``PATH.data`` that stood there does not.
     """
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     external = f"{path.name}.data" if size > LARGEST_FILE else None
