@@ -53,6 +53,7 @@ def translated(
         ExportError: an operator has no translation; the message names it and the line of the user's.
     """
     onnx(), onnxscript()
+    check_dynamic_ranges(program)
     try:
         with _quiet():
             made = torch.onnx.export(
@@ -68,6 +69,28 @@ def translated(
         raise _untranslated(error, program) from error
     assert made is not None  # no path was given
     return made.model
+
+
+def check_dynamic_ranges(program: torch.export.ExportedProgram) -> None:
+    """Refuse qparams of the run time that ``DynamicQuantizeLinear`` does not compute: it measures all of uint8.
+
+    Raises:
+        ExportError: the message names the node.
+    """
+    operators = torch.ops.quantized_decomposed
+    for node in program.graph.nodes:
+        symmetric = node.target is operators.choose_qparams_symmetric.tensor
+        if not symmetric and node.target is not operators.choose_qparams.tensor:
+            continue
+        quant_min, quant_max, dtype = node.args[1], node.args[2], node.args[4]
+        if symmetric or (quant_min, quant_max, dtype) != (0, 255, torch.uint8):
+            raise ExportError(
+                "ONNX has no operator that measures this range while the model runs",
+                at=node,
+                got=f"{str(dtype).removeprefix('torch.')} [{quant_min}, {quant_max}]" + ", symmetric" * symmetric,
+                expected="affine uint8 [0, 255]",
+                hint="quantize the layer by default_dynamic_qconfig",
+            )
 
 
 def quantize_names(program: torch.export.ExportedProgram) -> list[str]:

@@ -222,6 +222,24 @@ def test_other_schemes(name, qconfig, wanted, tmp_path):
     assert bool(halves) == (name == "blocks")
 
 
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    [
+        ({"dtype": torch.uint8, "quant_min": 0, "quant_max": 127}, "uint8 [0, 127]"),
+        ({"dtype": torch.int8, "qscheme": "per_tensor_symmetric"}, "int8 [-128, 127], symmetric"),
+    ],
+)
+def test_ranges_that_no_operator_measures_at_run_time_are_refused(scheme, words, tmp_path):
+    activation = fxq.PlaceholderObserver.with_args(**scheme, is_dynamic=True)
+    qconfig = fxq.QConfig(activation=activation, weight=fxq.default_dynamic_qconfig.weight)
+    model = converted(linear(), LINEAR_X, fxq.QConfigMapping().set_global(qconfig))
+    with pytest.raises(ExportError) as caught:
+        fxq.export_onnx(model, tmp_path / "net.onnx", LINEAR_X)
+    assert str(caught.value).startswith("ONNX has no operator that measures this range while the model runs\n")
+    assert f"got:      {words}\n" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_weights_of_4_bits_may_be_packed(tmp_path):
     model = converted(linear(), LINEAR_X, fxq.QConfig(fxq.get_default_qconfig().activation, NARROW))
     sizes = []
