@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.errors import LoweringError
 from fxquant.graph.module import note
-from fxquant.graph.query import module_of, nodes_in, value_of
+from fxquant.graph.query import module_of, nodes_in, tensors_of, value_of
 from fxquant.nn.quantize import Quantize
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
@@ -41,8 +41,8 @@ def integer_outputs(gm: GraphModule, wanted: Outputs) -> list[int]:
     """Return the positions that are meant: those given, or those of all float tensors."""
     if wanted is not True:
         return [] if wanted is False else list(wanted)
-    values = [value_of(node) for node in returned(gm)]
-    return [place for place, info in enumerate(values) if info is not None and info.dtype.is_floating_point]
+    places = enumerate(returned(gm))
+    return [place for place, node in places if any(info.dtype.is_floating_point for info in tensors_of(node))]
 
 
 def given_as_integers(gm: GraphModule, wanted: Outputs) -> set[str]:

@@ -73,11 +73,11 @@ def check_integers(gm: GraphModule, plan: QuantPlan, inputs: Inputs, outputs: Ou
     unread = [node for node in integer_inputs(gm, inputs) if TensorRef(node.name) not in plan.policies]
     computed = {unit.root for unit in plan.units if "y" in unit.roles}
     asked = [results[place] for place in integer_outputs(gm, outputs)]
-    in_float = [node for node in asked if node.name not in computed]
+    in_float = [node for node in asked if node.name not in computed or value_of(node) is None]
     if unread or in_float:
         reasons = {refusal.node: refusal.reason for refusal in plan.refusals}
         lines = [f"input {node.target}: {_why_not_read(node)}" for node in unread]
-        lines += [f"result {node.name}: {reasons.get(node.name, 'no unit computes it')}" for node in in_float]
+        lines += [f"result {node.name}: {_why_not_given(node, reasons.get(node.name))}" for node in in_float]
         raise PlanError(
             "the model cannot take or give these values as integers",
             got=listing(lines),
@@ -91,3 +91,9 @@ def _why_not_read(node: Node) -> str:
     if info is None or not info.dtype.is_floating_point:
         return "it is no float tensor"
     return "no quantized operator reads it"
+
+
+def _why_not_given(node: Node, refused: str | None) -> str:
+    if value_of(node) is None:
+        return "it is several tensors in one value: return its items, as in (a, b)"
+    return refused or "no unit computes it"

@@ -252,3 +252,21 @@ def test_an_input_that_no_unit_reads() -> None:
 
     with pytest.raises(PlanError, match="input x: no quantized operator reads it"):
         prepare(Late(), torch.randn(64, 4), integer_inputs=True)
+
+
+@pytest.mark.parametrize("asked", [True, 0])
+def test_results_that_are_several_tensors_in_one_value(asked: bool | int) -> None:
+    class Halves(nn.Module):
+        def __init__(self, items: bool) -> None:
+            super().__init__()
+            self.conv, self.items = nn.Conv2d(3, 8, 3), items
+
+        def forward(self, x: Tensor) -> Any:
+            halves = torch.chunk(self.conv(x), 2, 1)
+            return (halves[0], halves[1]) if self.items else halves
+
+    x = torch.randn(2, 3, 8, 8)
+    with pytest.raises(PlanError, match="result chunk: it is several tensors in one value"):
+        prepare(Halves(items=False), x, integer_outputs=asked)
+    prepared = fxq.calibrate(prepare(Halves(items=True), x, integer_outputs=asked), [x], progress=False)
+    assert fxq.convert(prepared)(x)[0].dtype == torch.uint8
