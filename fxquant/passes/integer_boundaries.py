@@ -41,7 +41,7 @@ def integer_boundaries(gm: GraphModule, ctx: PassContext) -> GraphModule:
 def _take_integers(gm: GraphModule, node: Node, qparams: QParams) -> None:
     readers = [user for user in node.users if not is_shape_query(user)]
     quantized = [user for user in readers if isinstance(module_of(user), Quantize)]
-    floats = [user for user in readers if user not in quantized and user.op != "output"]
+    floats = [user for user in readers if user not in quantized]  # the output, too: what is returned is float
     info = value_of(node)
     if floats and info is not None:
         dequantize = Dequantize(qparams, info.dtype, info.contiguous).eval()

@@ -270,3 +270,22 @@ def test_results_that_are_several_tensors_in_one_value(asked: bool | int) -> Non
         prepare(Halves(items=False), x, integer_outputs=asked)
     prepared = fxq.calibrate(prepare(Halves(items=True), x, integer_outputs=asked), [x], progress=False)
     assert fxq.convert(prepared)(x)[0].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("form", ["int8", "reference"])
+def test_an_input_that_is_returned_as_it_is_comes_back_as_floats(form: str) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.conv(x), [x]
+
+    x = torch.randn(2, 3, 8, 8)
+    model = fxq.convert(calibrated(Both(), x, integer_inputs=True), to=form)
+    _, (given,) = model(quantized(model, x))
+    (qparams,) = model.integer_inputs.values()
+    assert given.dtype == torch.float32
+    assert (given - x).abs().max() <= 0.51 * float(qparams.scale)
+    assert model.integer_outputs == {}
