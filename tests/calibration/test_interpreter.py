@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -15,33 +14,8 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.calibration.interpreter import CalibrationInterpreter
 from fxquant.errors import FxQuantWarning, InputError
+from tests.calibration.network import ranges
 from tests.outputs import rounding_outputs
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.relu = nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True)
-        self.fc = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.conv(x))
-        y += y.mean((2, 3), keepdim=True)
-        return self.fc(F.adaptive_avg_pool2d(y, 1).flatten(1))
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return Net().eval()
-
-
-def ranges(prepared: fxq.Quantizer) -> dict[str, tuple[float, float]]:
-    return {
-        name: (observer.min_val.item(), observer.max_val.item())
-        for name, observer in prepared.observers.items()
-        if isinstance(observer, (fxq.HistogramObserver, fxq.MinMaxObserver))
-    }
 
 
 def test_observing_returns_the_float_output_to_the_bit(model):
@@ -140,7 +114,7 @@ def test_a_batch_that_does_not_run_names_the_layer_and_the_line(model):
     text = str(caught.value)
     assert text.startswith("this batch does not run through the model: ")
     assert "%conv" in text
-    assert "test_interpreter.py:" in text
+    assert "network.py:" in text
     assert "got:      (float32[1, 5, 8, 8])" in text
 
 
