@@ -16,7 +16,7 @@ from fxquant.exporting.qparams import PerTensor, operator_of
 from fxquant.exporting.table import EXPLICIT, ON_FLOATS
 from fxquant.fake_quantize.converted import StaticFakeQuantize, is_calibrated
 from fxquant.graph.module import noted
-from fxquant.graph.query import canonical_type, is_shape_query
+from fxquant.graph.query import canonical_type, has_hooks, is_shape_query
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.fake_quantize import DequantizedWeight, QuantizedWeightLayer
 
@@ -67,6 +67,13 @@ class Rewriting:
         if id(module) not in self.built:
             build = EXPLICIT.get(type(module))
             if build is not None:
+                if has_hooks(module):
+                    raise LoweringError(
+                        "this module has hooks, and no explicit form holds them",
+                        at=node,
+                        got=type(module).__name__,
+                        hint="take the hooks away, or compute what they do in the model's forward",
+                    )
                 check_known(module)
                 self.built[id(module)] = build(module)
             elif isinstance(module, (QuantizedModule, QuantizedWeightLayer)):

@@ -409,6 +409,13 @@ class TestRefusals:
             fxq.explicit(shell)
         assert "calibrate before convert, or load a state dict" in str(caught.value)
 
+    def test_hooks(self) -> None:
+        quantizer, _ = quantizer_of("linear")
+        int8 = fxq.convert(quantizer, engine="graph")
+        int8.get_submodule("0").register_forward_hook(lambda module, args, result: result * 2)
+        with pytest.raises(LoweringError, match="this module has hooks, and no explicit form holds them"):
+            fxq.explicit(int8)
+
     def test_a_module_of_the_users(self) -> None:
         class Doubled(fxq.nn.QuantizedLinear):
             pass
