@@ -116,17 +116,17 @@ const char* tiles_refusal() {
   return found.empty() && !has_brgemm() ? "brgemm of torch refused a product: oneDNN was switched off" : found.c_str();
 }
 
-bool prefers_brgemm(int64_t rows, int64_t columns, int64_t depth) {
+bool prefers_brgemm(int64_t rows, int64_t columns, int64_t k_size) {
   constexpr BrgemmLimits kLeast;
-  const bool is_large = rows >= kLeast.rows && columns >= kLeast.columns && depth >= kLeast.depth;
+  const bool is_large = rows >= kLeast.rows && columns >= kLeast.columns && k_size >= kLeast.k_size;
   return is_large && active_isa() == kBrgemm && has_brgemm();
 }
 
-bool brgemm(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t line, const int8_t* b, bool adds,
-            int32_t* c) {
+bool brgemm(int64_t rows, int64_t columns, int64_t k_size, const uint8_t* a, int64_t row_stride, const int8_t* b,
+            bool adds, int32_t* c) {
   if (!has_brgemm()) return false;
   try {
-    functions().multiply(rows, columns, depth, line, columns, columns, adds, a, b, c, true);
+    functions().multiply(rows, columns, k_size, row_stride, columns, columns, adds, a, b, c, true);
     return true;
   } catch (...) {
     refused.store(true, std::memory_order_relaxed);  // an exception costs milliseconds: never again

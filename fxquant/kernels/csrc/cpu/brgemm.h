@@ -17,19 +17,19 @@ const char* tiles_refusal();
 struct BrgemmLimits {
   int64_t rows = 8;
   int64_t columns = 8;
-  int64_t depth = 64;
+  int64_t k_size = 64;
 };
 
 // Whether products of this size go to the framework now.
-bool prefers_brgemm(int64_t rows, int64_t columns, int64_t depth);
+bool prefers_brgemm(int64_t rows, int64_t columns, int64_t k_size);
 
 // c = a b, or c += a b, exact in int32. False, and c is as before, where the framework refuses: a user may switch oneDNN
 // off at any time.
-//   a: [rows][depth] unsigned bytes, `line` from one row to the next    b: [depth / 4][columns][4] signed bytes
+//   a: [rows][k_size] unsigned bytes, `row_stride` from one row to the next    b: [k_size / 4][columns][4] signed bytes
 //   c: [rows][columns]
 // For every combination of the numbers each thread keeps some 40 KB of compiled code: there must be few of them.
-bool brgemm(int64_t rows, int64_t columns, int64_t depth, const uint8_t* a, int64_t line, const int8_t* b, bool adds,
-            int32_t* c);
+bool brgemm(int64_t rows, int64_t columns, int64_t k_size, const uint8_t* a, int64_t row_stride, const int8_t* b,
+            bool adds, int32_t* c);
 
 // After the last product of a thread for now: gives tiles back to whoever needs them next.
 void brgemm_release();

@@ -58,34 +58,34 @@ inline Memory allocate(int64_t bytes) {
   return memory;
 }
 
-// A temporary tensor, which is alive from its first step to its last.
-struct Buffer {
+// The slot of a temporary tensor in the arena. The tensor is alive from its first step to its last.
+struct ArenaSlot {
   int64_t bytes;
   int64_t first;
   int64_t last;
-  int64_t place;  // offset in the arena
+  int64_t offset;  // in the arena
 };
 
-// Places the buffers in the arena: large ones first, each at the lowest offset that no buffer uses that is alive at the same
+// Places the slots in the arena: large ones first, each at the lowest offset that no slot uses that is alive at the same
 // time. Returns the size of the arena.
-inline int64_t plan_arena(std::vector<Buffer>& buffers) {
-  std::vector<Buffer*> order;
-  for (Buffer& buffer : buffers) order.push_back(&buffer);
-  std::stable_sort(order.begin(), order.end(), [](const Buffer* a, const Buffer* b) { return a->bytes > b->bytes; });
-  std::vector<const Buffer*> placed;  // sorted by place
+inline int64_t plan_arena(std::vector<ArenaSlot>& slots) {
+  std::vector<ArenaSlot*> order;
+  for (ArenaSlot& slot : slots) order.push_back(&slot);
+  std::stable_sort(order.begin(), order.end(), [](const ArenaSlot* a, const ArenaSlot* b) { return a->bytes > b->bytes; });
+  std::vector<const ArenaSlot*> placed;  // sorted by offset
   int64_t size = 0;
-  for (Buffer* buffer : order) {
-    int64_t place = 0;
-    for (const Buffer* other : placed) {
-      if (other->last < buffer->first || other->first > buffer->last) continue;
-      if (other->place >= place + buffer->bytes) break;
-      place = std::max(place, other->place + other->bytes);
+  for (ArenaSlot* slot : order) {
+    int64_t offset = 0;
+    for (const ArenaSlot* other : placed) {
+      if (other->last < slot->first || other->first > slot->last) continue;
+      if (other->offset >= offset + slot->bytes) break;
+      offset = std::max(offset, other->offset + other->bytes);
     }
-    buffer->place = place;
-    size = std::max(size, place + buffer->bytes);
-    const auto after = std::upper_bound(placed.begin(), placed.end(), buffer,
-                                        [](const Buffer* a, const Buffer* b) { return a->place < b->place; });
-    placed.insert(after, buffer);
+    slot->offset = offset;
+    size = std::max(size, offset + slot->bytes);
+    const auto after = std::upper_bound(placed.begin(), placed.end(), slot,
+                                        [](const ArenaSlot* a, const ArenaSlot* b) { return a->offset < b->offset; });
+    placed.insert(after, slot);
   }
   return size;
 }
@@ -107,7 +107,7 @@ class Progress {
  public:
   explicit Progress(int64_t steps) : done_(steps) {}
 
-  void start(int64_t most) {
+  void reset(int64_t most) {
     if (most > chunks_per_step_) {
       chunks_per_step_ = most;
       taken_ = std::vector<std::atomic<bool>>(done_.size() * most);
@@ -155,41 +155,43 @@ class Program {
   explicit Program(const Recorder& recorder) : steps_(recorder.steps), arguments_(recorder.arguments.bytes) {
     count_allocation();
     // Fuse lookup tables into the steps before them.
-    std::vector<PointerSlot> slots = recorder.arguments.slots;
-    fuse_tables(steps_, slots);
+    std::vector<ArgumentPointer> pointers = recorder.arguments.pointers;
+    fuse_tables(steps_, pointers);
     // Sort the pointers by what they lead to. A temporary tensor is alive from the first step that uses it to the last.
-    std::vector<Buffer> buffers;
-    std::map<const Region*, size_t> buffer_of;
-    struct ArenaSlot {
+    std::vector<ArenaSlot> slots;
+    std::map<const Region*, size_t> slot_of;
+    struct ArenaPointer {
       int64_t at;
-      size_t buffer;
+      size_t slot;
       int64_t offset;
     };
-    std::vector<ArenaSlot> arena_slots;
+    std::vector<ArenaPointer> arena_pointers;
     int64_t step = 0;
-    for (const PointerSlot& slot : slots) {
+    for (const ArgumentPointer& pointer : pointers) {
       // Pointers come in the order of their steps, as the argument structs do.
-      while (step + 1 < static_cast<int64_t>(steps_.size()) && steps_[step + 1].args <= slot.at) ++step;
-      if (slot.region == nullptr) {
-        internal_.push_back({slot.at, 0, slot.offset});
+      while (step + 1 < static_cast<int64_t>(steps_.size()) && steps_[step + 1].args <= pointer.at) ++step;
+      if (pointer.region == nullptr) {
+        internal_.push_back({pointer.at, 0, pointer.offset});
         continue;
       }
-      const Region& region = *slot.region;
+      const Region& region = *pointer.region;
       switch (region.role) {
-        case Role::kInput: inputs_.push_back({slot.at, region.index, slot.offset}); break;
-        case Role::kOutput: outputs_.push_back({slot.at, region.index, slot.offset}); break;
-        case Role::kConstant: write(arguments_.data(), slot.at, region.begin + slot.offset); break;
+        case Role::kInput: inputs_.push_back({pointer.at, region.index, pointer.offset}); break;
+        case Role::kOutput: outputs_.push_back({pointer.at, region.index, pointer.offset}); break;
+        case Role::kConstant: write(arguments_.data(), pointer.at, region.begin + pointer.offset); break;
         case Role::kTemporary: {
-          const auto [found, added] = buffer_of.emplace(&region, buffers.size());
-          if (added) buffers.push_back({aligned(region.bytes + kCacheLine), step, step, 0});
-          buffers[found->second].last = step;
-          arena_slots.push_back({slot.at, found->second, slot.offset});
+          const auto [found, added] = slot_of.emplace(&region, slots.size());
+          if (added) slots.push_back({aligned(region.bytes + kCacheLine), step, step, 0});
+          slots[found->second].last = step;
+          arena_pointers.push_back({pointer.at, found->second, pointer.offset});
         }
       }
     }
     // Place the temporary tensors in the arena.
-    arena_bytes_ = plan_arena(buffers);
-    for (const ArenaSlot& slot : arena_slots) arena_.push_back({slot.at, 0, buffers[slot.buffer].place + slot.offset});
+    arena_bytes_ = plan_arena(slots);
+    for (const ArenaPointer& pointer : arena_pointers) {
+      arena_.push_back({pointer.at, 0, slots[pointer.slot].offset + pointer.offset});
+    }
     for (const Step& each : steps_) scratch_bytes_ = std::max(scratch_bytes_, aligned(each.scratch));
   }
 
@@ -199,8 +201,8 @@ class Program {
     std::unique_ptr<Workspace> workspace = acquire_workspace();
     // Patch the pointers to inputs and outputs.
     uint8_t* arguments = workspace->arguments.get();
-    for (const PointerPatch& slot : inputs_) write(arguments, slot.at, inputs[slot.index] + slot.offset);
-    for (const PointerPatch& slot : outputs_) write(arguments, slot.at, outputs[slot.index] + slot.offset);
+    for (const PointerPatch& patch : inputs_) write(arguments, patch.at, inputs[patch.index] + patch.offset);
+    for (const PointerPatch& patch : outputs_) write(arguments, patch.at, outputs[patch.index] + patch.offset);
     // Divide the steps among the threads, and provide scratch memory for each thread.
     int64_t most = 1;  // chunks of a step
     const int64_t threads = torch::stable::get_num_threads();
@@ -220,7 +222,7 @@ class Program {
         step.call(step.loop, arguments + step.args, 0, step.tasks, workspace->scratch.get());
       }
     } else {
-      workspace->progress->start(most);
+      workspace->progress->reset(most);
       Workspace& shared = *workspace;
       torch::stable::parallel_for(0, most, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) run_steps(shared, most, i);
@@ -286,8 +288,8 @@ class Program {
     workspace->progress = std::make_unique<Progress>(steps());
     uint8_t* arguments = workspace->arguments.get();
     std::memcpy(arguments, arguments_.data(), arguments_.size());
-    for (const PointerPatch& slot : internal_) write(arguments, slot.at, arguments + slot.offset);
-    for (const PointerPatch& slot : arena_) write(arguments, slot.at, workspace->arena.get() + slot.offset);
+    for (const PointerPatch& patch : internal_) write(arguments, patch.at, arguments + patch.offset);
+    for (const PointerPatch& patch : arena_) write(arguments, patch.at, workspace->arena.get() + patch.offset);
     return workspace;
   }
 

@@ -66,7 +66,7 @@ class Regions {
 };
 
 // A pointer in the argument block.
-struct PointerSlot {
+struct ArgumentPointer {
   int64_t at;            // where it stands in the argument block
   const Region* region;  // into which it points; null: into the argument block
   int64_t offset;        // bytes from the begin of the region
@@ -94,7 +94,7 @@ struct Step {
 // The argument structs of all steps and the arrays that they point to, one behind the other.
 struct ArgumentBlock {
   std::vector<uint8_t> bytes;
-  std::vector<PointerSlot> slots;
+  std::vector<ArgumentPointer> pointers;
 
   template <typename T>
   int64_t append(const T* from, int64_t count) {
@@ -120,18 +120,18 @@ class Pointers {
     if (field == nullptr) return;
     const Region* region = regions_.around(field);
     const auto* memory = static_cast<const uint8_t*>(static_cast<const void*>(field));
-    arguments_.slots.push_back({place_of(&field), region, memory - region->begin});
+    arguments_.pointers.push_back({place_of(&field), region, memory - region->begin});
   }
   // A pointer to an array of the binding, which is gone after the call. It holds no pointers.
   template <typename T>
   void array(const T* const& field, int64_t count) {
-    if (field != nullptr) arguments_.slots.push_back({place_of(&field), nullptr, arguments_.append(field, count)});
+    if (field != nullptr) arguments_.pointers.push_back({place_of(&field), nullptr, arguments_.append(field, count)});
   }
   // A pointer to an array of structs, which hold pointers to tensors.
   template <typename T>
   void structs(const T* const& field, int64_t count) {
     const int64_t place = arguments_.append(field, count);
-    arguments_.slots.push_back({place_of(&field), nullptr, place});
+    arguments_.pointers.push_back({place_of(&field), nullptr, place});
     for (int64_t i = 0; i < count; ++i) {
       Pointers inner(arguments_, regions_, field + i, place + i * static_cast<int64_t>(sizeof(T)));
       field[i].pointers(inner);
@@ -199,7 +199,7 @@ class Recorder {
   void forget(int64_t count) {
     if (count >= static_cast<int64_t>(steps.size())) return;
     const int64_t place = steps[count].args;
-    while (!arguments.slots.empty() && arguments.slots.back().at >= place) arguments.slots.pop_back();
+    while (!arguments.pointers.empty() && arguments.pointers.back().at >= place) arguments.pointers.pop_back();
     arguments.bytes.resize(place);
     steps.resize(count);
   }

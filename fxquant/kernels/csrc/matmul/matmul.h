@@ -12,18 +12,18 @@ namespace fxquant {
 
 constexpr int64_t kMostProducts = 2147483647 / (255 * 255);  // An int32 accumulator holds so many for certain.
 
-// A factor of the product. Strides are in elements.
+// A factor of the product. Strides are in elements. The outer dimension is M of a, and N of b.
 struct Factor {
   const uint8_t* data;
   bool is_signed;
   int32_t zero_point;
-  int64_t line;      // stride of M in a, of N in b
-  int64_t step;      // stride of K
+  int64_t outer_stride;
+  int64_t k_stride;
   Batches matrices;  // matrix of the result -> offset of the factor's matrix
 };
 
 struct Matmul {
-  int64_t batch, rows, depth, columns;
+  int64_t batch, rows, k_size, columns;
   Factor a, b;
   float scale;  // of both factors
   OutputQParams y_qparams;
@@ -85,13 +85,13 @@ inline Matmul prepare_matmul(const MatmulCall& c) {
   }
   const bool has_rows = a.dim() > 1;
   const bool has_columns = b.dim() > 1;
-  const int64_t depth = a.size(a.dim() - 1);
+  const int64_t k_size = a.size(a.dim() - 1);
   const int64_t inner = b.dim() - (has_columns ? 2 : 1);
-  if (b.size(inner) != depth) {
+  if (b.size(inner) != k_size) {
     fail(name + ": a and b cannot be multiplied", both, "[..., M, K] and [..., K, N]");
   }
-  if (depth > kMostProducts) {
-    fail(name + ": a sum could leave int32", "K = " + std::to_string(depth), "at most " + std::to_string(kMostProducts));
+  if (k_size > kMostProducts) {
+    fail(name + ": a sum could leave int32", "K = " + std::to_string(k_size), "at most " + std::to_string(kMostProducts));
   }
   std::vector<int64_t> sizes = leading_sizes(a);
   std::vector<int64_t> others = leading_sizes(b);
@@ -104,12 +104,12 @@ inline Matmul prepare_matmul(const MatmulCall& c) {
     }
     sizes[d] = sizes[d] == 1 ? others[d] : sizes[d];
   }
-  const auto factor = [&](const Tensor& x, int64_t zero_point, int64_t line, int64_t step) {
+  const auto factor = [&](const Tensor& x, int64_t zero_point, int64_t outer_stride, int64_t k_stride) {
     return Factor{static_cast<const uint8_t*>(x.const_data_ptr()),
                   x.scalar_type() == ScalarType::Char,
                   static_cast<int32_t>(zero_point),
-                  line,
-                  step,
+                  outer_stride,
+                  k_stride,
                   batches_of(x, sizes)};
   };
   const Factor left = factor(a, c.a_zero_point, has_rows ? a.stride(a.dim() - 2) : 0, a.stride(a.dim() - 1));
@@ -121,7 +121,7 @@ inline Matmul prepare_matmul(const MatmulCall& c) {
   check_result_sizes(op, sizes);
   int64_t batch = 1;
   for (int d = 0; d < left.matrices.dims; ++d) batch *= left.matrices.size[d];
-  return {batch, rows, depth, columns, left, right, sa * sb, y_qparams, is_float, empty_as(a, sizes, false, c.dtype)};
+  return {batch, rows, k_size, columns, left, right, sa * sb, y_qparams, is_float, empty_as(a, sizes, false, c.dtype)};
 }
 
 }  // namespace fxquant

@@ -1,61 +1,10 @@
-// Runs what conv/conv.h prepared.
+// A convolution that conv/conv.h prepared, on the CPU: what the bindings of conv2d, conv3d and linear share.
 #pragma once
-#include <vector>
-
 #include "conv/conv.h"
-#include "conv/cpu/loops/conv2d.h"
-#include "conv/cpu/loops/conv2d_brgemm.h"
-#include "conv/cpu/loops/depthwise.h"
-#include "cpu/brgemm.h"
-#include "cpu/launch.h"
 
 namespace fxquant {
 
-inline Tensor conv_cpu(const Conv& c) {
-  if (c.shape.empty()) return c.y;
-  const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
-  const std::vector<uint8_t> padding_values(c.shape.in_channels, static_cast<uint8_t>(c.x_zero_point));
-  const ConvArgs args{c.shape,
-                      bytes(c.x),
-                      c.x.scalar_type() == ScalarType::Char,
-                      padding_values.data(),
-                      static_cast<const int8_t*>(c.weight.const_data_ptr()),
-                      c.zero_point_correction.const_data_ptr<int32_t>(),
-                      c.scale.const_data_ptr<float>(),
-                      c.bias.const_data_ptr<float>(),
-                      c.residual.has_value() ? bytes(*c.residual) : nullptr,
-                      c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char,
-                      c.residual_scale,
-                      c.residual_zero_point,
-                      c.y_bytes(),
-                      c.y_float(),
-                      c.y_qparams};
-  const ConvShape& s = c.shape;
-  if (s.depthwise()) {
-    const DepthwiseArgs whole(args);
-    launch(whole, whole.tasks(), whole.grain(),
-           [](const DepthwiseArgs& a, int64_t begin, int64_t end, void* scratch) {
-             FXQ_VNNI_LOOP(depthwise_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
-           },
-           whole.scratch());
-    return c.y;
-  }
-  if (prefers_brgemm(s.rows(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
-    const BrgemmConvArgs whole(args, torch::stable::get_num_threads());
-    launch(whole, whole.tasks(), whole.grain(),
-           [](const BrgemmConvArgs& a, int64_t begin, int64_t end, void* scratch) {
-             FXQ_VNNI_LOOP(conv_brgemm_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
-           },
-           whole.scratch());
-    return c.y;
-  }
-  const Conv2dArgs whole(args);
-  launch(whole, whole.tasks(), whole.grain(),
-         [](const Conv2dArgs& a, int64_t begin, int64_t end, void* scratch) {
-           FXQ_VNNI_LOOP(conv_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
-         },
-         whole.scratch());
-  return c.y;
-}
+// Launches the loop that fits the convolution, and returns its result.
+Tensor conv_cpu(const Conv& c);
 
 }  // namespace fxquant

@@ -1,4 +1,4 @@
-// Element types of loops, and 16-bit floats by way of float blocks that stay in the first cache. No torch.
+// Element types of loops, and 16-bit floats by way of float blocks that stay in the L1 cache. No torch.
 #pragma once
 #include "common/types.h"
 #include "cpu/loops/halves.h"

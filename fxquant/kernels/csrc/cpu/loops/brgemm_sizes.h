@@ -8,17 +8,17 @@ namespace fxquant {
 
 constexpr int64_t kBrgemmRows = 64;
 constexpr int64_t kBrgemmRowMultiple = 16;  // to which fewer rows are rounded up
-constexpr int64_t kBrgemmDepth = 1024;
-constexpr int64_t kBrgemmDepthMultiple = 64;  // to which a K that changes from call to call is rounded up
+constexpr int64_t kBrgemmK = 1024;
+constexpr int64_t kBrgemmKMultiple = 64;  // to which a K that changes from call to call is rounded up
 constexpr int64_t kBrgemmColumns = kNBlockPanels * kPanel;
 
 // Bytes of a row of a chunk of a packed LHS: whole cache lines.
-FXQ_INLINE int64_t lhs_line_bytes(int64_t depth) {
-  return depth < kBrgemmDepth ? (depth + kCacheLine - 1) / kCacheLine * kCacheLine : kBrgemmDepth;
+FXQ_INLINE int64_t lhs_row_bytes(int64_t k_size) {
+  return k_size < kBrgemmK ? (k_size + kCacheLine - 1) / kCacheLine * kCacheLine : kBrgemmK;
 }
 // Bytes of memory for a packed LHS, which begins with a cache line.
-FXQ_INLINE int64_t lhs_buffer_bytes(int64_t rows, int64_t depth) {
-  return (depth + kBrgemmDepth - 1) / kBrgemmDepth * rows * lhs_line_bytes(depth) + kCacheLine;
+FXQ_INLINE int64_t lhs_buffer_bytes(int64_t rows, int64_t k_size) {
+  return (k_size + kBrgemmK - 1) / kBrgemmK * rows * lhs_row_bytes(k_size) + kCacheLine;
 }
 
 }  // namespace fxquant

@@ -32,9 +32,9 @@ Tensor matmul_cpu(const MatmulCall& c) {
   // a is multiplied as uint8, b as int8. Flipping the sign bit shifts the zero point by 128.
   const int32_t a_zero = m.a.zero_point + (m.a.is_signed ? 128 : 0);
   const int32_t b_zero = m.b.zero_point - (m.b.is_signed ? 0 : 128);
-  const bool by_framework = prefers_brgemm(m.rows, m.columns, m.depth);
-  const int64_t multiple = by_framework ? kBrgemmDepthMultiple : kKGroup;
-  const int64_t padded = (m.depth + multiple - 1) / multiple * multiple;
+  const bool by_framework = prefers_brgemm(m.rows, m.columns, m.k_size);
+  const int64_t multiple = by_framework ? kBrgemmKMultiple : kKGroup;
+  const int64_t padded = (m.k_size + multiple - 1) / multiple * multiple;
   constexpr int64_t kWork = 1 << 19;  // products of a task: a few microseconds
   constexpr int64_t kPack = 16;       // products that take as long as to move a byte
 
@@ -46,13 +46,13 @@ Tensor matmul_cpu(const MatmulCall& c) {
   const PackArgs pack_b{m.b.data,
                         static_cast<uint8_t>(m.b.is_signed ? 0 : 0x80),
                         of_b.each,
-                        m.b.line,
-                        m.b.step,
+                        m.b.outer_stride,
+                        m.b.k_stride,
                         m.columns,
-                        m.depth,
+                        m.k_size,
                         padded,
                         by_framework ? kNBlockPanels : 1,
-                        m.depth * a_zero * b_zero,
+                        m.k_size * a_zero * b_zero,
                         -a_zero,
                         static_cast<uint8_t*>(packed.mutable_data_ptr()),
                         column_sums.mutable_data_ptr<int32_t>()};
@@ -61,10 +61,10 @@ Tensor matmul_cpu(const MatmulCall& c) {
 
   // Multiply by the framework's kernels, which pack a themselves.
   MatmulArgs args{m.rows,
-                  m.depth,
+                  m.k_size,
                   m.columns,
                   m.a.data,
-                  m.a.line,
+                  m.a.outer_stride,
                   m.a.matrices,
                   static_cast<const int8_t*>(packed.const_data_ptr()),
                   column_sums.const_data_ptr<int32_t>(),
@@ -76,7 +76,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
                   m.is_float ? m.y.mutable_data_ptr<float>() : nullptr};
   constexpr int64_t kEpilogue = 16;  // products that take as long as the epilogue of one output
   if (by_framework) {
-    const BrgemmMatmulArgs whole{args, padded, m.a.step, static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0)};
+    const BrgemmMatmulArgs whole{args, padded, m.a.k_stride, static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0)};
     constexpr int64_t kFaster = 4;  // than our own products, at least
     const int64_t work = std::min(kBrgemmRows, m.rows) * kBrgemmColumns * (padded / kFaster + kEpilogue);
     launch(whole, m.batch * whole.strips() * whole.n_blocks(), std::max<int64_t>(kWork / work, 1),
@@ -88,16 +88,16 @@ Tensor matmul_cpu(const MatmulCall& c) {
   }
   // Pack a, unless it is unsigned with K innermost.
   std::optional<Tensor> rows;
-  if (m.a.is_signed || m.a.step != 1) {
+  if (m.a.is_signed || m.a.k_stride != 1) {
     const DistinctMatrices of_a(m.a.matrices);
     rows = bytes_for(c.a, of_a.count * m.rows * padded);
     const PackArgs pack_a{m.a.data,
                           static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0),
                           of_a.each,
-                          m.a.line,
-                          m.a.step,
+                          m.a.outer_stride,
+                          m.a.k_stride,
                           m.rows,
-                          m.depth,
+                          m.k_size,
                           padded,
                           1,
                           0,
@@ -107,7 +107,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
     launch(pack_a, of_a.count * m.rows, std::max<int64_t>(kWork / (padded * kPack + 1), 1),
            [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_LOOP(pack_rows_loop)(p, begin, end); });
     args.a = pack_a.to;
-    args.line = padded;
+    args.row_stride = padded;
     args.a_matrices = of_a.which;
     for (int d = 0; d < args.a_matrices.dims; ++d) args.a_matrices.stride[d] *= m.rows * padded;
   }

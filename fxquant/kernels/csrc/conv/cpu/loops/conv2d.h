@@ -27,7 +27,7 @@ struct Conv2dArgs : ConvArgs {
   FXQ_INLINE int64_t n_blocks() const { return shape.group_bundles() * shape.n_blocks(); }
   // The order of tasks: so many successive strips with one N block, then with the next N block, then the next strips.
   FXQ_INLINE int64_t strips_per_round() const {
-    constexpr int64_t kNear = 256 << 10;  // bytes that stay in the second cache
+    constexpr int64_t kNear = 256 << 10;  // bytes that stay in the L2 cache
     const int64_t weight = shape.group_bundles() * shape.panels() * shape.panel_bytes();
     // Few rows share all weights, so each thread keeps to its channels. With many rows it keeps to its rows.
     if (weight > shape.rows() * (shape.in_channels + shape.channels)) return strips();

@@ -23,7 +23,7 @@ namespace {
 // The tasks of one thread, and its memory.
 struct ConvTask {
   const BrgemmConvArgs& a;
-  const int64_t depth;
+  const int64_t k_size;
   const Epilogue epilogue;
   LhsBuffer lhs_buffer;
   Strip strip;
@@ -33,9 +33,9 @@ struct ConvTask {
 
   ConvTask(const BrgemmConvArgs& args, uint8_t* scratch)
       : a(args),
-        depth(args.depth()),
+        k_size(args.k_size()),
         epilogue(args),
-        lhs_buffer(scratch + args.Conv2dArgs::scratch(), args.strip_rows, depth),
+        lhs_buffer(scratch + args.Conv2dArgs::scratch(), args.strip_rows, k_size),
         strip(args, scratch),
         lookup{args} {}
 
@@ -43,7 +43,7 @@ struct ConvTask {
   Lhs pack_lhs(int64_t row, int64_t count, int64_t bundle) {
     const ConvShape& s = a.shape;
     const bool as_it_is = s.is_pointwise() && s.groups == 1 && !a.x_signed && s.in_channels % kKGroup == 0;
-    if (as_it_is && count % kBrgemmRowMultiple == 0) return {a.x + row * s.in_channels, s.in_channels, kBrgemmDepth};
+    if (as_it_is && count % kBrgemmRowMultiple == 0) return {a.x + row * s.in_channels, s.in_channels, kBrgemmK};
     const int64_t shift = bundle * s.group_bundle_in_channels();
     const int64_t k_block_bytes = s.k_block_bytes(), k_blocks = s.k_blocks(), step = s.k_groups() * kKGroup;
     const uint8_t flip = a.x_signed ? 0x80 : 0;
@@ -79,7 +79,7 @@ struct ConvTask {
     for (int64_t c = 0; c < width * kPanel; ++c) correction[c] = c < left ? a.zero_point_correction[channel + c] : 0;
     for (int64_t r = 0; r < count; r += kBrgemmRows) {
       const int64_t some = count - r < kBrgemmRows ? count - r : kBrgemmRows;
-      multiply_block(some, width * kPanel, depth, {x.at + r * x.line, x.line, x.chunk}, weight, acc);
+      multiply_block(some, width * kPanel, k_size, {x.at + r * x.row_stride, x.row_stride, x.chunk}, weight, acc);
       switch (width) {
         case 1: store<1>(row + r, some, channel, left); break;
         case 2: store<2>(row + r, some, channel, left); break;

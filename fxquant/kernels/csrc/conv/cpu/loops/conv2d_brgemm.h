@@ -11,11 +11,11 @@ struct BrgemmConvArgs : Conv2dArgs {
 
   // Chooses the strips: of about the same size, such that the thread with most of them has least to do.
   BrgemmConvArgs(const ConvArgs& args, int64_t threads) : Conv2dArgs(args), strip_rows(0) {
-    constexpr int64_t kNear = 512 << 10;  // bytes that stay in the second cache
+    constexpr int64_t kNear = 512 << 10;  // bytes that stay in the L2 cache
     constexpr int64_t kWeights = 16;      // rows that take as long as to read the weights of an N block
     constexpr int64_t kTries = 16;
     int64_t most = 4 * kBrgemmRows;
-    while (most > kBrgemmRows && most * depth() > kNear) most /= 2;
+    while (most > kBrgemmRows && most * k_size() > kNear) most /= 2;
     const int64_t fewest = (shape.rows() + most - 1) / most;
     int64_t least = 0;
     for (int64_t count = fewest; count < fewest + kTries; ++count) {
@@ -32,16 +32,16 @@ struct BrgemmConvArgs : Conv2dArgs {
 
   FXQ_INLINE int64_t strips() const { return (shape.rows() + strip_rows - 1) / strip_rows; }
   FXQ_INLINE int64_t tasks() const { return strips() * shape.group_bundles() * shape.n_blocks(); }
-  FXQ_INLINE int64_t depth() const { return shape.k_blocks() * shape.k_groups() * kKGroup; }  // K, with padding
+  FXQ_INLINE int64_t k_size() const { return shape.k_blocks() * shape.k_groups() * kKGroup; }  // K, with padding
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // as conv2d.h says; tiles multiply a few times as fast
     constexpr int64_t kEpilogue = 48;
     const int64_t work =
-        shape.rows() * shape.group_bundles() * shape.panels() * kPanel * (depth() / 4 + kEpilogue) / tasks();
+        shape.rows() * shape.group_bundles() * shape.panels() * kPanel * (k_size() / 4 + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
   // Scratch memory for the pointers of a strip of Conv2dArgs, and for the packed LHS.
-  FXQ_INLINE int64_t scratch() const { return Conv2dArgs::scratch() + lhs_buffer_bytes(strip_rows, depth()); }
+  FXQ_INLINE int64_t scratch() const { return Conv2dArgs::scratch() + lhs_buffer_bytes(strip_rows, k_size()); }
 };
 
 }  // namespace fxquant

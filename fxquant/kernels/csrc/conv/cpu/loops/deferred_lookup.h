@@ -7,7 +7,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Replaces stored bytes by the entries of the table, one task after they were stored. By then they are in the first cache.
+// Replaces stored bytes by the entries of the table, one task after they were stored. By then they are in the L1 cache.
 // At once they would still be in the store buffer, and loads of another size would have to wait for the stores.
 struct DeferredLookup {
   const ConvArgs& a;
@@ -36,10 +36,10 @@ struct DeferredLookup {
 
   // Looks up what the last task wrote.
   void finish() const {
-    const int64_t line = a.shape.channels;
-    const Bytes bytes = channels == line ? Bytes{1, 0, rows * line} : Bytes{rows, line, channels};
+    const int64_t row_bytes = a.shape.channels;
+    const Bytes bytes = channels == row_bytes ? Bytes{1, 0, rows * row_bytes} : Bytes{rows, row_bytes, channels};
     for (int64_t i = 0; i < parts; ++i) {
-      uint8_t* y = a.y + (row + i * step) * line + channel;
+      uint8_t* y = a.y + (row + i * step) * row_bytes + channel;
       look_up(y, a.table, y, bytes);
     }
   }

@@ -47,7 +47,7 @@ inline void compute_packed(const Block& b, const uint8_t* w, int64_t pixel, int6
   if (has_three_taps(b)) return compute_three(b, w, pixel, count);
   if (fits_quarter_tiles(b)) return compute_by_quarters(b, w, pixel, count);
 #endif
-  compute_row(b, b.lines, w, pixel, count);
+  compute_row(b, b.packed_columns, w, pixel, count);
 }
 
 // Computes `count` pixels of `rows` rows of the result, which share a packing. `pixel` is the first one.

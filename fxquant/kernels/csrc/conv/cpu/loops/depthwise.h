@@ -16,7 +16,7 @@ struct DepthwiseArgs : ConvArgs {
 
   // Neighbouring rows of the result whose windows lie in the same K groups of input rows are computed together.
   FXQ_INLINE int64_t shared_rows() const {
-    constexpr int64_t kMostWeights = 12 << 10;  // bytes in the first cache: each of these rows has a copy of the weights
+    constexpr int64_t kMostWeights = 12 << 10;  // bytes in the L1 cache: each of these rows has a copy of the weights
     const int64_t kernel = shape.kernel_height;
     if (shape.kernel_planes != 1 || shape.dilation_height != 1) return 1;
     const int64_t fit = (shape.k_groups() * kKGroup - kernel) / shape.stride_height + 1;
@@ -32,7 +32,7 @@ struct DepthwiseArgs : ConvArgs {
   FXQ_INLINE int64_t row_tasks() const { return (shape.out_height + task_rows() - 1) / task_rows(); }
   FXQ_INLINE int64_t blocks() const { return (shape.panels() + kNBlockPanels - 1) / kNBlockPanels; }
   FXQ_INLINE int64_t tasks() const { return shape.all_planes() * row_tasks() * blocks(); }
-  // The order of tasks in a plane: all rows of a block, then the next block, if the plane stays in the second cache.
+  // The order of tasks in a plane: all rows of a block, then the next block, if the plane stays in the L2 cache.
   FXQ_INLINE bool keeps_blocks() const {
     constexpr int64_t kNear = 512 << 10;
     return (shape.height * shape.width + shape.out_height * shape.out_width) * shape.channels <= kNear;

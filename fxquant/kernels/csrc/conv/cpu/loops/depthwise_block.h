@@ -86,7 +86,7 @@ struct Block {
   const int64_t shared_rows;  // rows of the result that are computed from one packing
   const uint8_t* const end_of_x;
   // Scratch memory: packed columns, the results of a tile before they are stored, and what prepare() and find_rows() fill.
-  uint8_t* lines;
+  uint8_t* packed_columns;
   uint8_t* results;
   uint8_t* weights;  // [shared rows][taps][K groups][quarters][parts] registers
   int32_t* initial;  // zero point correction: [quarters] registers, as the next two
@@ -119,7 +119,7 @@ struct Block {
       memory += round_up(bytes, DepthwiseArgs::kRegisterBytes);
       return from;
     };
-    lines = take(a.column_bytes());
+    packed_columns = take(a.column_bytes());
     results = take(DepthwiseArgs::kResultBytes);
     weights = take(a.weight_bytes());
     initial = reinterpret_cast<int32_t*>(take(kQuarters * kRegister));

@@ -121,7 +121,7 @@ void compute_by_quarters_of(const Block& b, const uint8_t* w, int64_t pixel, int
   const int64_t stride = b.s.stride_width, tap = 2 * kQuarters * kRegister;
   const int64_t second = T1 == 0 ? 0 : stride == 1 ? T0 : 1;  // the first tap of the second run
   const int64_t* const taps = b.columns->taps;
-  TapRuns runs{{b.lines + taps[0], b.lines + taps[second]}, {w, w + second * tap}, stride * tap};
+  TapRuns runs{{b.packed_columns + taps[0], b.packed_columns + taps[second]}, {w, w + second * tap}, stride * tap};
   const bool is_dense = b.left == kRegister;
   for (int64_t tiles = (count + kQuarterTilePixels - 1) / kQuarterTilePixels; tiles > 0; --tiles) {
     const int64_t some = (count + tiles - 1) / tiles, at = pixel * b.s.channels + b.channel;

@@ -127,7 +127,7 @@ void pack_columns(const Block& b, int64_t output, int64_t count) {
   const ColumnLayout& columns = *b.columns;
   const int64_t left = output * b.s.stride_width - b.s.left, wanted = round_up(count, columns.pixels);
   for (int64_t k_group = 0; k_group < b.k_groups; ++k_group) {
-    uint8_t* const to = b.lines + k_group * kKGroupRegisters * columns.plane;
+    uint8_t* const to = b.packed_columns + k_group * kKGroupRegisters * columns.plane;
     for (int64_t i = 0; i < columns.segments; ++i) {
       pack_segment<V, kSigned>(b, b.rows + k_group * kKGroup, left + i * b.s.dilation_width,
                                columns.segment_length(b.s, i, wanted), to + columns.taps[i]);

@@ -204,25 +204,25 @@ SlidingColumns sliding_columns(const Block& b, int64_t w, int64_t count) {
     c.from[k] = exists ? b.rows[k] + c.begin * s.in_channels : b.padding;
     c.step[k] = exists ? s.in_channels : 0;
   }
-  c.near_end = b.lines;
+  c.near_end = b.packed_columns;
   c.padding = b.padding_column;
   for (int64_t i = c.end; i < inside; ++i) {
-    pack_edge<kLanes, kSigned>(b, b.rows, i, b.lines + (i - c.end) * kTapBytes, kRegister);
+    pack_edge<kLanes, kSigned>(b, b.rows, i, b.packed_columns + (i - c.end) * kTapBytes, kRegister);
   }
   return c;
 }
 
 template <int kStride, bool kSigned>
 void slide_rows_of(const Block& b, int64_t output, int64_t count, int64_t pixel, int64_t rows) {
-  const int64_t w = output * kStride - b.s.left, channels = b.s.channels, line = b.s.out_width * channels;
+  const int64_t w = output * kStride - b.s.left, channels = b.s.channels, y_row_step = b.s.out_width * channels;
   const SlidingColumns columns = sliding_columns<kSigned>(b, w, (count - 1) * kStride + 3);
   const bool is_dense = b.left == kRegister;
   for (int64_t i = 0; i < rows;) {
-    const int64_t together = kStride == 1 && i + 1 < rows ? 2 : 1, at = pixel * channels + i * line + b.channel;
+    const int64_t together = kStride == 1 && i + 1 < rows ? 2 : 1, at = pixel * channels + i * y_row_step + b.channel;
     RowTarget target{b.results, kRegister, count * kRegister, nullptr};
     if (is_dense) {
       uint8_t* const y = b.a.y_float != nullptr ? reinterpret_cast<uint8_t*>(b.a.y_float + at) : b.a.y + at;
-      target = {y, channels, line, b.a.residual != nullptr ? b.a.residual + at : nullptr};
+      target = {y, channels, y_row_step, b.a.residual != nullptr ? b.a.residual + at : nullptr};
     }
     if (together == 2) {
       slide_any<1, 2, kSigned>(b, columns, w, count, b.weights_of(i), b.weights_of(i + 1), target);
@@ -230,7 +230,7 @@ void slide_rows_of(const Block& b, int64_t output, int64_t count, int64_t pixel,
       slide_any<kStride, 1, kSigned>(b, columns, w, count, b.weights_of(i), nullptr, target);
     }
     if (!is_dense) {
-      for (int64_t r = 0; r < together; ++r) store_pixels(b, b.results + r * target.row_step, at + r * line, count);
+      for (int64_t r = 0; r < together; ++r) store_pixels(b, b.results + r * target.row_step, at + r * y_row_step, count);
     }
     i += together;
   }
@@ -261,14 +261,14 @@ FXQ_INLINE void three_taps_of(const Block& b, const Requantize& requantize, cons
   }
 }
 template <Ending kEnding>
-__attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const uint8_t* lines, const uint8_t* w,
+__attribute__((noinline)) void three_taps(const Block& b, int64_t steps, const uint8_t* packed_columns, const uint8_t* w,
                                           uint8_t* y, int64_t step) {
   ByteLanes weights[3][kQuarters];
   load_three_taps(weights, w);
   const Requantize requantize(b.requantize);
   const int64_t plane = b.columns->plane;
   const int64_t* const taps = b.columns->taps;
-  const uint8_t* const x[3] = {lines + taps[0], lines + taps[1], lines + taps[2]};
+  const uint8_t* const x[3] = {packed_columns + taps[0], packed_columns + taps[1], packed_columns + taps[2]};
   int64_t i = 0;
   for (; i + 2 <= steps; i += 2, y += 2 * step * (kEnding == kFloats ? 4 : 1)) {
     three_taps_of<2, kEnding>(b, requantize, x, i * kRegister, plane, weights, y, step);
@@ -290,15 +290,15 @@ inline void compute_three(const Block& b, const uint8_t* w, int64_t pixel, int64
   if (stores_floats(b)) {
     const int64_t whole = count / pixels, done = whole * pixels;
     if (whole > 0) {
-      three_taps<kFloats>(b, whole, b.lines, w, reinterpret_cast<uint8_t*>(b.a.y_float + at), pixels * channels);
+      three_taps<kFloats>(b, whole, b.packed_columns, w, reinterpret_cast<uint8_t*>(b.a.y_float + at), pixels * channels);
     }
-    return compute_row(b, b.lines + whole * kRegister, w, pixel + done, count - done);
+    return compute_row(b, b.packed_columns + whole * kRegister, w, pixel + done, count - done);
   }
   int64_t i = is_dense(b, pixels) ? count / pixels : 0;
-  if (i > 0) run(i, b.lines, b.a.y + at, pixels * channels);
+  if (i > 0) run(i, b.packed_columns, b.a.y + at, pixels * channels);
   while (i < steps) {
     const int64_t some = steps - i < kMost ? steps - i : kMost, rest = count - i * pixels;
-    run(some, b.lines + i * kRegister, b.results, kRegister);
+    run(some, b.packed_columns + i * kRegister, b.results, kRegister);
     store_pixels(b, b.results, at + i * pixels * channels, rest < some * pixels ? rest : some * pixels);
     i += some;
   }

@@ -79,14 +79,15 @@ FXQ_INLINE void store_accumulators_of(const SumLanes (*sums)[kQuarters], uint8_t
 // Computes a tile from packed columns. Registers of bytes are stored `step` bytes apart; if not kFinish, accumulators are
 // stored, one behind the other.
 template <int R, Ending kEnding, bool kFinish>
-__attribute__((noinline)) void tile(const Block& b, const uint8_t* lines, const uint8_t* w, uint8_t* y, int64_t step) {
+__attribute__((noinline)) void tile(const Block& b, const uint8_t* packed_columns, const uint8_t* w, uint8_t* y,
+                                    int64_t step) {
   SumLanes sums[R][kQuarters];
   init_tile<R>(sums, b.initial);
   const int64_t plane = b.columns->plane;
   const int64_t* tap = b.columns->taps;
   const int64_t* const last = tap + b.taps;
   do {  // There is a tap, and a K group. In loops that may be empty, compilers copy all accumulators.
-    const uint8_t* x = lines + *tap;
+    const uint8_t* x = packed_columns + *tap;
     int64_t k_group = b.k_groups;
     do {
       add_k_group<R>(sums, x, plane, w);

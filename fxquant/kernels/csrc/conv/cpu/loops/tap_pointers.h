@@ -35,13 +35,13 @@ struct Strip {
     uint8_t* free = copied_;
     // Divide the strip into parts that lie in one row of a plane each.
     for (int64_t r = 0; r < count;) {
-      const int64_t line = (row + r) / s.out_width;
+      const int64_t out_row = (row + r) / s.out_width;
       const int64_t from = (row + r) % s.out_width;
       const int64_t most = s.out_width - from < count - r ? s.out_width - from : count - r;
-      const int64_t plane = line / s.out_height;
+      const int64_t plane = out_row / s.out_height;
       const int64_t image = s.out_planes == 1 ? plane : plane / s.out_planes;
       const Part part{image, (plane - image * s.out_planes) * s.stride_planes - s.front,
-                      line % s.out_height * s.stride_height - s.top, from * s.stride_width - s.left, r, most};
+                      out_row % s.out_height * s.stride_height - s.top, from * s.stride_width - s.left, r, most};
       if (s.has_few_channels()) {
         for_each_row(part, [&](int64_t i, const uint8_t* pixels) { free = copy(part, i, pixels, free); });
       } else {
@@ -79,53 +79,53 @@ struct Strip {
   }
 
   // Finds the pointers of one row of taps.
-  FXQ_INLINE void point(const Part& part, int64_t i, const uint8_t* line) {
+  FXQ_INLINE void point(const Part& part, int64_t i, const uint8_t* x_row) {
     const ConvShape& s = a.shape;
     const uint8_t** to = pointers + i * s.kernel_width * kStripRows + part.first;
     for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripRows) {
       int64_t w = part.left + j * s.dilation_width;
       for (int64_t n = 0; n < part.count; ++n, w += s.stride_width) {
-        to[n] = line != nullptr && w >= 0 && w < s.width ? line + w * s.in_channels : a.padding_values;
+        to[n] = x_row != nullptr && w >= 0 && w < s.width ? x_row + w * s.in_channels : a.padding_values;
       }
     }
   }
 
   // Copies one row of taps for all pixels of a part, and returns where the next copy goes. Overlapping windows share it.
-  FXQ_INLINE uint8_t* copy(const Part& part, int64_t i, const uint8_t* line, uint8_t* to) {
+  FXQ_INLINE uint8_t* copy(const Part& part, int64_t i, const uint8_t* x_row, uint8_t* to) {
     const ConvShape& s = a.shape;
     const int64_t run = s.kernel_width * s.in_channels;
     const uint8_t** rows = pointers + i * kStripRows + part.first;
     if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
       for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.in_channels;
-      to = copy_pixels(line, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
+      to = copy_pixels(x_row, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
       return to + kKGroup;  // The last K group is read beyond its end.
     }
     for (int64_t n = 0; n < part.count; ++n) {
       rows[n] = to;
-      to = copy_pixels(line, part.left + n * s.stride_width, s.dilation_width, s.kernel_width, to);
+      to = copy_pixels(x_row, part.left + n * s.stride_width, s.dilation_width, s.kernel_width, to);
       to += (run + kKGroup - 1) / kKGroup * kKGroup - run;
     }
     return to;
   }
 
   // Copies `pixels` pixels of a row of x, `step` apart, from column w on. Columns outside of x give padding.
-  uint8_t* copy_pixels(const uint8_t* line, int64_t w, int64_t step, int64_t pixels, uint8_t* to) const {
+  uint8_t* copy_pixels(const uint8_t* x_row, int64_t w, int64_t step, int64_t pixels, uint8_t* to) const {
     const ConvShape& s = a.shape;
     const int64_t in_channels = s.in_channels;
     int64_t n = 0;
-    if (step == 1 && line != nullptr) {
+    if (step == 1 && x_row != nullptr) {
       for (; n < pixels && w + n < 0; ++n, to += in_channels) std::memcpy(to, a.padding_values, in_channels);
       const int64_t inside = s.width - (w + n) < pixels - n ? s.width - (w + n) : pixels - n;
       if (inside > 0) {
-        std::memcpy(to, line + (w + n) * in_channels, inside * in_channels);
+        std::memcpy(to, x_row + (w + n) * in_channels, inside * in_channels);
         n += inside;
         to += inside * in_channels;
       }
     }
     for (; n < pixels; ++n, to += in_channels) {
       const int64_t column = w + n * step;
-      const bool is_pixel = line != nullptr && column >= 0 && column < s.width;
-      std::memcpy(to, is_pixel ? line + column * in_channels : a.padding_values, in_channels);
+      const bool is_pixel = x_row != nullptr && column >= 0 && column < s.width;
+      std::memcpy(to, is_pixel ? x_row + column * in_channels : a.padding_values, in_channels);
     }
     return to;
   }

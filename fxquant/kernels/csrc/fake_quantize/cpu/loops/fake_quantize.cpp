@@ -10,7 +10,7 @@
 //           for kColumns channels:          # their qparams stay in registers while all rows are taken
 //               for row, element: round, clamp, dequantize
 //
-// float and double are computed as they are. float16 is converted in blocks of kBlock floats that stay in the first cache.
+// float and double are computed as they are. float16 is converted in blocks of kBlock floats that stay in the L1 cache.
 // bfloat16 is taken in pairs (pairs.h): a 32-bit word holds two elements, and no lane changes its width.
 #include "fake_quantize/cpu/loops/fake_quantize.h"
 
@@ -41,10 +41,10 @@ FXQ_ONE_LOOP void run_mask(const Real* FXQ_RESTRICT x, Real* FXQ_RESTRICT y, boo
   }
 }
 
-// Takes kColumns columns of rows that are `line` elements long. Their qparams stay in registers.
-FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t rows, int64_t line,
+// Takes kColumns columns of rows that are `row_size` elements long. Their qparams stay in registers.
+FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, int64_t rows, int64_t row_size,
                               const ChannelQParams<float> g) {
-  for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
+  for (int64_t r = 0; r < rows; ++r, x += row_size, y += row_size) {
     FXQ_INDEPENDENT
     for (int64_t i = 0; i < kColumns; ++i) {
       const Affine<float> a = g.at(i);
@@ -54,8 +54,8 @@ FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y
 }
 
 FXQ_ONE_LOOP void run_columns_mask(const float* FXQ_RESTRICT x, float* FXQ_RESTRICT y, bool* FXQ_RESTRICT mask,
-                                   int64_t rows, int64_t line, const ChannelQParams<float> g) {
-  for (int64_t r = 0; r < rows; ++r, x += line, y += line, mask += line) {
+                                   int64_t rows, int64_t row_size, const ChannelQParams<float> g) {
+  for (int64_t r = 0; r < rows; ++r, x += row_size, y += row_size, mask += row_size) {
     FXQ_INDEPENDENT
     for (int64_t i = 0; i < kColumns; ++i) {
       const Affine<float> a = g.at(i);
@@ -105,9 +105,10 @@ struct MaskedPairs {
   }
 };
 
-FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t rows, int64_t line,
-                                   const ChannelQParams<float> first, const ChannelQParams<float> second) {
-  for (int64_t r = 0; r < rows; ++r, x += line, y += line) {
+FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT x, BFloat16* FXQ_RESTRICT y, int64_t rows,
+                                   int64_t row_size, const ChannelQParams<float> first,
+                                   const ChannelQParams<float> second) {
+  for (int64_t r = 0; r < rows; ++r, x += row_size, y += row_size) {
     FXQ_INDEPENDENT
     for (int64_t p = 0; p < kColumns / 2; ++p) {
       store_pair(rounded(pair_of(word_at(x + 2 * p)), first.at(p), second.at(p)), y + 2 * p);
@@ -160,11 +161,13 @@ void elements(const BFloat16* x, BFloat16* y, bool* mask, int64_t count, const T
 
 void row(const FakeQuantizeArgs& args, const ChannelQParams<float>& qparams, const float* x, float* y, bool* mask,
          int64_t count, int64_t c) {
-  const int64_t line = args.channels;
-  if (c % line != 0 || line % kColumns != 0 || count % line != 0) return elements(x, y, mask, count, qparams.from(c));
-  for (int64_t i = 0; i < line; i += kColumns) {
-    mask ? run_columns_mask(x + i, y + i, mask + i, count / line, line, qparams.from(i))
-         : run_columns(x + i, y + i, count / line, line, qparams.from(i));
+  const int64_t row_size = args.channels;
+  if (c % row_size != 0 || row_size % kColumns != 0 || count % row_size != 0) {
+    return elements(x, y, mask, count, qparams.from(c));
+  }
+  for (int64_t i = 0; i < row_size; i += kColumns) {
+    mask ? run_columns_mask(x + i, y + i, mask + i, count / row_size, row_size, qparams.from(i))
+         : run_columns(x + i, y + i, count / row_size, row_size, qparams.from(i));
   }
 }
 

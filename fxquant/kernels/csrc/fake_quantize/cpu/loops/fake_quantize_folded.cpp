@@ -2,7 +2,7 @@
 // backward pass.
 //
 //   for channel in tasks:                        # in parallel; x is [channels, inner]
-//       for block of kBlock elements:            # stays in the first cache
+//       for block of kBlock elements:            # stays in the L1 cache
 //           for element: the value, or dx and a summand of the factor's gradient
 //           backward: add the summands in kSumLanes float64 lanes
 #include "fake_quantize/cpu/loops/fake_quantize_folded.h"

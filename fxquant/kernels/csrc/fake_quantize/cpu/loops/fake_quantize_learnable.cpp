@@ -5,7 +5,7 @@
 //
 //   for part in tasks:                           # in parallel
 //       for stretch of one channel, or row of channels side by side:
-//           for block of kBlock elements:        # stays in the first cache
+//           for block of kBlock elements:        # stays in the L1 cache
 //               for element: dx, and two summands in the dtype of the computation
 //               add the summands to float64 sums # in kSumLanes lanes (sums.h), or channel by channel
 //
@@ -35,11 +35,11 @@ FXQ_ONE_LOOP void elements(const Real* FXQ_RESTRICT grad, const Real* FXQ_RESTRI
   }
 }
 
-// Does the same for kColumns columns of rows that are `line` elements long. Their qparams stay in registers.
+// Does the same for kColumns columns of rows that are `row_size` elements long. Their qparams stay in registers.
 FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT grad, const float* FXQ_RESTRICT x, float* FXQ_RESTRICT dx,
-                              float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped, int64_t rows, int64_t line,
+                              float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped, int64_t rows, int64_t row_size,
                               const ChannelQParams<float> g) {
-  for (int64_t end = rows * line; end > 0; end -= line) {
+  for (int64_t end = rows * row_size; end > 0; end -= row_size) {
     FXQ_INDEPENDENT
     for (int64_t i = 0; i < kColumns; ++i) {
       const Affine<float> a = g.at(i);
@@ -49,7 +49,7 @@ FXQ_ONE_LOOP void run_columns(const float* FXQ_RESTRICT grad, const float* FXQ_R
       dx[i] = passes ? grad[i] : 0.0f;
       clipped[i] = passes ? 0.0f : grad[i];
     }
-    grad += line, x += line, dx += line, scale += line, clipped += line;
+    grad += row_size, x += row_size, dx += row_size, scale += row_size, clipped += row_size;
   }
 }
 
@@ -126,12 +126,12 @@ FXQ_ONE_LOOP void run_pairs(const BFloat16* grad, const BFloat16* x, BFloat16* d
   for_each_in_row(pairs, Pairs<Places, G>{grad, x, dx, scale, clipped, first, second});
 }
 
-// Does the same for kColumns columns of rows that are `line` elements long. Their qparams stay in registers.
+// Does the same for kColumns columns of rows that are `row_size` elements long. Their qparams stay in registers.
 FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT grad, const BFloat16* FXQ_RESTRICT x,
                                    BFloat16* FXQ_RESTRICT dx, float* FXQ_RESTRICT scale, float* FXQ_RESTRICT clipped,
-                                   int64_t rows, int64_t line, const ChannelQParams<float> first,
+                                   int64_t rows, int64_t row_size, const ChannelQParams<float> first,
                                    const ChannelQParams<float> second) {
-  for (int64_t end = rows * line; end > 0; end -= line) {
+  for (int64_t end = rows * row_size; end > 0; end -= row_size) {
     FXQ_INDEPENDENT
     for (int64_t p = 0; p < kColumns / 2; ++p) {
       const PairGradients of =
@@ -142,7 +142,7 @@ FXQ_ONE_LOOP void run_pair_columns(const BFloat16* FXQ_RESTRICT grad, const BFlo
       clipped[2 * p + 1] = of.clipped.second;
       store_word(of.dx, dx + 2 * p);
     }
-    grad += line, x += line, dx += line, scale += line, clipped += line;
+    grad += row_size, x += row_size, dx += row_size, scale += row_size, clipped += row_size;
   }
 }
 
@@ -164,12 +164,12 @@ void elements(const BFloat16* grad, const BFloat16* x, BFloat16* dx, float* scal
 // Takes a row of channels side by side, from channel c on.
 void row(const LearnableBackwardArgs& args, const ChannelQParams<float>& qparams, const float* grad, const float* x,
          float* dx, float* scale, float* clipped, int64_t count, int64_t c) {
-  const int64_t line = args.channels;
-  if (c % line != 0 || line % kColumns != 0 || count % line != 0) {
+  const int64_t row_size = args.channels;
+  if (c % row_size != 0 || row_size % kColumns != 0 || count % row_size != 0) {
     return elements(grad, x, dx, scale, clipped, count, qparams.from(c));
   }
-  for (int64_t i = 0; i < line; i += kColumns) {
-    run_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / line, line, qparams.from(i));
+  for (int64_t i = 0; i < row_size; i += kColumns) {
+    run_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / row_size, row_size, qparams.from(i));
   }
 }
 
@@ -182,10 +182,10 @@ void row(const LearnableBackwardArgs&, const ChannelQParams<Real>& qparams, cons
 void row(const LearnableBackwardArgs& args, const ChannelQParams<float>&, const BFloat16* grad, const BFloat16* x,
          BFloat16* dx, float* scale, float* clipped, int64_t count, int64_t c) {
   const PairedQParams<float>& g = args.paired;
-  const int64_t line = args.channels;
-  if (c % line == 0 && line % kColumns == 0 && count % line == 0) {
-    for (int64_t i = 0; i < line; i += kColumns) {
-      run_pair_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / line, line, g.even.from(i / 2),
+  const int64_t row_size = args.channels;
+  if (c % row_size == 0 && row_size % kColumns == 0 && count % row_size == 0) {
+    for (int64_t i = 0; i < row_size; i += kColumns) {
+      run_pair_columns(grad + i, x + i, dx + i, scale + i, clipped + i, count / row_size, row_size, g.even.from(i / 2),
                        g.odd.from(i / 2));
     }
     return;

@@ -1,6 +1,6 @@
 // Histogram of the values of one row, with bins whose width is a power of two (math/histogram.h).
 //
-//   for part of kPart elements:      # stays in the first cache
+//   for part of kPart elements:      # stays in the L1 cache
 //       find the extremes; leave out what is not finite
 //       if the bins do not reach the extremes: widen the bins, which merges counts
 //       for element: compute the index of its bin
@@ -15,7 +15,7 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-constexpr int64_t kPart = 2048;  // elements that are measured, then counted, while they are in the first cache
+constexpr int64_t kPart = 2048;  // elements that are measured, then counted, while they are in the L1 cache
 // Elements in the replicas, so that none overflows whatever comes: a part adds at most count / kReplicas + kReplicas to
 // one.
 constexpr int64_t kMostPending = 65535 * kReplicas;

@@ -30,7 +30,7 @@ namespace FXQ_ISA {
 namespace {
 
 // Copies `count` bytes that are `step` apart to neighbouring ones.
-void copy_line(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, uint8_t* FXQ_RESTRICT to) {
+void copy_vector(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, uint8_t* FXQ_RESTRICT to) {
   if (step == 1) {
     for (int64_t k = 0; k < count; ++k) to[k] = from[k] ^ flip;
   } else {
@@ -40,11 +40,11 @@ void copy_line(const uint8_t* from, int64_t step, int64_t count, uint8_t flip, u
 
 #if defined(__AVX2__)
 // Packs 16 bytes of four columns: four K groups of each, of which successive ones lie `row` bytes apart.
-void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uint8_t* to) {
+void transpose(const uint8_t* from, int64_t outer_stride, uint8_t flip, int64_t row, uint8_t* to) {
   const __m128i flips = _mm_set1_epi8(static_cast<char>(flip));
   __m128i columns[4];
   for (int c = 0; c < 4; ++c) {
-    columns[c] = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + c * line)), flips);
+    columns[c] = _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + c * outer_stride)), flips);
   }
   const __m128i low01 = _mm_unpacklo_epi32(columns[0], columns[1]);
   const __m128i low23 = _mm_unpacklo_epi32(columns[2], columns[3]);
@@ -59,10 +59,10 @@ void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uin
   store(3, _mm_unpackhi_epi64(high01, high23));
 }
 #else
-void transpose(const uint8_t* from, int64_t line, uint8_t flip, int64_t row, uint8_t* to) {
+void transpose(const uint8_t* from, int64_t outer_stride, uint8_t flip, int64_t row, uint8_t* to) {
   for (int64_t q = 0; q < 4; ++q) {
     for (int64_t c = 0; c < 4; ++c)
-      copy_line(from + c * line + q * kKGroup, 1, kKGroup, flip, to + q * row + c * kKGroup);
+      copy_vector(from + c * outer_stride + q * kKGroup, 1, kKGroup, flip, to + q * row + c * kKGroup);
   }
 }
 #endif
@@ -72,9 +72,9 @@ void copy_k_groups(const PackArgs& a, const uint8_t* from, int64_t first, int64_
                 int64_t row, uint8_t* to) {
   for (int64_t c = left; c < right; ++c) {
     for (int64_t q = first; q < last; ++q) {
-      const int64_t rest = a.depth - q * kKGroup;
-      const uint8_t* k_group = from + c * a.line + q * kKGroup * a.step;
-      copy_line(k_group, a.step, rest < kKGroup ? rest : kKGroup, a.flip, to + q * row + c * kKGroup);
+      const int64_t rest = a.k_size - q * kKGroup;
+      const uint8_t* k_group = from + c * a.outer_stride + q * kKGroup * a.k_stride;
+      copy_vector(k_group, a.k_stride, rest < kKGroup ? rest : kKGroup, a.flip, to + q * row + c * kKGroup);
     }
   }
 }
@@ -83,28 +83,29 @@ void copy_k_groups(const PackArgs& a, const uint8_t* from, int64_t first, int64_
 void pack_panel(const PackArgs& a, const uint8_t* from, int64_t count, int64_t row, uint8_t* to) {
   int64_t done = 0;  // K groups that are packed
   // Columns that lie side by side: interleave four rows of them.
-  if (a.line == 1 && count == kPanel) {
-    for (; (done + 1) * kKGroup <= a.depth; ++done) {
-      const uint8_t* first = from + done * kKGroup * a.step;
-      const uint8_t* const rows[kKGroup] = {first, first + a.step, first + 2 * a.step, first + 3 * a.step};
+  if (a.outer_stride == 1 && count == kPanel) {
+    for (; (done + 1) * kKGroup <= a.k_size; ++done) {
+      const uint8_t* first = from + done * kKGroup * a.k_stride;
+      const uint8_t* const rows[kKGroup] = {first, first + a.k_stride, first + 2 * a.k_stride, first + 3 * a.k_stride};
       interleave(rows, a.flip, to + done * row);
     }
   }
   // Zeros for columns and bytes that do not exist.
   const int64_t k_groups = a.k_groups();
-  if (count < kPanel || a.depth < a.padded) {
+  if (count < kPanel || a.k_size < a.padded) {
     for (int64_t q = done; q < k_groups; ++q) std::memset(to + q * row, 0, kPanelGroupBytes);
   }
   // Rows that lie side by side: transpose four columns at a time.
-  for (; a.step == 1 && (done + 4) * kKGroup <= a.depth; done += 4) {
+  for (; a.k_stride == 1 && (done + 4) * kKGroup <= a.k_size; done += 4) {
     int64_t columns = 0;
     for (; columns + 4 <= count; columns += 4) {
-      transpose(from + columns * a.line + done * kKGroup, a.line, a.flip, row, to + done * row + columns * kKGroup);
+      const uint8_t* corner = from + columns * a.outer_stride + done * kKGroup;
+      transpose(corner, a.outer_stride, a.flip, row, to + done * row + columns * kKGroup);
     }
     copy_k_groups(a, from, done, done + 4, columns, count, row, to);
   }
   // All other strides, and the last K group.
-  copy_k_groups(a, from, done, (a.depth + kKGroup - 1) / kKGroup, 0, count, row, to);
+  copy_k_groups(a, from, done, (a.k_size + kKGroup - 1) / kKGroup, 0, count, row, to);
 }
 
 // Computes the initial accumulators of a panel from the sums of its columns.
@@ -119,7 +120,7 @@ void sum_columns(const PackArgs& a, const uint8_t* panel, int64_t row, int32_t* 
   store_accumulators(acc, each);
   // Computed modulo 2^32: the parts may overflow, the sum of all of them does not.
   for (int64_t c = 0; c < kPanel; ++c) {
-    columns[c] = static_cast<int32_t>(static_cast<uint32_t>(a.start) +
+    columns[c] = static_cast<int32_t>(static_cast<uint32_t>(a.constant_term) +
                                       static_cast<uint32_t>(each[c]) * static_cast<uint32_t>(a.factor));
   }
 }
@@ -151,7 +152,7 @@ void tile(const MatmulArgs& a, const TileOperands& operands) {
   Accumulators acc[R][V];
   init_rows<R, V>(acc, initial);
   const int8_t* w = operands.panel;
-  const int64_t whole = a.depth / kKGroup;
+  const int64_t whole = a.k_size / kKGroup;
   // Add the products of all K groups of kKGroup bytes, then of the last one, if it has fewer.
   for (int part = 0; part < 2; ++part) {
     const uint8_t* x[R];
@@ -191,10 +192,11 @@ Tile find_tile(int64_t rows, int64_t vectors) {
 void pack_rows_loop(const PackArgs& args, int64_t begin, int64_t end) {
   const int64_t padded = args.padded;
   for (int64_t i = begin; i < end; ++i) {
-    const uint8_t* from = args.from + place_of(args.matrices, i / args.lines) + i % args.lines * args.line;
+    const uint8_t* matrix = args.from + place_of(args.matrices, i / args.outer_size);
+    const uint8_t* from = matrix + i % args.outer_size * args.outer_stride;
     uint8_t* to = args.to + i * padded;
-    copy_line(from, args.step, args.depth, args.flip, to);
-    for (int64_t k = args.depth; k < padded; ++k) to[k] = 0;
+    copy_vector(from, args.k_stride, args.k_size, args.flip, to);
+    for (int64_t k = args.k_size; k < padded; ++k) to[k] = 0;
   }
 }
 
@@ -204,9 +206,9 @@ void pack_panels_loop(const PackArgs& args, int64_t begin, int64_t end) {
     const int64_t matrix = i / panels, panel = i % panels;
     const int64_t block = ((panel + 1) * args.n_blocks() - 1) / panels;
     const int64_t first = args.first_panel(block), width = args.first_panel(block + 1) - first;
-    const uint8_t* from = args.from + place_of(args.matrices, matrix) + panel * kPanel * args.line;
+    const uint8_t* from = args.from + place_of(args.matrices, matrix) + panel * kPanel * args.outer_stride;
     uint8_t* to = args.to + (matrix * panels + first) * kPanel * args.padded + (panel - first) * kPanelGroupBytes;
-    const int64_t left = args.lines - panel * kPanel;
+    const int64_t left = args.outer_size - panel * kPanel;
     pack_panel(args, from, left < kPanel ? left : kPanel, width * kPanelGroupBytes, to);
     sum_columns(args, to, width * kPanelGroupBytes, args.columns + i * kPanel);
   }
@@ -218,7 +220,7 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
   const int64_t row_blocks = a.row_blocks();
   const int64_t column_blocks = a.column_blocks();
   const int64_t block_rows = a.block_rows();
-  const int64_t whole = a.depth / kKGroup * kKGroup;
+  const int64_t whole = a.k_size / kKGroup * kKGroup;
   const uint8_t* rows[2 * kBlockRows];
   uint8_t tails[kBlockRows][kKGroup] = {};
   int32_t row_sums[kBlockRows];
@@ -228,13 +230,13 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
     const int64_t batch = block / row_blocks;
     const int64_t first = block % row_blocks * block_rows;
     const int64_t count = a.rows - first < block_rows ? a.rows - first : block_rows;
-    const uint8_t* row = a.a + place_of(a.a_matrices, batch) + first * a.line;
+    const uint8_t* row = a.a + place_of(a.a_matrices, batch) + first * a.row_stride;
     // Find the rows and their last K groups, and compute the terms of the rows.
-    for (int64_t r = 0; r < count; ++r, row += a.line) {
+    for (int64_t r = 0; r < count; ++r, row += a.row_stride) {
       rows[r] = row;
       rows[kBlockRows + r] = tails[r];
-      for (int64_t k = whole; k < a.depth; ++k) tails[r][k - whole] = row[k];
-      const uint32_t sum = a.row_factor == 0 ? 0 : sum_of(row, a.depth);
+      for (int64_t k = whole; k < a.k_size; ++k) tails[r][k - whole] = row[k];
+      const uint32_t sum = a.row_factor == 0 ? 0 : sum_of(row, a.k_size);
       row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
     }
     // Cover the row block and the column block by tiles.

@@ -9,20 +9,20 @@ namespace fxquant {
 constexpr int64_t kBlockRows = 60;   // rows of a task at most
 constexpr int64_t kTaskPanels = 16;  // panels of a task at most
 
-// Packing of a or of b. A line is a row of a, or a column of b.
+// Packing of a or of b. The outer dimension is M of a, and N of b.
 struct PackArgs {
   const uint8_t* from;
   uint8_t flip;      // 0x80 between int8 and uint8, else 0
   Batches matrices;  // each once
-  int64_t line;      // stride of lines
-  int64_t step;      // stride of K
-  int64_t lines;     // of a matrix
-  int64_t depth;     // K
-  int64_t padded;    // K, with the zeros that are multiplied too
-  int64_t together;  // b alone: panels of an N block at most
-  int64_t start;     // b alone: initial accumulator of a column = start + factor * sum of its bytes
+  int64_t outer_stride;
+  int64_t k_stride;
+  int64_t outer_size;
+  int64_t k_size;
+  int64_t padded;         // K, with the zeros that are multiplied too
+  int64_t together;       // b alone: panels of an N block at most
+  int64_t constant_term;  // b alone: initial accumulator of a column = constant_term + factor * sum of its bytes
   int64_t factor;
-  uint8_t* to;       // a: [matrices][lines][padded]; b: [matrices][N blocks][K groups][panels of the N block][16][4]
+  uint8_t* to;       // a: [matrices][M][padded]; b: [matrices][N blocks][K groups][panels of the N block][16][4]
   int32_t* columns;  // b alone: initial accumulators, [matrices][panels][16]
 
   template <typename Visitor>
@@ -33,15 +33,15 @@ struct PackArgs {
   }
 
   FXQ_INLINE int64_t k_groups() const { return padded / kKGroup; }
-  FXQ_INLINE int64_t panels() const { return (lines + kPanel - 1) / kPanel; }
+  FXQ_INLINE int64_t panels() const { return (outer_size + kPanel - 1) / kPanel; }
   FXQ_INLINE int64_t n_blocks() const { return (panels() + together - 1) / together; }
   FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }
 };
 
 struct MatmulArgs {
-  int64_t rows, depth, columns;
+  int64_t rows, k_size, columns;
   const uint8_t* a;  // unsigned bytes, K innermost
-  int64_t line;      // stride of its rows
+  int64_t row_stride;
   Batches a_matrices;
   const int8_t* b;            // packed
   const int32_t* column_sums;  // initial accumulators of the columns of b
@@ -61,7 +61,7 @@ struct MatmulArgs {
     visit.tensor(y_float);
   }
 
-  int64_t k_groups() const { return (depth + kKGroup - 1) / kKGroup; }
+  int64_t k_groups() const { return (k_size + kKGroup - 1) / kKGroup; }
   int64_t panels() const { return (columns + kPanel - 1) / kPanel; }
   // Rows of a row block. Row blocks have about the same size.
   int64_t block_rows() const {

@@ -30,18 +30,18 @@ struct MatmulTask {
 
   // Finds the LHS of `count` rows of a, and computes their terms.
   void pack_lhs(const uint8_t* from, int64_t count) {
-    const bool as_they_are = a.flip == 0 && a.step == 1 && a.depth == a.padded && count % kBrgemmRowMultiple == 0;
+    const bool as_they_are = a.flip == 0 && a.k_stride == 1 && a.k_size == a.padded && count % kBrgemmRowMultiple == 0;
     if (as_they_are) {
-      x = {from, a.line, kBrgemmDepth};
+      x = {from, a.row_stride, kBrgemmK};
     } else {
-      for (int64_t r = 0; r < count; ++r) lhs_buffer.copy_row(from + r * a.line, a.step, r, a.depth, a.flip);
+      for (int64_t r = 0; r < count; ++r) lhs_buffer.copy_row(from + r * a.row_stride, a.k_stride, r, a.k_size, a.flip);
       x = lhs_buffer.operand(0);
     }
     for (int64_t r = 0; r < count; ++r) {
       uint32_t sum = 0;
-      for (int64_t k = 0; a.row_factor != 0 && k < a.depth; k += kBrgemmDepth) {
-        const int64_t part = a.depth - k < kBrgemmDepth ? a.depth - k : kBrgemmDepth;
-        sum += sum_of(x.at + r * x.line + k / kBrgemmDepth * x.chunk, part);
+      for (int64_t k = 0; a.row_factor != 0 && k < a.k_size; k += kBrgemmK) {
+        const int64_t part = a.k_size - k < kBrgemmK ? a.k_size - k : kBrgemmK;
+        sum += sum_of(x.at + r * x.row_stride + k / kBrgemmK * x.chunk, part);
       }
       row_sums[r] = static_cast<int32_t>(sum * static_cast<uint32_t>(a.row_factor));
     }
@@ -70,7 +70,7 @@ struct MatmulTask {
       const int64_t strip = i / blocks, batch = strip / strips;
       const int64_t row = strip % strips * kBrgemmRows;
       const int64_t count = a.rows - row < kBrgemmRows ? a.rows - row : kBrgemmRows;
-      if (strip != found) pack_lhs(a.a + place_of(a.a_matrices, batch) + row * a.line, count);
+      if (strip != found) pack_lhs(a.a + place_of(a.a_matrices, batch) + row * a.row_stride, count);
       found = strip;
       block(batch, row, count, i % blocks);
     }

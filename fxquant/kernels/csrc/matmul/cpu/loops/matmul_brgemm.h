@@ -6,9 +6,9 @@ namespace fxquant {
 
 // A product that the framework's kernels compute. A task is one strip of rows times one N block.
 struct BrgemmMatmulArgs : MatmulArgs {
-  int64_t padded;  // K of the packed b: a multiple of 64, so that there are few sizes whatever K is
-  int64_t step;    // stride of K in a
-  uint8_t flip;    // of a
+  int64_t padded;    // K of the packed b: a multiple of 64, so that there are few sizes whatever K is
+  int64_t k_stride;  // of a
+  uint8_t flip;      // of a
 
   FXQ_INLINE int64_t n_blocks() const { return (panels() + kNBlockPanels - 1) / kNBlockPanels; }
   FXQ_INLINE int64_t first_panel(int64_t block) const { return block * panels() / n_blocks(); }

@@ -92,7 +92,7 @@ inline void transpose_bytes(const uint8_t* planes, uint8_t* q, int64_t pixels, i
   if (c < width) transpose(planes + c * kPixels, q + c, pixels, width - c, stride);
 }
 
-// Quantizes kPixels of up to kWidth channels into a buffer that stays in the first cache, then transposes it.
+// Quantizes kPixels of up to kWidth channels into a buffer that stays in the L1 cache, then transposes it.
 template <typename T, typename Q, typename Real>
 void quantize_image(const QuantizeImageArgs& args, const ChannelQParams<Real>& qparams, int64_t begin, int64_t end) {
   constexpr int64_t kWidth = 32;

@@ -8,10 +8,10 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// Bytes that lie together, in rows that start `line` bytes apart.
+// Bytes that lie together, in rows that start `row_stride` bytes apart.
 struct Bytes {
   int64_t rows;
-  int64_t line;
+  int64_t row_stride;
   int64_t count;  // of a row
 };
 
@@ -23,7 +23,7 @@ __attribute__((target("avx512vbmi"))) inline void look_up_vbmi(const uint8_t* x,
   const __m512i t1 = _mm512_loadu_si512(table + 64);
   const __m512i t2 = _mm512_loadu_si512(table + 128);
   const __m512i t3 = _mm512_loadu_si512(table + 192);
-  for (int64_t r = 0; r < bytes.rows; ++r, x += bytes.line, y += bytes.line) {
+  for (int64_t r = 0; r < bytes.rows; ++r, x += bytes.row_stride, y += bytes.row_stride) {
     for (int64_t i = 0; i < bytes.count; i += 64) {
       const int64_t left = bytes.count - i;
       const __mmask64 some = left < 64 ? (__mmask64{1} << left) - 1 : ~__mmask64{0};
@@ -46,7 +46,7 @@ inline void look_up(const uint8_t* x, const uint8_t* table, uint8_t* y, const By
 #if defined(__AVX512BW__)
   if (__builtin_cpu_supports("avx512vbmi")) return look_up_vbmi(x, table, y, bytes);
 #endif
-  for (int64_t r = 0; r < bytes.rows; ++r, x += bytes.line, y += bytes.line) {
+  for (int64_t r = 0; r < bytes.rows; ++r, x += bytes.row_stride, y += bytes.row_stride) {
     for (int64_t i = 0; i < bytes.count; ++i) y[i] = table[x[i]];
   }
 }
