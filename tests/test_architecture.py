@@ -123,7 +123,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "artifact/make_quantizer.py",
         "artifact/makers.py",
         "artifact/node_facts.py",
-        "artifact/own_rounding.py",
+        "artifact/learned_rounding.py",
         "artifact/rounding.py",
         "quantizer/restore.py",
     ),

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fxquant.errors import FxQuantError, FxQuantWarning, InputError
 from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.macs import TRANSPOSED
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.graph.query import BY_REQUEST, CALLED, canonical_type, module_of, module_path, nodes_by_name
 from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import run_nodes
@@ -43,7 +43,7 @@ def check_float_model(model: object) -> None:
         raise InputError(
             "compare takes the float model first", got=type(model).__name__, expected="a torch.nn.Module or a Quantizer"
         )
-    if isinstance(noted(model, "quant_plan"), QuantPlan) and not is_trainable(model):
+    if isinstance(get_metadata(model, "quant_plan"), QuantPlan) and not is_trainable(model):
         raise InputError(
             "compare takes the float model first, then the quantized one",
             got=f"{type(model).__name__}, which convert gave",

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from fxquant.analysis.tuning_table import Fate, Tuning, TuningRow
 from fxquant.analysis.unit_placement import Times, ValueUse, flows, tuned_units, units_in_float
 from fxquant.graph.inputs import bind
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.graph.query import module_path, nodes_by_name
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.timing import BoundaryTimer, UnitTimer, interleaved_medians
@@ -84,7 +84,7 @@ def tuned(
         made["float"] = make(_refusals(_with_fates(rows, chosen)))
     rows = _with_fates(rows, chosen if best != "int8" else set())
     milliseconds = {name: 1e3 * each for name, each in seconds.items()}
-    found: Any = noted(made[best], "quant_coverage")
+    found: Any = get_metadata(made[best], "quant_coverage")
     whole = milliseconds["float"], milliseconds["int8"], milliseconds[best]
     return made[best], Tuning(rows, found, torch.get_num_threads(), *whole)
 

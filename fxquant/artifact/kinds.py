@@ -6,9 +6,9 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from fxquant.artifact.own_rounding import with_known_integers
+from fxquant.artifact.learned_rounding import with_known_integers
 from fxquant.errors import ArtifactError
-from fxquant.graph.module import NamedGraphModule, noted
+from fxquant.graph.module import NamedGraphModule, get_metadata
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.trained import quantizer_of
@@ -20,11 +20,11 @@ def kind_of(model: Any) -> str:
     Raises:
         ArtifactError: it is none that a file can hold.
     """
-    if isinstance(model, Quantizer) or isinstance(noted(model, "preparation"), Quantizer):
+    if isinstance(model, Quantizer) or isinstance(get_metadata(model, "preparation"), Quantizer):
         return "prepared"
     if isinstance(model, NamedGraphModule):
-        form = noted(model, "quant_form")
-        if noted(model, "quant_plan") is None or form is not None:
+        form = get_metadata(model, "quant_form")
+        if get_metadata(model, "quant_plan") is None or form is not None:
             return form or "float"
     raise ArtifactError(
         "save takes a model that convert or prepare gave",

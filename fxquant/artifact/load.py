@@ -20,7 +20,7 @@ from fxquant.artifact.modules import EXTERNAL, attempt, build
 from fxquant.artifact.plan import decode_coverage, decode_plan
 from fxquant.artifact.tables import give_answers
 from fxquant.errors import ArtifactError, listing
-from fxquant.graph.module import NamedGraphModule, note
+from fxquant.graph.module import NamedGraphModule, set_metadata
 from fxquant.graph.packing import make_ready
 from fxquant.runtime import attach_engine
 
@@ -84,8 +84,8 @@ def _model(
     model.graph = graph
     if converted:
         plan = decode_plan(data["plan"], tensors, limits.nodes)
-        note(model, quant_form=header.kind, quant_plan=plan)
-        note(model, quant_coverage=decode_coverage(data["coverage"], limits.nodes))
+        set_metadata(model, quant_form=header.kind, quant_plan=plan)
+        set_metadata(model, quant_coverage=decode_coverage(data["coverage"], limits.nodes))
         note_integers(model, plan, data.get("integers", [[], []]))
     model.graph.lint()
     model.eval()

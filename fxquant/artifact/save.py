@@ -21,7 +21,7 @@ from fxquant.artifact.plan import encode_coverage, encode_plan
 from fxquant.artifact.tensors import answers_of_tables, stored_once, weight_widths
 from fxquant.commandline import VERSION
 from fxquant.errors import ArtifactError, listing, warn, within
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.nn.base import QuantizedModule
 from fxquant.quantizer.data import PreparedModel
 
@@ -62,9 +62,9 @@ def save(
         data["preparation"], more = describe_quantizer(prepared)
         tensors |= more
     elif form != "float":
-        data["plan"], of_plan = encode_plan(noted(model, "quant_plan"))
-        data["integers"] = [list(noted(model, f"integer_{way}") or {}) for way in ("inputs", "outputs")]
-        data["coverage"] = encode_coverage(noted(model, "quant_coverage"))
+        data["plan"], of_plan = encode_plan(get_metadata(model, "quant_plan"))
+        data["integers"] = [list(get_metadata(model, f"integer_{way}") or {}) for way in ("inputs", "outputs")]
+        data["coverage"] = encode_coverage(get_metadata(model, "quant_coverage"))
         tensors |= of_plan
     stored, data["layouts"] = stored_once(tensors | answers_of_tables(model), weight_widths(model, tensors))
     metadata = {

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.calibration.clipping import USUAL, Clipping, clipping_of
-from fxquant.calibration.module_paths import Place, places_of
+from fxquant.calibration.module_paths import ModulePaths, module_paths_of
 from fxquant.calibration.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
 from fxquant.calibration.range_history import extremes_of
 from fxquant.calibration.statistics import Statistics
@@ -46,7 +46,7 @@ class CalibrationRow:
 
     name: str
     """Of the value: ``prepared.observers[name]`` has measured it."""
-    place: Place
+    place: ModulePaths
     """The name, and the modules that make and read the value."""
     low: float
     """Smallest float value seen; inf if there was none, NaN if the observer keeps no ``min_val``."""
@@ -149,7 +149,7 @@ def calibration_report(
         statistics: Of the same plan.
     """
     found = find_problems(statistics, {name: observer_in(made) for name, made in observers.items()})
-    places = places_of(statistics.refs, gm, plan)
+    places = module_paths_of(statistics.refs, gm, plan)
     inside = [observer_in(observers[ref.name]) for ref in statistics.refs]
     history = _History(
         *statistics.history.table(inside),
@@ -183,7 +183,7 @@ class _History:
 def _row(
     index: int,
     ref: TensorRef,
-    place: Place,
+    place: ModulePaths,
     observers: Mapping[str, Any],
     statistics: Statistics,
     history: _History,

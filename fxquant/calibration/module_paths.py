@@ -13,7 +13,7 @@ from fxquant.plan.spec import TensorRef
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModulePaths:
     """Holds the name of a value, and the modules that make and read it."""
 
     name: str
@@ -29,7 +29,7 @@ class Place:
         return f"{self.name} ({', '.join(self.uses)})" if self.uses else self.name
 
 
-def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> dict[TensorRef, Place]:
+def module_paths_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> dict[TensorRef, ModulePaths]:
     """Return each value's name, and the paths of the modules that make and read it: ``relu (conv output, fc input)``.
 
     A unit that stands at top level is called by the name of its last node.
@@ -42,4 +42,4 @@ def places_of(refs: Iterable[TensorRef], gm: GraphModule, plan: QuantPlan) -> di
         for role, ref in unit.roles.items():
             if ref in writers:
                 (writers if role == "y" else read)[ref].append(f"{where} {'output' if role == 'y' else 'input'}")
-    return {ref: Place(ref.name, tuple(dict.fromkeys(writers[ref] + read[ref]))) for ref in writers}
+    return {ref: ModulePaths(ref.name, tuple(dict.fromkeys(writers[ref] + read[ref]))) for ref in writers}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from fxquant.calibration.module_paths import places_of
+from fxquant.calibration.module_paths import module_paths_of
 from fxquant.errors import CalibrationError, listing
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Fixed, Handled, Means, Observed, QParams, TensorRef
@@ -64,7 +64,7 @@ def qparams_of(
     if missing and not allow_uncalibrated:
         raise CalibrationError(
             f"{len(missing)} values have no range: no calibration batch held a finite number for them",
-            got=listing([str(place) for place in places_of(missing, gm, plan).values()]),
+            got=listing([str(place) for place in module_paths_of(missing, gm, plan).values()]),
             hint="call calibrate(prepared, data) before convert, with data that reaches every branch; "
             "convert(..., allow_uncalibrated=True) makes a model without ranges to load a state dict into",
         )

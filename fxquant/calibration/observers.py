@@ -25,10 +25,10 @@ def make_observers(plan: QuantPlan) -> nn.ModuleDict:
 
 
 def observers_by_node(
-    plan: QuantPlan, observers: nn.ModuleDict, watchers: Mapping[str, list[nn.Module]]
+    plan: QuantPlan, observers: nn.ModuleDict, more: Mapping[str, list[nn.Module]]
 ) -> dict[str, list[nn.Module]]:
-    """Name of a node -> the observers that are to see its value, and those of ``watchers``."""
-    found: dict[str, list[nn.Module]] = {name: list(modules) for name, modules in watchers.items()}
+    """Name of a node -> the observers that are to see its value, and those of ``more``."""
+    found: dict[str, list[nn.Module]] = {name: list(modules) for name, modules in more.items()}
     for ref, policy in plan.policies.items():
         if ref.kind == "activation" and isinstance(policy, Observed):
             found.setdefault(ref.name, []).append(observers[ref.name])

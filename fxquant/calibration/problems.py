@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from fxquant.calibration.channel_extremes import ChannelExtremes
 from fxquant.calibration.joined_ranges import Part, inequality, unequal
-from fxquant.calibration.module_paths import Place, places_of
+from fxquant.calibration.module_paths import ModulePaths, module_paths_of
 from fxquant.calibration.range_history import FEWEST_BATCHES, TOLERANCE, extremes_of
 from fxquant.calibration.statistics import Statistics
 from fxquant.errors import listing, warn
@@ -136,7 +136,7 @@ def by_severity(problems: Sequence[Problem], order: Mapping[str, int]) -> list[P
 
 
 def warn_of_problems(
-    found: Mapping[str, Problem], places: Mapping[TensorRef, Place], known: set[tuple[str, str]]
+    found: Mapping[str, Problem], places: Mapping[TensorRef, ModulePaths], known: set[tuple[str, str]]
 ) -> None:
     """One warning for each kind of problem, with a line for each value, the worst first; what is ``known`` is left out.
 
@@ -162,7 +162,7 @@ def warn_of_unequal_joins(joins: Mapping[str, Sequence[Part]], gm: GraphModule, 
         gm: The float graph.
         plan: Its plan.
     """
-    places = places_of(map(TensorRef, joins), gm, plan)
+    places = module_paths_of(map(TensorRef, joins), gm, plan)
     worst_first = sorted(joins.items(), key=lambda join: -inequality(join[1]))
     lines = [f"{places[TensorRef(name)]}: {text}" for name, parts in worst_first if (text := unequal(parts))]
     if lines:

@@ -76,7 +76,7 @@ class Statistics(nn.Module):
                 self._part_names[name] = part_name(nodes[name])
                 self.joined._modules[name] = Extremes()
 
-    def watchers_of_next_batch(self) -> dict[str, list[nn.Module]]:
+    def observers_of_next_batch(self) -> dict[str, list[nn.Module]]:
         """Name of a value -> what is to be shown it in the next batch. What a failed batch has left is forgotten."""
         due: dict[str, list[nn.Module]] = {}
         batch = int(self.history.batches)

@@ -47,7 +47,7 @@ DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "
 LIMITS = ("finfo", "iinfo")
 """What of torch takes a dtype, which is known."""
 
-WHOLE = (rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.pack_sequence, rnn.pad_sequence)
+LEAF_FUNCTIONS = (rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.pack_sequence, rnn.pad_sequence)
 """Functions of torch that look at more than shapes: each call becomes one node."""
 
 
@@ -81,7 +81,7 @@ class Answers:
                 setattr(torch.Tensor, name, self._drawn("call_method", getattr(torch.Tensor, name)))
             for name in DROPOUTS if self._tracer.marks_modes else ():
                 self._put(vars(F), name, self._drawn("call_function", getattr(F, name)))
-            for function in WHOLE:
+            for function in LEAF_FUNCTIONS:
                 self._put(vars(rnn), function.__name__, _record(function))
             yield
         finally:
@@ -106,7 +106,7 @@ class Answers:
             return  # the forwards that stand in for those of transformers ask for proxies themselves
         self._seen.add(id(namespace))
         for name, value in list(namespace.items()):
-            if isinstance(value, FunctionType) and value in WHOLE:
+            if isinstance(value, FunctionType) and value in LEAF_FUNCTIONS:
                 self._put(namespace, name, _record(value))
             elif isinstance(value, FunctionType) and takes_training(value):
                 self._put(namespace, name, noted_if_idle(value))

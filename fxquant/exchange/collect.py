@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from fxquant.exchange.given import Means
 from fxquant.exchange.rows import rows_of
 from fxquant.exchange.table import QParamsTable
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Handled
@@ -37,10 +37,10 @@ def qparams(model: Quantizer | nn.Module) -> QParamsTable:
         InputError: it is none of these.
         CalibrationError: a value was never observed.
     """
-    plan = noted(model, "quant_plan")
+    plan = get_metadata(model, "quant_plan")
     if isinstance(model, Quantizer):
         return _of_prepared(model)
-    if isinstance(plan, QuantPlan) and noted(model, "preparation") is not None and isinstance(model, nn.Module):
+    if isinstance(plan, QuantPlan) and get_metadata(model, "preparation") is not None and isinstance(model, nn.Module):
         return _of_prepared(quantizer_of(model))
     if isinstance(plan, QuantPlan) and isinstance(model, GraphModule):
         return QParamsTable(tuple(rows_of(plan, plan.qparams, model)))

@@ -173,7 +173,7 @@ class FloatZeroPoints(nn.Module):
         return self
 
 
-class PerCall(nn.Module):
+class DynamicQParams(nn.Module):
     """Scale and zero point of each call's own values: quantized and dequantized again at once.
 
     Args:

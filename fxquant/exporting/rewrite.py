@@ -15,7 +15,7 @@ from fxquant.exporting.data_movement import DATA_MOVERS, FLOAT_FUNCTIONS, SPLITS
 from fxquant.exporting.qparams import PerTensor, operator_of
 from fxquant.exporting.table import EXPLICIT, ON_FLOATS
 from fxquant.fake_quantize.converted import StaticFakeQuantize, is_calibrated
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.graph.query import canonical_type, has_hooks, is_shape_query
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.fake_quantize import DequantizedWeight, QuantizedWeightLayer
@@ -54,7 +54,9 @@ class Rewriting:
             self._on_floats(node, module, quantized[0])
         if isinstance(module, QuantizedModule) and "y" in module._schemes:
             self.qparams[node] = PerTensor(module.qparams("y"))
-        taken = (noted(self.model, "integer_inputs") or {}).get(node.target) if node.op == "placeholder" else None
+        taken = (
+            (get_metadata(self.model, "integer_inputs") or {}).get(node.target) if node.op == "placeholder" else None
+        )
         if taken is not None:
             self.qparams[node] = PerTensor(taken)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fxquant import nn as qnn
 from fxquant.errors import DuplicateNameError
-from fxquant.exporting.qparams import ExplicitQParams, PerCall, as_dtype, explicit_qparams
+from fxquant.exporting.qparams import DynamicQParams, ExplicitQParams, as_dtype, explicit_qparams
 from fxquant.exporting.units import ExplicitUnit
 from fxquant.exporting.weights import (
     affine,
@@ -231,7 +231,7 @@ EXPLICIT: dict[type[nn.Module], Build] = {
     qnn.QuantizedEmbedding: embedding,
     qnn.QuantizedEmbeddingBag: embedding_bag,
     StaticFakeQuantize: lambda m: FakeQuantize(explicit_qparams(m.qparams())),
-    DynamicFakeQuantize: lambda m: PerCall(m.policy),
+    DynamicFakeQuantize: lambda m: DynamicQParams(m.policy),
     **{fake_quantized: fake_quantized_layer for fake_quantized, _ in LAYERS.values()},
     **{dequantized: dequantized_layer for _, dequantized in LAYERS.values()},
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.errors import LoweringError
-from fxquant.exporting.qparams import PerCall, as_dtype, explicit_qparams, weight_qparams
+from fxquant.exporting.qparams import DynamicQParams, as_dtype, explicit_qparams, weight_qparams
 from fxquant.exporting.units import (
     Convolution,
     ExplicitUnit,
@@ -53,7 +53,7 @@ class DynamicLinear(Linear):
 
     def __init__(self, module: QuantizedDynamicLinear) -> None:
         super().__init__(module.plain_weight(), explicit_qparams(module.qparams("weight")), module.bias)
-        self.per_call = PerCall(module.x)
+        self.per_call = DynamicQParams(module.x)
         self.dtype = torch.float32 if module.float_result is None else module.float_result.dtype
 
     def forward(self, x: Tensor) -> Tensor:

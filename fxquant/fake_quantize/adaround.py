@@ -151,7 +151,7 @@ AdaroundFakeQuantizer = AdaRoundFakeQuantize
 
 
 @runtime_checkable
-class OwnIntegers(Protocol):
+class LearnedRounding(Protocol):
     """A fake-quantize of weights that rounds in its own way: ``convert`` asks it for the integers."""
 
     def integers(self, x: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ from fxquant.graph.query import (
     WRITTEN,
     NamedClass,
 )
-from fxquant.graph.state_format import check_metadata, metadata_of
+from fxquant.graph.state_format import check_metadata, state_metadata
 
 _SAVED_META = (
     *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
@@ -57,7 +57,7 @@ ENGINE = "fxquant.runtime"
 """Attribute of a converted module: what runs its graph, a ``ProgramEngine`` of ``runtime/program_engine.py``. When the
 graph has changed it is told to ``invalidate``, and its ``wrap`` makes the model's ``forward`` of the generated one."""
 
-RECORD = "fxquant.record"
+METADATA = "fxquant.metadata"
 """Attribute of a model that was converted or prepared for training: what is known of it, by name.
 
 No attribute that code can write has a name with a dot, so whatever the user's model holds stays what it is. What the
@@ -68,14 +68,14 @@ USERS_CLASS = "fxquant.users_class"
 """Attribute of a traced module: the class of the model that it was made from, as a ``UsersClass``."""
 
 
-def note(model: nn.Module, **facts: Any) -> None:
+def set_metadata(model: nn.Module, **facts: Any) -> None:
     """Keep facts about a model beside its own attributes."""
-    vars(model).setdefault(RECORD, {}).update(facts)
+    vars(model).setdefault(METADATA, {}).update(facts)
 
 
-def noted(model: object, name: str) -> Any:
-    """Return the fact that ``note`` stored under a name, or None."""
-    return getattr(model, "__dict__", {}).get(RECORD, {}).get(name)
+def get_metadata(model: object, name: str) -> Any:
+    """Return the fact that ``set_metadata`` stored under a name, or None."""
+    return getattr(model, "__dict__", {}).get(METADATA, {}).get(name)
 
 
 class UsersClass:
@@ -122,8 +122,8 @@ class NamedGraphModule(GraphModule):
             users = self.__dict__.get(USERS_CLASS)
             kind = None if users is None or name.startswith("__") else users.find()
             found = inspect.getattr_static(kind, name, None)
-            if found is None and name in self.__dict__.get(RECORD, {}):
-                return noted(self, name)
+            if found is None and name in self.__dict__.get(METADATA, {}):
+                return get_metadata(self, name)
             if kind is None or found is None:
                 raise
         return bound_to_traced(found, self, name, kind)
@@ -141,7 +141,7 @@ class NamedGraphModule(GraphModule):
 
     def __prepare_scriptable__(self) -> NamedGraphModule:
         """Called by ``torch.jit.script``."""
-        if noted(self, "quant_plan") is not None:
+        if get_metadata(self, "quant_plan") is not None:
             raise not_scriptable(self, "torch.jit.script")
         return self
 
@@ -162,7 +162,7 @@ class NamedGraphModule(GraphModule):
             InputError: a parameter is not finite, or a layer refuses what it is given; the message names the key.
             RuntimeError: torch's own, where shapes differ.
         """
-        check_names(self, state_dict, strict=strict, joins=noted(self, "joins") or {})
+        check_names(self, state_dict, strict=strict, joins=get_metadata(self, "joins") or {})
         check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
         with unchanged_on_error(self):
             found = super().load_state_dict(state_dict, strict, assign)
@@ -172,7 +172,7 @@ class NamedGraphModule(GraphModule):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if (metadata := getattr(destination, "_metadata", None)) is not None:
-            metadata[prefix[:-1]].update(metadata_of(self))
+            metadata[prefix[:-1]].update(state_metadata(self))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
         check_metadata(self, local_metadata)
@@ -203,10 +203,10 @@ def _explaining(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def run(self: NamedGraphModule, *args: Any, **kwargs: Any) -> Any:
-        if noted(self, "quant_plan") is None or torch.compiler.is_compiling():
+        if get_metadata(self, "quant_plan") is None or torch.compiler.is_compiling():
             return forward(self, *args, **kwargs)
         if torch.jit.is_tracing():
-            refuse_tracing(self, observes=noted(self, "preparation") is not None)
+            refuse_tracing(self, observes=get_metadata(self, "preparation") is not None)
         asked = False
         for value in args:
             if isinstance(value, Tensor):
@@ -229,7 +229,7 @@ def _explaining(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def _taken(gm: NamedGraphModule) -> tuple[str, ...]:
     """Return the names of the arguments that a model takes as quantized values."""
-    return tuple(noted(gm, "integer_inputs") or ())
+    return tuple(get_metadata(gm, "integer_inputs") or ())
 
 
 def _state(gm: GraphModule) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def _text(scheme: QScheme) -> str:
     return f"{scheme}, with float zero points" if scheme.float_qparams else str(scheme)
 
 
-def metadata_of(model: nn.Module) -> dict[str, Any]:
+def state_metadata(model: nn.Module) -> dict[str, Any]:
     """Return what stands under ``KEY``; nothing for a model that quantizes nothing."""
     schemes = schemes_of(model)
     return {KEY: {"format": FORMAT, "schemes": schemes}} if schemes else {}

@@ -18,7 +18,7 @@ from fxquant.errors import InputError, LoweringError, warn
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.inputs import bind, describe_value
 from fxquant.graph.interpreter import BoundInterpreter
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.measure.noise import UnitNoise, dequantized, evaluate, integers, sqnr, unit_noise
 from fxquant.measure.parity_table import OutputNoise, Parity, ParityRow
@@ -218,7 +218,7 @@ def plan_of(converted: GraphModule) -> QuantPlan:
     Raises:
         InputError: the model was not made by ``convert``.
     """
-    plan = noted(converted, "quant_plan")
+    plan = get_metadata(converted, "quant_plan")
     if not isinstance(plan, QuantPlan):
         raise InputError("this model was not made by convert", got=type(converted).__name__)
     return plan

@@ -15,7 +15,7 @@ from torch.fx.node import map_arg
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.fake_quantize.qparams import to_integers
 from fxquant.graph.interpreter import BoundInterpreter
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.graph.query import function_name, module_of
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.plan.quant_plan import QuantUnit
@@ -214,7 +214,7 @@ def as_taken(model: nn.Module, bound: Mapping[str, Any]) -> dict[str, Any]:
         model: What ``convert`` gave.
         bound: Name of an argument -> value.
     """
-    taken: Mapping[str, Any] = noted(model, "integer_inputs") or {}
+    taken: Mapping[str, Any] = get_metadata(model, "integer_inputs") or {}
 
     def quantized(name: str, value: Any) -> Any:
         if name not in taken or not isinstance(value, Tensor) or not value.is_floating_point():

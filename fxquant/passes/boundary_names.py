@@ -8,7 +8,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import LoweringError
-from fxquant.graph.module import note
+from fxquant.graph.module import set_metadata
 from fxquant.graph.query import module_of, nodes_in, tensors_of, value_of
 from fxquant.nn.quantize import Quantize
 from fxquant.plan.quant_plan import QuantPlan
@@ -60,7 +60,7 @@ def keep_integers(gm: GraphModule, plan: QuantPlan, inputs: Sequence[str], outpu
     names: Mapping[Any, Node] = {str(node.target): node for node in gm.graph.find_nodes(op="placeholder")}
     nodes = dict(enumerate(returned(gm)))
     taken = {name: _known(names.get(name), plan) for name in inputs}
-    note(gm, integer_inputs=taken, integer_outputs={place: _known(nodes.get(place), plan) for place in outputs})
+    set_metadata(gm, integer_inputs=taken, integer_outputs={place: _known(nodes.get(place), plan) for place in outputs})
 
 
 def _known(node: Node | None, plan: QuantPlan) -> QParams:

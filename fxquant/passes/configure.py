@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.operators.spelling import canonical_target, spellings, spellings_of
-from fxquant.graph.query import WEIGHT, WHOLE, WRITTEN, NamedClass, module_of, module_path
+from fxquant.graph.query import DECOMPOSED_FROM, WEIGHT, WRITTEN, NamedClass, module_of, module_path
 from fxquant.passes.base import PassContext
 from fxquant.passes.boundary_names import given_as_integers
 from fxquant.patterns.pattern import Match
@@ -48,9 +48,9 @@ def decide(gm: GraphModule, config: QConfigMapping) -> Mapping[Node, Decision]:
 
 
 def _decision(node: Node, names: Names, config: QConfigMapping) -> Decision:
-    if WHOLE not in node.meta:
+    if DECOMPOSED_FROM not in node.meta:
         return Decision(config.resolve(*names))
-    path, rule = node.meta[WHOLE]
+    path, rule = node.meta[DECOMPOSED_FROM]
     return decide_part(config, names, path, rule)
 
 

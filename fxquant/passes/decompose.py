@@ -11,7 +11,7 @@ from fxquant.graph.constants import Constants
 from fxquant.graph.decompositions.attention import LAYERS, emit_multihead, emit_product, picked_item, read_call
 from fxquant.graph.decompositions.compounds import COMPOUNDS
 from fxquant.graph.edit import Emitter, keep_children_only, replace_node, substitute
-from fxquant.graph.query import REASON, WHOLE, canonical_type, module_of, module_path, reason_of, value_of
+from fxquant.graph.query import DECOMPOSED_FROM, REASON, canonical_type, module_of, module_path, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.configure import decide, own_targets, quantizes_part
 from fxquant.plan.qconfig import Rule
@@ -33,7 +33,7 @@ def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
         keep_children_only(gm, path)
     decisions = decide(gm, ctx.config)
     for node in [node for node in gm.graph.nodes if node.target is F.scaled_dot_product_attention]:
-        path, rule = node.meta.get(WHOLE) or (module_path(node)[0], decisions[node].rule)
+        path, rule = node.meta.get(DECOMPOSED_FROM) or (module_path(node)[0], decisions[node].rule)
         if reason_of(node) is None and quantizes_part(torch.matmul, path, (path, rule), ctx):
             _take_product_apart(gm, node, (path, rule))
     return gm
@@ -56,7 +56,7 @@ def _take_multihead_apart(gm: GraphModule, node: Node, rule: Rule, ctx: PassCont
         node.meta[REASON] = call
         return
     parts = emit_multihead(
-        call, Emitter(gm, node, {WHOLE: whole}), path, whole_product=not of_products, trains=ctx.trains
+        call, Emitter(gm, node, {DECOMPOSED_FROM: whole}), path, whole_product=not of_products, trains=ctx.trains
     )
     for user in list(node.users):
         item = picked_item(user)
@@ -70,7 +70,7 @@ def _take_multihead_apart(gm: GraphModule, node: Node, rule: Rule, ctx: PassCont
 
 
 def _take_product_apart(gm: GraphModule, node: Node, whole: tuple[str, Rule]) -> None:
-    new = emit_product(node, Emitter(gm, node, {WHOLE: whole}))
+    new = emit_product(node, Emitter(gm, node, {DECOMPOSED_FROM: whole}))
     if isinstance(new, str):
         node.meta[REASON] = new
         return
@@ -94,7 +94,7 @@ def decompose_compounds(gm: GraphModule, ctx: PassContext) -> GraphModule:
             continue
         if constants.holds(node):
             continue
-        new = compound.emit(Emitter(gm, node, {WHOLE: whole}), node, constants.holds)
+        new = compound.emit(Emitter(gm, node, {DECOMPOSED_FROM: whole}), node, constants.holds)
         if isinstance(new, str):
             node.meta[REASON] = new
         elif new in node.all_input_nodes:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO
 from torch.fx import GraphModule
 
 from fxquant.errors import InputError
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.graph.printer import WIDTH, coloured, diff, folded, format_graph, format_table, shows_colour
 from fxquant.graph.text_table import format_rows
 from fxquant.passes.base import PassContext
@@ -306,9 +306,9 @@ def print_passes(prepared: HasSnapshots | Any, *, file: TextIO | None = None, ev
     """
     out = sys.stdout if file is None else file
     paint: Callable[[str], str] = coloured if shows_colour(out) else str
-    plan = noted(prepared, "quant_plan") or getattr(prepared, "plan", None)
+    plan = get_metadata(prepared, "quant_plan") or getattr(prepared, "plan", None)
     notes = qparams_notes(plan) if isinstance(plan, QuantPlan) else {}
-    for snapshot in noted(prepared, "snapshots") or prepared.snapshots:
+    for snapshot in get_metadata(prepared, "snapshots") or prepared.snapshots:
         print(snapshot.title(), file=out)
         if snapshot.changed:
             print(paint(_change(snapshot, notes, every_line=every_line)), file=out)

@@ -193,7 +193,7 @@ class _Lowering:
         ref = unit.roles["y"]
         key = (node, self.plan.qparams_factor(ref))  # the same integers stand for x and for x * 2
         if key not in dequantized:
-            form = _float_form(self.nodes[unit.root])
+            form = _float_result(self.nodes[unit.root])
             dequantize = _named(Dequantize(self.plan.qparams[ref], form.dtype, form.contiguous), ref.name)
             target = add_module(self.gm, f"{ref.name}_dequantize", dequantize)
             dequantized[key] = insert_after(node, target, users=())
@@ -243,7 +243,7 @@ class _Lowering:
             what = f"backend {self.backend.name!r} cannot build pattern {unit.pattern!r}: {error}"
             raise LoweringError(what, at=self.nodes[unit.root]) from error
         if isinstance(module, QuantizedModule) and module.float_result is not None:
-            module.float_result = _float_form(self.nodes[unit.root])
+            module.float_result = _float_result(self.nodes[unit.root])
         return module
 
 
@@ -255,7 +255,7 @@ def _home(members: list[Node]) -> str:
     return str(members[0].target) if members[0].op == "call_module" else members[-1].name
 
 
-def _float_form(node: Node) -> FloatResult:
+def _float_result(node: Node) -> FloatResult:
     """Return the form that a value has in the float model."""
     info = value_of(node)
     return FloatResult(contiguous=True) if info is None else FloatResult(info.dtype, info.contiguous)

@@ -63,7 +63,7 @@ CONVERT: dict[str, Pipeline] = {"int8": TO_INT8, "fake_quant": TO_FAKE_QUANT, "r
 """What ``convert(..., to=...)`` runs."""
 
 
-def to_form(to: str, *, integers: bool) -> Pipeline:
+def passes_for(to: str, *, integers: bool) -> Pipeline:
     """Return the passes that make a form; with ``integers``, of a model that takes or gives quantized values.
 
     The simulation takes and gives the floats that these stand for.

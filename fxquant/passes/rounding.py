@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fxquant.fake_quantize.adaround import OwnIntegers
+from fxquant.fake_quantize.adaround import LearnedRounding
 from fxquant.fake_quantize.converted import DynamicFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.graph.edit import add_module, insert_after
@@ -87,5 +87,5 @@ def rounded_weight(node: Node, unit: QuantUnit, ctx: PassContext) -> Tensor:
     if own is None:
         return fake_quantize(weight, qparams.scale, qparams.zero_point, qparams.scheme)
     rounding = own.weight_fake_quant
-    assert isinstance(rounding, OwnIntegers)  # else it were not among them
+    assert isinstance(rounding, LearnedRounding)  # else it were not among them
     return from_integers(rounding.integers(weight), qparams.scale, qparams.zero_point, qparams.scheme)

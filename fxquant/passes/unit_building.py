@@ -33,7 +33,7 @@ def unit_of(
     policies: dict[TensorRef, QParamsPolicy] = {}
     for name in pattern.dynamic:
         roles[name] = TensorRef(f"{found.captures[name].name}@{root.name}", "call")
-        policies[roles[name]] = _per_call(qconfig)
+        policies[roles[name]] = _dynamic_policy(qconfig)
     if not is_float_output:
         roles["y"] = TensorRef(root.name)
     if "y" not in roles:
@@ -88,7 +88,7 @@ def _is_fixed(built: Any) -> bool:
     return isinstance(observer_in(built), FixedQParamsObserver)
 
 
-def _per_call(qconfig: QConfig) -> Dynamic:
+def _dynamic_policy(qconfig: QConfig) -> Dynamic:
     assert qconfig.activation_scheme is not None  # so is every QConfig that is dynamic
     return Dynamic(qconfig.activation_scheme, float(observer_in(qconfig.activation()).eps))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import CalibrationError, listing, warn
-from fxquant.fake_quantize.adaround import OwnIntegers
+from fxquant.fake_quantize.adaround import LearnedRounding
 from fxquant.fake_quantize.base import disable_observer, observer_in
 from fxquant.graph.edit import add_module
 from fxquant.graph.query import called_module
@@ -62,7 +62,7 @@ def apply_learned_rounding(gm: GraphModule, ctx: PassContext) -> GraphModule:
     return gm
 
 
-def layers_of_own_integers(gm: GraphModule, ctx: PassContext) -> nn.ModuleDict:
+def layers_with_learned_rounding(gm: GraphModule, ctx: PassContext) -> nn.ModuleDict:
     """A layer for each planned weight whose fake-quantize has ``integers``, observed, under the root of its unit.
 
     Args:
@@ -74,7 +74,7 @@ def layers_of_own_integers(gm: GraphModule, ctx: PassContext) -> nn.ModuleDict:
         policy = ctx.plan.policies[unit.roles["weight"]]
         assert isinstance(policy, Observed)  # the annotate pass gives weights no other policy
         rounding = policy.observer()
-        if isinstance(rounding, OwnIntegers):
+        if isinstance(rounding, LearnedRounding):
             # Past add_module, which refuses the names of attributes.
             layers._modules[unit.root] = _layer_with(rounding, node)
     return layers

@@ -8,12 +8,12 @@ from torch import nn
 
 from fxquant.calibration.observers import make_observers
 from fxquant.calibration.statistics import Statistics
-from fxquant.fake_quantize.adaround import OwnIntegers
+from fxquant.fake_quantize.adaround import LearnedRounding
 from fxquant.graph.query import follow
 from fxquant.passes.float_joins import joins_of_floats
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.manager import PassManager
-from fxquant.passes.weights import layers_of_own_integers
+from fxquant.passes.weights import layers_with_learned_rounding
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import Observed
 from fxquant.quantizer.data import PreparedModel
@@ -46,8 +46,8 @@ def attach_no_statistics(prepared: PreparedModel) -> None:
 def _weight_layers(prepared: PreparedModel) -> nn.ModuleDict:
     weights = [policy for ref, policy in prepared.plan.policies.items() if ref.kind == "parameter"]
     makers = {id(policy.observer): policy.observer for policy in weights if isinstance(policy, Observed)}
-    if not any(isinstance(make(), OwnIntegers) for make in makers.values()):
+    if not any(isinstance(make(), LearnedRounding) for make in makers.values()):
         return nn.ModuleDict()
     context = pass_context(prepared, prepared.plan)
     folded = PassManager((fold_conv_bn,)).run(copy.deepcopy(prepared.graph_module), context)
-    return layers_of_own_integers(folded, context)
+    return layers_with_learned_rounding(folded, context)

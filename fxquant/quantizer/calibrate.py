@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from fxquant.calibration.batches import batches
 from fxquant.calibration.interpreter import CalibrationInterpreter, check_like_example, run_with_hooks
-from fxquant.calibration.module_paths import places_of
+from fxquant.calibration.module_paths import module_paths_of
 from fxquant.calibration.observers import observers_by_node
 from fxquant.calibration.problems import find_problems, warn_of_problems
 from fxquant.calibration.range_history import FEWEST_BATCHES
@@ -40,8 +40,8 @@ def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, An
     def run(*args: Any, **kwargs: Any) -> Any:
         bound = bind(gm, args, kwargs, "the inputs")
         check_like_example(bound, prepared.example_bound, "the inputs")
-        watchers = prepared.statistics.watchers_of_next_batch()
-        shown = observers_by_node(prepared.plan, prepared.observers, watchers)
+        more = prepared.statistics.observers_of_next_batch()
+        shown = observers_by_node(prepared.plan, prepared.observers, more)
         return CalibrationInterpreter(gm, bound, shown, prepared.handlers).run()
 
     prepared.weights.measure(gm)
@@ -115,5 +115,5 @@ def warn_of_calibration(prepared: PreparedModel) -> None:
     """Warn of each problem of the calibration, once."""
     observers = {name: observer_in(made) for name, made in prepared.observers.items()}
     if found := find_problems(prepared.statistics, observers):
-        places = places_of(prepared.statistics.refs, prepared.graph_module, prepared.plan)
+        places = module_paths_of(prepared.statistics.refs, prepared.graph_module, prepared.plan)
         warn_of_problems(found, places, prepared.warned)

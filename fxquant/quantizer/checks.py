@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from fxquant.backends.base import Backend
 from fxquant.capture.tracing import check_unscripted, copy_of
 from fxquant.errors import InputError, LoweringError, UnknownNameError, listing, warn
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.kernels.library import SETTINGS, native_status
 from fxquant.passes.pipelines import CONVERT
 from fxquant.plan.quant_plan import QuantPlan
@@ -42,9 +42,9 @@ def stage_of(model: object) -> str:
     attributes = getattr(model, "__dict__", {})
     if isinstance(attributes.get("plan"), QuantPlan):
         return "prepared"
-    if not isinstance(model, GraphModule) or not isinstance(noted(model, "quant_plan"), QuantPlan):
+    if not isinstance(model, GraphModule) or not isinstance(get_metadata(model, "quant_plan"), QuantPlan):
         return ""
-    return "training" if noted(model, "preparation") is not None else "converted"
+    return "training" if get_metadata(model, "preparation") is not None else "converted"
 
 
 def named_by_stage(model: object) -> str:

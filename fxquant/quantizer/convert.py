@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from fxquant.graph.module import note
+from fxquant.graph.module import set_metadata
 from fxquant.graph.packing import make_ready
 from fxquant.graph.query import follow
 from fxquant.measure.coverage import coverage
-from fxquant.passes.pipelines import to_form
+from fxquant.passes.pipelines import passes_for
 from fxquant.plan.quant_plan import QuantPlan, Refusal
 from fxquant.quantizer.checks import check_target, check_tunable
 from fxquant.quantizer.data import PreparedModel
@@ -57,7 +57,7 @@ def convert(
     if check is not None:
         int8 = converted if to == "int8" else convert(prepared)
         simulated = convert_by(prepared, "fake_quant", plans[converted])
-        note(converted, parity=check_parity(prepared, int8, simulated, check))
+        set_metadata(converted, parity=check_parity(prepared, int8, simulated, check))
     return converted
 
 
@@ -70,15 +70,15 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
         plan: With the qparams of all activations.
         engine: As for :func:`convert`.
     """
-    passes = to_form(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
+    passes = passes_for(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
     done = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
     converted = done.graph_module
     converted.eval()  # the modules that passes made, too
     follow(converted, prepared.graph_module)
     make_ready(converted)
     found = coverage(prepared.graph_module, plan)
-    note(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
+    set_metadata(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
     planned = replace(done.context, plan=prepared.plan).joins()  # also those that calibration has left in float
-    note(converted, joins={unit.root: unit.pattern for unit in planned})
+    set_metadata(converted, joins={unit.root: unit.pattern for unit in planned})
     attach_engine(converted, engine, to)
     return converted

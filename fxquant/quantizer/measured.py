@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 from fxquant.analysis.tune import Make, tuned
 from fxquant.calibration.batches import inputs_of
 from fxquant.errors import InputError, within
-from fxquant.graph.module import note
+from fxquant.graph.module import set_metadata
 from fxquant.measure.parity import measure_parity, warn_of_breaches
 from fxquant.measure.parity_table import Parity
 from fxquant.passes.instruments import log_table
@@ -29,7 +29,7 @@ def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) ->
     with within("the batch to tune on"):
         found, tuning = tuned(prepared.graph_module, plan, make, args, kwargs)
     converted: GraphModule = found
-    note(converted, tuning=tuning)
+    set_metadata(converted, tuning=tuning)
     log_table(tuning)
     return converted
 

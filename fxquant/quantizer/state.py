@@ -14,7 +14,7 @@ from fxquant.errors import StateError
 from fxquant.graph.edit import free_name
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.module_state import check_names, unchanged_on_error
-from fxquant.graph.state_format import check_metadata, metadata_of
+from fxquant.graph.state_format import check_metadata, state_metadata
 from fxquant.patterns.registry import by_name, from_names
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.quantizer.data import PreparedModel
@@ -52,7 +52,7 @@ def state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
         )
     beside = measured(prepared)
     state: Any = OrderedDict({**prepared.graph_module.state_dict(), **beside.state_dict()})
-    state._metadata = OrderedDict({"": {"version": 1, **metadata_of(beside)}})
+    state._metadata = OrderedDict({"": {"version": 1, **state_metadata(beside)}})
     found: dict[str, Tensor] = state
     return found
 

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.base import observer_in
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 from fxquant.measure.coverage import Coverage
 from fxquant.passes.instruments import Snapshot
 from fxquant.plan.quant_plan import QuantPlan
@@ -57,13 +57,13 @@ def subject_of(model: Quantizer | nn.Module) -> Subject:
     """
     if isinstance(model, Quantizer):
         return _of_quantizer(model)
-    plan = noted(model, "quant_plan")
+    plan = get_metadata(model, "quant_plan")
     if isinstance(model, GraphModule) and isinstance(plan, QuantPlan):
-        if isinstance(noted(model, "preparation"), Quantizer):
+        if isinstance(get_metadata(model, "preparation"), Quantizer):
             return _of_training(model)
-        coverage = noted(model, "quant_coverage") or Coverage(())
+        coverage = get_metadata(model, "quant_coverage") or Coverage(())
         return Subject(
-            type(model).__name__, "converted", plan, plan, coverage, noted(model, "snapshots"), converted=model
+            type(model).__name__, "converted", plan, plan, coverage, get_metadata(model, "snapshots"), converted=model
         )
     raise InputError(
         "report takes what prepare, prepare_qat or convert gave",
@@ -90,9 +90,9 @@ def _of_quantizer(quantizer: Quantizer) -> Subject:
         type(quantizer.graph_module).__name__,
         "calibrated",
         quantizer.plan,
-        noted(converted, "quant_plan"),
-        noted(converted, "quant_coverage"),
-        noted(converted, "snapshots"),
+        get_metadata(converted, "quant_plan"),
+        get_metadata(converted, "quant_coverage"),
+        get_metadata(converted, "snapshots"),
         quantizer.graph_module,
         converted,
         simulated,

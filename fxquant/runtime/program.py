@@ -27,7 +27,7 @@ PATTERNS = (0xA5, 0x5A)
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class OutputBuffer:
     """Memory that a run gives out, made anew each time."""
 
     size: tuple[int, ...]
@@ -41,11 +41,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A result: all of a buffer, or a view of it or of an input."""
+    """A result: the whole of a buffer, or a view of it or of an input."""
 
     of_input: bool
     index: int
-    whole: bool
+    is_whole_buffer: bool
     size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     offset: int = 0
@@ -54,7 +54,7 @@ class View:
     def of(self, inputs: Sequence[Tensor], buffers: Sequence[Tensor]) -> Tensor:
         """Return the result of one run."""
         base = (inputs if self.of_input else buffers)[self.index]
-        if self.whole:
+        if self.is_whole_buffer:
             return base
         if base.dtype != self.dtype:
             base = base.view(self.dtype)
@@ -79,7 +79,7 @@ class Program:
         self,
         recorder: int,
         inputs: int,
-        buffers: Sequence[Buffer],
+        buffers: Sequence[OutputBuffer],
         results: Sequence[View | Tensor],
         constants: Sequence[Tensor],
     ) -> None:

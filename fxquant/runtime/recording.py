@@ -13,7 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxquant.errors import KernelError
 from fxquant.kernels.call import CALLS
-from fxquant.runtime.program import CONSTANT, INPUT, OUTPUT, TEMPORARY, Buffer, Program, View, last_failure, library
+from fxquant.runtime.program import (
+    CONSTANT,
+    INPUT,
+    OUTPUT,
+    TEMPORARY,
+    OutputBuffer,
+    Program,
+    View,
+    last_failure,
+    library,
+)
 
 RECORDED = frozenset(getattr(torch.ops.fxquant, name).default for name, call in CALLS.items() if call.recorded)
 """Operators whose bindings do nothing but check shapes and launch loops."""
@@ -44,7 +54,7 @@ class ForbidCompute(_Mode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return _looked_at(self, func, args, kwargs or {})
+        return _view_or_metadata(self, func, args, kwargs or {})
 
 
 class ForbidRandom(_Mode):
@@ -153,7 +163,7 @@ class Recording(_Mode):
             return self._own(func(*args, **kwargs))
         if func in TRANSLATED:
             return TRANSLATED[func](self, *args, **kwargs)
-        return _looked_at(self, func, args, kwargs)
+        return _view_or_metadata(self, func, args, kwargs)
 
     def _own(self, result: Tensor) -> Tensor:
         storage = result.untyped_storage()
@@ -205,10 +215,10 @@ class Recording(_Mode):
         if not copied:
             raise NotRecordableError(last_failure())
 
-    def _described(self, results: Sequence[Tensor]) -> tuple[list[Buffer], list[View | Tensor], dict[int, int]]:
+    def _described(self, results: Sequence[Tensor]) -> tuple[list[OutputBuffer], list[View | Tensor], dict[int, int]]:
         """Buffers, results, and which buffer takes the place of which memory."""
         outputs: dict[int, int] = {}
-        buffers: list[Buffer] = []
+        buffers: list[OutputBuffer] = []
         views: list[View | Tensor] = []
         for result in results:
             if is_lazy(result):
@@ -217,13 +227,15 @@ class Recording(_Mode):
             where = (tuple(result.shape), tuple(result.stride()))
             if not result.numel():
                 views.append(View(False, len(buffers), True))
-                buffers.append(Buffer(*where, result.dtype))
+                buffers.append(OutputBuffer(*where, result.dtype))
             elif begin in self._allocated:
                 if begin not in outputs:
                     bytes_ = result.untyped_storage().nbytes()
                     whole = _extent(result) * result.element_size() == bytes_
                     outputs[begin] = len(buffers)
-                    buffers.append(Buffer(*where, result.dtype) if whole else Buffer((bytes_,), (1,), torch.uint8))
+                    buffers.append(
+                        OutputBuffer(*where, result.dtype) if whole else OutputBuffer((bytes_,), (1,), torch.uint8)
+                    )
                 made = buffers[outputs[begin]]
                 whole = (made.size, made.stride, made.dtype) == (*where, result.dtype)
                 views.append(View(False, outputs[begin], whole, *where, int(result.storage_offset()), result.dtype))
@@ -236,7 +248,7 @@ class Recording(_Mode):
         return buffers, views, outputs
 
 
-def _looked_at(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _view_or_metadata(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of an operator that looks at a tensor in another way, or is made of such.
 
     Raises:

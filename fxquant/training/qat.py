@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from fxquant.capture.tracing import copy_of
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
-from fxquant.graph.module import note
+from fxquant.graph.module import set_metadata
 from fxquant.passes.pipelines import TO_TRAINING
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
@@ -84,6 +84,6 @@ def prepare_qat(
     preparation.plan, preparation.snapshots = done.context.plan, done.snapshots
     drop_graph(preparation)
     trainable = done.graph_module
-    note(trainable, preparation=preparation, quant_plan=preparation.plan, snapshots=done.snapshots)
+    set_metadata(trainable, preparation=preparation, quant_plan=preparation.plan, snapshots=done.snapshots)
     carry_over(model, trainable)
     return trainable

@@ -12,9 +12,9 @@ from torch.fx import GraphModule
 
 from fxquant.calibration.joined_ranges import parts_in_training
 from fxquant.errors import CalibrationError, listing, warn
-from fxquant.fake_quantize.adaround import OwnIntegers
+from fxquant.fake_quantize.adaround import LearnedRounding
 from fxquant.fake_quantize.base import FakeQuantizeBase
-from fxquant.graph.module import RECORD, noted
+from fxquant.graph.module import METADATA, get_metadata
 from fxquant.nn.training import forget_frozen_state
 from fxquant.passes.pipelines import FROM_TRAINING
 from fxquant.plan.quant_plan import QuantPlan
@@ -33,18 +33,18 @@ def quantizer_of(trained: nn.Module, *, allow_uncalibrated: bool = False) -> Qua
         InputError: not what ``prepare_qat`` gave.
         CalibrationError: qparams were never chosen, since their observer saw nothing; the message names it.
     """
-    preparation: Any = noted(trained, "preparation")
+    preparation: Any = get_metadata(trained, "preparation")
     if not isinstance(trained, GraphModule) or not isinstance(preparation, Quantizer):
         raise not_prepared(trained, "convert", or_training=True)
     quantizer = copy.copy(preparation)
     fake_quants = dict(_fake_quants(trained, preparation.plan.fake_quants))
     quantizer.trained = _qparams(fake_quants, allow_uncalibrated)
     quantizer.trained_joins = parts_in_training(trained)
-    quantizer.weight_layers = _layers_of_own_integers(trained, preparation.plan)
+    quantizer.weight_layers = _layers_with_learned_rounding(trained, preparation.plan)
     evaluated = copy.deepcopy(trained).eval().apply(forget_frozen_state)  # so that no norm goes on iterating
     done = run_passes(quantizer, FROM_TRAINING, evaluated, preparation.plan)
     quantizer.graph_module, quantizer.snapshots = done.graph_module, done.snapshots
-    del vars(quantizer.graph_module)[RECORD]
+    del vars(quantizer.graph_module)[METADATA]
     return quantizer
 
 
@@ -56,13 +56,13 @@ def _fake_quants(gm: GraphModule, homes: Mapping[TensorRef, str]) -> Iterator[tu
             yield ref, found
 
 
-def _layers_of_own_integers(gm: GraphModule, plan: QuantPlan) -> nn.ModuleDict:
+def _layers_with_learned_rounding(gm: GraphModule, plan: QuantPlan) -> nn.ModuleDict:
     """Return the copies of the layers whose weight rounds in its own way, under the roots of their units."""
     layers = nn.ModuleDict()
     for unit in plan.units:
         path = plan.fake_quants.get(unit.roles["weight"]) if "weight" in unit.roles else None
         layer: Any = None if path is None else gm.get_submodule(path)
-        if layer is not None and isinstance(layer.weight_fake_quant, OwnIntegers):
+        if layer is not None and isinstance(layer.weight_fake_quant, LearnedRounding):
             layers._modules[unit.root] = copy.deepcopy(layer)
     return layers
 

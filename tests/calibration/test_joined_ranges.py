@@ -220,6 +220,6 @@ def test_a_batch_that_fails_leaves_no_trace():
     before = prepared.statistics.joined["small"].ends.clone()
     with pytest.raises(fxq.FxQuantError):
         prepared.observe(1e3 * torch.randn(8, 3, 2, 2))
-    prepared.statistics.watchers_of_next_batch()
+    prepared.statistics.observers_of_next_batch()
     prepared.statistics.update(prepared.observers)
     assert torch.equal(prepared.statistics.joined["small"].ends, before)

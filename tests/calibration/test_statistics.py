@@ -74,7 +74,7 @@ def test_channels_are_looked_at_less_and_less_often():
         made.graph_module.get_parameter("up.weight")[:, 1] = 0  # which leaves the bias
     looked = []
     for batch in range(40):
-        looked.append((batch, tuple(made.statistics.watchers_of_next_batch())))
+        looked.append((batch, tuple(made.statistics.observers_of_next_batch())))
         made.observe(torch.randn(2, 3, 8, 8))
     everything = tuple(name for name, _ in made.statistics.channels.named_children())
     assert [batch for batch, names in looked if names == everything] == [0, 1, 2, 3, 8, 16, 24, 32]

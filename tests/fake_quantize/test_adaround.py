@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import SpecError
 from fxquant.fake_quantize import AdaRoundFakeQuantize, AdaroundFakeQuantizer, FakeQuantize
-from fxquant.fake_quantize.adaround import OwnIntegers, OwnIntegersFakeQuantize
+from fxquant.fake_quantize.adaround import LearnedRounding, OwnIntegersFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.plan.spec import QParams, QScheme
@@ -135,9 +135,9 @@ class RoundsDown(nn.Module):
 
 
 def test_what_has_integers_of_its_own_is_seen_by_what_it_can_do() -> None:
-    assert isinstance(RoundsDown(), OwnIntegers)
-    assert isinstance(AdaRoundFakeQuantize(), OwnIntegers)
-    assert not isinstance(FakeQuantize(), OwnIntegers)
+    assert isinstance(RoundsDown(), LearnedRounding)
+    assert isinstance(AdaRoundFakeQuantize(), LearnedRounding)
+    assert not isinstance(FakeQuantize(), LearnedRounding)
 
 
 def test_values_are_its_own_and_the_gradient_is_straight_through() -> None:

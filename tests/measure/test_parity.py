@@ -12,7 +12,7 @@ import fxquant as fxq
 from fxquant.backends.base import BACKENDS, Lower, LoweringRule
 from fxquant.errors import FxQuantWarning, InputError, LoweringError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
-from fxquant.graph.module import note
+from fxquant.graph.module import set_metadata
 from fxquant.measure.noise import dequantized, integers, sqnr
 from fxquant.measure.parity import measure_parity
 from fxquant.measure.parity_table import LEAST_OUTPUT, LEGEND, NO_REFERENCE, Parity
@@ -184,7 +184,7 @@ def test_a_model_without_its_units_is_refused(prepared):
     bare = torch.fx.GraphModule(nn.Module(), torch.fx.Graph())
     bare.graph.output(None)
     bare.recompile()
-    note(bare, quant_plan=int8.quant_plan)
+    set_metadata(bare, quant_plan=int8.quant_plan)
     with pytest.raises(InputError) as caught:
         measure_parity(bare, simulated, ())
     assert str(caught.value).startswith("no unit of the plan is found in the int8 model")

@@ -10,7 +10,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.errors import InputError, listing
-from fxquant.graph.module import noted
+from fxquant.graph.module import get_metadata
 
 X = torch.rand(2, 3)
 
@@ -43,8 +43,8 @@ def test_any_name_is_the_users(name):
     prepared = fxq.prepare(net, X).calibrate([X], progress=False)
     int8 = fxq.convert(prepared, check=X)
     assert isinstance(getattr(int8, name), nn.Module)
-    assert noted(int8, "parity").breaches == ()
-    assert len(noted(int8, "quant_plan").units) == 2
+    assert get_metadata(int8, "parity").breaches == ()
+    assert len(get_metadata(int8, "quant_plan").units) == 2
     expected = int8(X)
     again = fxq.prepare(net, X)
     again.load_state_dict(prepared.state_dict())
@@ -52,7 +52,7 @@ def test_any_name_is_the_users(name):
     assert torch.equal(pickle.loads(pickle.dumps(int8))(X), expected)
     qat = fxq.prepare_qat(net, X)
     qat(X)
-    assert len(noted(fxq.convert(qat), "quant_plan").units) == 2
+    assert len(get_metadata(fxq.convert(qat), "quant_plan").units) == 2
 
 
 def test_a_plain_attribute_stays_what_it_is():
@@ -61,7 +61,7 @@ def test_a_plain_attribute_stays_what_it_is():
     net.parity, net.snapshots = "mine", [1]
     int8 = fxq.convert(fxq.prepare(net, X).calibrate([X], progress=False), check=X)
     assert (int8.parity, int8.snapshots) == ("mine", [1])
-    assert noted(int8, "parity").breaches == ()
+    assert get_metadata(int8, "parity").breaches == ()
 
 
 @pytest.mark.parametrize("name", ['a"b', "a'b", "a\\b", "a\nb", '"); import os; ("', "a\x00b"])

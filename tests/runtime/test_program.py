@@ -13,7 +13,7 @@ import torch
 
 from fxquant import kernels
 from fxquant.kernels.library import available_isas
-from fxquant.runtime.program import Buffer, Program, View
+from fxquant.runtime.program import OutputBuffer, Program, View
 from fxquant.runtime.recording import Recording
 
 pytestmark = pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
@@ -142,7 +142,7 @@ def test_bits_count():
 
 def test_a_view_is_made_of_an_input_or_of_a_buffer():
     x = torch.arange(12, dtype=torch.uint8).reshape(3, 4)
-    buffer = Buffer((2, 2), (1, 2), torch.int8).make()
+    buffer = OutputBuffer((2, 2), (1, 2), torch.int8).make()
     assert (buffer.shape, buffer.stride(), buffer.dtype) == ((2, 2), (1, 2), torch.int8)
     assert View(False, 0, True).of([x], [buffer]) is buffer
     assert torch.equal(View(True, 0, False, (2,), (4,), 1, torch.uint8).of([x], []), torch.tensor([1, 5]))

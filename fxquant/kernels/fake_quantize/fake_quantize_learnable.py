@@ -92,7 +92,7 @@ def fake_quantize_learnable_per_tensor_affine_backward(
 
     ``grad`` has the shape and dtype of ``input``; the rest is as in :func:`fake_quantize_learnable_per_tensor_affine`.
     """
-    zero_point = whole(zero_point, quant_min, quant_max)
+    zero_point = rounded_zero_point(zero_point, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_learnable_backward.default(
         grad, input, scale, zero_point, None, quant_min, quant_max, grad_factor
     )
@@ -109,7 +109,7 @@ def fake_quantize_learnable_per_channel_affine_backward(
     grad_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the same per index of ``axis``: gradients of ``scale`` and ``zero_point`` are [C]."""
-    zero_point = whole(zero_point, quant_min, quant_max)
+    zero_point = rounded_zero_point(zero_point, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_learnable_backward.default(
         grad, input, scale, zero_point, axis, quant_min, quant_max, grad_factor
     )
@@ -122,7 +122,7 @@ _fake_quantize_learnable_per_tensor_affine_backward = fake_quantize_learnable_pe
 _fake_quantize_learnable_per_channel_affine_backward = fake_quantize_learnable_per_channel_affine_backward
 
 
-def whole(zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
+def rounded_zero_point(zero_point: Tensor, quant_min: int, quant_max: int) -> Tensor:
     """Return the nearest whole zero point, ties to even, within the limits."""
     return zero_point.detach().round().clamp_(quant_min, quant_max)
 
@@ -133,7 +133,7 @@ def tensor_forward(
     """Compute the value alone, per tensor: that of the operator without gradients for the qparams."""
     check_learnable_limits(TENSOR_OP, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_per_tensor_affine.tensor_qparams(
-        input, scale, whole(zero_point, quant_min, quant_max), quant_min, quant_max
+        input, scale, rounded_zero_point(zero_point, quant_min, quant_max), quant_min, quant_max
     )
 
 
@@ -149,7 +149,7 @@ def channel_forward(
     """Compute the value alone, per channel."""
     check_learnable_limits(CHANNEL_OP, quant_min, quant_max)
     return torch.ops.fxquant.fake_quantize_per_channel_affine.default(
-        input, scale, whole(zero_point, quant_min, quant_max), axis, quant_min, quant_max
+        input, scale, rounded_zero_point(zero_point, quant_min, quant_max), axis, quant_min, quant_max
     )
 
 
@@ -240,7 +240,7 @@ class _Learnable(Differentiable):
         quant_max: int,
         grad_factor: float,
     ) -> Tensor:
-        zero_points = whole(zero_point, quant_min, quant_max)
+        zero_points = rounded_zero_point(zero_point, quant_min, quant_max)
         ctx.save_for_backward(input, scale, zero_points)
         ctx.qparams = (axis, quant_min, quant_max, grad_factor)
         if axis is None:

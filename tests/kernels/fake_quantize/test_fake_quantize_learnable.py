@@ -16,7 +16,7 @@ from fxquant.kernels import (
     fake_quantize_per_channel_affine,
     fake_quantize_per_tensor_affine,
 )
-from fxquant.kernels.fake_quantize.fake_quantize_learnable import backward_reference, whole
+from fxquant.kernels.fake_quantize.fake_quantize_learnable import backward_reference, rounded_zero_point
 
 OPS = torch.ops.fxquant
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -136,7 +136,7 @@ def test_aten_gives_the_same_per_channel() -> None:
 
 
 def test_a_zero_point_is_rounded_to_even_and_clamped() -> None:
-    assert whole(torch.tensor([0.5, 1.5, -0.5, 99.0, -99.0]), -8, 7).tolist() == [0.0, 2.0, 0.0, 7.0, -8.0]
+    assert rounded_zero_point(torch.tensor([0.5, 1.5, -0.5, 99.0, -99.0]), -8, 7).tolist() == [0.0, 2.0, 0.0, 7.0, -8.0]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # opcheck's own
