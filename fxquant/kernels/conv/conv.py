@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fxquant.errors import KernelError
@@ -16,6 +15,7 @@ from fxquant.kernels.arithmetic import check_qparams, check_result, check_stored
 from fxquant.kernels.call import OperatorCall, define_operator
 from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.conv.packing import PackedOrder, unpack_weight
+from fxquant.kernels.conv.reference import ConvGeometry, exact_sums, pad
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.pool.windows import LARGEST
 
@@ -24,7 +24,6 @@ MOST_TAPS = 1 << 16
 
 _MOST_BYTES = 2**63 - 1
 
-_CONVOLUTION = {2: F.conv2d, 3: F.conv3d}
 _SHAPE = {2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}
 _CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -169,18 +168,21 @@ class ConvCall(ProductCall):
         y = self.empty_result()
         if y.numel() == 0:
             return y
-        spatial = self.spatial
-        sides = [side for axis in reversed(range(spatial)) for side in self.padding[2 * axis : 2 * axis + 2]]
-        padded = F.pad(self.unsigned_input(), sides, value=self.x_zero_point - integer_range(self.x.dtype)[0])
-        depth = self.x.shape[1] // self.groups
-        integers = unpack_weight(self.weight, len(self.scale), depth, self.kernel_size, self.groups)
-        walk = (tuple(self.stride), 0, tuple(self.dilation), self.groups)
-        if depth:  # torch gives no channels where there are groups of none
-            # A library may transform instead of summing; rounding makes whole numbers of its answer again.
-            products = _CONVOLUTION[spatial](padded.double(), integers.double(), None, *walk).round()
-        else:
-            products = torch.zeros(y.shape, dtype=torch.float64, device=y.device)
-        return y.copy_(self.apply_epilogue(products + self.zero_point_correction.reshape(-1, *[1] * spatial), 1))
+        geometry = ConvGeometry(
+            kernel_size=tuple(self.kernel_size),
+            stride=tuple(self.stride),
+            dilation=tuple(self.dilation),
+            groups=self.groups,
+            before=tuple(self.padding[::2]),
+            after=tuple(self.padding[1::2]),
+            padding_mode="zeros",
+        )
+        in_channels = self.x.shape[1] // self.groups
+        weight = unpack_weight(self.weight, len(self.scale), in_channels, self.kernel_size, self.groups)
+        padded = pad(self.unsigned_input(), geometry, self.x_zero_point - integer_range(self.x.dtype)[0])
+        products = exact_sums(padded, weight.to(torch.int32), geometry).double()
+        sums = products + self.zero_point_correction.reshape(-1, *[1] * self.spatial)
+        return y.copy_(self.apply_epilogue(sums, 1))
 
     def empty_result(self) -> Tensor:
         op, x, scale, spatial = self.op, self.x, self.scale, self.spatial

@@ -133,14 +133,14 @@ def conv_reference(
     """
     padded = pad(x, geometry, x_zero_point)
     shape = [-1] + [1] * (geometry.spatial + 1)
-    sums = _exact_sums(
+    sums = exact_sums(
         padded.to(torch.int32) - x_zero_point, weight.to(torch.int32) - weight_zero_point.reshape(shape), geometry
     )
     return epilogue.apply(sums, 1, residual)
 
 
-def _exact_sums(x: Tensor, weight: Tensor, geometry: ConvGeometry) -> Tensor:
-    """Convolution of whole numbers without padding, exact. int32 in, float64 or float32 out.
+def exact_sums(x: Tensor, weight: Tensor, geometry: ConvGeometry) -> Tensor:
+    """Convolve whole numbers without padding, exactly: values of at most 255, and int8 weights. int32 in, float out.
 
     float32 is several times faster than float64, and exact while no partial sum can pass 2**24. Input channels are
     halved until that holds; what cannot be halved (groups, one channel) is convolved in float64.
@@ -156,7 +156,7 @@ def _exact_sums(x: Tensor, weight: Tensor, geometry: ConvGeometry) -> Tensor:
             return convolve(x.to(torch.float32), weight.to(torch.float32), *how)
         if geometry.groups == 1 and channels > 1:
             half = channels // 2
-            low = _exact_sums(x[:, :half], weight[:, :half], geometry)
-            return low.to(torch.float64) + _exact_sums(x[:, half:], weight[:, half:], geometry)
+            low = exact_sums(x[:, :half], weight[:, :half], geometry)
+            return low.to(torch.float64) + exact_sums(x[:, half:], weight[:, half:], geometry)
     # A library of another device may transform instead of summing; rounding makes whole numbers of its answer again.
     return convolve(x.to(torch.float64), weight.to(torch.float64), *how).round()

@@ -85,11 +85,11 @@ def result_shape(a: Tensor, b: Tensor) -> list[int]:
     both = f"{list(a.shape)} and {list(b.shape)}"
     if a.dim() == 0 or b.dim() == 0:
         raise KernelError(f"{OP}: a and b cannot be multiplied", got=both, expected="at least one dimension each")
-    depth, rows = a.shape[-1], list(a.shape[-2:-1])
-    if b.shape[-2 if b.dim() > 1 else -1] != depth:
+    k_size, rows = a.shape[-1], list(a.shape[-2:-1])
+    if b.shape[-2 if b.dim() > 1 else -1] != k_size:
         raise KernelError(f"{OP}: a and b cannot be multiplied", got=both, expected="[..., M, K] and [..., K, N]")
-    if depth > MOST_PRODUCTS:
-        raise KernelError(f"{OP}: a sum could leave int32", got=f"K = {depth}", expected=f"at most {MOST_PRODUCTS}")
+    if k_size > MOST_PRODUCTS:
+        raise KernelError(f"{OP}: a sum could leave int32", got=f"K = {k_size}", expected=f"at most {MOST_PRODUCTS}")
     batches = [list(x.shape[:-2]) for x in (a, b)]
     dims = max(map(len, batches))
     padded = [[1] * (dims - len(sizes)) + sizes for sizes in batches]
