@@ -64,6 +64,9 @@ class LinearCall(ProductCall):
 
 linear, reference = define_operator(LinearCall)
 
+FLOAT_RESULT = (None, 1.0, 0, 1.0, 0, 0, 0, torch.float32)
+"""Arguments of ``linear`` from ``residual`` on, where there is none and the result has float values."""
+
 
 class NativeLinear:
     """A packed weight matrix, with everything a call of ``fxquant::linear`` needs beside its input.
@@ -119,22 +122,7 @@ class DynamicLinear:
         """Map quantized ``x`` [..., in_features] to float32 [..., out_features], as ``linear_reference``."""
         zero_point_correction = self._zero_point_correction * (x_zero_point + self._moved)
         scale = self._scale * x_scale
-        return self._linear(
-            x,
-            x_zero_point,
-            self._weight,
-            zero_point_correction,
-            scale,
-            self._bias,
-            None,
-            1.0,
-            0,
-            1.0,
-            0,
-            0,
-            0,
-            torch.float32,
-        )
+        return self._linear(x, x_zero_point, self._weight, zero_point_correction, scale, self._bias, *FLOAT_RESULT)
 
     def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
         """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
@@ -166,26 +154,9 @@ class DynamicLinearCall(OperatorCall):
 
     def reference(self) -> Tensor:
         zero_point = int(self.x_zero_point.item())
-        zero_point_correction, scale = (
-            self.zero_point_correction * (zero_point + self.moved),
-            self.weight_scale * self.x_scale,
-        )
-        return linear(
-            self.x,
-            zero_point,
-            self.weight,
-            zero_point_correction,
-            scale,
-            self.bias,
-            None,
-            1.0,
-            0,
-            1.0,
-            0,
-            0,
-            0,
-            torch.float32,
-        )
+        zero_point_correction = self.zero_point_correction * (zero_point + self.moved)
+        scale = self.weight_scale * self.x_scale
+        return linear(self.x, zero_point, self.weight, zero_point_correction, scale, self.bias, *FLOAT_RESULT)
 
 
 define_operator(DynamicLinearCall)
