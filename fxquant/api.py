@@ -175,13 +175,14 @@ def quantize(
         raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
     if isinstance(data, Iterator):
         batches = chain([first], data)
-    args, kwargs = _example_of(model, first)
+    args, kwargs = example_of(model, first)
     prepared = prepare(model, args, qconfig, example_kwargs=kwargs, **same)
     calibrate(prepared, batches, num_batches=num_batches, progress=progress, until_stable=until_stable)
     return convert(prepared)
 
 
-def _example_of(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def example_of(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the example inputs in a batch: of a tuple as many as ``forward`` has arguments without a default."""
     if isinstance(batch, Mapping):
         return (), keywords_of(batch, model, "batch 0")
     if not isinstance(batch, (tuple, list)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -85,16 +86,48 @@ def answer_early() -> None:
 def _model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        help="torchvision:NAME, timm:NAME, or a function that makes a model: package.module:function, or "
-        "path/to/file.py:function. Weights are random, unless the function loads some",
+        help="torchvision:NAME, timm:NAME, a function that makes a model, package.module:function or "
+        "path/to/file.py:function, or a .fxq file. Weights are random, unless the function or the file has some",
+    )
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="FILE",
+        help="a state dict that fits the model, of torch.save or safetensors; no code in it is run",
     )
     parser.add_argument(
         "--input",
         action="append",
         metavar="SHAPE",
         help="shape of an input, as 1x3x224x224 (the default), with random values; once for each positional input; "
-        "1x16:int64 for integers (zeros)",
+        "1x16:int64 for integers (zeros). With --data FOLDER the size of its images, and the batch of files",
     )
+    parser.add_argument(
+        "--data",
+        metavar="FOLDER|FILE.py:function",
+        help="what to calibrate and measure on, in place of random values: a folder of images, with a folder for each "
+        "class if they have labels, perhaps below train/ and val/; or a function that yields batches, as for calibrate",
+    )
+    parser.add_argument("--batches", type=_count, metavar="N", help="to calibrate on (8); accuracy is for the others")
+    parser.add_argument("--batch-size", type=_count, metavar="N", help="images of a batch (16; of bench: 1)")
+    parser.add_argument("--mean", type=_numbers, metavar="R,G,B", help="of values in [0, 1] (that of ImageNet)")
+    parser.add_argument("--std", type=_numbers, metavar="R,G,B", help="the same for what they are divided by")
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return int(text)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers, as 0.485,0.456,0.406")
+    return found
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:
@@ -132,17 +165,22 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 def _export(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser)
     parser.add_argument("--to", required=True, choices=FILES, help="onnx; fxq: a file of fxquant; pt2: torch.export")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="(model.onnx, model.fxq or model.pt2)")
+    _file_arguments(parser)
+
+
+def _file_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", default="onnxruntime", choices=RUNTIMES, help="the runtime that ONNX is for (onnxruntime)"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="(model.onnx, model.fxq or model.pt2)")
     parser.add_argument("--overwrite", action="store_true", help="replace a file that is there")
     parser.add_argument("--no-check", action="store_true", help="do not run the units of ONNX in ONNX Runtime")
+    parser.add_argument("--dynamic-batch", action="store_true", help="leave the batch of ONNX and pt2 open")
 
 
 def _inspect(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser)
-    parser.add_argument("--backend", default="cpu", help="what to lower to (cpu)")
+    parser.add_argument("--backend", help="what to lower to (cpu)")
     parser.add_argument("--strict", action="store_true", help="fail if anything quantizable stays float")
     parser.add_argument(
         "--to",
@@ -154,9 +192,18 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-passes", action="store_true", help="the coverage table alone")
 
 
+def _quantize(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser)
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="what to write: FILE.fxq")
+    parser.add_argument("--to", choices=FILES, help="the kind of file (what its name ends in, or fxq)")
+    parser.add_argument("--backend", help="what a .fxq or .pt2 file is planned for (cpu)")
+    _file_arguments(parser)
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page about it, too")
+
+
 def _report(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser)
-    parser.add_argument("--backend", default="cpu", help="what to lower to (cpu)")
+    parser.add_argument("--backend", help="what to lower to (cpu)")
     parser.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE", help="(report.html)")
     parser.add_argument("--plan", action="store_true", help="what prepare decides, and no more: nothing is calibrated")
 
@@ -174,23 +221,31 @@ COMMANDS = (
         _demo,
     ),
     Command(
+        "quantize",
+        "a model, its weights and a folder of images become one quantized file",
+        "Calibrate a model on data, quantize it, write it to a file, and say how accurate it is where the data has "
+        "labels.",
+        _quantize,
+    ),
+    Command(
         "inspect",
         "what would become int8 in a model, and what each pass does to its graph",
         "Print a diff for each pass, then the table of what becomes int8, what stays float, and why. Calibrated on "
-        "random inputs.",
+        "random inputs, unless there is --data.",
         _inspect,
     ),
     Command(
         "bench",
         "what each operator of a model takes here, in float and in int8",
         "Measure each unit in float and in int8, boundaries and what stays float, and both models as a whole. "
-        "Calibrated on random inputs, which changes no time.",
+        "Calibrated on random inputs, unless there is --data, which changes no time.",
         _bench,
     ),
     Command(
         "export",
         "a quantized model as a file: ONNX, one of fxquant's, or torch.export's",
-        "Quantize a model, write it to a file, and say what became of it. Calibrated on random inputs.",
+        "Quantize a model, write it to a file, and say what became of it. Calibrated on random inputs, unless "
+        "there is --data.",
         _export,
     ),
     Command(

@@ -47,7 +47,7 @@ RUNTIME_DEPENDENCIES = {"torch", "tabulate", "tqdm", "safetensors"}
 EXTRAS = {
     "torchvision": ("cli/models.py", "demo/", "samples/"),
     "timm": ("cli/models.py",),
-    "PIL": ("demo/", "samples/"),
+    "PIL": ("cli/images.py", "demo/", "samples/"),
     "matplotlib": ("demo/", "reporting/plots.py"),
     "onnx": ("exporting/onnx/extras.py",),
     "onnx_ir": ("exporting/onnx/extras.py",),
@@ -58,6 +58,7 @@ EXTRAS = {
 it."""
 
 LAZY_IMPORTS = {
+    ("cli/images.py", "PIL"): "an extra: data of the user's own function needs no Pillow",
     ("cli/models.py", "timm"): "an extra, as torchvision",
     ("cli/models.py", "torchvision"): "an extra: a model of the user's own needs no torchvision",
     ("exporting/onnx/extras.py", "onnx"): "an extra of export_onnx",
@@ -216,6 +217,8 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/computed_tensors.py",
     ),
     "cli/test_main.py": ("__main__.py", "commandline.py"),
+    # Data, a model and its accuracy come together in one command.
+    "cli/test_quantize.py": ("cli/accuracy.py", "cli/data.py", "cli/subject.py"),
     # Into training and back is one way.
     "training/test_qat.py": (
         "fake_quantize/from_policy.py",

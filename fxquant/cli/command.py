@@ -27,3 +27,16 @@ RANDOM = (
     "    ranges and noise are not those of a trained model on its data"
 )
 """What to print under figures that were measured so."""
+
+RANDOM_INPUTS = (
+    "measured on random inputs: ranges and noise are not those of the model's data (--data names a folder of images,\n"
+    "    or a function that yields batches)"
+)
+"""The same, where the weights are the user's."""
+
+RANDOM_WEIGHTS = {
+    "random": "the weights are random: noise and accuracy say little (--weights FILE loads others)",
+    "unknown": "the weights are those that the function made, random if it loads none (--weights FILE loads others)",
+    "given": "",
+}
+"""Where the weights come from -> what to print where the data are the user's."""

@@ -7,21 +7,23 @@ import argparse
 import torch
 
 import fxquant as fxq
-from fxquant.cli.command import RANDOM
-from fxquant.cli.models import inputs_from, load_model
+from fxquant.cli.data import data_from
+from fxquant.cli.subject import prepared_from, subject_from
 
 
 def run(options: argparse.Namespace) -> int:
     torch.manual_seed(0)
-    model = load_model(options.model)
-    inputs = inputs_from(options)
-    prepared = fxq.prepare(model, inputs, backend=options.backend, strict=options.strict)
+    subject, data = subject_from(options), data_from(options)
+    if subject.form == "converted":
+        print(f"{fxq.inspect_artifact(subject.spec)}\n\n{subject.model.quant_coverage}")
+        return 0
+    ready = prepared_from(options, subject, data, backend=options.backend, strict=options.strict)
     if not options.no_passes and options.to == "plan":
-        fxq.print_passes(prepared, every_line=options.all)
+        fxq.print_passes(ready.quantizer, every_line=options.all)
     elif not options.no_passes:
-        prepared.observe(*inputs)
-        fxq.print_passes(fxq.convert(prepared, to=options.to), every_line=options.all)
-    print(prepared)
-    if options.to != "plan":
-        print(RANDOM)
+        ready.calibrate()
+        fxq.print_passes(fxq.convert(ready.quantizer, to=options.to), every_line=options.all)
+    print(ready.quantizer)
+    if options.to != "plan" and (caution := ready.caution(measured=False)):
+        print(caution)
     return 0

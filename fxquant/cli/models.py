@@ -31,6 +31,11 @@ def inputs_from(options: argparse.Namespace) -> tuple[Tensor, ...]:
     return tuple(parse_input(text) for text in options.input or ["1x3x224x224"])
 
 
+def is_of_zoo(spec: str) -> bool:
+    """Tell whether a command line names a network of a library, whose weights are random."""
+    return spec.partition(":")[0] in _ZOOS
+
+
 def load_model(spec: str) -> nn.Module:
     """Make the model that a command line names, in eval mode.
 
@@ -42,10 +47,14 @@ def load_model(spec: str) -> nn.Module:
         raise InputError(
             "this names no model",
             got=repr(spec),
-            expected="torchvision:NAME, timm:NAME, package.module:function or path/to/file.py:function",
+            expected="torchvision:NAME, timm:NAME, package.module:function, path/to/file.py:function or a .fxq file",
         )
     make = _ZOOS.get(where)
-    model = _built_by(spec, _function(where, name)) if make is None else make(name)
+    model = (
+        call_of_users(spec, _function(where, name), "makes a model", "making the model failed")
+        if make is None
+        else make(name)
+    )
     if not isinstance(model, nn.Module):
         raise InputError("what this makes is no model", at=spec, got=type(model).__name__, expected="a torch.nn.Module")
     return model.eval()
@@ -106,21 +115,28 @@ _ZOOS: dict[str, Callable[[str], nn.Module]] = {"torchvision": _torchvision, "ti
 """What may stand before the colon -> what makes a model of the name behind it."""
 
 
-def _built_by(spec: str, function: Callable[[], Any]) -> Any:
+def call_of_users(spec: str, function: Callable[[], Any], does: str, failure: str) -> Any:
     """Call a function of the user's, and return what it gives.
+
+    Args:
+        spec: How the command line names it.
+        function: What to call.
+        does: What it is called for, for messages: ``"makes a model"``.
+        failure: What the message of its failure begins with.
 
     Raises:
         InputError: it wants arguments, or fails.
     """
+    name = getattr(function, "__name__", spec.rpartition(":")[2])
     try:
         inspect.signature(function).bind()
     except TypeError as error:
         raise InputError(
-            "a function that makes a model is called without arguments",
+            f"a function that {does} is called without arguments",
             at=spec,
-            got=f"{function.__name__}{inspect.signature(function)}",
+            got=f"{name}{inspect.signature(function)}",
             expected="a function whose arguments have defaults",
-            hint=f"def make(): return {function.__name__}(…), and name that",
+            hint=f"def make(): return {name}(…), and name that",
         ) from error
     except ValueError:  # written in C: it has no signature
         pass
@@ -129,11 +145,11 @@ def _built_by(spec: str, function: Callable[[], Any]) -> Any:
     except FxQuantError:
         raise
     except Exception as error:
-        raise _failed("making the model failed", error) from error
+        raise failed(failure, error) from error
 
 
-def _failed(what: str, error: Exception) -> InputError:
-    """Return the error for what went wrong in a file of the user's, with his line."""
+def failed(what: str, error: Exception) -> InputError:
+    """Return the error for what went wrong in a file of the user's, with the line."""
     lines = [f"{each.filename}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)]
     own = [line for line in lines if not is_library_file(line) and "importlib" not in line]
     if isinstance(error, SyntaxError) and error.filename:
@@ -161,7 +177,7 @@ def _file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise _failed("the file does not run", error) from error
+        raise failed("the file does not run", error) from error
     return module
 
 
@@ -171,4 +187,4 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise InputError("there is no such module", got=repr(name), hint=f"{error}; is it on PYTHONPATH?") from error
     except Exception as error:
-        raise _failed(f"the module {name} does not run", error) from error
+        raise failed(f"the module {name} does not run", error) from error

@@ -63,7 +63,13 @@ def subject_of(model: Quantizer | nn.Module) -> Subject:
             return _of_training(model)
         coverage = get_metadata(model, "quant_coverage") or Coverage(())
         return Subject(
-            type(model).__name__, "converted", plan, plan, coverage, get_metadata(model, "snapshots"), converted=model
+            type(model).__name__,
+            "converted",
+            plan,
+            plan,
+            coverage,
+            get_metadata(model, "snapshots") or (),
+            converted=model,
         )
     raise InputError(
         "report takes what prepare, prepare_qat or convert gave",
