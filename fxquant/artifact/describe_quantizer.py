@@ -28,7 +28,7 @@ def describe_quantizer(prepared: PreparedModel) -> tuple[dict[str, Any], dict[st
     Raises:
         ArtifactError: something of it is code: a handler, an observer of the user's, a pattern that is not registered.
     """
-    prepared.weights.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
+    prepared.weight_checksums.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
     makers, trained = Makers(), prepared.trained
     with within(at="the configuration"):
         configuration = encode_configuration(prepared.config, makers, _paths(prepared))

@@ -21,7 +21,7 @@ from fxquant.artifact.plan import decode_coverage, decode_plan
 from fxquant.artifact.tables import give_answers
 from fxquant.errors import ArtifactError, listing
 from fxquant.graph.module import NamedGraphModule, set_metadata
-from fxquant.graph.packing import make_ready
+from fxquant.graph.packing import pack_modules
 from fxquant.runtime import attach_engine
 
 _FIELDS = {"class", "nodes", "modules", "layouts"}
@@ -91,7 +91,7 @@ def _model(
     model.eval()
     if header.format > 1:
         give_answers(model, tensors)
-    make_ready(model)
+    pack_modules(model)
     if converted:
         attach_engine(model, None, header.kind)
     model.to(device)

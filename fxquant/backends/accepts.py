@@ -43,14 +43,14 @@ def byte_table(scheme: QScheme) -> str | None:
     return None
 
 
-def int32_sums(layer: nn.Module) -> str | None:
+def int32_accumulators(layer: nn.Module) -> str | None:
     """Accept layers whose accumulators, which are int32, cannot overflow."""
     weight = layer.weight
     assert isinstance(weight, torch.Tensor)  # patterns with a weight name a layer that has one
-    return _int32_sums_of(weight[0].numel() if weight.numel() else 0)
+    return _int32_accumulators_of(weight[0].numel() if weight.numel() else 0)
 
 
-def _int32_sums_of(products: int) -> str | None:
+def _int32_accumulators_of(products: int) -> str | None:
     if not products:
         return "its weight is empty"
     if products > LARGEST_FAN_IN:
@@ -58,15 +58,15 @@ def _int32_sums_of(products: int) -> str | None:
     return None
 
 
-def int32_sums_transposed(layer: nn.Module) -> str | None:
+def int32_accumulators_transposed(layer: nn.Module) -> str | None:
     """Accept the same of a weight [C_in, C_out / groups, ...]: a sum runs over the input channels of a group."""
     conv: Any = layer
     weight: torch.Tensor = conv.weight
-    return _int32_sums_of(weight[: len(weight) // conv.groups, 0].numel() if weight.numel() else 0)
+    return _int32_accumulators_of(weight[: len(weight) // conv.groups, 0].numel() if weight.numel() else 0)
 
 
-def sums_with_residual(layer: nn.Module) -> str | None:
+def accumulators_with_residual(layer: nn.Module) -> str | None:
     """Refuse convolutions in three dimensions, whose operator adds no residual."""
     if isinstance(layer, nn.Conv3d):
         return "a three-dimensional convolution takes no residual; the sum is a unit of its own"
-    return int32_sums(layer)
+    return int32_accumulators(layer)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fxquant import nn as qnn
 from fxquant.backends.accepts import (
+    accumulators_with_residual,
     byte_activation,
     byte_table,
     byte_weight,
-    int32_sums,
-    int32_sums_transposed,
-    sums_with_residual,
+    int32_accumulators,
+    int32_accumulators_transposed,
 )
 from fxquant.backends.base import AsCalled, Backend, BreakEven, KeepAs, Lower, LoweringRule, register_backend
 from fxquant.nn import max_pool
@@ -21,25 +21,26 @@ RULES = (
     # Convolutions
     LoweringRule(
         ("conv_bn_add_act", "conv_bn_add", "conv_add_act", "conv_add"),
-        qnn.QuantizedConv.from_unit, byte_activation, byte_weight, sums_with_residual, float_result=True,
+        qnn.QuantizedConv.from_unit, byte_activation, byte_weight, accumulators_with_residual, float_result=True,
     ),
     LoweringRule(
         ("conv_bn_act", "conv_bn", "conv_act", "conv"),
-        qnn.QuantizedConv.from_unit, byte_activation, byte_weight, int32_sums, float_result=True,
+        qnn.QuantizedConv.from_unit, byte_activation, byte_weight, int32_accumulators, float_result=True,
     ),
     LoweringRule(
         ("conv_transpose_bn_act", "conv_transpose_bn", "conv_transpose_act", "conv_transpose"),
-        qnn.QuantizedConvTranspose.from_unit, byte_activation, byte_weight, int32_sums_transposed, float_result=True,
+        qnn.QuantizedConvTranspose.from_unit, byte_activation, byte_weight, int32_accumulators_transposed,
+        float_result=True,
     ),
     LoweringRule(("bn_act", "bn", "instance_norm"), qnn.QuantizedBatchNorm.from_unit, byte_activation),
     # Matrix products and tables
     LoweringRule(
         ("linear_bn_act", "linear_bn", "linear_act", "linear"),
-        qnn.QuantizedLinear.from_unit, byte_activation, byte_weight, int32_sums, float_result=True,
+        qnn.QuantizedLinear.from_unit, byte_activation, byte_weight, int32_accumulators, float_result=True,
     ),
     LoweringRule(
         ("dynamic_linear",),
-        AsCalled(qnn.QuantizedDynamicLinear.from_unit), byte_activation, byte_weight, int32_sums,
+        AsCalled(qnn.QuantizedDynamicLinear.from_unit), byte_activation, byte_weight, int32_accumulators,
     ),
     LoweringRule(("weight_only_linear",), AsCalled(dequantized_linear)),
     LoweringRule(

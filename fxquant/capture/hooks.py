@@ -120,11 +120,11 @@ _REMOVERS: dict[type, tuple[str, Callable[[Any, str], object]]] = {
     SpectralNorm: ("name", remove_spectral_norm),
     prune.BasePruningMethod: ("_tensor_name", prune.remove),
 }
-"""Hook -> where it keeps the name of the weight that it computes, and what bakes it in."""
+"""Hook -> where it keeps the name of the weight that it computes, and what makes that a plain parameter."""
 
 
-def bake_weights(model: nn.Module) -> None:
-    """Bake in what ``torch.nn.utils`` computes weights by: parametrizations, weight and spectral norms, pruning masks.
+def materialize_parametrizations(model: nn.Module) -> None:
+    """Make plain weights of what ``torch.nn.utils`` computes: by parametrizations, weight and spectral norms, masks.
 
     They become frozen parameters: a tensor that is computed without gradients requires none, and torch sums products
     with a parameter that does in another order.
@@ -134,7 +134,7 @@ def bake_weights(model: nn.Module) -> None:
     """
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):
-            _bake_parametrizations(module)
+            _materialize(module)
         for hook in list(module._forward_pre_hooks.values()):
             for kind, (attribute, remove) in _REMOVERS.items():
                 if isinstance(hook, kind):
@@ -143,7 +143,7 @@ def bake_weights(model: nn.Module) -> None:
                     getattr(module, name).requires_grad_(False)
 
 
-def _bake_parametrizations(module: Any) -> None:
+def _materialize(module: Any) -> None:
     """``remove_parametrizations`` would do, but it edits the class, which the user's own module shares with a copy."""
     values = {name: getattr(module, name).detach().clone() for name in module.parametrizations}
     module.__class__ = parametrize.type_before_parametrizations(module)
@@ -187,7 +187,7 @@ _SOURCES: dict[type, tuple[str, ...]] = {
 """Hook -> the ends of the names of what it computes a weight of."""
 
 
-def is_opened(module: nn.Module) -> bool:
+def is_traced_through(module: nn.Module) -> bool:
     """Tell whether a layer of torch is traced through, because a module inside it computes one of its weights."""
     if isinstance(module, _UNSPLIT):
         return False

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
-from fxquant.capture.hooks import is_opened
+from fxquant.capture.hooks import is_traced_through
 from fxquant.errors import InputError, TracingError, UnknownNameError, listing
 from fxquant.graph.constants import TensorComputation
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type, has_hooks
@@ -41,7 +41,7 @@ class LeafPolicy:
             return True
         if type(module) in self._types:
             return True
-        if is_opened(module):
+        if is_traced_through(module):
             return False
         kind = canonical_type(module)
         if kind is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.nn.utils import parametrize
 
-from fxquant.capture.hooks import bake_weights, has_computed_weights, weights_by_modules
+from fxquant.capture.hooks import has_computed_weights, materialize_parametrizations, weights_by_modules
 from fxquant.capture.identity_checks import asks_by_identity
 from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_taken, mark_module_calls
 from fxquant.capture.tracer import QuantTracer
@@ -87,14 +87,14 @@ def trace(
     check_leaf_modules(model, leaf_modules)
     own = copy_of(model)
     if not trains:
-        bake_weights(own)
-    left_whole: tuple[Untraceable, ...] = ()
+        materialize_parametrizations(own)
+    untraceable: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
         check_taken(own, leaf_modules)
-    opens = trains and has_computed_weights(own)
-    if isinstance(own, NamedGraphModule) and not opens:
+    traces_weights = trains and has_computed_weights(own)
+    if isinstance(own, NamedGraphModule) and not traces_weights:
         gm = own
-    elif isinstance(own, GraphModule) and not opens:
+    elif isinstance(own, GraphModule) and not traces_weights:
         gm = NamedGraphModule(own, own.graph, type(model).__name__)
         _carry_over(own, gm)
     else:
@@ -106,18 +106,18 @@ def trace(
                 tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories, marks_modes))
                 return tracers[-1]
 
-            graph, left_whole = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
-            return graph, left_whole, tracers[-1]
+            graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
+            return graph, untraceable, tracers[-1]
 
         with weights_by_modules(own) if trains else nullcontext():
-            graph, left_whole, tracer = _traced_with_modes(attempt, own) if trains else attempt(False)
+            graph, untraceable, tracer = _traced_with_modes(attempt, own) if trains else attempt(False)
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         _carry_over(own, gm)
-    mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in left_whole})
+    mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in untraceable})
     if isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
         record_values(gm, example_args, kwargs)
-    for one in left_whole:
+    for one in untraceable:
         one.warn()
     return gm
 

@@ -111,15 +111,15 @@ def trace_what_can_be(
     Raises:
         TracingError: the model's own forward cannot be traced, or, unless ``keep_untraceable``, a submodule's.
     """
-    left_whole: list[Untraceable] = []
+    untraceable: list[Untraceable] = []
     factories = False
     while True:
-        options = tuple(one.path for one in left_whole), factories
+        options = tuple(one.path for one in untraceable), factories
         tracer = make_tracer(*options)
         try:
             graph = tracer.trace(model)
             if not tracer.left or _is_traced_again(make_tracer(*options), tracer, model, graph):
-                return graph, tuple(left_whole)
+                return graph, tuple(untraceable)
             if _become_buffers(tracer.left):
                 continue
             change = tracer.left[0]
@@ -135,9 +135,9 @@ def trace_what_can_be(
                 factories = True
                 continue
             found = _locate(tracer, model, error)
-            if not keep_untraceable or not found.path or found.path in [one.path for one in left_whole]:
+            if not keep_untraceable or not found.path or found.path in [one.path for one in untraceable]:
                 raise found.error() from error
-            left_whole.append(found)
+            untraceable.append(found)
 
 
 def _become_buffers(changes: Iterable[Change]) -> bool:

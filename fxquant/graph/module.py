@@ -25,7 +25,7 @@ from fxquant.errors import FxQuantError, warn
 from fxquant.graph.failures import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 from fxquant.graph.methods import bound_to_traced
 from fxquant.graph.module_state import check_finite, check_names, unchanged_on_error
-from fxquant.graph.packing import holds_integers, make_ready
+from fxquant.graph.packing import holds_integers, pack_modules
 from fxquant.graph.query import (
     BY_REQUEST,
     CALLED,
@@ -166,7 +166,7 @@ class NamedGraphModule(GraphModule):
         check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
         with unchanged_on_error(self):
             found = super().load_state_dict(state_dict, strict, assign)
-        make_ready(self)
+        pack_modules(self)
         return found
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -180,7 +180,7 @@ class NamedGraphModule(GraphModule):
 
     def _apply(self, fn: Callable[[Any], Any], recurse: bool = True) -> NamedGraphModule:
         super()._apply(fn, recurse)
-        make_ready(self)
+        pack_modules(self)
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NamedGraphModule:
@@ -243,7 +243,7 @@ def _restore(class_name: str, state: Mapping[str, Any], graph: Graph) -> NamedGr
     gm.__dict__.update(state)
     type(gm).__name__ = class_name
     gm.graph = graph
-    make_ready(gm)
+    pack_modules(gm)
     return gm
 
 

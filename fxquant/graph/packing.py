@@ -10,17 +10,17 @@ from fxquant.kernels.conv.packing import packed_once
 class PackingModule(nn.Module):
     """A module that computes with what it packed from its state, not with the state itself."""
 
-    def make_ready(self) -> None:
+    def pack_now(self) -> None:
         """Pack now, where the state is known: graphs that ``torch.export`` captures cannot."""
         raise NotImplementedError
 
 
-def make_ready(model: nn.Module) -> None:
+def pack_modules(model: nn.Module) -> None:
     """Have every module in a model pack what it has not packed yet; equal weights are kept once."""
     with packed_once():
         for module in model.modules():
             if isinstance(module, PackingModule):
-                module.make_ready()
+                module.pack_now()
 
 
 def holds_integers(model: nn.Module) -> bool:

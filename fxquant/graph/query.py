@@ -112,7 +112,7 @@ def only_device(module: nn.Module) -> torch.device | None:
     return devices.pop() if len(devices) == 1 else None
 
 
-def follow(module: nn.Module, model: nn.Module) -> None:
+def move_to_device_of(module: nn.Module, model: nn.Module) -> None:
     """Move ``module`` to the one device of ``model``; nothing if that is the CPU, where modules are made, or none."""
     device = only_device(model)
     if device is not None and device.type != "cpu":

@@ -97,7 +97,7 @@ class QuantizedModule(PackingModule):
             "dtype": y.scheme.dtype,
         }
 
-    def finished(self, result: Tensor, activation: Clamp | None = None) -> Tensor:
+    def cast_result(self, result: Tensor, activation: Clamp | None = None) -> Tensor:
         """Bring what an operator gave into the form wanted: quantized values have it; float values are clamped."""
         if self.float_result is None:
             return result
@@ -126,7 +126,7 @@ class QuantizedModule(PackingModule):
                     self.after_packing()
         return found
 
-    def make_ready(self) -> None:
+    def pack_now(self) -> None:
         """Pack now. Where the state is unknown, or cannot be right, it is left to the first call to say so."""
         tensors = tuple(self.buffers())
         if self._packed is None and all(type(x) is Tensor and not x.is_meta for x in tensors):

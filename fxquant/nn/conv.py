@@ -102,9 +102,9 @@ class QuantizedConv(WeightedModule):
         if channel_axis not in (0, 1) or x.size(channel_axis) != self.in_channels:
             raise self._wrong_shape(x)
         if channel_axis:
-            return self.finished(convolve(x, residual=residual), self.activation)
+            return self.cast_result(convolve(x, residual=residual), self.activation)
         batch = convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0))
-        return self.finished(batch.squeeze(0), self.activation)
+        return self.cast_result(batch.squeeze(0), self.activation)
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""

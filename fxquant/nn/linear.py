@@ -82,7 +82,7 @@ class QuantizedLinear(WeightedModule):
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
         check_features(self, x, self.in_features)
-        return self.finished((self._packed or self.packed())(x), self.activation)
+        return self.cast_result((self._packed or self.packed())(x), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -90,7 +90,7 @@ class QuantizedLinear(WeightedModule):
             raise self._wrong_input(x)
         check_features(self, x, self.in_features)
         self._check_calibrated()
-        return self.finished(self._by_reference(self.plain_weight())(x), self.activation)
+        return self.cast_result(self._by_reference(self.plain_weight())(x), self.activation)
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
@@ -206,13 +206,13 @@ class QuantizedDynamicLinear(WeightedModule):
         check_features(self, input, self.in_features)
         if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
             sums = self.weight_scale.new_zeros((*input.shape[:-1], self.weight_shape[0]))
-            return self.finished(sums if self.bias is None else sums + self.bias)
+            return self.cast_result(sums if self.bias is None else sums + self.bias)
         scheme, qparams = self.x.scheme, qparams_of(input, self.x)
         q = quantize(input, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         multiply = self._packed or self.packed()
         if torch.compiler.is_compiling():
-            return self.finished(multiply.captured(q, qparams.scale, qparams.zero_point))
-        return self.finished(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
+            return self.cast_result(multiply.captured(q, qparams.scale, qparams.zero_point))
+        return self.cast_result(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -222,7 +222,7 @@ class QuantizedDynamicLinear(WeightedModule):
         self._check_calibrated()
         scheme, qparams = self.x.scheme, qparams_of(x, self.x)
         q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
-        return self.finished(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
+        return self.cast_result(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""

@@ -44,9 +44,11 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
             matches.append(found)
         elif refusal is not None:
             refusals.append(refusal)
-    apart = has_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
-    refusals += [Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in apart if not computes_nothing(n)]
-    matches = [found for found in matches if found.nodes[-1] not in apart]
+    with_external_item = has_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
+    refusals += [
+        Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in with_external_item if not computes_nothing(n)
+    ]
+    matches = [found for found in matches if found.nodes[-1] not in with_external_item]
     boundaries = Boundaries(
         matches,
         ctx.backend,

@@ -57,7 +57,7 @@ def two_factors(captures: Mapping[str, Node]) -> Reject | None:
     return Reject(f"{extra[0]}: only a plain product has an integer form", node) if extra else None
 
 
-def int32_sums(captures: Mapping[str, Node]) -> Reject | None:
+def int32_accumulators(captures: Mapping[str, Node]) -> Reject | None:
     """Sums of products of steps are kept in int32, which must never overflow."""
     value = value_of(captures["a"])
     if value is not None and value.shape[-1] > MOST_PRODUCTS:
@@ -76,7 +76,7 @@ def scales_only(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
-PLAIN = all_of(two_factors, int32_sums)
+PLAIN = all_of(two_factors, int32_accumulators)
 
 MATMUL_PATTERNS = (
     Pattern("matmul_act", clamped(MATMUL), ("a", "b"), arithmetic=True, check=all_of(PLAIN, constant_bounds)),

@@ -9,7 +9,7 @@ from torch import nn
 from fxquant.calibration.observers import make_observers
 from fxquant.calibration.statistics import Statistics
 from fxquant.fake_quantize.adaround import LearnedRounding
-from fxquant.graph.query import follow
+from fxquant.graph.query import move_to_device_of
 from fxquant.passes.float_joins import joins_of_floats
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.manager import PassManager
@@ -29,7 +29,7 @@ def attach_observers(prepared: PreparedModel) -> None:
 def attach_statistics(prepared: PreparedModel) -> None:
     """Make ``observers`` and ``statistics`` alone: layers whose weights round in their own way are there already."""
     prepared.observers = make_observers(prepared.plan)
-    follow(prepared.observers, prepared.graph_module)
+    move_to_device_of(prepared.observers, prepared.graph_module)
     context = pass_context(prepared, prepared.plan)
     in_float = joins_of_floats(prepared.graph_module, context)
     prepared.statistics = Statistics(

@@ -44,7 +44,7 @@ def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, An
         shown = observers_by_node(prepared.plan, prepared.observers, more)
         return CalibrationInterpreter(gm, bound, shown, prepared.handlers).run()
 
-    prepared.weights.measure(gm)
+    prepared.weight_checksums.record(gm)
     with torch.no_grad(), prepared.run_state.undone_on_error():
         result = run_with_hooks(gm, run, args, kwargs)
         prepared.statistics.update(prepared.observers)

@@ -10,8 +10,8 @@ from typing import Any
 from torch.fx import GraphModule
 
 from fxquant.graph.module import set_metadata
-from fxquant.graph.packing import make_ready
-from fxquant.graph.query import follow
+from fxquant.graph.packing import pack_modules
+from fxquant.graph.query import move_to_device_of
 from fxquant.measure.coverage import coverage
 from fxquant.passes.pipelines import passes_for
 from fxquant.plan.quant_plan import QuantPlan, Refusal
@@ -74,8 +74,8 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
     done = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
     converted = done.graph_module
     converted.eval()  # the modules that passes made, too
-    follow(converted, prepared.graph_module)
-    make_ready(converted)
+    move_to_device_of(converted, prepared.graph_module)
+    pack_modules(converted)
     found = coverage(prepared.graph_module, plan)
     set_metadata(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
     planned = replace(done.context, plan=prepared.plan).joins()  # also those that calibration has left in float

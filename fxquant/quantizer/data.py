@@ -18,7 +18,7 @@ from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
-from fxquant.quantizer.mutation import Weights
+from fxquant.quantizer.mutation import WeightChecksums
 from fxquant.quantizer.undo import RunState
 from fxquant.training.adaround import Reconstruction
 
@@ -53,7 +53,7 @@ class PreparedModel:
     """The passes that have run, with the graph before and after each."""
     example_bound: Mapping[str, Any] = field(init=False)
     """The example inputs by the names of their arguments."""
-    weights: Weights = field(init=False)
+    weight_checksums: WeightChecksums = field(init=False)
     """The checksums of the weights, of the model when it was prepared and of the graph when it was measured."""
 
     # Set when observers are attached, and changed by calibrate.

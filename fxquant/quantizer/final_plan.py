@@ -25,7 +25,7 @@ def qparams_in_use(prepared: PreparedModel, allow_uncalibrated: bool) -> dict[Te
     if prepared.trained is not None:
         warn_of_unequal_joins(prepared.trained_joins, prepared.graph_module, prepared.plan)
         return dict(prepared.trained)
-    prepared.weights.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
+    prepared.weight_checksums.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
     warn_of_calibration(prepared)
     observers = dict(prepared.observers.items())
     return qparams_of(prepared.graph_module, prepared.plan, observers, prepared.handlers, allow_uncalibrated)

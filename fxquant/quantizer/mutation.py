@@ -32,7 +32,7 @@ def changed(before: Mapping[str, Checksum], model: nn.Module) -> list[str]:
     return [name for name in names if not _same(before.get(name), now.get(name))]
 
 
-class Weights:
+class WeightChecksums:
     """Holds the weights of a model when it was prepared, and those of the prepared graph when values were measured.
 
     Args:
@@ -44,7 +44,7 @@ class Weights:
         self._prepared = checksums(model)
         self._measured: Mapping[str, Checksum] | None = None
 
-    def measure(self, gm: nn.Module, *, anew: bool = False) -> None:
+    def record(self, gm: nn.Module, *, anew: bool = False) -> None:
         """Note that values are measured with the weights that the graph has now; the first time counts."""
         if self._measured is None or anew:
             self._measured = checksums(gm)

@@ -16,7 +16,7 @@ from fxquant.quantizer.checks import in_eval
 from fxquant.quantizer.configuration import warn_of_unused_rules
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.integer_requests import check_integers
-from fxquant.quantizer.mutation import Weights
+from fxquant.quantizer.mutation import WeightChecksums
 from fxquant.quantizer.plan_checks import check_groups, check_plan, check_weights
 from fxquant.quantizer.run_passes import run_passes
 
@@ -27,7 +27,7 @@ def prepare(
     """Set the graph of a copy of ``model``, and the plan. ``prepared`` is configured already.
 
     Args:
-        prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weights``.
+        prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weight_checksums``.
         model: The float model. It is not changed.
         leaf_modules: As for :class:`Quantizer`, which names the errors, too.
         strict: The same.
@@ -52,4 +52,4 @@ def prepare(
     check_integers(done.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
     check_groups(done.graph_module, done.context)
     check_weights(done.graph_module, prepared.plan)
-    prepared.weights = Weights(model)
+    prepared.weight_checksums = WeightChecksums(model)

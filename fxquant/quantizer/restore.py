@@ -13,14 +13,14 @@ from torch.fx import GraphModule
 from fxquant.backends.base import backend_of
 from fxquant.calibration.joined_ranges import Part
 from fxquant.graph.inputs import bind
-from fxquant.graph.query import follow
+from fxquant.graph.query import move_to_device_of
 from fxquant.patterns.registry import known_patterns
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
 from fxquant.quantizer.attach_observers import attach_no_statistics, attach_statistics
 from fxquant.quantizer.data import PreparedModel
-from fxquant.quantizer.mutation import Weights
+from fxquant.quantizer.mutation import WeightChecksums
 from fxquant.quantizer.quantizer import Quantizer
 
 
@@ -65,13 +65,13 @@ def restore(gm: GraphModule, parts: Parts) -> Quantizer:
     made.example_args, made.example_kwargs = parts.example_args, parts.example_kwargs
     made.input_observer, made.plan, made.graph_module = parts.input_observer, parts.plan, gm
     made.example_bound = bind(gm, made.example_args, made.example_kwargs, "the example inputs")
-    made.weights = copy.copy(Weights(gm))  # a copy knows no model that could change
+    made.weight_checksums = copy.copy(WeightChecksums(gm))  # a copy knows no model that could change
     made.integer_inputs, made.integer_outputs = parts.integer_inputs, parts.integer_outputs
     made.trained, made.warned = parts.trained, set(parts.warned)
     made.trained_joins = {name: [Part(*part) for part in found] for name, found in parts.joins.items()}
     for root, layer in parts.weight_layers.items():
         made.weight_layers._modules[root] = layer
-    follow(made.weight_layers, gm)
+    move_to_device_of(made.weight_layers, gm)
     if parts.trained is not None and not parts.state:
         attach_no_statistics(made)
         return made
@@ -80,5 +80,5 @@ def restore(gm: GraphModule, parts: Parts) -> Quantizer:
     measured.observers, measured.statistics = made.observers, made.statistics
     measured.load_state_dict(parts.state)
     if int(made.statistics.history.batches):
-        made.weights.measure(gm)
+        made.weight_checksums.record(gm)
     return made

@@ -75,7 +75,7 @@ def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], s
     with unchanged_on_error(beside):
         beside.load_state_dict(rest, strict=strict)
         prepared.graph_module.load_state_dict(own, strict=strict)  # which takes all of it, or nothing
-    prepared.weights.measure(prepared.graph_module, anew=True)
+    prepared.weight_checksums.record(prepared.graph_module, anew=True)
 
 
 def pickled(prepared: PreparedModel) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from fxquant.nn.base import QuantizedModule
 from fxquant.runtime.constant_cache import ConstantCache
 from fxquant.runtime.execution_plan import (
     ExecutionPlan,
-    Geometry,
     Guard,
     MemoryGuard,
     ModuleGuard,
@@ -25,9 +24,10 @@ from fxquant.runtime.execution_plan import (
     PythonStep,
     StateGuard,
     Step,
+    TensorLayout,
     function_of,
-    geometry_of,
     kind_and_words,
+    layout_of,
     needs_gradient,
     warn_of_dropped,
     warn_of_failed_plan,
@@ -292,7 +292,7 @@ class _Compiler:
             tuple(self._at(node) for node in read),
             tuple(self._at(node) for node in gives),
             function_of(body, read, results, self._fixed),
-            tuple(self._geometry(node) for node in gives),
+            tuple(self._layout(node) for node in gives),
             tuple((node.name, self._reasons[node]) for node in body),
         )
 
@@ -338,9 +338,9 @@ class _Compiler:
             program.loops,
         )
 
-    def _geometry(self, node: Node) -> Geometry | None:
+    def _layout(self, node: Node) -> TensorLayout | None:
         value = self._values[node]
-        return geometry_of(value) if isinstance(value, Tensor) else None
+        return layout_of(value) if isinstance(value, Tensor) else None
 
     def _watch_place(self, path: str) -> None:
         owner: Any = self._gm

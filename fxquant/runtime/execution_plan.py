@@ -16,7 +16,7 @@ from fxquant.graph.text_table import format_rows
 from fxquant.runtime.program import Program
 from fxquant.runtime.recording import is_lazy
 
-Geometry = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
+TensorLayout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
 
 
 def needs_gradient(x: Tensor) -> bool:
@@ -24,7 +24,7 @@ def needs_gradient(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
-def geometry_of(x: Tensor) -> Geometry:
+def layout_of(x: Tensor) -> TensorLayout:
     """All that a plan depends on but the values."""
     return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x), is_lazy(x)
 
@@ -50,7 +50,7 @@ class PythonStep:
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     function: Generated
-    expected: tuple[Geometry | None, ...]
+    expected: tuple[TensorLayout | None, ...]
     """Of each value that is given; None where it is no tensor."""
     reasons: tuple[tuple[str, str], ...]
     """Each node, by its name, and why it is in no program."""
@@ -62,8 +62,8 @@ class PythonStep:
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
         results = self.function(module, *values)
-        for result, geometry in zip(results, self.expected, strict=True):
-            if geometry is not None and geometry_of(result) != geometry:
+        for result, layout in zip(results, self.expected, strict=True):
+            if layout is not None and layout_of(result) != layout:
                 raise ShapesChangedError
         return results
 
@@ -157,7 +157,7 @@ class ExecutionPlan:
     guards: tuple[Guard, ...]
     constants: tuple[tuple[int, Any], ...] = ()
     """Slots whose values are the same in each call, and these."""
-    given_up: str = ""
+    fallback_reason: str = ""
     """Why the graph runs in its place; empty where it does not."""
     used: int = 0
     """When it was run last, as the engine counts."""
@@ -190,8 +190,8 @@ class ExecutionPlan:
         return tuple(each for step in self.steps if isinstance(step, PythonStep) for each in step.reasons)
 
     def __str__(self) -> str:
-        if self.given_up:
-            return f"the graph runs: {self.given_up}"
+        if self.fallback_reason:
+            return f"the graph runs: {self.fallback_reason}"
         inside, loops = sum(step.nodes for step in self.programs), sum(step.loops for step in self.programs)
         arena = max((step.program.arena_bytes for step in self.programs), default=0)
         count, outside = len(self.programs), self.in_python
@@ -207,7 +207,7 @@ class ExecutionPlan:
 
 def without_programs(why: str) -> ExecutionPlan:
     """Return the plan for inputs on which the graph has to run."""
-    return ExecutionPlan((), 0, (), 0, (), given_up=why)
+    return ExecutionPlan((), 0, (), 0, (), fallback_reason=why)
 
 
 Generated = Callable[..., Any]

@@ -21,8 +21,8 @@ from fxquant.runtime.compiling import compile_graph
 from fxquant.runtime.execution_plan import (
     ExecutionPlan,
     ShapesChangedError,
-    geometry_of,
     kind_and_words,
+    layout_of,
     warn_of_failed_plan,
     without_programs,
 )
@@ -47,8 +47,8 @@ class ProgramEngine:
     A plan is made for each shape of the inputs, when it comes the second time; the first call makes what units pack
     from their state. The least recently used plans are dropped. Whatever changes a module (a state dict that is loaded,
     a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does: for other
-    devices, under ``torch.compile``, ``torch.export``, transforms and modes that watch operators; with a warning where
-    one cannot be made.
+    devices, under ``torch.compile``, ``torch.export``, transforms and modes that intercept operators; with a warning
+    where one cannot be made.
 
     Copies and pickles of a model begin without plans.
     """
@@ -65,12 +65,12 @@ class ProgramEngine:
     ) -> Any:
         """Run ``forward(gm, *args, **kwargs)`` by a plan if there is one."""
         key = None if kwargs else _key(args)
-        if key is None or _is_watched():
+        if key is None or _is_intercepted():
             return forward(gm, *args, **kwargs)
         plan = self._plans.get(key)
         if plan is None:
             return self._first_calls(key, gm, forward, args)
-        if plan.given_up:
+        if plan.fallback_reason:
             return forward(gm, *args)
         if not plan.is_valid():
             self.invalidate()
@@ -79,7 +79,7 @@ class ProgramEngine:
         try:
             return plan.run(gm, args)
         except ShapesChangedError:
-            plan.given_up = "shapes depend on values"
+            plan.fallback_reason = "shapes depend on values"
             return forward(gm, *args)
 
     @staticmethod
@@ -211,7 +211,7 @@ def _key(args: tuple[Any, ...]) -> Hashable:
         if type(value) is Tensor:
             if not value.is_cpu or value.layout is not torch.strided:
                 return None
-            key.append(geometry_of(value))
+            key.append(layout_of(value))
         elif type(value) in _NUMBERS:
             key.append((type(value), value))
         else:
@@ -219,8 +219,8 @@ def _key(args: tuple[Any, ...]) -> Hashable:
     return tuple(key)
 
 
-def _is_watched() -> bool:
-    """Tell whether a mode, a transform or a global hook watches operators, or changes what they do."""
+def _is_intercepted() -> bool:
+    """Tell whether a mode, a transform or a global hook intercepts operators."""
     return (
         torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0

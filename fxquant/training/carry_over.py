@@ -7,13 +7,13 @@ from torch import nn
 from fxquant.capture.hooks import carry_over_gradient_hooks
 from fxquant.errors import listing, warn
 from fxquant.graph.edit import order_alike
-from fxquant.graph.query import follow
+from fxquant.graph.query import move_to_device_of
 from fxquant.nn.training import keep_frozen_state
 
 
 def carry_over(model: nn.Module, trainable: nn.Module) -> None:
     """Make ``trainable`` train as ``model`` does, which is not changed, and warn of the parameters that it lacks."""
-    follow(trainable, model)
+    move_to_device_of(trainable, model)
     modes = {name: module.training for name, module in model.named_modules()}
     for name, module in trainable.named_modules():
         while name not in modes:  # a module that passes have made has the mode of the one that it is in

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.backends.accepts import byte_activation, byte_weight, int32_sums
+from fxquant.backends.accepts import byte_activation, byte_weight, int32_accumulators
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,10 @@ def test_weights(scheme, reason):
 
 
 def test_sums_that_could_overflow_stay_float():
-    assert int32_sums(nn.Linear(65793, 1)) is None
-    assert int32_sums(nn.Linear(65794, 1)) == ("65794 products per output can overflow an int32 sum; 65793 cannot")
+    assert int32_accumulators(nn.Linear(65793, 1)) is None
+    assert int32_accumulators(nn.Linear(65794, 1)) == (
+        "65794 products per output can overflow an int32 sum; 65793 cannot"
+    )
     model = nn.Sequential(nn.Linear(65794, 1), nn.Linear(1, 2)).eval()
     prepared = fxq.prepare(model, torch.rand(1, 65794))
     assert [row.reason for row in prepared.coverage().float_rows] == [

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import fxquant as fxq
-from fxquant.capture.hooks import bake_weights
+from fxquant.capture.hooks import materialize_parametrizations
 from fxquant.errors import FxQuantWarning
 
 X = torch.rand(2, 4)
@@ -220,7 +220,7 @@ def test_values_stay_and_nothing_else_does(name):
         expected = model(ROWS)
     keys, kind = set(model.state_dict()), type(model[0])
     baked = copy.deepcopy(model)
-    bake_weights(baked)
+    materialize_parametrizations(baked)
     assert type(baked[0]) is nn.Linear
     assert set(baked.state_dict()) == {"0.weight", "0.bias"}
     assert all(isinstance(value, nn.Parameter) for value in (baked[0].weight, baked[0].bias))
@@ -235,7 +235,7 @@ def test_values_stay_and_nothing_else_does(name):
 def test_other_hooks_stay():
     model = nn.Sequential(old("weight_norm"))
     model[0].register_forward_pre_hook(lambda module, args: (args[0] * 0,))
-    bake_weights(model)
+    materialize_parametrizations(model)
     assert torch.equal(model(ROWS), model[0].bias.expand(4, 6))
 
 

@@ -10,12 +10,12 @@ from fxquant.graph.query import (
     TensorInfo,
     canonical_type,
     flat_arguments,
-    follow,
     has_hooks,
     info_of,
     is_number,
     module_of,
     module_path,
+    move_to_device_of,
     only_device,
     operator_name,
     qualified_name,
@@ -150,7 +150,7 @@ def test_modules_follow_a_model_that_lies_on_one_device():
     assert only_device(apart) is only_device(nn.ReLU()) is None
     for model, moved in ((there, True), (apart, False), (nn.Linear(2, 2), False), (nn.ReLU(), False)):
         module = nn.BatchNorm1d(2)
-        follow(module, model)
+        move_to_device_of(module, model)
         assert module.running_mean.is_meta is moved
 
 

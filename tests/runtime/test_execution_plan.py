@@ -25,7 +25,7 @@ from fxquant.runtime.execution_plan import (
     ShapesChangedError,
     StateGuard,
     function_of,
-    geometry_of,
+    layout_of,
 )
 from fxquant.runtime.program import Program
 from fxquant.runtime.recording import Recording
@@ -54,7 +54,7 @@ def test_values_pass_through_their_places():
 
 def test_a_tensor_of_another_shape_ends_the_run():
     x = torch.zeros(2, 3)
-    made = step((0,), (1,), lambda module, x: (x + 1,), (geometry_of(x),))
+    made = step((0,), (1,), lambda module, x: (x + 1,), (layout_of(x),))
     plan = ExecutionPlan((made,), 2, ((0,),), 1, ())
     assert torch.equal(plan.run(nn.Module(), [x]), x + 1)
     for other in (torch.zeros(3, 3), torch.zeros(3, 2).t(), torch.zeros(2, 3, dtype=torch.float64)):
@@ -64,7 +64,7 @@ def test_a_tensor_of_another_shape_ends_the_run():
 
 def test_a_negation_that_is_only_noted_down_is_part_of_the_geometry():
     lazy = torch._neg_view(torch.zeros(2, 3))
-    assert geometry_of(lazy) != geometry_of(lazy.clone())
+    assert layout_of(lazy) != layout_of(lazy.clone())
 
 
 def guarded_module():

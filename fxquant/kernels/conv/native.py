@@ -28,8 +28,8 @@ class NativeConv:
     def __init__(
         self, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, geometry: ConvGeometry, epilogue: Epilogue
     ) -> None:
-        self._row = geometry.spatial == 1
-        self._geometry = geometry.as_image() if self._row else geometry
+        self._is_1d = geometry.spatial == 1
+        self._geometry = geometry.as_image() if self._is_1d else geometry
         self._pad_first = geometry.padding_mode != "zeros" and any((*geometry.before, *geometry.after))
         self._x_zero_point = x_zero_point
         self._channels = len(weight)
@@ -38,7 +38,7 @@ class NativeConv:
         packed = PackedWeight.of(weight, geometry.groups)
         self.unpacked = packed.unpacked
         """Gives the weight again."""
-        self._before = (
+        self._leading = (
             x_zero_point,
             *packed_arguments(packed, weight, x_dtype, x_zero_point, epilogue),
             list(self._geometry.kernel_size),
@@ -47,20 +47,20 @@ class NativeConv:
             list(self._geometry.dilation),
             geometry.groups,
         )
-        self._after = output_arguments(epilogue)
+        self._trailing = output_arguments(epilogue)
         self._conv = getattr(torch.ops.fxquant, f"conv{self._geometry.spatial}d").default
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        if self._row:
+        if self._is_1d:
             x = x.unsqueeze(2)
         if residual is not None:
             out = self._geometry.output_size(x.shape[2:])
-            residual = residual.expand(x.shape[0], self._channels, *out[self._row :])
-            residual = residual.unsqueeze(2) if self._row else residual
+            residual = residual.expand(x.shape[0], self._channels, *out[self._is_1d :])
+            residual = residual.unsqueeze(2) if self._is_1d else residual
         if self._pad_first:
             x = pad(x, self._geometry, self._x_zero_point)
-        y = self._conv(x, *self._before, residual, *self._after)
-        return y.squeeze(2) if self._row else y
+        y = self._conv(x, *self._leading, residual, *self._trailing)
+        return y.squeeze(2) if self._is_1d else y
 
 
 def packed_arguments(
