@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower
@@ -19,10 +16,11 @@ from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, n
 from fxquant.nn.base import FloatResult, QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
+from fxquant.passes.handlers import HandlerView
 from fxquant.patterns.elementwise import CLAMPS, clamp_of
 from fxquant.patterns.pattern import Build, Pattern, UnitView
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
-from fxquant.plan.spec import Dynamic, QParams, TensorRef
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import Dynamic, TensorRef
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
@@ -37,60 +35,6 @@ def lower_units(gm: GraphModule, ctx: PassContext) -> GraphModule:
             lowering.by_rule(unit, pattern)
     lowering.take_float_nodes_out()
     return gm
-
-
-class HandlerView:
-    """Shows the plan to the ``quantize`` method of a handler, as ``quantizer``."""
-
-    def __init__(self, gm: GraphModule, plan: QuantPlan) -> None:
-        self.root = gm
-        self.modules: dict[str, nn.Module] = dict(gm.named_modules())
-        self.quantized_graph: Graph = gm.graph
-        self._plan = plan
-
-    def qparams(self, node: Node | str) -> QParams:
-        """Return the qparams of a value of the model."""
-        return self._plan.qparams[TensorRef(node if isinstance(node, str) else node.name)]
-
-    def add_module(self, name: str, module: nn.Module) -> str:
-        """Put a module into the converted model; the answer is the target to call it by."""
-        return add_module(self.root, name, module)
-
-
-def make_handlers(quantizer: object, gm: GraphModule, plan: QuantPlan, patterns: Sequence[Pattern]) -> dict[str, Any]:
-    """Root of each unit that a handler quantizes -> a handler of its own, which may ask the quantizer and the root."""
-    kinds = {pattern.name: pattern.handler for pattern in patterns if pattern.handler is not None}
-    nodes, lowered = nodes_by_name(gm), dict[str, Any]()
-    for unit in plan.units:
-        if unit.pattern in kinds:
-            kind = kinds[unit.pattern]
-            takes = len(inspect.signature(kind).parameters)
-            lowered[unit.root] = kind(quantizer, nodes[unit.root]) if takes >= 2 else kind()
-    return lowered
-
-
-def declined_by_handlers(gm: GraphModule, plan: QuantPlan, handlers: Mapping[str, Any]) -> list[Refusal]:
-    """Return the units whose handler answers NotImplemented, found out on a copy so that every form knows of it.
-
-    Args:
-        gm: The float graph.
-        plan: With the qparams of all values.
-        handlers: By the roots of their units.
-    """
-    if not handlers:
-        return []
-    scratch = copy.deepcopy(gm)
-    nodes, view = nodes_by_name(scratch), HandlerView(scratch, plan)
-    refused = []
-    for unit in plan.units:
-        handler = handlers.get(unit.root)
-        if handler is None:
-            continue
-        with scratch.graph.inserting_before(nodes[unit.root]):
-            answer = handler.quantize(view, nodes[unit.root], lambda arg: arg)
-        if answer is NotImplemented:
-            refused.append(Refusal(unit.root, unit.pattern, "its handler declined (NotImplemented)"))
-    return refused
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from fxquant.calibration.joined_ranges import UNEQUAL
 from fxquant.calibration.observed_qparams import qparams_of
 from fxquant.calibration.problems import warn_of_unequal_joins
 from fxquant.passes.float_joins import with_joins_in_float
-from fxquant.passes.lower_units import declined_by_handlers
+from fxquant.passes.handlers import declined_by_handlers
 from fxquant.plan.quant_plan import QuantPlan, Refusal
 from fxquant.plan.spec import QParams, TensorRef
 from fxquant.quantizer.calibrate import warn_of_calibration

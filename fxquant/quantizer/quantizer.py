@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule
 
 from fxquant.calibration.calibration_report import CalibrationReport, calibration_report
 from fxquant.measure.coverage import Coverage, coverage
-from fxquant.passes.lower_units import make_handlers
+from fxquant.passes.handlers import make_handlers
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer.attach_observers import attach_observers
