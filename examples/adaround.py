@@ -85,7 +85,8 @@ def main():
         table.append((f"{name}, to nearest", right(fxq.convert(prepared), *test), ""))
         start = time.perf_counter()
         folder = options.checkpoint and options.checkpoint / name.replace(" ", "_")
-        learned = fxq.adaround(prepared, batches, iterations=1 if options.quick else 500, checkpoint=folder)
+        iterations, rows = (1, 64) if options.quick else (500, 1024)
+        learned = fxq.adaround(prepared, batches, iterations=iterations, rows=rows, checkpoint=folder)
         seconds = f"{time.perf_counter() - start:.0f}"
         print(learned.reconstruction)
         table.append((f"{name}, AdaRound", right(fxq.convert(learned), *test), seconds))
