@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from torch import nn
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from fxquant.calibration.batches import check_iterable
@@ -14,13 +15,13 @@ from fxquant.errors import CalibrationError
 from fxquant.graph.inputs import keywords_of, signature_of
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
-from fxquant.quantizer.checks import check_model, not_prepared
+from fxquant.quantizer.checks import checked_model, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.trained import quantizer_of
 
 
 def prepare(
-    model: nn.Module,
+    model: nn.Module | ExportedProgram,
     example_inputs: Any,
     qconfig: QConfig | QConfigMapping | None = None,
     *,
@@ -141,7 +142,7 @@ def convert(
 
 
 def quantize(
-    model: nn.Module,
+    model: nn.Module | ExportedProgram,
     data: Iterable[Any],
     qconfig: QConfig | QConfigMapping | None = None,
     *,
@@ -167,7 +168,7 @@ def quantize(
     Raises:
         CalibrationError: ``data`` holds no batch.
     """
-    check_model(model)
+    module = checked_model(model)
     check_iterable(data)
     batches: Iterable[Any] = data
     first = next(iter(data), None)
@@ -175,8 +176,8 @@ def quantize(
         raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
     if isinstance(data, Iterator):
         batches = chain([first], data)
-    args, kwargs = example_of(model, first)
-    prepared = prepare(model, args, qconfig, example_kwargs=kwargs, **same)
+    args, kwargs = example_of(module, first)
+    prepared = prepare(module, args, qconfig, example_kwargs=kwargs, **same)
     calibrate(prepared, batches, num_batches=num_batches, progress=progress, until_stable=until_stable)
     return convert(prepared)
 

@@ -235,6 +235,17 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "quantizer/run_passes.py",
         "quantizer/state.py",
     ),
+    # A program becomes a graph by all of these at once.
+    "capture/exported/test_program.py": (
+        "capture/exported/attention.py",
+        "capture/exported/constants.py",
+        "capture/exported/guards.py",
+        "capture/exported/inline.py",
+        "capture/exported/layers.py",
+        "capture/exported/names.py",
+        "capture/exported/spelling.py",
+        "capture/exported/structure.py",
+    ),
     "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/measured.py"),
     "calibration/test_interpreter.py": ("quantizer/calibrate.py",),
 }

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fxquant.capture.trace_guards import require_answer, require_given, require_rank, require_value
+from fxquant.capture.trace_guards import require_answer, require_exported, require_given, require_rank, require_value
 from fxquant.nn import max_pool, shape
 
 _OF_MODULES: tuple[tuple[str, Any, str], ...] = (
@@ -71,6 +71,7 @@ _OF_MODULES: tuple[tuple[str, Any, str], ...] = (
 _NAMED: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("collections.OrderedDict", OrderedDict),
     ("fxquant.require_answer", require_answer),
+    ("fxquant.require_exported", require_exported),
     ("fxquant.require_given", require_given),
     ("fxquant.require_rank", require_rank),
     ("fxquant.require_value", require_value),

@@ -95,7 +95,7 @@ def check_taken(gm: GraphModule, leaf_modules: LeafModules) -> None:
             "the model is a graph of torch.export, which calls operators of ATen in place of modules",
             got=listing(list(dict.fromkeys(str(node.target) for node in low))[:5]),
             expected="a torch.nn.Module, or a GraphModule of torch.fx.symbolic_trace",
-            hint="give the model that torch.export.export was given",
+            hint="give the ExportedProgram, its module(), or the model that torch.export.export was given",
         )
     paths = [str(node.target) for node in gm.graph.nodes if node.op == "call_module"]
     called = {path: gm.get_submodule(path) for path in paths}

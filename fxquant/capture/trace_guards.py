@@ -75,6 +75,30 @@ def require_answer(value: Any, answer: Any, line: str) -> None:
         )
 
 
+def require_exported(value: Any, answer: Any, condition: str) -> None:
+    """Stand in a graph for a size that a program of ``torch.export`` has as a number, or a condition on its sizes.
+
+    Args:
+        value: What it depends on.
+        answer: What it was on export: a bool for a condition, else a number.
+        condition: It, as text.
+
+    Raises:
+        InputError: it is another one, so the program would compute something else than the exported model.
+    """
+    got = value
+    if isinstance(answer, bool):
+        got = True if value else False  # noqa: SIM210 - as in require_answer
+    if got != answer:
+        raise InputError(
+            "the program was exported for inputs of other sizes: on these it would compute something else",
+            at=condition,
+            got=repr(got),
+            expected=repr(answer),
+            hint="export it with this dimension in dynamic_shapes, or with example inputs of this size",
+        )
+
+
 def require_rank(rank: int, expected: int, unit: str, line: str) -> None:
     """Stand in a graph before a unit that is right for one number of dimensions only.
 
@@ -98,7 +122,7 @@ def require_rank(rank: int, expected: int, unit: str, line: str) -> None:
         )
 
 
-GUARDS = (require_value, require_given, require_answer, require_rank)
+GUARDS = (require_value, require_given, require_answer, require_exported, require_rank)
 
 _QUESTIONS = (
     "size dim ndimension numel nelement stride element_size storage_offset is_contiguous is_floating_point is_complex "

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from fxquant.capture.trace_guards import require_answer, require_rank
+from fxquant.capture.trace_guards import require_answer, require_exported, require_rank
 from fxquant.errors import user_line
 from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.edit import erase_unread, substitute
@@ -43,7 +43,7 @@ def specialize_shapes(gm: GraphModule, ctx: PassContext) -> GraphModule:
             for reader in list(node.users):
                 substitute(reader, node, value)
             erase_unread(gm.graph, [node])
-        elif node.target is require_answer and node.args[0] == node.args[1]:
+        elif node.target in (require_answer, require_exported) and node.args[0] == node.args[1]:
             gm.graph.erase_node(node)  # a guard of what cannot be otherwise
     return gm
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 from torch.fx import GraphModule
@@ -16,6 +17,7 @@ from fxquant.graph.module import get_metadata
 from fxquant.kernels.library import SETTINGS, native_status
 from fxquant.passes.pipelines import CONVERT
 from fxquant.plan.quant_plan import QuantPlan
+from fxquant.quantizer.given_model import float_model
 from fxquant.registry import did_you_mean
 
 PRODUCED_BY = {"prepared": "prepare", "training": "prepare_qat", "converted": "convert"}
@@ -53,13 +55,13 @@ def named_by_stage(model: object) -> str:
     return type(model).__name__ + (f", which {maker} gave" if maker else "")
 
 
-def check_model(model: object) -> None:
-    """Refuse what is no float model with values, in its user's terms.
+def checked_model(model: Any) -> nn.Module:
+    """Return the float model in what a user gives, and refuse what is none with values, in its user's terms.
 
     Raises:
-        InputError: no module; one that this package made; a wrapped one, one without values, or one with an attribute
+        InputError: no module; one that this package made, one without values, or one with an attribute
             whose name cannot stand in code.
-        TracingError: it is scripted.
+        TracingError: it is scripted, or a program that cannot be imported.
     """
     if stage := stage_of(model):
         raise InputError(
@@ -68,9 +70,9 @@ def check_model(model: object) -> None:
             expected="a float model",
             hint=f"{AFTERWARDS[stage]}, or give the float model that it was made from",
         )
+    model = float_model(model)
     if not isinstance(model, nn.Module):
         raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
-    check_unwrapped(model)
     check_unscripted(model)
     tensors = (*model.named_parameters(), *model.named_buffers())
     if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
@@ -94,6 +96,7 @@ def check_model(model: object) -> None:
             expected="names of modules, parameters and buffers without quotes, backslashes and control characters",
             hint="add_module and register_parameter take another name",
         )
+    return model
 
 
 def _names(model: nn.Module) -> Iterator[str]:

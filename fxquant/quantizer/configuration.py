@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from fxquant.backends.base import backend_of
@@ -18,14 +19,14 @@ from fxquant.passes.configure import unused_rules
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import in_own_namespace, known_patterns
 from fxquant.plan.qconfig import QConfig, QConfigMapping, UnusedRule
-from fxquant.quantizer.checks import check_model
+from fxquant.quantizer.checks import checked_model
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.integer_requests import as_inputs, as_outputs
 
 
 def configure(
     prepared: PreparedModel,
-    model: nn.Module,
+    model: nn.Module | ExportedProgram,
     example_inputs: Any,
     qconfig: QConfig | QConfigMapping | None,
     *,
@@ -35,9 +36,9 @@ def configure(
     input_observer: Callable[[], Any] | None,
     integer_inputs: bool | str | Sequence[str] = False,
     integer_outputs: bool | int | Sequence[int] = False,
-) -> None:
-    """Refuse what is no float model, and set what ``prepared`` was asked for. The arguments are the Quantizer's."""
-    check_model(model)
+) -> nn.Module:
+    """Set what ``prepared`` was asked for, and return the float model. The arguments are the Quantizer's."""
+    module = checked_model(model)
     prepared.backend = backend_of(backend)
     prepared.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
     prepared.patterns = known_patterns() if patterns is None else distinct(patterns)
@@ -45,6 +46,7 @@ def configure(
     prepared.example_kwargs = dict(example_kwargs or {})
     prepared.input_observer = checked_input_observer(input_observer)
     prepared.integer_inputs, prepared.integer_outputs = as_inputs(integer_inputs), as_outputs(integer_outputs)
+    return module
 
 
 def checked_input_observer(observer: Callable[[], Any] | None) -> Callable[[], Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule
 
 from fxquant.calibration.calibration_report import CalibrationReport, calibration_report
@@ -35,7 +36,9 @@ class Quantizer(PreparedModel):
     ``weight_fake_quant`` of these, as it is then.
 
     Args:
-        model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning.
+        model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning. Or a
+            program that ``torch.export.export`` gave of one, or its ``module()``: names are those of the model. Of what
+            ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` gave, the module inside is taken.
         example_inputs: Tuple of the positional inputs (a lone tensor is taken as a one-tuple). They are run once.
         qconfig: A ``QConfig`` for everything, or a ``QConfigMapping``; None: the backend's default.
         example_kwargs: Keyword inputs.
@@ -62,7 +65,7 @@ class Quantizer(PreparedModel):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | ExportedProgram,
         example_inputs: Any,
         qconfig: QConfig | QConfigMapping | None = None,
         *,
@@ -76,7 +79,7 @@ class Quantizer(PreparedModel):
         integer_outputs: bool | int | Sequence[int] = False,
     ) -> None:
         super().__init__()
-        configure(
+        module = configure(
             self,
             model,
             example_inputs,
@@ -88,7 +91,7 @@ class Quantizer(PreparedModel):
             integer_inputs=integer_inputs,
             integer_outputs=integer_outputs,
         )
-        prepare(self, model, leaf_modules, strict)
+        prepare(self, module, leaf_modules, strict)
         attach_observers(self)
         self.handlers = make_handlers(self, self.graph_module, self.plan, self.patterns)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from fxquant.capture.tracing import copy_of
@@ -15,7 +16,7 @@ from fxquant.graph.module import set_metadata
 from fxquant.passes.pipelines import TO_TRAINING
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
-from fxquant.quantizer.checks import check_model
+from fxquant.quantizer.checks import checked_model
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.quantizer.run_passes import run_passes
 from fxquant.quantizer.state import drop_graph
@@ -28,7 +29,7 @@ class _TrainingQuantizer(Quantizer):
 
 @torch.inference_mode(False)
 def prepare_qat(
-    model: nn.Module,
+    model: nn.Module | ExportedProgram,
     example_inputs: Any,
     qconfig: QConfig | QConfigMapping | None = None,
     *,
@@ -49,7 +50,8 @@ def prepare_qat(
     graph does not hold, as those of heads that only training uses, are named in a warning.
 
     Args:
-        model: The float model, in the mode in which training goes on; each module keeps its own.
+        model: The float model, in the mode in which training goes on; each module keeps its own. Or a program of
+            ``torch.export``, as for :class:`Quantizer`.
         qconfig: None: ``get_default_qat_qconfig_mapping(backend)``.
 
     All other arguments, and errors, are those of :class:`Quantizer`.
@@ -69,9 +71,9 @@ def prepare_qat(
         >>> [name for name, _ in qat.named_parameters()]
         ['0.weight', '0.bias', '1.weight', '1.bias']
     """
-    check_model(model)
+    module = checked_model(model)
     preparation = _TrainingQuantizer(
-        copy_of(model).eval(),
+        copy_of(module).eval(),
         example_inputs,
         get_default_qat_qconfig_mapping(backend) if qconfig is None else qconfig,
         example_kwargs=example_kwargs,
@@ -85,5 +87,5 @@ def prepare_qat(
     drop_graph(preparation)
     trainable = done.graph_module
     set_metadata(trainable, preparation=preparation, quant_plan=preparation.plan, snapshots=done.snapshots)
-    carry_over(model, trainable)
+    carry_over(module, trainable)
     return trainable

@@ -12,6 +12,7 @@ from fxquant.capture.trace_guards import (
     instruction,
     is_fixed,
     require_answer,
+    require_exported,
     require_given,
     require_value,
     user_line,
@@ -50,6 +51,20 @@ def test_another_answer():
     )
     with pytest.raises(InputError, match="got:      4\n  expected: 3"):
         require_answer(4, 3, "")
+
+
+def test_a_size_of_an_exported_program():
+    assert require_exported(4, 4, "x.size()[0] == 4") is None
+    assert require_exported(2, True, "x.size()[0] % 2") is None
+    with pytest.raises(InputError) as caught:
+        require_exported(3, 4, "x.size()[0] == 4")
+    assert str(caught.value) == (
+        "the program was exported for inputs of other sizes: on these it would compute something else\n"
+        "  at:       x.size()[0] == 4\n"
+        "  got:      3\n"
+        "  expected: 4\n"
+        "  hint:     export it with this dimension in dynamic_shapes, or with example inputs of this size"
+    )
 
 
 def test_an_argument_that_was_given_must_be_given():

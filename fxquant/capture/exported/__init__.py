@@ -1,0 +1,1 @@
+"""Turns programs of ``torch.export`` into graphs as ``trace`` makes them."""

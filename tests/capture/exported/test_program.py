@@ -1,0 +1,413 @@
+"""Programs of ``torch.export`` are prepared like the models that they were exported of."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torchvision.models import MobileNetV3, ShuffleNetV2, VisionTransformer
+from torchvision.models.mobilenetv3 import InvertedResidualConfig
+from torchvision.models.resnet import BasicBlock, ResNet
+from torchvision.models.swin_transformer import SwinTransformer
+
+import fxquant as fxq
+from fxquant.capture.exported.program import import_program, is_exported
+from fxquant.capture.exported.spelling import has_row
+from fxquant.errors import InputError, TracingError
+from fxquant.samples.networks import make_meaningful
+
+SIDE = 32
+AUTO = torch.export.Dim.AUTO
+
+
+def residual(
+    channels: int, inside: int, out: int, squeezes: bool, activation: str, stride: int
+) -> InvertedResidualConfig:
+    return InvertedResidualConfig(channels, 3, inside, out, squeezes, activation, stride, 1, 1.0)
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "resnet": lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10),
+    "mobilenet_v3": lambda: MobileNetV3([residual(8, 16, 8, True, "RE", 1), residual(8, 24, 8, True, "HS", 1)], 32, 10),
+    "shufflenet": lambda: ShuffleNetV2([1, 2, 1], [8, 16, 24, 32, 48], num_classes=10),
+    "vit": lambda: VisionTransformer(SIDE, 8, 2, 2, 32, 64, num_classes=10),
+    "swin": lambda: SwinTransformer([4, 4], 24, [2], [2], [4, 4], num_classes=10),
+}
+
+
+def export(model: nn.Module, *args: Any, dynamic: bool = True, **kwargs: Any) -> torch.export.ExportedProgram:
+    """Export a model in evaluation mode, the batch left open."""
+
+    def shapes(given: Any) -> Any:
+        return pytree.tree_map(lambda one: {0: AUTO} if isinstance(one, Tensor) and one.dim() else None, given)
+
+    free = (*map(shapes, args), *map(shapes, kwargs.values())) if dynamic else None
+    named = None if free is None else dict(zip(names_of(model, args, kwargs), free, strict=True))
+    return torch.export.export(model.eval(), args, kwargs, dynamic_shapes=named, strict=False)
+
+
+def names_of(model: nn.Module, args: Any, kwargs: Any) -> list[str]:
+    return [*list(inspect.signature(model.forward).parameters)[: len(args)], *kwargs]
+
+
+def int8(model: Any, *args: Any, **kwargs: Any) -> Any:
+    prepared = fxq.prepare(model, args, example_kwargs=kwargs)
+    prepared.observe(*args, **kwargs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "values of very different size are joined")  # of random weights
+        return prepared, prepared.convert(engine="graph")
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def doors(request):
+    """The program of a network, and what came of it by either door."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, SIDE, SIDE)
+    model = NETWORKS[request.param]().eval()
+    make_meaningful(model)
+    program = export(model, x)
+    return model, x, program, int8(model, x), int8(program, x)
+
+
+def test_a_program_gives_the_same_integers_as_its_model(doors):
+    _, x, _, (traced, by_tracing), (imported, by_program) = doors
+    assert len(imported.plan.units) <= len(traced.plan.units)
+    assert imported.coverage().int8_macs == traced.coverage().int8_macs
+    if len(imported.plan.units) == len(traced.plan.units):
+        assert torch.equal(by_program(x), by_tracing(x))
+    larger = torch.cat((x, x.flip(0), x))
+    assert torch.equal(by_program(larger)[:2], by_program(x))
+
+
+def test_every_operator_of_the_programs_has_a_row(doors):
+    nodes = doors[2].graph.nodes
+    aten = {node.target for node in nodes if isinstance(node.target, torch._ops.OpOverload)}
+    assert {str(target) for target in aten if not has_row(target)} == set()
+
+
+def test_names_are_those_of_the_model(doors):
+    model, _, _, (traced, by_tracing), (imported, by_program) = doors
+    named, expected = ({name for name, _ in one.root.named_parameters()} for one in (imported, traced))
+    assert named == expected
+    if isinstance(model, (ResNet, MobileNetV3)):
+        assert str(imported.coverage()) == str(traced.coverage())
+        assert by_program.state_dict().keys() == by_tracing.state_dict().keys()
+
+
+def imported(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Import the program of a model, and see that it computes the same."""
+    gm = import_program(export(model, *args, **kwargs))
+    with torch.no_grad():
+        given, expected = gm(*args, **kwargs), model(*args, **kwargs)
+    for a, b in zip(pytree.tree_leaves(given), pytree.tree_leaves(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    return gm
+
+
+class Lines(nn.Module):
+    """A forward as one function."""
+
+    def __init__(self, run: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.run = run
+
+    def forward(self, x: Tensor) -> Any:
+        return self.run(self, x)
+
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+
+def changed_view(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x)
+    part = y[:, :4]
+    part.relu_()
+    return y + 1
+
+
+def table_of_numbers(self: Any, x: Tensor) -> Tensor:
+    mask = x.new_zeros(8, 8)
+    mask[:, :4] = -1.0
+    mask[2:, 3].fill_(5)
+    early = mask * 2
+    mask += torch.arange(8)
+    return self.fc(x) @ mask + early.sum(0)
+
+
+def without_gradients(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x)
+    with torch.no_grad():
+        scale = y.abs().amax() + 1
+    return y / scale
+
+
+def computed_sizes(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x).reshape(x.shape[0] * 2, -1)
+    return torch.cat((y, y.new_ones(y.shape[0], 1)), 1).flatten(1)
+
+
+FORWARDS = (changed_view, table_of_numbers, without_gradients, computed_sizes)
+
+
+@pytest.mark.parametrize("forward", FORWARDS, ids=lambda function: function.__name__)
+def test_what_a_program_computes(forward):
+    gm = imported(Lines(forward, fc=nn.Linear(8, 8)).eval(), X)
+    calls = [str(node.target) for node in gm.graph.nodes if node.op != "get_attr"]
+    assert not [call for call in calls if "aten" in call or "submod" in call]
+    with torch.no_grad():
+        assert gm(X[:3]).shape[0] in (3, 6)
+    assert [node.target for node in gm.graph.nodes if node.op == "call_module"] == ["fc"]
+
+
+def test_numbers_are_folded():
+    gm = imported(Lines(table_of_numbers, fc=nn.Linear(8, 8)).eval(), X)
+    assert {node.target for node in gm.graph.nodes if node.op == "get_attr"} == {
+        "_tensor_constant0",
+        "_tensor_constant1",
+    }
+    assert not any("fill_" in str(node.target) or "new_zeros" in str(node.target) for node in gm.graph.nodes)
+
+
+def test_a_change_of_a_view_stays_in_place():
+    model = nn.Sequential(nn.Linear(8, 8), Lines(changed_view, fc=nn.Linear(8, 8))).eval()
+    prepared = fxq.prepare(export(model, X), X)
+    assert torch.equal(prepared(X), model(X))
+    assert {one.reason for one in prepared.plan.refusals if one.node == "_1_fc"} == {
+        "relu_ changes its value later: in-place change of an aliased tensor"
+    }
+
+
+class Counts(nn.Module):
+    """Keeps a state from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 4)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        y = self.fc(x)
+        self.last.copy_(y.detach().mean(0) + self.last)
+        return y * self.calls
+
+
+def test_buffers_that_change_are_kept():
+    model = Counts().eval()
+    gm = import_program(export(copy.deepcopy(model), X))
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(gm(X), model(X))
+    assert gm.calls == 3
+    assert torch.equal(gm.last, model.last)
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+@dataclasses.dataclass
+class Result:
+    logits: Tensor
+    hidden: tuple[Tensor, ...]
+
+
+torch.export.register_dataclass(Result, serialized_type_name="tests.Result")
+
+
+class Nested(nn.Module):
+    """Takes and gives structures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, parts: Any, flag: bool = True, *, scale: Tensor) -> Any:
+        y = self.fc(x) * scale if flag else x
+        result = Result(y + parts["a"][0], (y, parts["b"]))
+        return {"result": result, "pair": Pair(y, x), "list": [y]}
+
+
+def test_inputs_and_outputs_have_their_structure():
+    model = Nested().eval()
+    given = (X, {"a": [X + 1], "b": X - 1}, True)
+    program = torch.export.export(model, given, {"scale": torch.tensor(0.5)})
+    prepared, converted = int8(program, *given, scale=torch.tensor(0.5))
+    expected = model(*given, scale=torch.tensor(0.5))
+    for result in (prepared.graph_module, converted):
+        got = result(*given, scale=torch.tensor(0.5))
+        assert isinstance(got["result"], Result)
+        assert isinstance(got["pair"], Pair)
+        assert pytree.tree_structure(got) == pytree.tree_structure(expected)
+    torch.testing.assert_close(prepared.graph_module(*given, scale=torch.tensor(0.5)), expected)
+    with pytest.raises(InputError, match="the argument 'flag' was fixed"):
+        converted(X, given[1], False, scale=torch.tensor(0.5))
+
+
+def test_sizes_that_a_program_has_as_numbers_are_checked():
+    _, converted = int8(export(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), X, dynamic=False), X)
+    assert converted(X).shape == (4, 4)
+    with pytest.raises(InputError) as caught:
+        converted(X[:3])
+    assert str(caught.value) == (
+        "the program was exported for inputs of other sizes: on these it would compute something else\n"
+        "  at:       input.size()[0] == 4\n"
+        "  got:      3\n"
+        "  expected: 4\n"
+        "  hint:     export it with this dimension in dynamic_shapes, or with example inputs of this size"
+    )
+
+
+def test_conditions_between_sizes_are_checked():
+    model = Lines(lambda self, x: self.fc(x.view(-1, 4)).view(x.shape[0] // 2, -1), fc=nn.Linear(4, 4))
+    program = torch.export.export(model.eval(), (torch.randn(6, 4),), dynamic_shapes=({0: AUTO},))
+    gm = import_program(program)
+    assert gm(torch.randn(8, 4)).shape == (4, 8)
+    with pytest.raises(InputError, match="the program was exported for inputs of other sizes"):
+        gm(torch.randn(7, 4))
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(8, 8), nn.Dropout()), nn.Sequential(nn.BatchNorm1d(8))])
+def test_programs_of_training_mode_are_refused(model):
+    program = torch.export.export(model.train(), (X,))
+    with pytest.raises(TracingError) as caught:
+        fxq.prepare(program, X)
+    lines = str(caught.value).splitlines()
+    assert (
+        lines[0] == "the program was exported in training mode: it goes on dropping values, or normalizing by the batch"
+    )
+    assert lines[-1] == "  hint:     torch.export.export(model.eval(), example_inputs)"
+    fxq.prepare(torch.export.export(nn.Sequential(nn.Linear(8, 8), *model).eval(), (X,)), X)
+
+
+def test_the_module_of_a_program_is_taken_too():
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+    program = export(model, X)
+    assert [is_exported(one) for one in (program, program.module(), model)] == [True, True, False]
+    _, by_program = int8(program, X)
+    _, by_module = int8(program.module(), X)
+    assert torch.equal(by_program(X), by_module(X))
+
+
+class Mine(nn.Module):
+    """A class of the user's, with a shared layer and a tied weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(8, 6)
+        self.fc = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 8, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.fc(F.relu(self.fc(self.embed(x)))))
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Mine()
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.inner(x))
+
+
+TOKENS = torch.randint(8, (4, 5), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "floats"),
+    [
+        (lambda config: config.set_module_name("inner.fc", None), {"inner.fc"}),
+        (lambda config: config.set_object_type(Mine, None), {"inner.fc", "inner.head"}),
+        (lambda config: config.set_object_type(nn.Embedding, None), {"inner.embed"}),
+    ],
+)
+def test_rules_name_modules_and_classes_as_for_the_model(rule, floats):
+    config = rule(fxq.get_default_qconfig_mapping())
+    prepared = fxq.prepare(export(Outer(), TOKENS), TOKENS, config)
+    converted = fxq.prepare(Outer().eval(), TOKENS, config)
+    assert str(prepared.coverage()) == str(converted.coverage())
+    planned = {node for unit in prepared.plan.units for node in unit.nodes}
+    assert not planned & {name.replace(".", "_") for name in floats}
+    layers = {name for name, module in prepared.modules.items() if isinstance(module, (nn.Linear, nn.Embedding))}
+    assert {"inner.fc", "inner.head", "last", "inner.embed"} <= layers
+    assert prepared.modules["inner.head"].weight is prepared.modules["inner.embed"].weight
+
+
+def test_what_a_program_gives_trains_and_travels(tmp_path):
+    model = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4)
+    x = torch.randn(2, 3, SIDE, SIDE)
+    program = export(model, x)
+    trained = fxq.prepare_qat(program, x)
+    assert [name for name, _ in trained.named_parameters()] == [name for name, _ in model.named_parameters()]
+    trained.train()(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in trained.parameters())
+    _, converted = int8(program, x)
+    fxq.save(converted, tmp_path / "net.fxq")
+    assert torch.equal(fxq.load(tmp_path / "net.fxq")(x), converted(x))
+
+
+class Attends(nn.Module):
+    """One attention, called in one way."""
+
+    def __init__(self, call: Callable[..., Any], **arguments: Any) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, **arguments)
+        self.call = call
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.call(self.attention, x, y)
+
+
+MASK = torch.triu(torch.ones(5, 5), 1).bool()
+ATTENTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "self": (lambda a, x, y: a(x, x, x, need_weights=False)[0], {"batch_first": True}),
+    "sequence first": (lambda a, x, y: a(x, x, x, need_weights=False)[0], {}),
+    "weights": (lambda a, x, y: a(x, x, x), {"batch_first": True}),
+    "weights of heads": (lambda a, x, y: a(x, x, x, average_attn_weights=False), {}),
+    "cross": (lambda a, x, y: a(x, y, y, need_weights=False)[0], {"batch_first": True}),
+    "three": (lambda a, x, y: a(x, y, y + 1, need_weights=False)[0], {"batch_first": True}),
+    "no bias": (lambda a, x, y: a(x, y, y)[0], {"bias": False}),
+    "mask": (lambda a, x, y: a(x, x, x, attn_mask=y[0, :5, :5] > 0.5)[0], {"batch_first": True}),
+    "padding": (lambda a, x, y: a(x, x, x, key_padding_mask=y[:, :5, 0] > 1)[0], {"batch_first": True}),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_attention_is_folded_back(name):
+    torch.manual_seed(3)
+    call, arguments = ATTENTIONS[name]
+    model = Attends(call, **arguments).eval()
+    x, y = torch.randn(2, 5, 8), torch.randn(2, 5 if name == "mask" else 6, 8)
+    if not arguments.get("batch_first"):
+        y = torch.randn(6, 5, 8)
+    y[0, :5, 0] = y[1, :5, 0] = 0.1
+    gm = import_program(torch.export.export(model, (x, y)))
+    assert [node.target for node in gm.graph.nodes if node.op == "call_module"] == ["attention"]
+    with torch.no_grad():
+        torch.testing.assert_close(gm(x, y), model(x, y))
+    assert gm.state_dict().keys() == model.state_dict().keys()
+
+
+def test_attention_with_keys_of_its_own_stays_in_parts():
+    model = Attends(lambda a, x, y: a(x, x, x)[0], add_zero_attn=True).eval()
+    x = torch.randn(2, 5, 8)
+    gm = import_program(torch.export.export(model, (x, x)))
+    assert "attention" not in [node.target for node in gm.graph.nodes if node.op == "call_module"]
+    with torch.no_grad():
+        torch.testing.assert_close(gm(x, x), model(x, x))
