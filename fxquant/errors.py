@@ -105,6 +105,10 @@ class ExportError(FxQuantError, RuntimeError):
     """A model cannot be written for another runtime, or gives something else there."""
 
 
+class NotOffered(FxQuantError, NotImplementedError):  # noqa: N818 - it says what is the matter
+    """``fxquant.compat`` has no such thing of torch.ao; the hint names what does the same."""
+
+
 class SampleError(FxQuantError, RuntimeError):
     """Sample weights or photographs, or an extra that reads them, cannot be had. Quantizing itself needs none."""
 

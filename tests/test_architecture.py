@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("calibration", "measure"),
     ("artifact", "exchange", "exporting", "quantizer", "training", "api", "reporting", "analysis"),
+    ("compat",),
     ("__main__", "cli", "conformance", "demo", "samples"),
 )
 """Modules and packages right below ``fxquant``, lowest first: each imports from its own line and the lines above."""
@@ -65,6 +66,7 @@ LAZY_IMPORTS = {
     ("exporting/onnx/extras.py", "onnx_ir"): "the same",
     ("exporting/onnx/extras.py", "onnxruntime"): "the same",
     ("exporting/onnx/extras.py", "onnxscript"): "the same",
+    ("compat/fusion_rows.py", "torch"): "containers that fuse_fx makes; nobody else needs them",
     ("cli/demo.py", "fxquant.demo.story"): "leads to the extras: the other commands run without them",
 }
 """(file, module) -> why this import stands inside a function."""
@@ -95,6 +97,9 @@ DECOMPOSED = {
 makes tensors of a quantized dtype."""
 
 FORBIDDEN_MODULES = ("torch.ao", "torch.quantization", "torch.nn.quantized", "torch.ops.quantized")
+
+CONTAINERS = "compat/fusion_rows.py"
+"""The file that may import what is forbidden, inside a function: ``fuse_fx`` makes containers of torch.ao."""
 
 NO_TEST_OF_ITS_OWN: dict[str, str] = {}
 """File -> why no test file mirrors it."""
@@ -128,6 +133,32 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "artifact/rounding.py",
         "quantizer/restore.py",
     ),
+    # What a program of torch.ao's sees is one thing, whatever files it is made of.
+    "compat/test_quantize_fx.py": (
+        "compat/backend_patterns.py",
+        "compat/configuration.py",
+        "compat/conversion.py",
+        "compat/observed_graph.py",
+        "compat/preparation.py",
+        "compat/reading_observers.py",
+        "compat/refinement.py",
+        "compat/submodules.py",
+        "compat/torch_registration.py",
+    ),
+    "compat/test_observer.py": (
+        "compat/fake_quantize.py",
+        "compat/foreign.py",
+        "compat/histogram.py",
+        "compat/observer_classes.py",
+        "compat/partial.py",
+    ),
+    "compat/test_qconfig_mapping.py": (
+        "compat/backend_config.py",
+        "compat/custom_config.py",
+        "compat/qconfig.py",
+        "compat/quant_type.py",
+    ),
+    "compat/test_fuse.py": ("compat/fusion_rows.py",),
     "analysis/test_sensitivity.py": ("analysis/unit_scores.py",),
     "analysis/test_profile.py": ("analysis/operator_times.py",),
     # An explicit model is what all of these make of a converted one.
@@ -422,7 +453,7 @@ def test_the_framework_that_is_measured_against_is_not_used():
         found += [
             f"{source.name}:{node.lineno} imports {module}"
             for node, module in source.imports
-            if module.startswith(FORBIDDEN_MODULES)
+            if module.startswith(FORBIDDEN_MODULES) and (source.name, node in source.tree.body) != (CONTAINERS, False)
         ]
         for node in ast.walk(source.tree):
             name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
@@ -628,7 +659,8 @@ def test_importing_brings_in_nothing_but_the_dependencies(imported):
     packages = {name.split(".")[0] for name in imported["modules"]}
     usual = {"fxquant", *RUNTIME_DEPENDENCIES, *sys.stdlib_module_names, "wcwidth", "_distutils_hack"}
     assert packages - usual == set()
-    assert [name for name in imported["modules"] if name.startswith(("torch.ao", "torch.onnx", "torchvision"))] == []
+    unwanted = ("torch.ao", "torch.onnx", "torchvision", "fxquant.compat")
+    assert [name for name in imported["modules"] if name.startswith(unwanted)] == []
 
 
 def test_importing_leaves_the_process_as_it_was(imported):

@@ -22,7 +22,7 @@ class FixedQParamsFakeQuantize(FakeQuantize):
 
     def __init__(self, observer: Any) -> None:
         super().__init__(observer=observer)
-        if type(self.activation_post_process) is not FixedQParamsObserver:
+        if not isinstance(self.activation_post_process, FixedQParamsObserver):
             raise SpecError(
                 "FixedQParamsFakeQuantize takes its qparams from its observer",
                 got=type(self.activation_post_process).__name__,

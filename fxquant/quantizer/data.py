@@ -35,6 +35,8 @@ class PreparedModel:
 
     trains: ClassVar[bool] = False
     """The float graph is to be trained: then what it computes of parameters stays computed."""
+    lenient: ClassVar[bool] = False
+    """Rules that match nothing are not warned of, and a plan may have no units: what other libraries allow."""
 
     # Set by configure.
     backend: Backend = field(init=False)

@@ -45,10 +45,12 @@ def prepare(
     unused = unused_rules(gm, prepared.config)
     done = run_passes(prepared, PREPARE, gm, prepared.plan)
     prepared.graph_module, prepared.plan, prepared.snapshots = done.graph_module, done.context.plan, done.snapshots
-    warn_of_unused_rules(unused, done.graph_module, prepared.config, prepared.backend.name)
+    if not prepared.lenient:
+        warn_of_unused_rules(unused, done.graph_module, prepared.config, prepared.backend.name)
     arguments = prepared.example_args, prepared.example_kwargs
     prepared.example_bound = bind(done.graph_module, *arguments, "the example inputs")
-    check_plan(done.graph_module, prepared.plan, strict, prepared.config)
+    if prepared.plan.units or not prepared.lenient:
+        check_plan(done.graph_module, prepared.plan, strict, prepared.config)
     check_integers(done.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
     check_groups(done.graph_module, done.context)
     check_weights(done.graph_module, prepared.plan)

@@ -90,24 +90,23 @@ struct NBlock {
   }
 };
 
-// The order of tasks: an M block is some successive strips, and goes through all N blocks before the next M block.
+// The order of tasks: strips are taken in rounds, and each round goes through all N blocks.
 struct TaskOrder {
   int64_t strips;
   int64_t n_blocks;
-  int64_t per_m_block;  // strips
+  int64_t per_round;
 
-  explicit TaskOrder(const Conv2dArgs& a)
-      : strips(a.strips()), n_blocks(a.n_blocks()), per_m_block(a.strips_per_m_block()) {}
+  explicit TaskOrder(const Conv2dArgs& a) : strips(a.strips()), n_blocks(a.n_blocks()), per_round(a.strips_per_round()) {}
 
   // Calls f(strip, N block) for the tasks begin <= i < end.
   template <typename F>
   FXQ_INLINE void for_each(int64_t begin, int64_t end, F f) const {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t m_block = i / (per_m_block * n_blocks);
-      const int64_t first = m_block * per_m_block;
-      const int64_t inside = i - first * n_blocks;
-      const int64_t count = strips - first < per_m_block ? strips - first : per_m_block;
-      f(first + inside % count, inside / count);
+      const int64_t round = i / (per_round * n_blocks);
+      const int64_t in_round = i - round * per_round * n_blocks;
+      const int64_t rest = strips - round * per_round;
+      const int64_t count = rest < per_round ? rest : per_round;
+      f(round * per_round + in_round % count, in_round / count);
     }
   }
 };

@@ -25,8 +25,8 @@ struct Conv2dArgs : ConvArgs {
     return (shape.rows() + kStripRows - 1) / kStripRows;
   }
   FXQ_INLINE int64_t n_blocks() const { return shape.group_bundles() * shape.n_blocks(); }
-  // The strips of an M block: tasks take an M block with one N block, then with the next N block, then the next M block.
-  FXQ_INLINE int64_t strips_per_m_block() const {
+  // The order of tasks: so many successive strips with one N block, then with the next N block, then the next strips.
+  FXQ_INLINE int64_t strips_per_round() const {
     constexpr int64_t kNear = 256 << 10;  // bytes that stay in the L2 cache
     const int64_t weight = shape.group_bundles() * shape.panels() * shape.panel_bytes();
     // Few rows share all weights, so each thread keeps to its channels. With many rows it keeps to its rows.

@@ -1,0 +1,174 @@
+"""The functions of ``torch.ao.quantization.quantize_fx``: prepare, convert, fuse; and the names that go with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.compat.backend_config import BackendConfig
+from fxquant.compat.configuration import rules_of
+from fxquant.compat.conversion import converted_model, preserve, read_config
+from fxquant.compat.custom_config import ConvertCustomConfig, FuseCustomConfig, PrepareCustomConfig
+from fxquant.compat.fuse import fused
+from fxquant.compat.preparation import observe
+from fxquant.compat.qconfig_mapping import (
+    QConfigMapping,
+    get_default_qat_qconfig_mapping,
+    get_default_qconfig_mapping,
+)
+from fxquant.compat.submodules import prepare_submodules
+from fxquant.compat.torch_registration import take_torch_switches
+from fxquant.errors import NotOffered
+from fxquant.exporting import explicit
+
+
+def prepare_fx(
+    model: nn.Module,
+    qconfig_mapping: Any,
+    example_inputs: Any,
+    prepare_custom_config: Any = None,
+    _equalization_config: Any = None,
+    backend_config: Any = None,
+) -> GraphModule:
+    """Make a copy of a model whose values are measured by children ``activation_post_process_0``, ``_1``, ...
+
+    Args:
+        model: The float model, in evaluation mode. It is not changed.
+        qconfig_mapping: A ``QConfigMapping`` of this package or of torch.ao, or the dict form.
+        example_inputs: Tuple of the positional inputs. If they do not run, the model is prepared without them.
+        prepare_custom_config: A ``PrepareCustomConfig``, or the dict form.
+        backend_config: A ``BackendConfig``: what it forbids stays float.
+
+    Returns:
+        A ``GraphModule`` to run calibration data through; then ``convert_fx``.
+
+    Raises:
+        NotOffered: an equalization configuration is given.
+    """
+    return _prepare(model, qconfig_mapping, example_inputs, prepare_custom_config, _equalization_config, backend_config)
+
+
+def prepare_qat_fx(
+    model: nn.Module,
+    qconfig_mapping: Any,
+    example_inputs: Any,
+    prepare_custom_config: Any = None,
+    backend_config: Any = None,
+) -> GraphModule:
+    """Make a copy of a model that trains as it will be quantized. Arguments are those of ``prepare_fx``."""
+    return _prepare(model, qconfig_mapping, example_inputs, prepare_custom_config, None, backend_config, trains=True)
+
+
+def _prepare(
+    model: nn.Module,
+    qconfig_mapping: Any,
+    example_inputs: Any,
+    prepare_custom_config: Any,
+    equalization: Any,
+    backend_config: Any,
+    trains: bool = False,
+) -> GraphModule:
+    if equalization is not None and any(rules_of(equalization).values()):
+        raise NotOffered(
+            "equalization is not part of fxquant.compat",
+            got=f"_equalization_config={type(equalization).__name__}",
+            hint="per channel weights, the default, take most of what it is for",
+        )
+    custom = read_config(prepare_custom_config, PrepareCustomConfig)
+    backend = None if backend_config is None else read_config(backend_config, BackendConfig)
+    rules = rules_of(qconfig_mapping)
+
+    def prepare_one(child: nn.Module, rules: Any, inputs: Any, custom: Any, backend: Any) -> nn.Module:
+        return _prepare(child, rules, inputs, custom, None, backend, trains)
+
+    model, whole = prepare_submodules(model, custom, rules, backend, prepare_one)
+    take_torch_switches()
+    observed = observe(model, rules, example_inputs, custom, whole, backend, trains=trains)
+    preserve(observed, model, custom.preserved_attributes)
+    return observed
+
+
+def fuse_fx(model: nn.Module, fuse_custom_config: Any = None, backend_config: Any = None) -> GraphModule:
+    """Make a copy of a model in evaluation mode, in which batch norms are folded and ReLU stands in a container.
+
+    The containers are those of ``torch.ao.nn.intrinsic``. ``prepare_fx`` needs none of this: it fuses by itself.
+
+    Args:
+        model: The float model. It is not changed.
+        fuse_custom_config: A ``FuseCustomConfig``, or the dict form.
+        backend_config: A ``BackendConfig`` whose patterns have fuser methods; None: what torch.ao fuses by default.
+
+    Raises:
+        NotOffered: torch has no such containers any more.
+    """
+    custom = read_config(fuse_custom_config, FuseCustomConfig)
+    made = fused(model, None if backend_config is None else read_config(backend_config, BackendConfig))
+    preserve(made, model, custom.preserved_attributes)
+    return made
+
+
+def convert_fx(
+    graph_module: nn.Module,
+    convert_custom_config: Any = None,
+    _remove_qconfig: bool = True,
+    qconfig_mapping: Any = None,
+    backend_config: Any = None,
+    keep_original_weights: bool = False,
+) -> GraphModule:
+    """Make the int8 model, with the qparams that the observers or fake-quantize modules choose now.
+
+    Args:
+        graph_module: What ``prepare_fx`` or ``prepare_qat_fx`` gave. It is not changed.
+        convert_custom_config: A ``ConvertCustomConfig``, or the dict form.
+        _remove_qconfig: Taken, and of no effect: no module holds a qconfig.
+        qconfig_mapping: What it leaves in float is not converted.
+        backend_config: Taken, and of no effect: ``prepare_fx`` has read it.
+        keep_original_weights: Refused.
+
+    Raises:
+        InputError: it is no such model.
+        AssertionError: ``qconfig_mapping`` asks for other observers than ``prepare_fx`` attached, as torch.ao says it.
+    """
+    if keep_original_weights:
+        raise NotOffered(
+            "keep_original_weights is not offered", got="keep_original_weights=True", hint="keep the float model"
+        )
+    return converted_model(graph_module, convert_custom_config, qconfig_mapping, "int8")
+
+
+def convert_to_reference_fx(
+    graph_module: nn.Module,
+    convert_custom_config: Any = None,
+    _remove_qconfig: bool = True,
+    qconfig_mapping: Any = None,
+    backend_config: Any = None,
+) -> GraphModule:
+    """Make the reference: float operators between quantize and dequantize. Arguments are those of ``convert_fx``."""
+    return converted_model(graph_module, convert_custom_config, qconfig_mapping, "reference")
+
+
+def _convert_to_reference_decomposed_fx(
+    graph_module: nn.Module,
+    convert_custom_config: Any = None,
+    qconfig_mapping: Any = None,
+    backend_config: Any = None,
+) -> GraphModule:
+    return explicit(converted_model(graph_module, convert_custom_config, qconfig_mapping, "reference"))
+
+
+__all__ = [
+    "BackendConfig",
+    "ConvertCustomConfig",
+    "FuseCustomConfig",
+    "PrepareCustomConfig",
+    "QConfigMapping",
+    "convert_fx",
+    "convert_to_reference_fx",
+    "fuse_fx",
+    "get_default_qat_qconfig_mapping",
+    "get_default_qconfig_mapping",
+    "prepare_fx",
+    "prepare_qat_fx",
+]
