@@ -165,6 +165,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "exporting/test_explicit.py": (
         "exporting/data_movement.py",
         "exporting/qparams.py",
+        "exporting/recurrent.py",
         "exporting/rewrite.py",
         "exporting/table.py",
         "exporting/units.py",
@@ -250,6 +251,17 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "cli/test_main.py": ("__main__.py", "commandline.py"),
     # Data, a model and its accuracy come together in one command.
     "cli/test_quantize.py": ("cli/accuracy.py", "cli/data.py", "cli/subject.py"),
+    # A recurrent layer in float, in the simulation and in int8 is one order of steps.
+    "nn/test_quantized_recurrent.py": (
+        "graph/recurrent.py",
+        "kernels/recurrent/sequence.py",
+        "nn/packed_recurrent.py",
+        "nn/recurrent.py",
+        "nn/simulated_recurrent.py",
+        "patterns/recurrent.py",
+    ),
+    "nn/test_fake_quantize.py": ("nn/recomputed.py", "nn/weight_forms.py"),
+    "patterns/test_registry.py": ("patterns/defaults.py",),
     # Into training and back is one way.
     "training/test_qat.py": (
         "fake_quantize/from_policy.py",

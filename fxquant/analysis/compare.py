@@ -21,7 +21,7 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.noise import DeviationSums
 from fxquant.measure.parity import plan_of
-from fxquant.measure.runner import Stepper, ValuesOnDemand
+from fxquant.measure.runner import Stepper, ValuesOnDemand, first_tensor
 from fxquant.quantizer.quantizer import Quantizer
 
 
@@ -137,17 +137,17 @@ class _Run:
 
     def _measure(self, point: ComparisonPoint, value: Any, isolated: Any, exact: ValuesOnDemand) -> Any:
         """Add up one layer, and answer with what stands for the float model's value in its place."""
-        expected = exact.look(point.source)
-        result = point.dequantized(value)
+        whole = exact.look(point.source)
+        expected, result = first_tensor(whole), first_tensor(point.dequantized(value))
         alike = _are_alike(expected, result)
-        replaced = point.stored_form(expected, isolated) if alike or not isinstance(expected, Tensor) else isolated
+        replaced = point.stored_form(whole, isolated) if alike or not isinstance(expected, Tensor) else isolated
         if alike and point not in self._other:
-            given, with_weight = point.given(exact.look)
+            given, with_weight = map(first_tensor, point.given(exact.look))
             axis = point.channel_axis(expected)
             if with_weight is not None:
                 self._weight[point].add(given, with_weight, axis)
             self._here[point].add(expected, result, axis)
-            self._alone[point].add(given, point.dequantized(isolated), axis)
+            self._alone[point].add(given, first_tensor(point.dequantized(isolated)), axis)
             point.clipping.look(given, point.qparams)
         elif isinstance(expected, Tensor) and isinstance(result, Tensor):
             self._other[point] = f"its value is {list(result.shape)}, that of the float model {list(expected.shape)}"

@@ -12,6 +12,7 @@ from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import canonical_type
+from fxquant.graph.recurrent import is_recurrent, stacked
 from fxquant.kernels.embedding.lookup import HALF_BITS, unpack_halves
 from fxquant.measure.noise import Deviation, DeviationSums
 from fxquant.nn.base import QuantizedModule
@@ -83,6 +84,8 @@ def weights_of(layer: Any, module: nn.Module) -> Weights | None:
     if isinstance(module, QuantizedConvTranspose):
         layer, axis, own = plain_convolution(layer), 0, None
     exact: Any = getattr(layer, "weight", None)
+    if is_recurrent(layer):
+        exact, own = stacked(layer), None  # the forward of torch takes no other matrices
     found = _given(module)
     if exact is None or found is None or found[0].shape != exact.shape:
         return None

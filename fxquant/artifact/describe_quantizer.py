@@ -14,7 +14,8 @@ from fxquant.artifact.rounding import encode_rounding
 from fxquant.artifact.values import encode
 from fxquant.errors import ArtifactError, listing, within
 from fxquant.graph.query import WEIGHT, qualified_name
-from fxquant.patterns.registry import DEFAULT_PATTERNS, known_patterns
+from fxquant.patterns.defaults import DEFAULT_PATTERNS
+from fxquant.patterns.registry import known_patterns
 from fxquant.plan.spec import Means, Observed
 from fxquant.quantizer.data import PreparedModel
 

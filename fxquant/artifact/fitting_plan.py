@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from fxquant.artifact.values import fits
 from fxquant.errors import ArtifactError, listing
 from fxquant.graph.query import module_of, nodes_by_name
+from fxquant.graph.recurrent import is_recurrent
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import known_patterns
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
@@ -78,7 +79,7 @@ def _check_unit(unit: QuantUnit, plan: QuantPlan, nodes: Mapping[str, Node], pat
     if pattern.weight:
         node = nodes.get(unit.captures.get(pattern.weight, ""))
         module: Any = None if node is None else module_of(node)
-        if not isinstance(getattr(module, "weight", None), Tensor):
+        if not is_recurrent(module) and not isinstance(getattr(module, "weight", None), Tensor):
             raise ArtifactError("a unit in the file has no layer with a weight", at=unit.root)
 
 

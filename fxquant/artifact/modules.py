@@ -15,7 +15,9 @@ from fxquant.errors import ArtifactError, FxQuantError
 from fxquant.fake_quantize.converted import is_calibrated
 from fxquant.graph.module_state import check_integers, check_qparams
 from fxquant.graph.query import canonical_type, has_hooks
-from fxquant.nn.fake_quantize import FLOAT_BIAS, LAYERS, DequantizedWeight, FakeQuantizedWeight
+from fxquant.graph.recurrent import RecurrentShape, is_recurrent, without_matrices
+from fxquant.nn.fake_quantize import FLOAT_BIAS, DequantizedWeight, FakeQuantizedWeight
+from fxquant.nn.weight_forms import LAYERS
 from fxquant.plan.spec import QParams, QScheme
 
 EXTERNAL = "external"
@@ -133,6 +135,10 @@ def _build_form(
         raise ArtifactError("a field of a layer has the wrong type", at=kind.__name__)
     layer: Any = make_layer(FORMS[kind], config, len(roles))
     of_qparams = _OF_QPARAMS if issubclass(kind, DequantizedWeight) else ()
+    if of_qparams and is_recurrent(layer):
+        shape = RecurrentShape.of(layer).weight_shape
+        without_matrices(layer)
+        layer.register_buffer("weight", torch.empty(shape, device="meta"))
     beside = {*of_qparams[1:], *((FLOAT_BIAS,) if FLOAT_BIAS in tensors else ())}
     _check_like(layer, [role for role in roles if role[0] not in beside], tensors)
     if FLOAT_BIAS in tensors and tensors[FLOAT_BIAS].dim() != 1:

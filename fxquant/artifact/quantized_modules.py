@@ -84,6 +84,21 @@ def _is_linear(module: Any) -> bool:
     return module.weight.dim() == 2 and _scales_rows(module)
 
 
+def _is_recurrent(module: Any) -> bool:
+    shape, weight = module.shape, module.weight
+    numbers = (shape.input_size, shape.hidden_size, shape.num_layers)
+    return (
+        all(0 < n < _LARGEST_STEP for n in numbers)
+        and shape.num_layers <= len(weight)
+        and (shape.proj_size == 0 or (0 < shape.proj_size < shape.hidden_size and shape.mode == "lstm"))
+        and (not shape.is_cell or (shape.num_layers == shape.directions == 1 and not shape.proj_size))
+        and tuple(weight.shape) == shape.weight_shape
+        and (module.x is None) == ("x" in module._schemes)
+        and shape.bias == (module.bias is not None)
+        and _scales_rows(module)
+    )
+
+
 def _is_transposed(module: Any) -> bool:
     spatial = module.geometry.spatial
     along = (module.spread, module.axes, module.before, module.after)
@@ -168,6 +183,8 @@ _AVERAGE = Row({"arguments": tuple[_PAIR, _PAIR, _PAIR, bool, bool, int | None]}
 _TABLE = Row(_FUNCTION, (), _is_elementwise)
 _LOOKUP: dict[str, Any] = {"columns": int, "bits": int}
 
+_WEIGHTED = (qnn.QuantizedConv, qnn.QuantizedLinear, qnn.QuantizedDynamicLinear, qnn.QuantizedRecurrent)
+
 ROWS: dict[type[nn.Module], Row] = {
     qnn.Quantize: Row({"channels_last": bool}),
     qnn.Dequantize: Row({}),
@@ -187,6 +204,7 @@ ROWS: dict[type[nn.Module], Row] = {
     ),
     qnn.QuantizedLinear: Row(_ACTIVATION, _WEIGHT, _is_linear),
     qnn.QuantizedDynamicLinear: Row({"x": Dynamic}, _WEIGHT, _is_linear),
+    qnn.QuantizedRecurrent: Row({"shape": qnn.RecurrentShape, "x": Dynamic | None}, _WEIGHT, _is_recurrent),
     qnn.QuantizedAdd: _BINARY,
     qnn.QuantizedSub: _BINARY,
     qnn.QuantizedMul: _BINARY,
@@ -325,7 +343,7 @@ def _computed_fields(module: Any) -> dict[str, Any]:
     if isinstance(module, qnn.Requantize):
         x, y = schemes["x"], schemes["y"]
         found["by_table"] = x.bits <= 8 and y.bits <= 8 and x.axis is None and y.axis is None
-    if isinstance(module, (qnn.QuantizedConv, qnn.QuantizedLinear, qnn.QuantizedDynamicLinear)):
+    if isinstance(module, _WEIGHTED):
         found["weight_shape"] = module.weight.shape
     if isinstance(module, (qnn.QuantizedConv, qnn.QuantizedLinear)):
         found["x_dtype"] = schemes["x"].dtype

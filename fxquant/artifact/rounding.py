@@ -13,6 +13,7 @@ from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError
 from fxquant.fake_quantize.adaround import KnownIntegers
 from fxquant.graph.query import called_module, nodes_by_name
+from fxquant.graph.recurrent import weight_of
 from fxquant.passes.base import weighted_nodes
 from fxquant.passes.fold_conv_bn import fold_conv_bn
 from fxquant.passes.manager import PassManager
@@ -41,7 +42,7 @@ def encode_rounding(prepared: PreparedModel) -> tuple[list[Any], dict[str, Tenso
     for node, unit in weighted_nodes(folded, context):
         if unit.root in context.weight_layers:
             rounding: Any = context.weight_layers[unit.root].weight_fake_quant
-            known = KnownIntegers(rounding.integers(called_module(node).weight.detach()), rounding.qparams())
+            known = KnownIntegers(rounding.integers(weight_of(called_module(node)).detach()), rounding.qparams())
             tensors |= {f"{PREFIX}{len(data)}.{part}": getattr(known, part).detach() for part in _PARTS}
             data.append([unit.root, encode(known.scheme)])
     return data, tensors
@@ -73,7 +74,7 @@ def decode_rounding(
         if not isinstance(root, str) or root not in weights or not isinstance(scheme, QScheme):
             raise ArtifactError("the file holds a learned weight of no unit", got=ascii(root)[:120])
         integers, scale, zero_point = parts
-        shape = called_module(nodes[weights[root]]).weight.shape
+        shape = weight_of(called_module(nodes[weights[root]])).shape
         if integers is None or scale is None or zero_point is None or integers.shape != shape:
             raise ArtifactError("a learned weight in the file has another shape than its layer", at=root)
         known = KnownIntegers(integers, QParams(scheme, scale, zero_point))

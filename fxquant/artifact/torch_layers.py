@@ -29,7 +29,8 @@ WITH_TENSORS: dict[type[nn.Module], tuple[str, ...]] = {
         (_EMBEDDING + " mode include_last_offset", (nn.EmbeddingBag,)),
         ("num_parameters", (nn.PReLU,)),
         ("in1_features in2_features out_features bias", (nn.Bilinear,)),
-        (_RECURRENT, (nn.LSTM, nn.GRU)),
+        (_RECURRENT + " proj_size", (nn.LSTM,)),
+        (_RECURRENT, (nn.GRU,)),
         (_RECURRENT + " nonlinearity", (nn.RNN,)),
         ("input_size hidden_size bias", (nn.LSTMCell, nn.GRUCell)),
         ("input_size hidden_size bias nonlinearity", (nn.RNNCell,)),
@@ -81,6 +82,8 @@ WITHOUT_TENSORS: dict[type[nn.Module], tuple[str, ...]] = {
 
 ARGUMENTS = {**WITH_TENSORS, **WITHOUT_TENSORS}
 
+_ADDED: dict[type[nn.Module], dict[str, Any]] = {nn.LSTM: {"proj_size": 0}}
+"""Arguments that older files lack."""
 _LARGEST_ARGUMENT = 2**40
 _LONGEST_ARGUMENT = 16
 """Numbers in one argument: sizes, paddings and shapes have at most a few per dimension."""
@@ -105,6 +108,7 @@ def make_layer(kind: type[nn.Module], arguments: Mapping[str, Any], tensors: int
     Raises:
         ArtifactError: other arguments, or the constructor refuses them.
     """
+    arguments = {**_ADDED.get(kind, {}), **arguments}
     if set(arguments) != set(ARGUMENTS[kind]) or not all(map(_is_argument, arguments.values())):
         raise ArtifactError(
             "a layer in the file has other arguments than its class",

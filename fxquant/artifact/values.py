@@ -16,6 +16,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from fxquant.artifact.functions import FUNCTIONS, NAMES
 from fxquant.errors import ArtifactError
 from fxquant.graph.query import TensorInfo
+from fxquant.graph.recurrent import RecurrentShape
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.nn.base import FloatResult
 from fxquant.nn.conv_transpose import Axis
@@ -31,8 +32,8 @@ _LARGEST_INTEGER = 2**63 - 1
 RECORDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        Axis, Clamp, ConvGeometry, Dynamic, ElementFunction, FloatResult, Handled, Means, QScheme, SharedWith,
-        TensorInfo, TensorRef,
+        Axis, Clamp, ConvGeometry, Dynamic, ElementFunction, FloatResult, Handled, Means, QScheme, RecurrentShape,
+        SharedWith, TensorInfo, TensorRef,
     )
 }  # fmt: skip
 """Classes of plain data that a file may hold. ``Fixed`` holds tensors, and is written with the plan."""

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fxquant.backends.base import SIGNED_WEIGHTS
+from fxquant.graph.recurrent import weight_of
 from fxquant.nn.weight import LARGEST_FAN_IN
 from fxquant.plan.spec import QScheme
 
@@ -45,8 +46,7 @@ def byte_table(scheme: QScheme) -> str | None:
 
 def int32_accumulators(layer: nn.Module) -> str | None:
     """Accept layers whose accumulators, which are int32, cannot overflow."""
-    weight = layer.weight
-    assert isinstance(weight, torch.Tensor)  # patterns with a weight name a layer that has one
+    weight = weight_of(layer)
     return _int32_accumulators_of(weight[0].numel() if weight.numel() else 0)
 
 

@@ -13,9 +13,9 @@ from fxquant.backends.accepts import (
 )
 from fxquant.backends.base import AsCalled, Backend, BreakEven, KeepAs, Lower, LoweringRule, register_backend
 from fxquant.nn import max_pool
-from fxquant.nn.fake_quantize import dequantized_linear
 from fxquant.nn.shape import interpolate as repeat
 from fxquant.nn.table import clamp_of, function_of, prelu_of
+from fxquant.nn.weight_forms import dequantized_linear
 
 RULES = (
     # Convolutions
@@ -41,6 +41,10 @@ RULES = (
     LoweringRule(
         ("dynamic_linear",),
         AsCalled(qnn.QuantizedDynamicLinear.from_unit), byte_activation, byte_weight, int32_accumulators,
+    ),
+    LoweringRule(
+        ("dynamic_recurrent",),
+        AsCalled(qnn.QuantizedRecurrent.from_unit), byte_activation, byte_weight, int32_sums,
     ),
     LoweringRule(("weight_only_linear",), AsCalled(dequantized_linear)),
     LoweringRule(

@@ -12,6 +12,7 @@ from fxquant.errors import SpecError
 from fxquant.exchange.given import Given, numbers
 from fxquant.exchange.rows import names_of
 from fxquant.graph.query import called_module
+from fxquant.graph.recurrent import weight_of
 from fxquant.observers.qparams import middle
 from fxquant.passes.base import weighted_nodes
 from fxquant.plan.spec import Fixed, Observed, QParams, QScheme, TensorRef
@@ -133,7 +134,7 @@ def planned_tensors(prepared: PreparedModel) -> PlannedTensors:
     context = pass_context(prepared, plan)
     for node, unit in weighted_nodes(prepared.graph_module, context):
         tensor = by_ref[unit.roles["weight"]]
-        tensor.shape = _scale_shape(called_module(node).weight.shape, tensor.scheme)
+        tensor.shape = _scale_shape(weight_of(called_module(node)).shape, tensor.scheme)
         layer: Any = context.weight_layers.get(unit.root)
         tensor.learned = None if layer is None else layer.weight_fake_quant.qparams()
     for unit in plan.units:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fxquant import nn as qnn
 from fxquant.errors import DuplicateNameError
 from fxquant.exporting.qparams import DynamicQParams, ExplicitQParams, as_dtype, explicit_qparams
+from fxquant.exporting.recurrent import Recurrent
 from fxquant.exporting.units import ExplicitUnit
 from fxquant.exporting.weights import (
     affine,
@@ -26,7 +27,8 @@ from fxquant.exporting.weights import (
     transposed_convolution,
 )
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
-from fxquant.nn.fake_quantize import LAYERS
+from fxquant.graph.recurrent import RECURRENT
+from fxquant.nn.weight_forms import LAYERS
 
 Build = Callable[[Any], nn.Module]
 """Makes the explicit form of a module. It may not fold, reorder, or choose qparams."""
@@ -204,6 +206,7 @@ EXPLICIT: dict[type[nn.Module], Build] = {
     qnn.QuantizedBatchNorm: affine,
     qnn.QuantizedLinear: linear,
     qnn.QuantizedDynamicLinear: dynamic_linear,
+    qnn.QuantizedRecurrent: Recurrent.of_int8,
     qnn.QuantizedMatmul: lambda m: unit(partial(scaled_product, factor=m.factor), m, "a", "b"),
     qnn.QuantizedAdd: lambda m: unit(torch.add, m, "a", "b"),
     qnn.QuantizedSub: lambda m: unit(torch.sub, m, "a", "b"),
@@ -234,6 +237,7 @@ EXPLICIT: dict[type[nn.Module], Build] = {
     DynamicFakeQuantize: lambda m: DynamicQParams(m.policy),
     **{fake_quantized: fake_quantized_layer for fake_quantized, _ in LAYERS.values()},
     **{dequantized: dequantized_layer for _, dequantized in LAYERS.values()},
+    **{form: Recurrent.of_simulation for kind, pair in LAYERS.items() if kind in RECURRENT for form in pair},
 }
 """Class -> what builds the explicit form of a module of it."""
 

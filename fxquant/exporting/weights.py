@@ -158,10 +158,16 @@ def dequantized_layer(layer: DequantizedWeight) -> nn.Module:
 
 def fake_quantized_layer(layer: FakeQuantizedWeight) -> nn.Module:
     """A layer of the fake-quantized form: its weight is rounded to integers once."""
+    q, qparams = rounded_integers(layer)
+    return WeightLayer(_without_weight(layer), layer.torch_class, q, weight_qparams(qparams), layer.weight.dtype)
+
+
+def rounded_integers(layer: FakeQuantizedWeight) -> tuple[Tensor, QParams]:
+    """The integers that a layer's weight is rounded to, and their qparams."""
     rounding: Any = layer.weight_fake_quant
     rounding = getattr(rounding, "rounding", rounding)
     qparams: QParams = rounding.qparams()
     weight, scheme = layer.weight.detach(), qparams.scheme
     integers: Callable[[Tensor], Tensor] | None = getattr(rounding, "integers", None)
     q = to_integers(weight, qparams.scale, qparams.zero_point, scheme) if integers is None else integers(weight)
-    return WeightLayer(_without_weight(layer), layer.torch_class, q, weight_qparams(qparams), weight.dtype)
+    return q, qparams

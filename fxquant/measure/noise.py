@@ -14,7 +14,8 @@ from torch.fx.node import map_arg
 
 from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.graph.query import module_of
-from fxquant.measure.runner import ROUNDINGS, run_nodes
+from fxquant.measure.runner import ROUNDINGS, first_tensor, run_nodes
+from fxquant.nn.simulated_recurrent import FakeQuantizedMatrices
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams
 
@@ -207,10 +208,10 @@ def unit_noise(
         refs = [unit.roles[role] for role in unit.inputs]
         args, kwargs = tuple(integers(floats[ref.name], plan.qparams[ref]) for ref in refs) + tuple(sizes), {}
     y = plan.qparams[unit.roles["y"]] if "y" in unit.roles else None
-    expected, has_weight = floats[unit.root], "weight" in unit.roles
+    expected, has_weight = first_tensor(floats[unit.root]), "weight" in unit.roles
     return UnitNoise(
-        isolated=sqnr(expected, dequantized(module(*args, **kwargs), y)),
-        accumulated=sqnr(expected, dequantized(result, y)),
+        isolated=sqnr(expected, dequantized(first_tensor(module(*args, **kwargs)), y)),
+        accumulated=sqnr(expected, dequantized(first_tensor(result), y)),
         weight=sqnr(expected, evaluate(unit, simulated, floats, rounding=False)) if has_weight else math.inf,
     )
 
@@ -234,7 +235,10 @@ def evaluate(unit: QuantUnit, nodes: Mapping[str, Node], values: Mapping[str, An
 
     members = [nodes[name] for name in unit.nodes]
     read = {arg for node in members for arg in node.all_input_nodes}.difference(members)
-    result: Tensor = run_nodes(members, {arg: value_of(arg) for arg in read})
+    layers = {node: module_of(node) for node in members}
+    inner = {node: module for node, module in layers.items() if isinstance(module, FakeQuantizedMatrices)}
+    instead = {} if rounding else {node: module.weights_only for node, module in inner.items()}
+    result: Tensor = first_tensor(run_nodes(members, {arg: value_of(arg) for arg in read}, instead))
     return result
 
 

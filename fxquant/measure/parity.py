@@ -22,7 +22,7 @@ from fxquant.graph.module import get_metadata
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.measure.noise import UnitNoise, dequantized, evaluate, integers, sqnr, unit_noise
 from fxquant.measure.parity_table import OutputNoise, Parity, ParityRow
-from fxquant.measure.runner import ROUNDINGS, all_values, as_taken, float_values
+from fxquant.measure.runner import ROUNDINGS, all_values, as_taken, first_tensor, float_values
 from fxquant.nn.base import QuantizedModule
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import Handled, QParams, TensorRef
@@ -83,12 +83,17 @@ def measure_parity(
                 continue
             arguments = _arguments(module, node, values)
             if isinstance(module, QuantizedModule):
-                reference = module.reference(*arguments)
+                reference = first_tensor(module.reference(*arguments))
             else:
                 reference = _result_of(unit, node, values[node], rounded_values[unit.root])
             read = _read_by(unit, plan, node, simulated_nodes[unit.root], values)
-            floats = {name: value.to(exact_values[name].dtype) for name, value in read.items()}
-            blur = BLUR * max((_largest(value) for value in floats.values()), default=0.0)
+            floats = {
+                name: pytree.tree_map_only(Tensor, _single, value)
+                if isinstance(value, tuple)
+                else value.to(exact_values[name].dtype)
+                for name, value in read.items()
+            }
+            blur = BLUR * max((_largest(first_tensor(value)) for value in floats.values()), default=0.0)
             unrounded, rounded = _simulate(unit, exact, exact_values | floats)
             noise = unit_noise(
                 unit, plan, module, values[node], rounded_values, simulated_nodes, arguments[len(unit.inputs) :]
@@ -97,7 +102,7 @@ def measure_parity(
                 y = plan.qparams[unit.roles["y"]]
                 row = _compare(unit, values[node], reference, unrounded, rounded, y, noise, blur)
             else:
-                row = _compare_floats(unit, values[node], reference, unrounded, noise, blur)
+                row = _compare_floats(unit, first_tensor(values[node]), reference, unrounded, noise, blur)
             rows.append(replace(row, has_reference=has_reference))
     output = next(iter(int8.graph.find_nodes(op="output")))
     return Parity(tuple(rows), output_noise(rounded_values[output.name], values[output]), tuple(unmeasured))
@@ -201,7 +206,7 @@ def _read_by(
     unrounded = [arg.all_input_nodes[0] if isinstance(module_of(arg), ROUNDINGS) else arg for arg in there]
     return {
         arg.name: values[given]
-        if values[given].is_floating_point()
+        if not isinstance(values[given], Tensor) or values[given].is_floating_point()
         else dequantized(values[given], _qparams_of(arg, plan))
         for arg, given in zip(unrounded, node.all_input_nodes, strict=True)
     }

@@ -18,17 +18,28 @@ from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.module import get_metadata
 from fxquant.graph.query import function_name, module_of
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
+from fxquant.nn.simulated_recurrent import FakeQuantizedMatrices
 from fxquant.plan.quant_plan import QuantUnit
 
 ROUNDINGS = (StaticFakeQuantize, DynamicFakeQuantize)
 """The modules that round values in a simulation."""
 
 
+def first_tensor(value: Any) -> Any:
+    """Return the tensor that an operator is measured by: of several, as of a recurrent layer, the first."""
+    while isinstance(value, tuple) and value:
+        value = value[0]
+    return value
+
+
 class WeightsOnly(BoundInterpreter):
     """Runs a simulation with rounded weights, and activations as they are."""
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[0] if isinstance(self.fetch_attr(target), ROUNDINGS) else super().call_module(target, args, kwargs)
+        module = self.fetch_attr(target)
+        if isinstance(module, FakeQuantizedMatrices):
+            return module.weights_only(*args, **kwargs)
+        return args[0] if isinstance(module, ROUNDINGS) else super().call_module(target, args, kwargs)
 
 
 class FloatRun(WeightsOnly):

@@ -1,5 +1,6 @@
 """The modules that a converted graph calls. Their state is plain int8 and float tensors in buffers."""
 
+from fxquant.graph.recurrent import RecurrentShape
 from fxquant.nn.avg_pool import (
     QuantizedAdaptiveAvgPool1d,
     QuantizedAdaptiveAvgPool2d,
@@ -29,6 +30,7 @@ from fxquant.nn.matmul import QuantizedMatmul
 from fxquant.nn.max_pool import QuantizedMaxPool2d, QuantizedMaxValues
 from fxquant.nn.norm import QuantizedLayerNorm, QuantizedSoftmax
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
+from fxquant.nn.quantized_recurrent import QuantizedRecurrent
 from fxquant.nn.shape import QuantizedInterpolate, QuantizedPad
 from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
 
@@ -63,10 +65,12 @@ __all__ = [
     "QuantizedMul",
     "QuantizedPReLU",
     "QuantizedPad",
+    "QuantizedRecurrent",
     "QuantizedSoftmax",
     "QuantizedStack",
     "QuantizedSub",
     "QuantizedSum",
     "QuantizedTable",
+    "RecurrentShape",
     "Requantize",
 ]

@@ -5,25 +5,23 @@ Each has the torch class that it stands for as a base, with all its arguments, a
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import CalibrationError, InputError
-from fxquant.fake_quantize.converted import StaticFakeQuantize, is_calibrated
+from fxquant.errors import CalibrationError
+from fxquant.fake_quantize.converted import is_calibrated
 from fxquant.fake_quantize.plain import FakeQuantize
-from fxquant.fake_quantize.qparams import from_integers, to_integers
+from fxquant.fake_quantize.qparams import from_integers
 from fxquant.graph.module_state import check_finite, check_integers, check_qparams
-from fxquant.graph.query import canonical_type
 from fxquant.nn.computed import WithTensors
 from fxquant.nn.folding import along_outputs
+from fxquant.nn.recomputed import recomputed
+from fxquant.nn.simulated_recurrent import DequantizedMatrices, FakeQuantizedMatrices
 from fxquant.observers.base import cast_dtype, keeping_dtype
-from fxquant.patterns.pattern import UnitView
-from fxquant.plan.spec import QParams, QScheme
+from fxquant.plan.spec import QScheme
 
 FLOAT_BIAS = "float_bias"
 """Buffer of a layer whose bias makes up for its rounded weight: the bias that it had before. Not part of the state."""
@@ -172,6 +170,34 @@ class FakeQuantizedEmbeddingBag(FakeQuantizedWeight, nn.EmbeddingBag):
     torch_class = nn.EmbeddingBag
 
 
+class FakeQuantizedRecurrent(FakeQuantizedMatrices, FakeQuantizedWeight):
+    """``weight`` is made of several parameters, and values inside are rounded, too."""
+
+
+class FakeQuantizedLSTM(FakeQuantizedRecurrent, nn.LSTM):
+    torch_class = nn.LSTM
+
+
+class FakeQuantizedGRU(FakeQuantizedRecurrent, nn.GRU):
+    torch_class = nn.GRU
+
+
+class FakeQuantizedRNN(FakeQuantizedRecurrent, nn.RNN):
+    torch_class = nn.RNN
+
+
+class FakeQuantizedLSTMCell(FakeQuantizedRecurrent, nn.LSTMCell):
+    torch_class = nn.LSTMCell
+
+
+class FakeQuantizedGRUCell(FakeQuantizedRecurrent, nn.GRUCell):
+    torch_class = nn.GRUCell
+
+
+class FakeQuantizedRNNCell(FakeQuantizedRecurrent, nn.RNNCell):
+    torch_class = nn.RNNCell
+
+
 class DequantizedLinear(DequantizedWeight, nn.Linear):
     torch_class = nn.Linear
 
@@ -208,159 +234,25 @@ class DequantizedEmbeddingBag(DequantizedWeight, nn.EmbeddingBag):
     torch_class = nn.EmbeddingBag
 
 
-LAYERS: dict[type[nn.Module], tuple[type[FakeQuantizedWeight], type[DequantizedWeight]]] = {
-    nn.Linear: (FakeQuantizedLinear, DequantizedLinear),
-    nn.Conv1d: (FakeQuantizedConv1d, DequantizedConv1d),
-    nn.Conv2d: (FakeQuantizedConv2d, DequantizedConv2d),
-    nn.Conv3d: (FakeQuantizedConv3d, DequantizedConv3d),
-    nn.ConvTranspose1d: (FakeQuantizedConvTranspose1d, DequantizedConvTranspose1d),
-    nn.ConvTranspose2d: (FakeQuantizedConvTranspose2d, DequantizedConvTranspose2d),
-    nn.ConvTranspose3d: (FakeQuantizedConvTranspose3d, DequantizedConvTranspose3d),
-    nn.Embedding: (FakeQuantizedEmbedding, DequantizedEmbedding),
-    nn.EmbeddingBag: (FakeQuantizedEmbeddingBag, DequantizedEmbeddingBag),
-}
-"""Torch class -> the same with a simulated weight, and with an integer one."""
+class DequantizedLSTM(DequantizedMatrices, DequantizedWeight, nn.LSTM):
+    torch_class = nn.LSTM
 
 
-def with_fake_quantized_weight(
-    module: nn.Module, weight: QParams | nn.Module, output_axis: int = 0, *, share: bool = False
-) -> FakeQuantizedWeight:
-    """Return a copy of a layer that fake-quantizes its weight in each forward.
-
-    Args:
-        module: A linear layer or convolution of torch, or of a class derived from one that does not change
-            ``forward``. Not changed.
-        weight: The qparams, or a fake-quantize module to use as it is.
-        output_axis: Dimension of the weight that counts the output channels.
-        share: The copy holds the parameters of ``module`` themselves, not copies of them.
-
-    Returns:
-        A layer with the parameters ``weight`` and ``bias`` and the module ``weight_fake_quant``; gradients reach
-        ``weight`` straight through the rounding. Hooks, training mode and the user's own attributes are kept.
-
-    Raises:
-        InputError: another kind of module.
-    """
-    layer = _copy_as(module, 0, share=share)
-    layer.output_axis = output_axis
-    layer.weight_fake_quant = StaticFakeQuantize(weight) if isinstance(weight, QParams) else weight
-    return layer
+class DequantizedGRU(DequantizedMatrices, DequantizedWeight, nn.GRU):
+    torch_class = nn.GRU
 
 
-def with_dequantized_weight(module: nn.Module, weight: QParams) -> DequantizedWeight:
-    """Return a copy of a layer that stores its weight as integers.
-
-    Args:
-        module: As for ``with_fake_quantized_weight``.
-        weight: The qparams.
-
-    Returns:
-        A layer with the buffers ``weight`` (``weight.scheme.dtype``), ``weight_scale`` and ``weight_zero_point``, and
-        the parameter ``bias``.
-
-    Raises:
-        InputError: another kind of module.
-    """
-    layer = _copy_as(module, 1)
-    values = layer.weight.detach()
-    del layer.weight
-    layer.register_buffer("weight", to_integers(values, weight.scale, weight.zero_point, weight.scheme))
-    layer.register_buffer("weight_scale", weight.scale.detach().float().clone())
-    layer.register_buffer("weight_zero_point", weight.zero_point.detach().clone())
-    layer.weight_scheme = weight.scheme
-    layer.weight_dtype = values.dtype
-    layer.weight_is_known = is_calibrated(weight.scale)
-    return layer
+class DequantizedRNN(DequantizedMatrices, DequantizedWeight, nn.RNN):
+    torch_class = nn.RNN
 
 
-def dequantized_linear(unit: UnitView) -> DequantizedWeight:
-    """Build the module of a unit whose layer ``linear`` makes its float weight anew from integers in each call."""
-    return with_dequantized_weight(unit.modules["linear"], unit.qparams["weight"])
+class DequantizedLSTMCell(DequantizedMatrices, DequantizedWeight, nn.LSTMCell):
+    torch_class = nn.LSTMCell
 
 
-def without_fake_quantized_weight(layer: FakeQuantizedWeight) -> nn.Module:
-    """Return the plain layer of torch that trains in ``layer``, with the same parameters."""
-    plain: Any = copy.copy(layer)
-    plain._parameters, plain._modules = dict(layer._parameters), dict(layer._modules)
-    del plain.weight_fake_quant, plain.output_axis
-    plain.__class__ = layer.torch_class
-    return plain
+class DequantizedGRUCell(DequantizedMatrices, DequantizedWeight, nn.GRUCell):
+    torch_class = nn.GRUCell
 
 
-def _copy_as(module: nn.Module, form: int, *, share: bool = False) -> Any:
-    forms = LAYERS.get(canonical_type(module) or type(module))
-    if forms is None:
-        raise InputError(
-            "the weight of this kind of module cannot be quantized",
-            got=type(module).__name__,
-            expected=", ".join(kind.__name__ for kind in LAYERS) + ", or a class derived from one without own forward",
-        )
-    memo = {id(parameter): parameter for parameter in module.parameters()} if share else {}
-    layer: Any = copy.deepcopy(module, memo)
-    if "weight" not in layer._parameters:
-        # A parametrization computes it: from here on it is what it was last.
-        value = layer.weight.detach().clone()
-        layer._modules.pop("parametrizations", None)
-        layer.__class__ = forms[form]
-        layer.weight = nn.Parameter(value)
-    layer.__class__ = forms[form]
-    return layer
-
-
-class _View(NamedTuple):
-    """Says how an operator looks at the tensor: a linear layer keeps it transposed."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-
-def _hooks_are_forbidden() -> bool:
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() is not None
-    )
-
-
-def _as_it_is(saved: Any) -> Any:
-    return saved
-
-
-def recomputed(value: Tensor, source: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[Any]:
-    """While this holds, autograd keeps no copy of ``value``, but calls ``make`` when it asks for it.
-
-    Args:
-        value: What operators in the block get, and would keep, as it is or as a view.
-        source: The parameter that it is made of. If it changes before the backward pass, that raises, as autograd does.
-        make: Gives ``value`` again, to the bit, and laid out alike.
-
-    Compiled code does without: what is kept is then the compiler's choice. So do transforms of ``torch.func``, and
-    blocks where hooks are forbidden.
-    """
-    if not (torch.is_grad_enabled() and value.requires_grad) or _hooks_are_forbidden():
-        return nullcontext()
-    storage, version = value.untyped_storage().data_ptr(), source._version
-
-    outer: Any = torch._C._autograd._top_saved_tensors_default_hooks(
-        True
-    )  # checkpointing, offloading: theirs is the rest
-    keep, give_back = outer or (_as_it_is, _as_it_is)
-
-    def pack(tensor: Tensor) -> Any:
-        if tensor.untyped_storage().data_ptr() != storage:
-            return keep(tensor)
-        return _View(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
-
-    def unpack(saved: Any) -> Tensor:
-        if not isinstance(saved, _View):
-            return give_back(saved)
-        if source._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"a weight is at version {source._version}; expected version {version} instead"
-            )
-        with torch.no_grad():
-            return make().as_strided(*saved)
-
-    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+class DequantizedRNNCell(DequantizedMatrices, DequantizedWeight, nn.RNNCell):
+    torch_class = nn.RNNCell

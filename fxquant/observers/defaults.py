@@ -53,7 +53,7 @@ float_qparams_weight_only_qconfig_4bit = QConfig(
 """For embeddings: a table of 4 bits."""
 
 default_dynamic_qconfig = QConfig(activation=default_dynamic_quant_observer, weight=default_per_channel_weight_observer)
-"""For linear layers between floats: nothing is measured beforehand, so there is nothing to calibrate."""
+"""For linear and recurrent layers between floats: nothing is measured beforehand, so there is nothing to calibrate."""
 
 DEFAULT_QCONFIG = QConfig(
     activation=default_observer,

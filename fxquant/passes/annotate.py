@@ -75,7 +75,8 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 def _gives_or_takes_tuple(found: Match) -> bool:
     """Tell whether the result of a match, or one of its inputs, is several tensors at once, as that of a split is."""
-    return value_of(found.nodes[-1]) is None or any(value_of(found.captures[name]) is None for name in found.inputs)
+    alone = value_of(found.nodes[-1]) is None and found.pattern.can_give_integers
+    return alone or any(value_of(found.captures[name]) is None for name in found.inputs)
 
 
 def _best_match(

@@ -201,7 +201,7 @@ class Boundaries:
         """Integers of several tensors have no form that a float operator takes: all of their readers come along."""
         root = found.nodes[-1]
         self._quantized.add(root)
-        if value_of(root) is None:
+        if value_of(root) is None and found.pattern.can_give_integers:
             for reader in root.users:
                 if reader in self._found and not self._takes_integers(reader):
                     self._keep(self._found[reader])

@@ -13,8 +13,8 @@ from fxquant.graph.operators.spelling import canonical_target, spellings, spelli
 from fxquant.graph.query import DECOMPOSED_FROM, WEIGHT, WRITTEN, NamedClass, module_of, module_path
 from fxquant.passes.base import PassContext
 from fxquant.passes.boundary_names import given_as_integers
+from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.pattern import Match
-from fxquant.patterns.registry import DEFAULT_PATTERNS
 from fxquant.plan.qconfig import ObjectType, QConfig, QConfigMapping, Rule, UnusedRule
 
 CALLS = ("call_module", "call_function", "call_method")

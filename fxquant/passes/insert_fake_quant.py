@@ -11,10 +11,10 @@ from fxquant.fake_quantize.adaround import OwnIntegersFakeQuantize
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, value_of
-from fxquant.nn.fake_quantize import with_dequantized_weight, with_fake_quantized_weight
 from fxquant.nn.quantize import Dequantize, Quantize
+from fxquant.nn.weight_forms import with_dequantized_weight, with_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
-from fxquant.passes.rounding import insert_call_qparams, rounding_points
+from fxquant.passes.rounding import inner_rounding, insert_call_qparams, rounding_points
 
 
 @graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
@@ -29,7 +29,8 @@ def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
         own = ctx.weight_layers.get(unit.root)
         rounding = None if own is None else OwnIntegersFakeQuantize(copy.deepcopy(own.weight_fake_quant))
         qparams = ctx.plan.qparams[unit.roles["weight"]]
-        layer = with_fake_quantized_weight(called_module(node), qparams if rounding is None else rounding)
+        inner = inner_rounding(unit, ctx)
+        layer = with_fake_quantized_weight(called_module(node), qparams if rounding is None else rounding, inner=inner)
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm
 
@@ -47,6 +48,7 @@ def insert_quantize_dequantize(gm: GraphModule, ctx: PassContext) -> GraphModule
         insert_after(integers, dequantize, users=tuple(integers.users))
     insert_call_qparams(gm, ctx)
     for node, unit in weighted_nodes(gm, ctx):
-        layer = with_dequantized_weight(called_module(node), ctx.plan.qparams[unit.roles["weight"]])
+        qparams = ctx.plan.qparams[unit.roles["weight"]]
+        layer = with_dequantized_weight(called_module(node), qparams, inner_rounding(unit, ctx))
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm

@@ -12,7 +12,16 @@ from torch.fx.node import map_arg
 from fxquant.backends.base import AsCalled, Backend, KeepAs, Lower
 from fxquant.errors import FxQuantError, LoweringError
 from fxquant.graph.edit import add_module, insert_after, rename
-from fxquant.graph.query import VALUE, is_shape_query, module_of, module_path, nodes_by_name, nodes_in, value_of
+from fxquant.graph.query import (
+    VALUE,
+    is_shape_query,
+    module_of,
+    module_path,
+    nodes_by_name,
+    nodes_in,
+    tensors_of,
+    value_of,
+)
 from fxquant.nn.base import FloatResult, QuantizedModule
 from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
@@ -201,8 +210,8 @@ def _home(members: list[Node]) -> str:
 
 def _float_result(node: Node) -> FloatResult:
     """Return the form that a value has in the float model."""
-    info = value_of(node)
-    return FloatResult(contiguous=True) if info is None else FloatResult(info.dtype, info.contiguous)
+    infos = tensors_of(node)  # of several, as of a recurrent layer, the first is its result
+    return FloatResult(infos[0].dtype, infos[0].contiguous) if infos else FloatResult(contiguous=True)
 
 
 def _named(module: nn.Module, name: str) -> nn.Module:

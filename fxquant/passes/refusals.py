@@ -23,6 +23,7 @@ from fxquant.graph.query import (
     tensors_of,
     value_of,
 )
+from fxquant.graph.recurrent import weight_of
 from fxquant.passes.configure import Decision, primary_node
 from fxquant.patterns.floats import why_float
 from fxquant.patterns.pattern import Match, Output
@@ -31,7 +32,9 @@ from fxquant.plan.spec import QScheme
 
 FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding, F.embedding_bag)
 
-MEASURED_AT_RUN_TIME = "its QConfig measures ranges at run time (is_dynamic=True), which linear layers alone do"
+MEASURED_AT_RUN_TIME = (
+    "its QConfig measures ranges at run time (is_dynamic=True), which linear and recurrent layers alone do"
+)
 
 
 def computes_nothing(node: Node) -> bool:
@@ -67,7 +70,7 @@ def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decisi
     for name in found.inputs:
         if reason := _not_quantizable(found.captures[name], moves):
             return refusal(f"its operand {name!r} {reason}")
-    if reason := _not_quantizable(found.nodes[-1], moves):
+    if reason := _not_quantizable(found.nodes[-1], moves, found.pattern.rounds_inside):
         return refusal(f"its output {reason}")
     if found.pattern.handler is not None:
         return None
@@ -94,7 +97,7 @@ def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decisi
 
 def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | None:
     layer = called_module(primary_node(found))
-    if scheme.axis is not None and scheme.axis % layer.weight.dim() not in (0, found.pattern.weight_axis):
+    if scheme.axis is not None and scheme.axis % weight_of(layer).dim() not in (0, found.pattern.weight_axis):
         return f"its weight has a scale per index of dimension {scheme.axis}, which does not count the output channels"
     return rule.weight(scheme) or rule.layer(layer)
 
@@ -112,14 +115,19 @@ def _computed_argument(found: Match, taken: tuple[int, ...]) -> Node | None:
     return next((node for node in arguments if node not in inputs and node not in found.nodes), None)
 
 
-def _not_quantizable(value: object, or_tuple: bool) -> str | None:
-    """Return the reason why a value is no float tensor, nor a tuple of them where data movement may take one."""
+def _not_quantizable(value: object, or_tuple: bool, or_first: bool = False) -> str | None:
+    """Return the reason why a value is no float tensor, nor a tuple of them where data movement may take one.
+
+    With ``or_first`` a tuple is one where its first tensor is: a packed sequence also holds integers.
+    """
     if is_number(value):
         return f"is the number {value}, not a tensor" if not isinstance(value, Node) else "is a number, not a tensor"
     if not isinstance(value, Node):
         return f"is {value!r}"
-    infos = tensors_of(value)
-    if not infos or (value_of(value) is None and not (or_tuple and is_tuple_of_tensors(value))):
+    infos = tensors_of(value)[:1] if or_first else tensors_of(value)
+    if or_first and infos:
+        pass
+    elif not infos or (value_of(value) is None and not (or_tuple and is_tuple_of_tensors(value))):
         return "is no tensor"
     others = [info.dtype for info in infos if not info.dtype.is_floating_point]
     return f"is a tensor of {str(others[0]).removeprefix('torch.')}" if others else None

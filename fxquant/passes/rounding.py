@@ -13,6 +13,8 @@ from fxquant.fake_quantize.converted import DynamicFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, nodes_by_name
+from fxquant.graph.recurrent import weight_of
+from fxquant.nn.simulated_recurrent import INNER_ROUNDING
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
 from fxquant.plan.quant_plan import QuantUnit
@@ -68,6 +70,8 @@ def insert_call_qparams(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, st
     """
     nodes, homes = nodes_by_name(gm), {}
     for unit in ctx.plan.units:
+        if ctx.pattern_of(unit).rounds_inside:
+            continue
         for ref in unit.roles.values():
             policy = ctx.plan.policies.get(ref)
             if isinstance(policy, Dynamic):
@@ -80,9 +84,23 @@ def insert_call_qparams(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, st
     return homes
 
 
+def inner_rounding(unit: QuantUnit, ctx: PassContext) -> DynamicFakeQuantize | None:
+    """Make what a layer rounds its input and its hidden states by; None where other modules round for it."""
+    if not ctx.pattern_of(unit).rounds_inside:
+        return None
+    policy = ctx.plan.policies[unit.roles["x"]]
+    assert isinstance(policy, Dynamic)  # the annotate pass gives it no other
+    return DynamicFakeQuantize(policy)
+
+
+def inner_home(layer: str) -> str:
+    """Return the path of what a layer at a path rounds its input by."""
+    return f"{layer}.{INNER_ROUNDING}"
+
+
 def rounded_weight(node: Node, unit: QuantUnit, ctx: PassContext) -> Tensor:
     """Return the weight of the layer that a node calls, quantized and dequantized: float32 of its shape."""
-    weight: Tensor = called_module(node).weight.detach()
+    weight = weight_of(called_module(node)).detach()
     qparams, own = ctx.plan.qparams[unit.roles["weight"]], ctx.weight_layers.get(unit.root)
     if own is None:
         return fake_quantize(weight, qparams.scale, qparams.zero_point, qparams.scheme)

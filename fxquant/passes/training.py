@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch.fx import GraphModule, Node
 
@@ -10,12 +11,13 @@ from fxquant.errors import PlanError
 from fxquant.fake_quantize.from_policy import fake_quantize_from_policy
 from fxquant.graph.edit import add_module, erase_unread, insert_after
 from fxquant.graph.query import called_module, module_of, nodes_by_name
+from fxquant.graph.recurrent import weight_of
 from fxquant.nn.batch_norm import training_factor
-from fxquant.nn.fake_quantize import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.nn.training import JoinedRange
+from fxquant.nn.weight_forms import is_fake_quantized, with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
 from fxquant.passes.idle import drop_restored, follow_training_mode, restore_idle
-from fxquant.passes.rounding import insert_call_qparams, rounding_points
+from fxquant.passes.rounding import inner_home, inner_rounding, insert_call_qparams, rounding_points
 from fxquant.plan.spec import Fixed, Handled, Observed, QParamsPolicy, TensorRef
 
 
@@ -65,13 +67,16 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]
         if any("bn" in its.captures for _, its in same) or {other for other, _ in same} != everywhere:
             same = [(node, unit)]
         module = fake_quantize_from_policy(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
-        module.make_room(called_module(node).weight)
+        module.make_room(weight_of(called_module(node)))
         axis = ctx.pattern_of(unit).weight_axis
-        layer = with_fake_quantized_weight(called_module(node), module, axis, share=True)
+        inner = inner_rounding(unit, ctx)
+        layer = with_fake_quantized_weight(called_module(node), module, axis, share=True, inner=inner)
         home = add_module(gm, path, layer, instead_of=[other for other, _ in same])
         for other, its in same:
             other.target = home
             homes[its.roles["weight"]] = home
+            if inner is not None:
+                homes[its.roles["x"]] = inner_home(home)
         if "bn" in unit.captures:
             node.kwargs = {**node.kwargs, "factor": _factor(node, nodes[unit.captures["bn"]])}
     return homes
@@ -126,8 +131,8 @@ def strip_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _plain(gm: GraphModule, path: str) -> None:
-    layer = gm.get_submodule(path)
-    if not isinstance(layer, FakeQuantizedWeight):
+    layer: Any = gm.get_submodule(path)
+    if not is_fake_quantized(layer):
         return  # two weights may share a layer
     gm.set_submodule(path, without_fake_quantized_weight(layer))
     for node in gm.graph.nodes:

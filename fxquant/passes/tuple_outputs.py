@@ -17,7 +17,7 @@ def has_external_item(matches: Sequence[Match]) -> set[Node]:
 
     A split of which a part is read by something that is no match; a part of what is no match.
     """
-    kept = {found.nodes[-1]: found for found in matches}
+    kept = {found.nodes[-1]: found for found in matches if found.pattern.can_give_integers}
     dropped: set[Node] = set()
     while gone := {root for root, found in kept.items() if _has_external_item(found, kept.keys())}:
         dropped |= gone

@@ -15,8 +15,9 @@ from fxquant.fake_quantize.adaround import LearnedRounding
 from fxquant.fake_quantize.base import disable_observer, observer_in
 from fxquant.graph.edit import add_module
 from fxquant.graph.query import called_module
-from fxquant.nn.fake_quantize import with_fake_quantized_weight
+from fxquant.graph.recurrent import is_recurrent, weight_of, with_matrices
 from fxquant.nn.weight import all_finite
+from fxquant.nn.weight_forms import with_fake_quantized_weight
 from fxquant.observers.qparams import SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT, below_smallest_scale
 from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
 from fxquant.passes.rounding import rounded_weight
@@ -55,9 +56,12 @@ def apply_learned_rounding(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for node, unit in weighted_nodes(gm, ctx):
         if unit.root not in ctx.weight_layers:
             continue
-        weight, values = called_module(node).weight, rounded_weight(node, unit, ctx)
+        weight, values = weight_of(called_module(node)), rounded_weight(node, unit, ctx)
         layer = copy.copy(called_module(node))  # hooks and hyperparameters as they are; another call keeps its weight
-        layer._parameters = {**layer._parameters, "weight": nn.Parameter(values.to(weight.dtype))}
+        if is_recurrent(layer):
+            with_matrices(layer, values.to(weight.dtype))
+        else:
+            layer._parameters = {**layer._parameters, "weight": nn.Parameter(values.to(weight.dtype))}
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm
 
@@ -95,7 +99,7 @@ def finite_weight(node: Node) -> Tensor:
     Raises:
         CalibrationError: some of it is inf or NaN.
     """
-    weight: Tensor = called_module(node).weight.detach()
+    weight = weight_of(called_module(node)).detach()
     if not all_finite(weight):
         raise CalibrationError(
             "a weight holds values that are not finite",

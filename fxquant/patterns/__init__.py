@@ -1,5 +1,6 @@
 """Patterns of what can be one quantized unit, as tables, and the matcher that finds them."""
 
+from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.matcher import match
 from fxquant.patterns.pattern import (
     Bounded,
@@ -15,7 +16,7 @@ from fxquant.patterns.pattern import (
     tensor,
     tensors,
 )
-from fxquant.patterns.registry import DEFAULT_PATTERNS, known_patterns, register_pattern, unregister_pattern
+from fxquant.patterns.registry import known_patterns, register_pattern, unregister_pattern
 
 __all__ = [
     "DEFAULT_PATTERNS",

@@ -211,6 +211,9 @@ class Pattern:
     weight_only: bool = False
     """True: for configurations that quantize the weight and leave activations in float."""
 
+    rounds_inside: bool = False
+    """True: the layer rounds its input ``x`` itself, and values that no other operator sees in the same way."""
+
     @property
     def multiplies(self) -> bool:
         """Tell whether values are quantized for its sake, and whether its accumulators can become float values."""

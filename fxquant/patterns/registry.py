@@ -10,36 +10,9 @@ from torch import nn
 
 from fxquant.errors import DuplicateNameError, SpecError, UnknownNameError
 from fxquant.graph.query import function_name
-from fxquant.patterns.batch_norm import BATCH_NORM
-from fxquant.patterns.conv import CONV_PATTERNS, CONV_TRANSPOSE, RESIDUAL_PATTERNS
-from fxquant.patterns.elementwise import ACTIVATION, ELEMENTWISE
-from fxquant.patterns.linear import DYNAMIC_LINEAR, EMBEDDING, LINEAR_PATTERNS, MATMUL_PATTERNS, WEIGHT_ONLY_LINEAR
-from fxquant.patterns.norm import NORMALIZE
+from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.pattern import Op, Pattern, op
-from fxquant.patterns.pool import POOL
-from fxquant.patterns.shape import SHAPE
-from fxquant.patterns.unary import PRELU, RESCALE, UNARY
 from fxquant.registry import Registry
-
-DEFAULT_PATTERNS: tuple[Pattern, ...] = (
-    RESIDUAL_PATTERNS
-    + CONV_PATTERNS
-    + CONV_TRANSPOSE
-    + LINEAR_PATTERNS
-    + DYNAMIC_LINEAR
-    + WEIGHT_ONLY_LINEAR
-    + EMBEDDING
-    + MATMUL_PATTERNS
-    + BATCH_NORM
-    + ELEMENTWISE
-    + NORMALIZE
-    + POOL
-    + ACTIVATION
-    + PRELU
-    + RESCALE
-    + UNARY
-    + SHAPE
-)
 
 REGISTERED: Registry[Pattern] = Registry("pattern")
 """What users added. They are tried before the default patterns of the same size."""

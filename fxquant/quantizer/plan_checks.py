@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 from fxquant.backends.base import SIGNED_WEIGHTS
 from fxquant.errors import PlanError, listing
 from fxquant.graph.query import called_module, module_of, nodes_by_name
+from fxquant.graph.recurrent import weight_of
 from fxquant.measure.coverage import Coverage, coverage
 from fxquant.nn.weight import all_finite
 from fxquant.passes.base import PassContext, weighted_nodes
@@ -65,7 +66,7 @@ def check_groups(gm: GraphModule, ctx: PassContext) -> None:
     """
     wrong, sizes, asked = [], [], 1
     for node, unit in weighted_nodes(gm, ctx):
-        policy, shape = ctx.plan.policies[unit.roles["weight"]], tuple(called_module(node).weight.shape)
+        policy, shape = ctx.plan.policies[unit.roles["weight"]], tuple(weight_of(called_module(node)).shape)
         scheme = policy.observer().scheme if isinstance(policy, Observed) else None
         if scheme is None or scheme.group_size is None:
             continue

@@ -13,7 +13,9 @@ from torch.fx import GraphModule, Node
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.graph.query import called_module, module_of, nodes_by_name
-from fxquant.nn.fake_quantize import FakeQuantizedWeight, with_fake_quantized_weight, without_fake_quantized_weight
+from fxquant.graph.recurrent import is_recurrent
+from fxquant.nn.fake_quantize import FakeQuantizedWeight
+from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.ranges import split_groups
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
@@ -113,6 +115,8 @@ def _refusal(layer: FakeQuantizedWeight, scheme: QScheme, own: Any) -> str:
         return f"{type(own.weight_fake_quant).__name__} has integers of its own"
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
         return "a table is read, not multiplied"
+    if is_recurrent(layer):
+        return "it multiplies by several matrices, step after step"
     if scheme.float_qparams or not scheme.symmetric:
         return f"AdaRound learns with symmetric qparams, and these are {scheme}"
     if scheme.group_size is not None:

@@ -22,7 +22,7 @@ from fxquant.artifact.quantized_modules import ROWS
 from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError, FxQuantWarning
 from fxquant.nn.base import QuantizedModule
-from fxquant.nn.fake_quantize import LAYERS
+from fxquant.nn.weight_forms import LAYERS
 
 FORMATS = ("int8", "reference", "fake_quant", "float")
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
-from fxquant.patterns.registry import DEFAULT_PATTERNS
+from fxquant.patterns.defaults import DEFAULT_PATTERNS
 
 
 class Residual(nn.Module):

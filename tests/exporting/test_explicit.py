@@ -21,7 +21,7 @@ from fxquant.exporting.table import EXPLICIT
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.fake_quantize.qparams import from_integers, to_integers
 from fxquant.nn.base import QuantizedModule
-from fxquant.nn.fake_quantize import LAYERS
+from fxquant.nn.weight_forms import LAYERS
 from tests.exporting.integers import integers_of
 
 FORMS = ("int8", "reference", "fake_quant")
@@ -79,6 +79,18 @@ class Residual(nn.Module):
         return self.act(self.norm(self.conv(x)) + x)
 
 
+class States(nn.Module):
+    """What a recurrent layer gives first."""
+
+    def __init__(self, layer: nn.Module, of_several: bool = True) -> None:
+        super().__init__()
+        self.layer, self.of_several = layer, of_several
+
+    def forward(self, x: Tensor) -> Tensor:
+        result = self.layer(x)
+        return result[0] if self.of_several else result
+
+
 class Words(nn.Module):
     """Look-ups."""
 
@@ -103,7 +115,18 @@ def batch_norm(kind: type[nn.Module], x: Tensor) -> nn.Module:
     return norm
 
 
+RECURRENT: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "lstm": lambda: (States(nn.LSTM(5, 6, 2, bidirectional=True)), torch.randn(4, 2, 5)),
+    "lstm projected": lambda: (States(nn.LSTM(5, 6, proj_size=3, bias=False)), torch.randn(4, 2, 5)),
+    "gru": lambda: (States(nn.GRU(5, 6, batch_first=True)), torch.randn(2, 4, 5)),
+    "rnn": lambda: (States(nn.RNN(5, 6, nonlinearity="relu")), torch.randn(4, 2, 5)),
+    "lstm cell": lambda: (States(nn.LSTMCell(5, 6)), torch.randn(2, 5)),
+    "gru cell": lambda: (States(nn.GRUCell(5, 6), False), torch.randn(2, 5)),
+    "rnn cell": lambda: (States(nn.RNNCell(5, 6), False), torch.randn(2, 5)),
+}
+
 MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    **RECURRENT,
     "conv1d": lambda: (
         nn.Sequential(nn.Conv1d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv1d(6, 2, 1)),
         torch.randn(2, 4, 9),
@@ -197,6 +220,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 WITHOUT_CALIBRATION = fxq.get_default_qconfig_mapping().set_object_type(nn.Linear, fxq.default_dynamic_qconfig)
 
 CONFIGURATIONS: dict[str, Any] = {
+    **dict.fromkeys(RECURRENT, fxq.default_dynamic_qconfig),
     "dynamic": fxq.default_dynamic_qconfig,
     "words": WITHOUT_CALIBRATION,
     "words of 4 bits": WITHOUT_CALIBRATION.set_object_type(
@@ -220,6 +244,7 @@ def quantizer_of(name: str) -> tuple[fxq.Quantizer, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_reference_at_every_quantize(name: str) -> None:
     quantizer, x = quantizer_of(name)
@@ -242,6 +267,7 @@ def classes_in(models: Iterable[nn.Module]) -> set[type[nn.Module]]:
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 def test_the_models_hold_every_class() -> None:
     quantizers = [quantizer_of(name)[0] for name in MODELS]
     seen = classes_in(fxq.convert(quantizer, to=form) for quantizer in quantizers for form in FORMS)
@@ -249,7 +275,11 @@ def test_the_models_hold_every_class() -> None:
 
 
 def test_every_class_has_a_row() -> None:
-    public = {getattr(fxq.nn, name) for name in fxq.nn.__all__} - {QuantizedModule, fxq.nn.ElementFunction}
+    public = {getattr(fxq.nn, name) for name in fxq.nn.__all__} - {
+        QuantizedModule,
+        fxq.nn.ElementFunction,
+        fxq.nn.RecurrentShape,
+    }
     layers = {kind for pair in LAYERS.values() for kind in pair}
     assert public | layers | {StaticFakeQuantize, DynamicFakeQuantize} == set(EXPLICIT)
 

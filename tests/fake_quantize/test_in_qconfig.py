@@ -82,7 +82,7 @@ def test_each_becomes_int8_within_the_contract_and_its_simulation_trains(activat
     prepared = calibrated(ACTIVATIONS[activation], WEIGHTS[weight])
     x = batches()[0]
     dynamic = activation == "default_dynamic_fake_quant"
-    assert (prepared.coverage().int8_macs == 1) is not dynamic  # which linear layers alone do
+    assert (prepared.coverage().int8_macs == 1) is not dynamic  # which linear and recurrent layers alone do
     int8 = fxq.convert(prepared, check=x)
     assert int8.parity.breaches == ()
     simulated = fxq.convert(prepared, to="fake_quant").train()

@@ -14,7 +14,8 @@ from torch import nn
 import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.nn.fake_quantize import LAYERS, recomputed, with_dequantized_weight, with_fake_quantized_weight
+from fxquant.nn.recomputed import recomputed
+from fxquant.nn.weight_forms import LAYERS, with_dequantized_weight, with_fake_quantized_weight
 from fxquant.observers import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.plan.spec import QParams, QScheme
 
@@ -178,7 +179,8 @@ def test_other_modules_are_refused(layer):
         "the weight of this kind of module cannot be quantized\n"
         f"  got:      {type(layer).__name__}\n"
         "  expected: Linear, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, "
-        "Embedding, EmbeddingBag, or a class derived from one without own forward"
+        "Embedding, EmbeddingBag, LSTM, GRU, RNN, LSTMCell, GRUCell, RNNCell, "
+        "or a class derived from one without own forward"
     )
 
 

@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import fxquant as fxq
 from fxquant.graph.query import VALUE, nodes_by_name
 from fxquant.passes.elements import ElementsRead
+from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match
-from fxquant.patterns.registry import DEFAULT_PATTERNS
 
 SHAPE = (4, 6, 6)
 

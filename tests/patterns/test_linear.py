@@ -93,7 +93,7 @@ def test_inputs_of_linear_layers_can_be_measured_in_each_call():
 
 def test_what_cannot_be_measured_in_each_call_says_so():
     prepared = fxq.prepare(Net().eval(), X, fxq.default_dynamic_qconfig)
-    why = "its QConfig measures ranges at run time (is_dynamic=True), which linear layers alone do"
+    why = "its QConfig measures ranges at run time (is_dynamic=True), which linear and recurrent layers alone do"
     rows = [(row.node, row.reason, row.excused) for row in prepared.coverage().float_rows if row.node != "softmax"]
     assert rows == [("conv", why, False), ("gelu", why, True)]
     with pytest.raises(PlanError, match=r"conv \(Conv1d\): its QConfig measures ranges at run time"):

@@ -11,10 +11,10 @@ from torch import nn
 from torch.fx import Graph, GraphModule, symbolic_trace
 
 from fxquant.patterns.conv import CONV, CONV_BN, plus_residual
+from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match, Mismatch, Pattern, number, op, tensor
-from fxquant.patterns.registry import DEFAULT_PATTERNS
 
 CAT = next(pattern for pattern in ELEMENTWISE if pattern.name == "cat")
 ADD_NUMBER = Pattern("add_number", op(torch.add)(tensor("x"), number("other")).named("add"))

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.fx import GraphModule, Tracer
 
 from fxquant.graph.interpreter import BoundInterpreter
-from fxquant.nn.fake_quantize import with_fake_quantized_weight
+from fxquant.nn.weight_forms import with_fake_quantized_weight
 from fxquant.training import unit_samples
 from fxquant.training.resumable_run import Memory, ResumableRun
 from fxquant.training.unit_samples import RowSamples, UnitNodes, WholeSamples, patches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -114,20 +115,24 @@ class DynamicLinear:
         self._weight = packed.values
         self._scale = weight_scale.expand(len(weight))
         self._zero_point_correction = zero_point_correction(weight, torch.uint8, 1)
-        self._bias = torch.zeros_like(self._scale) if bias is None else bias
+        self.bias = torch.zeros_like(self._scale) if bias is None else bias
+        """float32 [out_features]."""
         self._moved = 128 if x_dtype == torch.int8 else 0
         self._linear = torch.ops.fxquant.linear.default
 
-    def __call__(self, x: Tensor, x_scale: float, x_zero_point: int) -> Tensor:
-        """Map quantized ``x`` [..., in_features] to float32 [..., out_features], as ``linear_reference``."""
+    def __call__(self, x: Tensor, x_scale: float, x_zero_point: int, by: Callable[..., Tensor] | None = None) -> Tensor:
+        """Map quantized ``x`` [..., in_features] to float32 [..., out_features], as ``linear_reference``.
+
+        ``by`` runs in place of the operator: its reference.
+        """
         zero_point_correction = self._zero_point_correction * (x_zero_point + self._moved)
         scale = self._scale * x_scale
-        return self._linear(x, x_zero_point, self._weight, zero_point_correction, scale, self._bias, *FLOAT_RESULT)
+        return (by or self._linear)(x, x_zero_point, self._weight, zero_point_correction, scale, self.bias, *FLOAT_RESULT)
 
     def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
         """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
         return torch.ops.fxquant.dynamic_linear.default(
-            x, x_scale, x_zero_point, self._weight, self._zero_point_correction, self._scale, self._bias, self._moved
+            x, x_scale, x_zero_point, self._weight, self._zero_point_correction, self._scale, self.bias, self._moved
         )
 
 
