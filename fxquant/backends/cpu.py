@@ -44,7 +44,7 @@ RULES = (
     ),
     LoweringRule(
         ("dynamic_recurrent",),
-        AsCalled(qnn.QuantizedRecurrent.from_unit), byte_activation, byte_weight, int32_sums,
+        AsCalled(qnn.QuantizedRecurrent.from_unit), byte_activation, byte_weight, int32_accumulators,
     ),
     LoweringRule(("weight_only_linear",), AsCalled(dequantized_linear)),
     LoweringRule(

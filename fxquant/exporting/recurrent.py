@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fxquant.exporting.qparams import (
+    DynamicQParams,
     ExplicitQParams,
     FloatZeroPoints,
-    DynamicQParams,
     as_dtype,
     explicit_qparams,
     weight_qparams,
@@ -70,7 +70,8 @@ class Recurrent(nn.Module):
     @classmethod
     def of_int8(cls, module: QuantizedRecurrent) -> Recurrent:
         """Build the form of an int8 module."""
-        rounding = PerTensorRounding(explicit_qparams(module.qparams("x"))) if module.x is None else DynamicQParams(module.x)
+        x = module.x
+        rounding = PerTensorRounding(explicit_qparams(module.qparams("x"))) if x is None else DynamicQParams(x)
         dtype = torch.float32 if module.float_result is None else module.float_result.dtype
         return cls(module.shape, module.plain_weight(), module.qparams("weight"), module.bias, rounding, dtype)
 

@@ -127,7 +127,8 @@ class DynamicLinear:
         """
         zero_point_correction = self._zero_point_correction * (x_zero_point + self._moved)
         scale = self._scale * x_scale
-        return (by or self._linear)(x, x_zero_point, self._weight, zero_point_correction, scale, self.bias, *FLOAT_RESULT)
+        of_weight = (self._weight, zero_point_correction, scale, self.bias)
+        return (by or self._linear)(x, x_zero_point, *of_weight, *FLOAT_RESULT)
 
     def captured(self, x: Tensor, x_scale: Tensor, x_zero_point: Tensor) -> Tensor:
         """Do the same in a graph, which knows the qparams, [1] each, only when it runs."""
