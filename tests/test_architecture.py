@@ -54,6 +54,7 @@ EXTRAS = {
     "onnx_ir": ("exporting/onnx/extras.py",),
     "onnxscript": ("exporting/onnx/extras.py",),
     "onnxruntime": ("exporting/onnx/extras.py",),
+    "openvino": ("exporting/onnx/extras.py",),
 }
 """What only the demonstration or a way out needs, and where it may be imported: ``import fxquant`` reaches nothing of
 it."""
@@ -67,6 +68,7 @@ LAZY_IMPORTS = {
     ("exporting/onnx/extras.py", "onnxruntime"): "the same",
     ("exporting/onnx/extras.py", "onnxscript"): "the same",
     ("compat/fusion_rows.py", "torch"): "containers that fuse_fx makes; nobody else needs them",
+    ("exporting/onnx/extras.py", "openvino"): "the same",
     ("cli/demo.py", "fxquant.demo.story"): "leads to the extras: the other commands run without them",
 }
 """(file, module) -> why this import stands inside a function."""
@@ -193,6 +195,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "exporting/onnx/test_check.py": (
         "exporting/onnx/reasons.py",
         "exporting/onnx/report.py",
+        "exporting/onnx/runtimes.py",
         "exporting/onnx/units.py",
     ),
     "exporting/test_decomposed.py": ("exporting/operators.py",),

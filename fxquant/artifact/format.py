@@ -123,12 +123,13 @@ def read_header(path: str | os.PathLike[str], limits: LoadLimits) -> Header:
     Raises:
         ArtifactError: the file cannot be opened, is none of this package, of a newer format, or larger than allowed.
     """
+    path = path_of(path)
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             text = _header_text(file.read(8), size, limits, file)
     except OSError as error:
-        raise ArtifactError("the file cannot be read", at=os.fspath(path), got=error.strerror) from error
+        raise ArtifactError("the file cannot be read", at=str(path)[:300], got=error.strerror) from error
     found = parsed(text, "the header")
     header = Header(_metadata(found.pop("__metadata__", None)), _stored(found, size - 8 - len(text.encode())), size)
     if len(header.tensors) > limits.tensors:
@@ -231,12 +232,33 @@ def read_tensors(path: str | os.PathLike[str], header: Header) -> dict[str, Tens
     return tensors
 
 
+def path_of(path: object) -> Path:
+    """Return the path that a user gave.
+
+    Raises:
+        ArtifactError: it is none.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise ArtifactError("this is no path of a file", got=ascii(path)[:120], expected="a str or a pathlib.Path")
+    text = str(os.fspath(path))
+    if not text or "\0" in text:
+        raise ArtifactError("this is no path of a file", got=ascii(text)[:120], expected="a name without a null byte")
+    return Path(text)
+
+
 def check_place(path: Path, overwrite: bool, size: int = 0) -> None:
     """Refuse a place that cannot be written to, before any work is done.
 
     Raises:
         ArtifactError: the folder is missing or cannot be written to, the file exists, or the disk is too full.
     """
+    try:
+        _check_place(path, overwrite, size)
+    except OSError as error:  # a name that is too long, a folder that cannot be entered
+        raise ArtifactError("the file cannot be written", at=str(path)[:300], got=error.strerror) from error
+
+
+def _check_place(path: Path, overwrite: bool, size: int) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise ArtifactError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from fxquant.artifact.describe_quantizer import describe_quantizer
-from fxquant.artifact.format import FORMAT, check_place, write_file
+from fxquant.artifact.format import FORMAT, check_place, path_of, write_file
 from fxquant.artifact.graph import check_identifier, check_path, encode_graph
 from fxquant.artifact.kinds import written_form
 from fxquant.artifact.modules import EXTERNAL, describe, type_of
@@ -51,7 +50,7 @@ def save(
         ArtifactError: the place cannot be written to, or the model holds what no file can: a function of the user's, a
             module with hooks, a tensor that is sparse.
     """
-    place = Path(path)
+    place = path_of(path)
     check_place(place, overwrite)
     form, prepared, model = written_form(model)
     kept = _checked_notes(notes or {})
@@ -80,10 +79,8 @@ def save(
 
 
 def _checked_notes(notes: Mapping[str, str]) -> dict[str, str]:
-    if not all(isinstance(text, str) for pair in notes.items() for text in pair):
-        raise ArtifactError(
-            "notes are strings", got=ascii(dict(notes))[:120], expected="a mapping of strings to strings"
-        )
+    if not isinstance(notes, Mapping) or not all(isinstance(text, str) for pair in notes.items() for text in pair):
+        raise ArtifactError("notes are strings", got=ascii(notes)[:120], expected="a mapping of strings to strings")
     return dict(notes)
 
 

@@ -108,3 +108,17 @@ def test_hooks_and_notes(model: Any, tmp_path: Path) -> None:
     model.register_forward_hook(lambda *_: None)
     assert "a model with hooks cannot be written" in refused(model, tmp_path / "a.fxq")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", [None, 7, "", "a\0b", b"name"])
+def test_what_is_no_path(model: Any, path: Any) -> None:
+    for use in (lambda: fxq.save(model, path), lambda: fxq.load(path), lambda: fxq.inspect_artifact(path)):
+        with pytest.raises(ArtifactError, match="this is no path of a file"):
+            use()
+
+
+def test_names_that_no_system_takes(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="the file cannot be written"):
+        fxq.save(model, tmp_path / ("a" * 300))
+    with pytest.raises(ArtifactError, match="notes are strings"):
+        fxq.save(model, tmp_path / "net.fxq", notes=["a"])  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import InputError
+from fxquant.errors import ExportError, InputError
 
 FORMS = ("int8", "reference", "fake_quant")
 
@@ -65,6 +65,45 @@ def test_a_lone_tensor_is_the_input() -> None:
     explicit = fxq.explicit(int8)
     assert torch.equal(fxq.export(int8, x).module()(x), explicit(x))
     assert torch.equal(fxq.export(explicit, (x,)).module()(x), explicit(x))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("inputs", "words"),
+        [
+            (None, "there are no example inputs"),
+            (3, "the example inputs do not run through the model: "),
+            ({"input": torch.zeros(2, 3)}, "the example inputs do not run through the model: "),
+            (torch.zeros(2, 4), "the example inputs do not run through the model: "),
+            ((torch.zeros(2, 3), torch.zeros(2, 3)), "the example inputs do not fit the model's forward"),
+        ],
+    )
+    def test_inputs(self, inputs: object, words: str) -> None:
+        with pytest.raises(InputError) as caught:
+            fxq.export(self.int8(), inputs)
+        assert str(caught.value).startswith(words)
+
+    @pytest.mark.parametrize("shapes", [3, ({7: torch.export.Dim("b")},), ({1: torch.export.Dim("b")},), ({}, {})])
+    def test_shapes(self, shapes: object) -> None:
+        with pytest.raises(ExportError, match=r"torch\.export cannot export this model") as caught:
+            fxq.export(self.int8(), torch.zeros(2, 3), dynamic_shapes=shapes)
+        assert "dynamic_shapes must fit the model" in str(caught.value)
+        assert caught.value.__cause__ is not None
+
+    def test_a_cast_of_what_the_graph_casts_to(self) -> None:
+        explicit = fxq.explicit(self.int8())
+        before = explicit(torch.ones(2, 3))
+        for cast in (explicit.half, explicit.double, lambda: explicit.to(torch.bfloat16)):
+            with pytest.raises(InputError, match="the dtype of an explicit model is part of its graph"):
+                cast()
+        assert torch.equal(explicit.to("cpu").float()(torch.ones(2, 3)), before)
+        half = fxq.explicit(self.int8().half())
+        assert half(torch.ones(2, 3).half()).dtype == torch.float16
+
+    @staticmethod
+    def int8() -> nn.Module:
+        torch.manual_seed(0)
+        return fxq.quantize(nn.Sequential(nn.Linear(3, 2)).eval(), [torch.randn(2, 3)], progress=False)
 
 
 class Keywords(nn.Module):

@@ -1,8 +1,7 @@
-"""Runs a file in ONNX Runtime, unit by unit with the inputs that fxquant's units have."""
+"""Compares a file with the model, unit by unit with the inputs that the units have in the model."""
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,22 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.errors import ExportError, listing, warn
+from fxquant.errors import ExportError, FxQuantError, UnknownNameError, listing, warn
 from fxquant.exporting.onnx.editing import QUANTIZE
-from fxquant.exporting.onnx.extras import onnx, onnxruntime
-from fxquant.exporting.onnx.reasons import computing, is_integer_kernel, why_float
-from fxquant.exporting.onnx.recording import Quantized
+from fxquant.exporting.onnx.extras import onnx
+from fxquant.exporting.onnx.reasons import computing
+from fxquant.exporting.onnx.recording import Quantized, tensors_in
 from fxquant.exporting.onnx.report import OnnxReport, OnnxRow
+from fxquant.exporting.onnx.runtimes import RUNTIMES, OnnxRuntime, cannot_run
 from fxquant.exporting.onnx.units import Unit, submodel, units_of
-
-NEAR_TIE = 5e-3
-"""Steps from the middle between two integers within which sums in another order may round to either, at 8 bits."""
-
-FLOAT_EQUAL = 1e-5
-"""Part of the largest value by which two float results may differ."""
+from fxquant.registry import did_you_mean
 
 MOST_BREACHES = 1e-3
 """Part of the values of a unit that may differ, ties not counted, before the file is called wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Says how far two runs of the same float operators may be apart."""
+
+    tie: float = 5e-3
+    """Steps from the middle between two integers within which sums in another order may round to either, at 8 bits."""
+    equal: float = 1e-5
+    """Part of the largest value by which two float results may differ."""
+
+
+HALF = Tolerance(0.3, 4e-3)
+"""Of float16, whose values near 256 steps are an eighth of a step apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,76 +49,98 @@ class Expected:
     outputs: Mapping[str, Tensor]
 
 
-def check_runtime() -> None:
-    """Refuse to check without the runtime, before any file is written.
+def check_runtime(check: bool | str) -> OnnxRuntime:
+    """Return the runtime that units are to be run in, before any file is written.
 
     Raises:
+        UnknownNameError: there is no such one here.
         ExportError: it is not installed.
     """
-    onnxruntime()
+    name = "onnxruntime" if check is True else check
+    if name not in RUNTIMES:
+        raise UnknownNameError(
+            "there is no such runtime to check in",
+            got=repr(check),
+            expected=f"True, False, {', '.join(map(repr, RUNTIMES))}",
+            hint=did_you_mean(str(check), list(RUNTIMES)),
+        )
+    runtime = RUNTIMES[str(name)]
+    runtime.require()
+    return runtime
 
 
-def checked_units(path: Path, expected: Expected) -> tuple[OnnxRow, ...]:
-    """Compare each unit, with the runtime's optimizations off and on, and read what it made of it."""
+def check_dtypes(inputs: Any, outputs: Any) -> None:
+    """Refuse values that cannot be handed to a runtime, before any file is written.
+
+    Raises:
+        ExportError: one is of bfloat16.
+    """
+    if any(tensor.dtype == torch.bfloat16 for tensor in (*tensors_in(inputs), *tensors_in(outputs))):
+        raise ExportError(
+            "the check cannot hand values of bfloat16 to a runtime",
+            got="bfloat16",
+            expected="float32 or float16",
+            hint="check=False writes the file; prepare(model.float(), ...) makes one that can be run",
+        )
+
+
+def checked_units(path: Path, expected: Expected, runtime: OnnxRuntime) -> tuple[OnnxRow, ...]:
+    """Compare each unit, with the optimizations of a runtime off and on, and read what it made of it.
+
+    Raises:
+        ExportError: it cannot run a unit.
+    """
     model = onnx().load(str(path))
     values = {name: each.integers for name, each in expected.quantized.items()}
     arrays = {name: tensor.detach().cpu().numpy() for name, tensor in {**expected.inputs, **values}.items()}
     found = units_of(model, {name: each.name for name, each in expected.quantized.items()})
     wanted = {**values, **expected.outputs}
-    return tuple(_checked(model, unit, arrays, wanted[unit.result]) for unit in found)
+    rows = []
+    for unit in found:
+        try:
+            rows.append(_checked(model, unit, arrays, wanted[unit.result], runtime))
+        except FxQuantError:
+            raise
+        except Exception as error:
+            raise cannot_run(runtime.name, unit.name, error) from error
+    return tuple(rows)
 
 
-def kernels(path: Path) -> Counter[str]:
-    """Count the types of the nodes that the runtime makes of the whole file."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "optimized.onnx"
-        session(str(path), optimized=True, save_to=made)
-        return operators(made)
+def kernels(path: Path, runtime: OnnxRuntime) -> Counter[str]:
+    """Count the types of the nodes that a runtime makes of the whole file.
 
-
-def session(model: Any, *, optimized: bool, save_to: Path | None = None) -> Any:
-    """Make a session on the CPU with one thread.
-
-    Args:
-        model: A path, or bytes.
-        optimized: Whether the runtime may fuse and replace nodes.
-        save_to: Where it writes the graph that it runs.
+    Raises:
+        ExportError: it cannot run the file.
     """
-    runtime = onnxruntime()
-    options = runtime.SessionOptions()
-    levels = runtime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    options.log_severity_level = 3  # saving an optimized graph is warned of
-    options.intra_op_num_threads = 1
-    if save_to is not None:
-        options.optimized_model_filepath = str(save_to)
-    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    try:
+        return runtime.kernels(path)
+    except FxQuantError:
+        raise
+    except Exception as error:
+        raise cannot_run(runtime.name, path.name, error) from error
 
 
-def operators(path: Path) -> Counter[str]:
-    """Count the types of the nodes in a file."""
-    return Counter(node.op_type for node in onnx().load(str(path), load_external_data=False).graph.node)
-
-
-def _checked(model: Any, unit: Unit, arrays: Mapping[str, Any], wanted: Tensor) -> OnnxRow:
-    part = submodel(model, unit, arrays).SerializeToString()
+def _checked(model: Any, unit: Unit, arrays: Mapping[str, Any], wanted: Tensor, runtime: OnnxRuntime) -> OnnxRow:
+    part = submodel(model, unit, arrays)
     inputs = {name: arrays[name] for name in unit.inputs}
+    tolerance = HALF if _in_half(part) else Tolerance()
     names = [name for name in (unit.result, unit.unrounded) if name and name not in unit.inputs]
-    unfused = _run(part, names, inputs, optimized=False)
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "optimized.onnx"
-        alone = submodel(model, Unit(unit.name, unit.result, "", unit.inputs, unit.nodes), arrays)
-        fused = _run(alone.SerializeToString(), names[:1], inputs, optimized=True, save_to=made)
-        kinds = operators(made)
-    kernel = computing(tuple(kinds))
-    is_integer = is_integer_kernel(kinds)
-    off, beyond, steps = compared(unfused[0], wanted, _distance(unit, model, unfused, arrays))
-    fused_off, _, fused_steps = compared(fused[0], wanted, None)
+    unfused = runtime.unfused(part.SerializeToString(), names, inputs)
+    alone = submodel(model, Unit(unit.name, unit.result, "", unit.inputs, unit.nodes), arrays)
+    fused = runtime.fused(alone.SerializeToString(), names[:1], inputs)
+    if unit.unrounded or wanted.is_floating_point():
+        off, beyond, steps = compared(unfused[0], wanted, _distance(unit, model, unfused, arrays), tolerance)
+        fused_off, _, fused_steps = compared(fused.results[0], wanted, None, tolerance)
+    else:  # indices and truth values: where values are equal, runtimes choose in another order
+        off, beyond, steps = int((unfused[0] != wanted).sum()), 0, 0.0
+        fused_off, fused_steps = int((fused.results[0] != wanted).sum()), 0.0
+    quantized = [name for name in unit.inputs if arrays[name].dtype.itemsize <= 2 and arrays[name].dtype.kind in "iu"]
+    is_integer = fused.is_integer and bool(quantized or unit.unrounded)  # else it only moves floats or indices
     return OnnxRow(
         name=unit.name,
         operators=computing(unit.operators),
         unrounded=unit.unrounded,
-        kernels=kernel,
+        kernels=fused.computing,
         is_integer=is_integer,
         values=wanted.numel(),
         unfused_different=off,
@@ -117,15 +148,15 @@ def _checked(model: Any, unit: Unit, arrays: Mapping[str, Any], wanted: Tensor) 
         unfused_steps=steps,
         fused_different=fused_off,
         fused_steps=fused_steps,
-        reason="" if is_integer or not unit.operators else why_float(unit, kinds),
+        reason="" if is_integer or not unit.operators else runtime.reason(unit, fused),
     )
 
 
-def _run(
-    model: bytes, names: Sequence[str], inputs: Mapping[str, Any], *, optimized: bool, save_to: Path | None = None
-) -> list[Tensor]:
-    runner = session(model, optimized=optimized, save_to=save_to)
-    return [torch.from_numpy(array) for array in runner.run(list(names), dict(inputs))]
+def _in_half(part: Any) -> bool:
+    """Tell whether a unit computes in float16, or casts to it."""
+    half = onnx().TensorProto.FLOAT16
+    casts = [attribute.i for node in part.graph.node if node.op_type == "Cast" for attribute in node.attribute]
+    return half in (*casts, *(stored.data_type for stored in part.graph.initializer))
 
 
 def _distance(unit: Unit, model: Any, results: Sequence[Tensor], arrays: Mapping[str, Any]) -> Tensor | None:
@@ -142,21 +173,25 @@ def _distance(unit: Unit, model: Any, results: Sequence[Tensor], arrays: Mapping
     return ((steps - steps.floor()) - 0.5).abs()
 
 
-def compared(found: Tensor, wanted: Tensor, distance: Tensor | None) -> tuple[int, int, float]:
+def compared(
+    found: Tensor, wanted: Tensor, distance: Tensor | None, tolerance: Tolerance | None = None
+) -> tuple[int, int, float]:
     """Return how many values differ, how many of these were no ties, and the largest difference.
 
     Args:
         found: What the runtime gave.
         wanted: What fxquant gave; integers, or floats.
         distance: Of each value before it was rounded from the nearest tie.
+        tolerance: What is near and what is equal; None: of float32.
     """
+    tolerance = tolerance or Tolerance()
     if wanted.is_floating_point():
         relative = _relative(found.double(), wanted.double())
-        off = int((relative > FLOAT_EQUAL).sum())
+        off = int((relative > tolerance.equal).sum())
         return off, off, float(relative.max()) if relative.numel() else 0.0
     difference = (found.to(torch.int64) - wanted.to(torch.int64)).abs()
     differs = difference > 0
-    near = NEAR_TIE * max(1, (int(wanted.max()) - int(wanted.min())) // 256) if wanted.numel() else NEAR_TIE
+    near = tolerance.tie * (max(1, (int(wanted.max()) - int(wanted.min())) // 256) if wanted.numel() else 1)
     beyond = differs if distance is None else differs & (distance > near)
     return int(differs.sum()), int(beyond.sum()), float(difference.max()) if difference.numel() else 0.0
 
@@ -191,7 +226,7 @@ def judged(report: OnnxReport) -> OnnxReport:
         )
     coarse = [f"{row.name} ({' '.join(row.kernels)}): {row.fused_steps:.3g}" for row in report.rows if is_coarse(row)]
     if coarse:
-        warn("ONNX Runtime's kernels differ by more than one step from the file's operators", got=listing(coarse))
+        warn(f"{report.runtime}'s kernels differ by more than one step from the file's operators", got=listing(coarse))
     return report
 
 

@@ -49,13 +49,13 @@ def implies(editor: Editor, quantize: Any, bounds: Bounds) -> bool:
     qparams = editor.qparams(quantize)
     if qparams is None:
         return False
-    first, last = _ends_behind(editor, quantize, qparams)
+    first, last = ends_behind(editor, quantize, qparams)
     low, high = bounds
     return (low is None or qparams.quantize(low) <= first) and (high is None or qparams.quantize(high) >= last)
 
 
-def _ends_behind(editor: Editor, quantize: Any, qparams: TensorQParams) -> tuple[int, int]:
-    """First and last integer that is left of what a quantize gives: all that reads it may clip it further."""
+def ends_behind(editor: Editor, quantize: Any, qparams: TensorQParams) -> tuple[int, int]:
+    """Return the first and the last integer of what a quantize gives that are left: what reads it may clip it."""
     first, last = qparams.ends
     clips = [bounds_of(editor, reader) for reader in editor.readers(quantize.outputs[0]) if reader.op_type == "Clip"]
     if not clips or len(clips) != len(editor.readers(quantize.outputs[0])):

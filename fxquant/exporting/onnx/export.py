@@ -6,25 +6,22 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from fxquant.artifact.format import check_place
+from fxquant.artifact.format import check_place, path_of
 from fxquant.commandline import VERSION
 from fxquant.exporting.explicit import explicit
-from fxquant.exporting.onnx.check import Expected, check_runtime, checked_units, judged, kernels
-from fxquant.exporting.onnx.naming import name_values, qparams_of
+from fxquant.exporting.onnx.check import Expected, check_dtypes, check_runtime, checked_units, judged, kernels
+from fxquant.exporting.onnx.naming import check_names, keep_input_names, name_values, qparams_of
 from fxquant.exporting.onnx.passes import Choices, run_passes
-from fxquant.exporting.onnx.program import exported, quantize_names, translated
-from fxquant.exporting.onnx.recording import record
+from fxquant.exporting.onnx.program import quantize_names, translated
+from fxquant.exporting.onnx.recording import record, tensors_in
 from fxquant.exporting.onnx.report import OnnxReport
 from fxquant.exporting.onnx.targets import OLDEST_OPSET, TARGETS, check_choices, check_target
 from fxquant.exporting.onnx.writing import write
-from fxquant.graph.inputs import keywords_in_order
+from fxquant.exporting.program import example_of, exported
 
 
 def export_onnx(
@@ -40,7 +37,7 @@ def export_onnx(
     dynamic_shapes: Any = None,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
-    check: bool = False,
+    check: bool | str = False,
     overwrite: bool = False,
 ) -> OnnxReport:
     """Write a converted model as ONNX: float operators between ``QuantizeLinear`` and ``DequantizeLinear``.
@@ -54,8 +51,8 @@ def export_onnx(
         path: Where to; the file appears there whole, or not at all. Tensors of more than 1.5 GiB lie in ``PATH.data``.
         example_inputs: Tuple of the positional inputs; a lone tensor is taken as a one-tuple.
         example_kwargs: Keyword inputs, in any order; none in front of one that is given may be left to its default.
-        target: ``"onnxruntime"``, ``"openvino"`` or ``"tensorrt"``: activations quantized to what it does not take are
-            refused; weights, inputs that are integers and dynamic layers are not looked at.
+        target: ``"onnxruntime"``, ``"openvino"`` or ``"tensorrt"``: values that are quantized to what it does not take,
+            weights and inputs that are integers among them, are refused.
         opset: Of the file, 21 or later.
         weights: ``"auto"``: weights of 4 bits lie in 4 bits only where they have blocks, else in 8, since only these
             have integer kernels. ``"packed"``: all of them lie in 4 bits.
@@ -64,8 +61,9 @@ def export_onnx(
         dynamic_shapes: As ``torch.export.export`` takes it: ``({0: torch.export.Dim("batch")},)`` leaves the batch of
             one input open. None: every size is fixed.
         input_names, output_names: Of the graph.
-        check: Run every unit in ONNX Runtime, on the inputs that it has here, and report what is equal, what became an
-            integer kernel, and why the rest did not.
+        check: True: run every unit in ONNX Runtime, on the inputs that it has here, and report what is equal, what
+            became an integer kernel, and why the rest did not. ``"openvino"``: the same with OpenVINO's kernels;
+            whether the file is right is seen in ONNX Runtime, without its optimizations.
         overwrite: Whether a file may stand there already, and ``PATH.data`` where that is written, too.
 
     Returns:
@@ -75,21 +73,25 @@ def export_onnx(
         ExportError: a package is missing; an operator has no ONNX form; qparams that the target does not take; with
             ``check``, the file gives something else.
         ArtifactError: the place cannot be written to.
-        InputError: the keyword inputs do not fit, or cannot be exported by position.
+        UnknownNameError: there is no such target, form of weights or biases, or runtime to check in.
+        InputError: the example inputs do not fit, or do not run; keyword inputs cannot be exported by position; or
+            names of inputs and outputs are no names, are too many, or stand there twice.
         InputError, CalibrationError, LoweringError: as of :func:`explicit`.
     """
     check_choices(target, opset, weights, bias)
-    place = Path(path)
+    place = path_of(path)
     check_place(place, overwrite)
-    if check:
-        check_runtime()
-    args = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    runtime = check_runtime(check) if check is not False else None
     made = explicit(model)
-    kwargs = keywords_in_order(made, args, example_kwargs or {})
-    quantized = record(made, args, kwargs)
+    args, kwargs = example_of(made, example_inputs, example_kwargs)
+    quantized, outputs = record(made, args, kwargs)
+    check_names(input_names, output_names, tensors_in((args, kwargs)), tensors_in(outputs))
+    if runtime is not None:
+        check_dtypes((args, kwargs), outputs)
     program = exported(made, args, kwargs, dynamic_shapes)
     calls = dict(zip(quantize_names(program), quantized, strict=True))
     converted = translated(program, opset, input_names, output_names)
+    keep_input_names(converted.graph, program.graph_signature.user_inputs, output_names or ())
     editor = run_passes(converted, Choices(bias, weights, TARGETS[target].gemm))
     values = name_values(editor, {call: each.name for call, each in calls.items()})
     check_target(editor, target)
@@ -98,19 +100,17 @@ def export_onnx(
     converted.metadata_props.update({f"fxquant.{key}": text for key, text in facts.items()})
     write(converted, place, overwrite)
     report = OnnxReport(path=str(place), target=target, opset=opset, size=place.stat().st_size)
-    if not check:
+    if runtime is None:
         return report
-    with torch.no_grad():
-        outputs = made(*args, **kwargs)
     expected = Expected(
         {value: calls[call] for value, call in values.items()},
         _tensors(converted.graph.inputs, (args, kwargs)),
         _tensors(converted.graph.outputs, outputs),
     )
-    return judged(replace(report, rows=checked_units(place, expected), kernels=kernels(place)))
+    rows = checked_units(place, expected, runtime)
+    return judged(replace(report, rows=rows, kernels=kernels(place, runtime), runtime=runtime.name))
 
 
 def _tensors(values: Sequence[Any], tree: Any) -> dict[str, Tensor]:
     """Pair names of inputs or outputs with the tensors of a structure."""
-    tensors = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-    return {value.name: tensor for value, tensor in zip(values, tensors, strict=True)}
+    return {value.name: tensor for value, tensor in zip(values, tensors_in(tree), strict=True)}

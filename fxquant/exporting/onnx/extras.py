@@ -12,7 +12,7 @@ HINT = "pip install 'fxquant[onnx]'"
 
 
 @contextmanager
-def needed(name: str) -> Iterator[None]:
+def needed(name: str, hint: str = HINT) -> Iterator[None]:
     """Say what to install where an import in the body fails.
 
     Raises:
@@ -21,7 +21,7 @@ def needed(name: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise ExportError(f"{name} is not installed", got=str(error), hint=HINT) from error
+        raise ExportError(f"{name} is not installed", got=str(error), hint=hint) from error
 
 
 def onnx() -> Any:
@@ -47,6 +47,14 @@ def onnxscript() -> Any:
         import onnxscript
 
         return onnxscript
+
+
+def openvino() -> Any:
+    """The other runtime."""
+    with needed("openvino", "pip install openvino"):
+        import openvino
+
+        return openvino
 
 
 def onnxruntime() -> Any:

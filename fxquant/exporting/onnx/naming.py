@@ -2,12 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
+from fxquant.errors import InputError
+from fxquant.exporting.onnx.clamps import ends_behind
 from fxquant.exporting.onnx.editing import DEQUANTIZE, QUANTIZE, Editor
 
 ENDINGS = ("_q", "_dq")
+
+
+def check_names(
+    inputs: Sequence[str] | None, outputs: Sequence[str] | None, taken: Sequence[Tensor], given: Sequence[Tensor]
+) -> None:
+    """Refuse names of inputs and outputs that no graph can have.
+
+    Args:
+        inputs, outputs: The names, if any were given.
+        taken, given: The tensors that the model takes and gives.
+
+    Raises:
+        InputError: they are no names, are more than there are tensors, or stand there twice.
+    """
+    for what, names, tensors in (("input_names", inputs, taken), ("output_names", outputs, given)):
+        if names is None:
+            continue
+        if isinstance(names, str) or not isinstance(names, Sequence) or not all(map(_is_name, names)):
+            raise InputError(f"{what} is no list of names", got=ascii(names)[:120], expected='["image", "mask"]')
+        if len(names) > len(tensors):
+            raise InputError(f"{what} has too many names", got=", ".join(names), expected=f"at most {len(tensors)}")
+    counts = Counter((*(inputs or ()), *(outputs or ())))
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise InputError("a name stands for two inputs or outputs", got=", ".join(twice), expected="each its own")
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name.strip())
+
+
+def keep_input_names(graph: Any, arguments: Sequence[str], given: Sequence[str]) -> None:
+    """Give an input its name back that the exporter took for an output, where the model returns the input as it is.
+
+    Args:
+        graph: Of onnx_ir.
+        arguments: Names of the inputs before.
+        given: Names of outputs that the user chose, which stay.
+    """
+    outputs = {value.name: value for value in graph.outputs}
+    for value in graph.inputs:
+        name = str(value.name).removesuffix("_orig")
+        if value.name in arguments or name not in arguments or name in given:
+            continue
+        taken = {each.name for node in graph for each in node.outputs} | {each.name for each in graph.inputs}
+        if name in outputs:
+            _rename(outputs[name], f"{name}_out", taken | set(graph.initializers))
+        value.name = name
 
 
 def name_values(editor: Editor, names: Mapping[str, str]) -> dict[str, str]:
@@ -66,11 +118,17 @@ def _rename(value: Any, name: str, taken: set[str]) -> None:
 
 
 def qparams_of(editor: Editor) -> dict[str, dict[str, Any]]:
-    """Return the qparams of each value that is quantized per tensor, by its name: plain data."""
+    """Return the qparams of each value that is quantized per tensor, by its name: plain data.
+
+    Where fewer integers are used than the type has, ``limits`` are the first and the last.
+    """
     found: dict[str, dict[str, Any]] = {}
     for node in editor.nodes(QUANTIZE):
         qparams = editor.qparams(node)
         if qparams is not None:
-            name = str(node.outputs[0].name).removesuffix("_q")
+            integers = _clipped(editor, node.outputs[0])
+            name = str(integers.name).removesuffix("_q")
             found[name] = {"scale": qparams.scale, "zero_point": qparams.zero_point, "dtype": qparams.dtype.lower()}
+            if (ends := ends_behind(editor, node, qparams)) != qparams.ends:
+                found[name]["limits"] = list(ends)
     return found

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
-from fxquant.errors import ExportError, FxQuantError
+from fxquant.errors import ExportError
 from fxquant.exporting.onnx.extras import onnx, onnxscript
 from fxquant.exporting.onnx.translation import Translation
-
-
-def exported(
-    model: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
-) -> torch.export.ExportedProgram:
-    """Export an explicit model.
-
-    Raises:
-        ExportError: ``torch.export`` refuses.
-    """
-    try:
-        with torch.no_grad():
-            return torch.export.export(model, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
-    except FxQuantError:
-        raise
-    except Exception as error:
-        raise ExportError(
-            "torch.export cannot export this model",
-            got=_first_line(error),
-            hint="fxq.export(model, example_inputs) shows all of it; dynamic_shapes must fit the model",
-        ) from error
+from fxquant.exporting.program import first_lines, quiet
 
 
 def translated(
@@ -55,7 +32,7 @@ def translated(
     onnx(), onnxscript()
     check_dynamic_ranges(program)
     try:
-        with _quiet():
+        with quiet():
             made = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -99,22 +76,6 @@ def quantize_names(program: torch.export.ExportedProgram) -> list[str]:
     return [node.name for node in program.graph.nodes if node.target is operator]
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter logs and warns of what is no matter of the caller's."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
 def _untranslated(error: BaseException, program: torch.export.ExportedProgram) -> ExportError:
     """Make an error of what the exporter raised, with the node that it stopped at."""
     text = "\n".join(str(each) for each in _chain(error))
@@ -122,7 +83,7 @@ def _untranslated(error: BaseException, program: torch.export.ExportedProgram) -
     at = re.search(r"Error when translating node %(\w+)", text)
     node = None if at is None else next((n for n in _translated_nodes(program) if n.name == at[1]), None)
     if found is None:
-        return ExportError("torch.onnx cannot translate this model", at=node, got=_first_line(error))
+        return ExportError("torch.onnx cannot translate this model", at=node, got=first_lines(error))
     return ExportError(
         "this operator has no ONNX form",
         at=node,
@@ -134,7 +95,7 @@ def _untranslated(error: BaseException, program: torch.export.ExportedProgram) -
 
 def _translated_nodes(program: torch.export.ExportedProgram) -> list[Node]:
     """The nodes as the exporter sees them, with the user's lines."""
-    with _quiet():
+    with quiet():
         return list(program.run_decompositions().graph.nodes)
 
 
@@ -142,8 +103,3 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

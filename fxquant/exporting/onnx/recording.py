@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from fxquant.exporting.program import running
 from fxquant.graph.inputs import bind
 
 QUANTIZE_SUFFIX = "_quantize"
@@ -52,14 +54,22 @@ class _Interpreter(Interpreter):
         return super().run_node(n)
 
 
-def record(model: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Quantized]:
-    """Return what ``quantize_per_tensor`` gave in each call, in the order of the calls.
+def tensors_in(tree: Any) -> list[Tensor]:
+    """List the tensors of a structure of inputs or outputs."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def record(model: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Quantized], Any]:
+    """Return what ``quantize_per_tensor`` gave in each call, in the order of the calls, and what the model gave.
 
     Args:
         model: An explicit one.
         args, kwargs: Its inputs.
+
+    Raises:
+        InputError: they do not run.
     """
     calls = _Calls()
-    with torch.no_grad(), calls:
-        _Interpreter(model, calls).run(*bind(model, tuple(args), kwargs, "the example inputs").values())
-    return calls.found
+    with running(args, kwargs), torch.no_grad(), calls:
+        outputs = _Interpreter(model, calls).run(*bind(model, tuple(args), kwargs, "the example inputs").values())
+    return calls.found, outputs

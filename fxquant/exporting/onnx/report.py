@@ -54,7 +54,9 @@ class OnnxReport(PrintedTable[OnnxRow]):
     size: int = 0
     """Bytes that were written, without a second file for large weights."""
     kernels: Mapping[str, int] = field(default_factory=dict)
-    """Type of a node -> how many of it ONNX Runtime makes of the whole file; empty if nothing was checked."""
+    """Type of a node -> how many of it the runtime makes of the whole file; empty if nothing was checked."""
+    runtime: str = "ONNX Runtime"
+    """What the units were run in, if they were."""
 
     @property
     def integer_kernels(self) -> int:
@@ -77,9 +79,19 @@ class OnnxReport(PrintedTable[OnnxRow]):
         kernels = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kernels.items()))
         return [
             *lines,
-            f"{self.integer_kernels} of {len(units)} units run on integers in ONNX Runtime: {kernels}.",
+            f"{self.integer_kernels} of {len(units)} units run on integers in {self.runtime}: {kernels}.",
+            *self._legend(),
+        ]
+
+    def _legend(self) -> list[str]:
+        if self.runtime != "ONNX Runtime":
+            return [
+                f"unfused, fused: values that differ from fxquant's in ONNX Runtime with its optimizations off, and in"
+                f" {self.runtime}, each unit on fxquant's inputs."
+            ]
+        return [
             "unfused, fused: values that differ from fxquant's with the runtime's optimizations off and on, each unit"
-            " on fxquant's inputs.",
+            " on fxquant's inputs."
         ]
 
 

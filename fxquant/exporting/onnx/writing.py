@@ -24,8 +24,8 @@ def write(model: Any, path: Path, overwrite: bool = False) -> None:
         overwrite: Whether ``PATH.data`` may stand there already.
 
     Raises:
-        ArtifactError: ``PATH.data`` is needed and stands there, or the system refuses. What stood at ``path`` before
-            still does; if only the last renaming fails, a ``PATH.data`` that stood there does not.
+        ArtifactError: ``PATH.data`` is needed and stands there, or the system refuses. What stood at both places before
+            still does.
     """
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     external = f"{path.name}.data" if size > LARGEST_FILE else None
@@ -36,8 +36,25 @@ def write(model: Any, path: Path, overwrite: bool = False) -> None:
             part = Path(folder) / path.name
             onnx_ir().save(model, part, external_data=external)
             onnx().checker.check_model(str(part), full_check=False)
-            if external is not None:
-                os.replace(part.with_name(external), path.with_name(external))
-            os.replace(part, path)
+            if external is None:
+                os.replace(part, path)
+            else:
+                _replace_both(part, path, external)
     except OSError as error:
         raise ArtifactError("the file cannot be written", at=str(path), got=str(error)) from error
+
+
+def _replace_both(part: Path, path: Path, external: str) -> None:
+    """Put a file and its second file into their places; where the last renaming fails, undo the one before."""
+    second, before = path.with_name(external), part.with_name("before")
+    is_there = second.exists()
+    if is_there:
+        os.replace(second, before)
+    try:
+        os.replace(part.with_name(external), second)
+        os.replace(part, path)
+    except OSError:
+        second.unlink(missing_ok=True)
+        if is_there:
+            os.replace(before, second)
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 import fxquant as fxq
 from fxquant.errors import ExportError, FxQuantWarning
-from fxquant.exporting.onnx import check
+from fxquant.exporting.onnx import check, runtimes
 from tests.exporting.onnx.test_export import TOKENS, Attention, X, converted, net
 
 POOL = ("GlobalAveragePool",)
@@ -104,7 +105,7 @@ def test_attention(tmp_path):
 
 
 def test_a_file_that_gives_something_else_is_an_error(tmp_path, monkeypatch):
-    genuine = check.session
+    genuine = runtimes.session
 
     def wrong(model: Any, **arguments: Any) -> Any:
         runner = genuine(model, **arguments)
@@ -116,7 +117,7 @@ def test_a_file_that_gives_something_else_is_an_error(tmp_path, monkeypatch):
 
         return Runner()
 
-    monkeypatch.setattr(check, "session", wrong)
+    monkeypatch.setattr(runtimes, "session", wrong)
     with pytest.raises(ExportError) as caught:
         fxq.export_onnx(converted(net()), tmp_path / "net.onnx", X, check=True)
     message = str(caught.value)
@@ -154,3 +155,110 @@ def test_what_counts_as_different(found, wanted, distance, expected):
     found, wanted = torch.tensor(found), torch.tensor(wanted)
     answer = check.compared(found, wanted, None if distance is None else torch.tensor(distance))
     assert answer == pytest.approx(expected, abs=1e-6)
+
+
+class TestDtypes:
+    def test_half(self, tmp_path):
+        x = X.half()
+        report = fxq.export_onnx(converted(net().half(), x), tmp_path / "net.onnx", x, check=True)
+        assert report.breaches == ()
+        assert max(row.unfused_steps for row in report.rows) <= 1
+
+    def test_bfloat16_is_refused_before_a_file_is_written(self, tmp_path):
+        x = X.bfloat16()
+        model = converted(net().bfloat16(), x)
+        with pytest.raises(ExportError, match="the check cannot hand values of bfloat16 to a runtime"):
+            fxq.export_onnx(model, tmp_path / "net.onnx", x, check=True)
+        assert not list(tmp_path.iterdir())
+        fxq.export_onnx(model, tmp_path / "net.onnx", x)
+
+    def test_float64_has_no_kernels(self, tmp_path):
+        with pytest.raises(ExportError, match="ONNX Runtime cannot run this unit of the file") as caught:
+            fxq.export_onnx(converted(net().double(), X.double()), tmp_path / "net.onnx", X.double(), check=True)
+        assert "NOT_IMPLEMENTED" in str(caught.value)
+
+    def test_an_empty_batch(self, tmp_path):
+        report = fxq.export_onnx(converted(net()), tmp_path / "net.onnx", X[:0], check=True)
+        assert {row.values for row in report.rows} == {0}
+        assert report.breaches == ()
+
+
+class Choosing(nn.Module):
+    """Gives values, indices, a truth value and a lone number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 16)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.relu(self.fc(x))
+        values, indices = torch.topk(y, 3)
+        return values, indices, y > 0.5, y.max()
+
+
+def test_indices_are_not_judged_as_quantized_values(tmp_path, monkeypatch):
+    x = torch.randn(4, 8)
+    model = converted(Choosing(), x)
+    report = fxq.export_onnx(model, tmp_path / "net.onnx", x, check=True)
+    assert report.breaches == ()
+    genuine = runtimes.session
+
+    def other_indices(given: Any, **arguments: Any) -> Any:
+        runner = genuine(given, **arguments)
+
+        class Runner:
+            def run(self, names: Any, feeds: Any) -> Any:
+                return [
+                    found[..., ::-1].copy() if found.dtype == "int64" else found for found in runner.run(names, feeds)
+                ]
+
+        return Runner()
+
+    monkeypatch.setattr(runtimes, "session", other_indices)
+    report = fxq.export_onnx(model, tmp_path / "net.onnx", x, check=True, overwrite=True)
+    (row,) = [row for row in report.rows if row.unfused_different]
+    assert (row.unfused_beyond_ties, row.unfused_steps, row.fused_steps) == (0, 0.0, 0.0)
+
+
+def test_openvino(tmp_path):
+    pytest.importorskip("openvino")
+    model = converted(net(), backend="openvino")
+    report = fxq.export_onnx(model, tmp_path / "net.onnx", X, target="openvino", check="openvino")
+    assert report.breaches == ()
+    assert report.integer_kernels >= 4
+    assert report.kernels["Convolution u8"] == 3
+    assert "units run on integers in OpenVINO: " in str(report)
+    assert "in ONNX Runtime with its optimizations off, and in OpenVINO" in str(report)
+    assert max(row.fused_steps for row in report.rows) <= 1
+
+
+def test_attention_in_openvino(tmp_path):
+    pytest.importorskip("openvino")
+    model = converted(Attention(), TOKENS, backend="openvino")
+    report = fxq.export_onnx(model, tmp_path / "net.onnx", TOKENS, target="openvino", check="openvino")
+    floats = [row for row in report.rows if row.operators and not row.is_integer]
+    assert floats
+    assert all(row.reason.endswith(" f32: no integer kernel") for row in floats)
+
+
+def test_openvino_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ExportError, match="openvino is not installed") as caught:
+        fxq.export_onnx(converted(net()), tmp_path / "net.onnx", X, check="openvino")
+    assert str(caught.value).endswith("pip install openvino")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "computing", "on_integers"),
+    [
+        (["Subgraph f32", "Reorder u8", "Convolution u8"], ("Convolution u8",), True),
+        (["Convolution f32", "Reorder f32"], ("Convolution f32",), False),
+        (["MatMul i8", "MatMul f32"], ("MatMul i8", "MatMul f32"), True),
+        (["MVN u8", "FakeQuantize f32"], ("MVN u8", "FakeQuantize f32"), False),
+        (["Reshape u8", "Transpose u8"], ("Reshape u8", "Transpose u8"), True),
+    ],
+)
+def test_layers_of_openvino(kinds, computing, on_integers):
+    assert runtimes.layers_computing(kinds) == computing
+    assert runtimes.layers_on_integers(kinds) == on_integers

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import logging
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -240,6 +242,61 @@ def test_ranges_that_no_operator_measures_at_run_time_are_refused(scheme, words,
     assert not list(tmp_path.iterdir())
 
 
+def test_qparams_of_narrow_ranges_are_under_the_names_of_the_plan(tmp_path):
+    narrow = fxq.QConfig(fxq.MinMaxObserver.with_args(bits=6), fxq.get_default_qconfig().weight)
+    fxq.export_onnx(converted(net(), X, narrow), tmp_path / "net.onnx", X)
+    facts = {entry.key: entry.value for entry in onnx.load(str(tmp_path / "net.onnx")).metadata_props}
+    qparams = json.loads(facts["fxquant.qparams"])
+    assert not [name for name in qparams if "unclipped" in name]
+    assert qparams["x"]["limits"] == [0, 63]
+    assert qparams["x"]["dtype"] == "uint8"
+
+
+class ReturnsItsInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fc(x), x
+
+
+@pytest.mark.parametrize(
+    ("names", "inputs", "outputs"),
+    [
+        ({}, ["x"], ["linear", "x_out"]),
+        ({"input_names": ["image"]}, ["image"], ["linear", "x"]),
+        ({"output_names": ["y", "same"]}, ["x"], ["y", "same"]),
+    ],
+)
+def test_an_input_that_is_returned_keeps_its_name(names, inputs, outputs, tmp_path):
+    x = torch.randn(4, 8)
+    report = fxq.export_onnx(converted(ReturnsItsInput(), x), tmp_path / "net.onnx", x, check=True, **names)
+    graph = onnx.load(str(tmp_path / "net.onnx")).graph
+    assert ([each.name for each in graph.input], [each.name for each in graph.output]) == (inputs, outputs)
+    assert torch.equal(run(tmp_path / "net.onnx", x)[1], x)
+    assert report.integer_kernels == 1  # what only moves floats is none
+
+
+def test_recurrent_layers_are_exported_without_a_word(tmp_path, caplog):
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.fc = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.lstm(x)[0])
+
+    x = torch.randn(2, 5, 8)
+    model = converted(Recurrent(), x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fxq.export(model, x)
+        fxq.export_onnx(model, tmp_path / "net.onnx", x)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    assert torch.allclose(run(tmp_path / "net.onnx", x)[0], model(x), atol=1e-5)
+
+
 def test_weights_of_4_bits_may_be_packed(tmp_path):
     model = converted(linear(), LINEAR_X, fxq.QConfig(fxq.get_default_qconfig().activation, NARROW))
     sizes = []
@@ -268,6 +325,20 @@ def test_a_second_file_is_overwritten_only_where_that_is_allowed(planned, tmp_pa
     with pytest.raises(ArtifactError, match=r"the file exists already\n  at:       .*net\.onnx\.data\n"):
         fxq.export_onnx(planned, path, X)
     assert (path.exists(), second.read_text()) == (False, "before")
+    genuine = writing.os.replace
+
+    def last_fails(source: Any, target: Any) -> None:
+        if Path(target) == path:
+            raise OSError(28, "No space left on device")
+        genuine(source, target)
+
+    path.write_text("before, too")
+    with monkeypatch.context() as patched:
+        patched.setattr(writing.os, "replace", last_fails)
+        with pytest.raises(ArtifactError, match="No space left"):
+            fxq.export_onnx(planned, path, X, overwrite=True)
+    assert (path.read_text(), second.read_text()) == ("before, too", "before")
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted((path.name, second.name))
     fxq.export_onnx(planned, path, X, overwrite=True)
     assert torch.allclose(run(path, X)[0], planned(X), atol=1e-5)
 
@@ -301,6 +372,80 @@ class TestRefusals:
         with pytest.raises(error) as caught:
             fxq.export_onnx(planned, tmp_path / "net.onnx", X, **arguments)
         assert str(caught.value).startswith(words)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            ({"input_names": ["a"], "output_names": ["a"]}, "a name stands for two inputs or outputs\n  got:      a"),
+            ({"input_names": ["a", "b"]}, "input_names has too many names\n  got:      a, b\n  expected: at most 1"),
+            ({"input_names": "ab"}, "input_names is no list of names\n  got:      'ab'"),
+            ({"output_names": [None]}, "output_names is no list of names\n  got:      [None]"),
+            ({"output_names": [""]}, "output_names is no list of names"),
+            ({"example_kwargs": [1]}, "example_kwargs is no dict of keyword inputs\n  got:      [1]"),
+            ({"example_inputs": None}, "there are no example inputs\n  got:      None"),
+            ({"example_inputs": 3}, "the example inputs do not run through the model: "),
+            ({"example_inputs": (X, X)}, "the example inputs do not fit the model's forward"),
+            ({"example_inputs": X[:, :2]}, "the example inputs do not run through the model: "),
+            ({"example_inputs": X.numpy()}, "the example inputs hold no tensor"),
+        ],
+    )
+    def test_inputs_and_their_names(self, planned, tmp_path, arguments, words):
+        given = {"example_inputs": X, **arguments}
+        with pytest.raises(InputError) as caught:
+            fxq.export_onnx(planned, tmp_path / "net.onnx", **given)
+        assert str(caught.value).startswith(words)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("path", [None, 7, "net\0.onnx", "", b"net.onnx"])
+    def test_what_is_no_path(self, planned, path):
+        with pytest.raises(ArtifactError, match="this is no path of a file"):
+            fxq.export_onnx(planned, path, X)
+
+    @pytest.mark.parametrize("check", [3, "openvno", None])
+    def test_a_runtime_that_there_is_not(self, planned, tmp_path, check):
+        with pytest.raises(UnknownNameError, match="there is no such runtime to check in"):
+            fxq.export_onnx(planned, tmp_path / "net.onnx", X, check=check)
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("activation", "weight", "words"),
+        [
+            (
+                {},
+                {"qscheme": torch.per_tensor_affine},
+                "takes symmetric weights\n  at:       0.weight\n  got:      int8",
+            ),
+            (
+                {"bits": 6},
+                {},
+                "clips no integers\n  at:       input_1\n  got:      int8 [-32, 31]\n  expected: all of int8",
+            ),
+            ({"qscheme": torch.per_tensor_affine}, {}, "takes int8 with zero point 0\n  at:       input_1"),
+        ],
+    )
+    def test_all_that_tensorrt_does_not_take(self, tmp_path, activation, weight, words):
+        symmetric = {"dtype": torch.int8, "qscheme": torch.per_tensor_symmetric}
+        qconfig = fxq.QConfig(
+            fxq.MinMaxObserver.with_args(**{**symmetric, **activation}),
+            fxq.MinMaxObserver.with_args(**{**symmetric, **weight}),
+        )
+        layer = linear()
+        layer[0].weight.data += 0.05
+        model = converted(layer, LINEAR_X, qconfig, backend="reference")
+        with pytest.raises(ExportError) as caught:
+            fxq.export_onnx(model, tmp_path / "net.onnx", LINEAR_X, target="tensorrt")
+        assert str(caught.value).startswith(f"target 'tensorrt' {words}")
+        fxq.export_onnx(model, tmp_path / "net.onnx", LINEAR_X)
+
+    def test_dynamic_layers_and_integer_inputs_for_tensorrt(self, tmp_path):
+        dynamic = fxq.convert(fxq.prepare(linear(), LINEAR_X, fxq.default_dynamic_qconfig))
+        with pytest.raises(ExportError, match="target 'tensorrt' measures no range while it runs"):
+            fxq.export_onnx(dynamic, tmp_path / "net.onnx", LINEAR_X, target="tensorrt")
+        prepared = fxq.prepare(linear(), LINEAR_X, backend="onnxruntime", integer_inputs=True)
+        prepared.observe(LINEAR_X)
+        model = fxq.convert(prepared, to="reference")
+        with pytest.raises(ExportError, match=r"takes int8 with zero point 0\n  at:       input\n  got:      uint8"):
+            fxq.export_onnx(model, tmp_path / "net.onnx", LINEAR_X.to(torch.uint8), target="tensorrt")
 
     def test_a_model_that_is_not_converted(self, tmp_path):
         with pytest.raises(InputError, match="explicit takes a model that convert gave"):
