@@ -30,6 +30,7 @@ def prepare(
     patterns: Sequence[Pattern] | None = None,
     leaf_modules: Sequence[type[nn.Module] | str] = (),
     strict: bool = False,
+    capture: str = "auto",
     integer_inputs: bool | str | Sequence[str] = False,
     integer_outputs: bool | int | Sequence[int] = False,
 ) -> Quantizer:
@@ -53,6 +54,7 @@ def prepare(
         patterns=patterns,
         leaf_modules=leaf_modules,
         strict=strict,
+        capture=capture,
         integer_inputs=integer_inputs,
         integer_outputs=integer_outputs,
     )

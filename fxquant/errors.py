@@ -36,6 +36,12 @@ class FxQuantError(Exception):
         facts: dict[str, Any] = {"at": where, "got": _text(got), "expected": _text(expected), "hint": hint}
         self._facts = what, facts
 
+    @property
+    def summary(self) -> str:
+        """What and where, in one line: for tables."""
+        what, facts = self._facts
+        return ", ".join(filter(None, (str(facts["got"] or what), facts["at"])))
+
     def within(self, where: str = "", *, at: Node | str | None = None) -> FxQuantError:
         """The same error, which says more of where it happened.
 
@@ -67,6 +73,9 @@ class InputError(FxQuantError, TypeError):
 
 class TracingError(FxQuantError, RuntimeError):
     """torch.fx cannot trace the model (the message names the submodule and the user's line), or torch.export."""
+
+    submodule: str | None = None
+    """Path of the submodule that cannot be traced, empty for the model itself; None where another thing is wrong."""
 
 
 class CalibrationError(FxQuantError, RuntimeError):

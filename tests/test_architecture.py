@@ -281,11 +281,13 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "quantizer/run_passes.py",
         "quantizer/state.py",
     ),
+    "capture/test_automatic.py": ("capture/attempts.py",),
     # A program becomes a graph by all of these at once.
     "capture/exported/test_program.py": (
         "capture/exported/attention.py",
         "capture/exported/constants.py",
         "capture/exported/guards.py",
+        "capture/exported/in_place.py",
         "capture/exported/inline.py",
         "capture/exported/layers.py",
         "capture/exported/names.py",

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from fxquant.capture.hooks import is_traced_through
 from fxquant.errors import InputError, TracingError, UnknownNameError, listing
 from fxquant.graph.constants import TensorComputation
+from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.query import BY_REQUEST, CALLED, NAMED, REASON, canonical_type, has_hooks
 from fxquant.registry import did_you_mean
 
@@ -90,7 +91,7 @@ def check_taken(gm: GraphModule, leaf_modules: LeafModules) -> None:
         InputError: ``leaf_modules`` names a module that is no call of the graph.
     """
     low = [node for node in gm.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    if any(node.target.namespace == "aten" for node in low):
+    if any(node.target.namespace == "aten" for node in low) and not isinstance(gm, NamedGraphModule):
         raise TracingError(
             "the model is a graph of torch.export, which calls operators of ATen in place of modules",
             got=listing(list(dict.fromkeys(str(node.target) for node in low))[:5]),

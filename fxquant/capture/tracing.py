@@ -96,7 +96,7 @@ def trace(
         gm = own
     elif isinstance(own, GraphModule) and not traces_weights:
         gm = NamedGraphModule(own, own.graph, type(model).__name__)
-        _carry_over(own, gm)
+        carry_over(own, gm)
     else:
 
         def attempt(marks_modes: bool) -> _Traced:
@@ -113,7 +113,7 @@ def trace(
             graph, untraceable, tracer = _traced_with_modes(attempt, own) if trains else attempt(False)
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
-        _carry_over(own, gm)
+        carry_over(own, gm)
     mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in untraceable})
     if isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
         record_values(gm, example_args, kwargs)
@@ -188,7 +188,7 @@ def _uncopiable(model: nn.Module) -> str | None:
     return None
 
 
-def _carry_over(model: nn.Module, gm: GraphModule) -> None:
+def carry_over(model: nn.Module, gm: GraphModule) -> None:
     """Give a graph module what torch.fx leaves out: attributes, class, hooks, modes, non-persistent buffers."""
     for name, value in vars(model).items():
         # The attribute of a tensor made in forward would hide the buffer of the graph; or an earlier trace left it.

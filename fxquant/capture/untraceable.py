@@ -17,6 +17,9 @@ from fxquant.capture.attributes import Change, StateAssignmentError
 from fxquant.errors import FxQuantError, TracingError, is_library_file, warn
 from fxquant.graph.query import attribute_at
 
+UNTRACEABLE = "torch.fx cannot trace it: "
+"""What the reason of a module that is kept whole begins with."""
+
 EXPECTED = "a forward that does not depend on values"
 
 MEANINGS = (
@@ -66,7 +69,10 @@ class Untraceable:
 
     def error(self) -> TracingError:
         """Return the error to raise where nothing can be kept whole."""
-        return TracingError(self.what(), at=self.line or None, got=self.meaning, expected=EXPECTED, hint=self._hint())
+        hint = self._hint()
+        error = TracingError(self.what(), at=self.line or None, got=self.meaning, expected=EXPECTED, hint=hint)
+        error.submodule = self.path
+        return error
 
     def warn(self) -> None:
         """Warn, in the words of the error, that the submodule was kept whole."""
@@ -184,7 +190,7 @@ def _locate(tracer: FailingTracer, model: nn.Module, error: Exception) -> Untrac
 
 def reason_for(line: str, meaning: str) -> str:
     """Say in a few words why something stays whole, for tables; the line may be empty."""
-    return f"torch.fx cannot trace it: {meaning}" + (f", {line}" if line else "")
+    return f"{UNTRACEABLE}{meaning}" + (f", {line}" if line else "")
 
 
 def fault_of(error: Exception) -> tuple[str, str]:

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from torch.fx import GraphModule, Node
 
+from fxquant.capture.attempts import Capture, captured_sentences
 from fxquant.errors import user_line
 from fxquant.graph.macs import multiply_accumulates, uncounted
+from fxquant.graph.module import get_metadata
 from fxquant.graph.query import WEIGHT, module_path, nodes_by_name, operator_name, reason_of, value_of
 from fxquant.graph.text_table import PrintedTable
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
@@ -60,6 +62,8 @@ class Coverage(PrintedTable[CoverageRow]):
     _ALIGN = "lrrll"
 
     rows: tuple[CoverageRow, ...]
+    captures: tuple[Capture, ...] = ()
+    """The attempts to make graphs of parts that torch.fx cannot trace; none where it traced all."""
 
     @property
     def int8_macs(self) -> float:
@@ -98,7 +102,8 @@ class Coverage(PrintedTable[CoverageRow]):
         return [
             f"{done} units become int8, {weights}{len(self.float_rows)} operators stay float;"
             f" {100 * self.int8_macs:.2f} % of {total / 1e6:,.1f} M multiply-accumulates become int8."
-            f"{self.left_out()}"
+            f"{self.left_out()}",
+            *captured_sentences(self.captures),
         ]
 
     def left_out(self) -> str:
@@ -145,7 +150,8 @@ def coverage(gm: GraphModule, plan: QuantPlan) -> Coverage:
                 uncounted=", ".join(filter(None, map(uncounted, members))),
             )
         )
-    return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])))
+    captures = get_metadata(gm, "captures") or ()
+    return Coverage(tuple(sorted(rows, key=lambda row: order[row.node])), captures)
 
 
 def _multiplying(gm: GraphModule, plan: QuantPlan) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from fxquant.capture.tracing import trace
+from fxquant.capture.automatic import captured
 from fxquant.graph.inputs import bind
 from fxquant.passes.configure import unused_rules
 from fxquant.passes.pipelines import PREPARE
@@ -22,7 +22,11 @@ from fxquant.quantizer.run_passes import run_passes
 
 
 def prepare(
-    prepared: PreparedModel, model: nn.Module, leaf_modules: Sequence[type[nn.Module] | str], strict: bool
+    prepared: PreparedModel,
+    model: nn.Module,
+    leaf_modules: Sequence[type[nn.Module] | str],
+    strict: bool,
+    capture: str = "auto",
 ) -> None:
     """Set the graph of a copy of ``model``, and the plan. ``prepared`` is configured already.
 
@@ -31,10 +35,12 @@ def prepare(
         model: The float model. It is not changed.
         leaf_modules: As for :class:`Quantizer`, which names the errors, too.
         strict: The same.
+        capture: The same.
     """
     leaves: Any = leaf_modules if isinstance(leaf_modules, (tuple, list)) else (leaf_modules,)
-    gm = trace(
+    gm = captured(
         in_eval(model),
+        capture,
         example_args=prepared.example_args,
         example_kwargs=prepared.example_kwargs,
         leaf_modules=leaves,

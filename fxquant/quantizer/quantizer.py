@@ -46,6 +46,9 @@ class Quantizer(PreparedModel):
         patterns: What to look for; None: what was registered, and ``DEFAULT_PATTERNS``.
         leaf_modules: Module types or qualified names that are kept whole and in float.
         strict: Raise if anything that the configuration asks to quantize stays float.
+        capture: How the graph is made. ``"fx"``: torch.fx traces. ``"export"``: ``torch.export`` exports the model.
+            ``"auto"``: torch.fx; what it cannot trace is exported, that submodule alone if it can be, else the model;
+            what neither takes is kept in float. The coverage names what was exported, and why.
         input_observer: Constructor of the observer for values that no pattern covers; None: as the ``QConfig`` of
             the operator that reads them says.
         integer_inputs: Names of the arguments that int8 and reference models take as quantized values, on the qparams
@@ -56,8 +59,8 @@ class Quantizer(PreparedModel):
 
     Raises:
         InputError: the example inputs do not fit, or do not run.
-        TracingError: the model's own forward cannot be traced, or, if ``strict``, a submodule's. Otherwise the smallest
-            submodule that cannot be traced is kept whole and in float, with a warning.
+        TracingError: the model's own forward can neither be traced nor exported, or, if ``strict``, a submodule's.
+            Otherwise the smallest such submodule is kept whole and in float, with a warning.
         PlanError: nothing can be quantized; if ``strict``, something stays float; or what is to be taken or given as
             quantized values does.
         UnknownNameError: no backend has that name, or ``leaf_modules`` names what does not exist.
@@ -74,6 +77,7 @@ class Quantizer(PreparedModel):
         patterns: Sequence[Pattern] | None = None,
         leaf_modules: Sequence[type[nn.Module] | str] = (),
         strict: bool = False,
+        capture: str = "auto",
         input_observer: Callable[[], Any] | None = None,
         integer_inputs: bool | str | Sequence[str] = False,
         integer_outputs: bool | int | Sequence[int] = False,
@@ -91,7 +95,7 @@ class Quantizer(PreparedModel):
             integer_inputs=integer_inputs,
             integer_outputs=integer_outputs,
         )
-        prepare(self, module, leaf_modules, strict)
+        prepare(self, module, leaf_modules, strict, capture)
         attach_observers(self)
         self.handlers = make_handlers(self, self.graph_module, self.plan, self.patterns)
 

@@ -38,6 +38,7 @@ def prepare_qat(
     patterns: Sequence[Pattern] | None = None,
     leaf_modules: Sequence[type[nn.Module] | str] = (),
     strict: bool = False,
+    capture: str = "auto",
 ) -> GraphModule:
     """Make a model that trains as it will be quantized, under ``inference_mode`` too. ``model`` is not changed.
 
@@ -81,6 +82,7 @@ def prepare_qat(
         patterns=patterns,
         leaf_modules=leaf_modules,
         strict=strict,
+        capture=capture,
     )
     done = run_passes(preparation, TO_TRAINING, preparation.graph_module, preparation.plan)
     preparation.plan, preparation.snapshots = done.context.plan, done.snapshots

@@ -258,7 +258,7 @@ class Gate(nn.Module):
 def test_a_module_of_the_users_is_given_back(tmp_path: Path) -> None:
     x = torch.randn(16, 4)
     with pytest.warns(FxQuantWarning, match="cannot trace"):
-        prepared = calibrated(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Gate(), nn.Linear(4, 4)), x)
+        prepared = calibrated(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Gate(), nn.Linear(4, 4)), x, capture="fx")
     with pytest.warns(FxQuantWarning, match=r"2 \(.*Gate\)"):
         check(prepared, tmp_path / "a.fxq", x, **{"2": Gate()})
 

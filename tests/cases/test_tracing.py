@@ -278,7 +278,7 @@ def test_what_depends_on_values_stays_whole_with_the_line_and_a_way_out(name):
     function, meaning = UNTRACEABLE[name]
     model, x = not_on_values(function), torch.randn(64, 4)
     with pytest.warns(FxQuantWarning) as caught, torch.no_grad():
-        prepared = fxq.prepare(model, x).calibrate([x], progress=False)
+        prepared = fxq.prepare(model, x, capture="fx").calibrate([x], progress=False)
     (text,) = {str(warning.message) for warning in caught}
     line = function.__code__.co_firstlineno
     assert text.startswith("torch.fx cannot trace the submodule '1' (a Inner)\n")
@@ -291,5 +291,5 @@ def test_what_depends_on_values_stays_whole_with_the_line_and_a_way_out(name):
         expected, got = model(x), fxq.convert(prepared)(x)
     assert float(10 * torch.log10(expected.square().mean() / (got - expected).square().mean())) >= 25
     with pytest.raises(TracingError) as strict:
-        fxq.prepare(model, x, strict=True)
+        fxq.prepare(model, x, strict=True, capture="fx")
     assert str(strict.value).splitlines()[:3] == text.splitlines()[:3]

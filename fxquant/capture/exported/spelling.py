@@ -42,7 +42,7 @@ addbmm addmm addmv addr baddbmm bmm dot inner matmul mm mv outer vdot
 as_strided chunk clone contiguous detach diagonal diff expand expand_as flatten flip gather index_add index_copy
 index_fill index_select masked_fill masked_scatter masked_select movedim narrow nonzero permute ravel repeat
 repeat_interleave reshape roll scatter scatter_add scatter_reduce split split_with_sizes squeeze swapaxes t
-take_along_dim tensor_split tile to transpose tril triu type_as unbind unflatten unfold unsqueeze view view_as
+take_along_dim tensor_split tile transpose tril triu type_as unbind unflatten unfold unsqueeze view view_as
 new_empty new_full new_ones new_zeros
 """
 METHODS = frozenset(_METHODS.split())
@@ -188,6 +188,14 @@ def _question(name: str) -> Write:
     return lambda g: _method(name, g["self"], *([g["dim"]] if "dim" in g else []))
 
 
+def _to(g: Given) -> Spelled:
+    """``x.to(dtype)`` in all its spellings; programs also say that tensors are strided."""
+    first = [g["other"]] if g.get("other") is not None else []
+    given = {name: g[name] for name in ("device", "dtype", "memory_format") if g.get(name) is not None}
+    given |= {name: True for name in ("non_blocking", "copy") if g.get(name)}
+    return _method("to", g["self"], *first, **given)
+
+
 def _to_copy(g: Given) -> Spelled:
     given = {name: g[name] for name in ("dtype", "device", "memory_format") if g[name] is not None}
     return _method("to", g["self"], **given, copy=True)
@@ -213,6 +221,7 @@ SPECIAL: Mapping[str, Write] = {
     "sym_storage_offset": _question("storage_offset"),
     "item": _question("item"),
     "_local_scalar_dense": _question("item"),
+    "to": _to,
     "_to_copy": _to_copy,
     "lift_fresh": lambda g: Same(g["self"]),
     "lift_fresh_copy": lambda g: _method("clone", g["self"]),
@@ -282,9 +291,10 @@ def _row_of(target: Any) -> Write | None:
         return SPECIAL[name] if fits else None
     in_place = name.endswith("_") and target._schema.is_mutable
     plain = name[:-1] if in_place else name
-    if overload.endswith("out"):
+    if overload == "out" or overload.endswith("_out"):
         return None
-    if name in IN_PLACE_ONLY or (plain in METHODS and hasattr(torch.Tensor, name)):
+    by_symbol = name.startswith("__") and name.endswith("__")  # x & y
+    if name in IN_PLACE_ONLY or ((plain in METHODS or by_symbol) and hasattr(torch.Tensor, name)):
         return _by_method(name)
     if plain not in FUNCTIONS:
         return None

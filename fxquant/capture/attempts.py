@@ -1,0 +1,46 @@
+"""What was tried to make a graph of a part of a model, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+FX, EXPORT = "torch.fx", "torch.export"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One attempt to make a graph of a model or of one of its submodules."""
+
+    path: str
+    """Path of the submodule; empty for the model itself."""
+    by: str
+    """``"torch.fx"`` or ``"torch.export"``."""
+    error: str = ""
+    """Why it failed; empty if it did not."""
+
+
+def captured_sentences(captures: Iterable[Capture]) -> Iterator[str]:
+    """Write, for each part that torch.fx cannot trace, what made its graph in the end, and what failed before."""
+    parts: dict[str, list[Capture]] = {}
+    for one in captures:
+        parts.setdefault(one.path, []).append(one)
+    of_model = parts.pop("", [])
+    if any(not one.error for one in of_model):
+        yield f"The model was captured by {EXPORT}{_failures((*chain(*parts.values()), *of_model))}."
+        return
+    for path, attempts in parts.items():
+        done = any(not one.error for one in attempts)
+        how = f"captured by {EXPORT}" if done else "not captured, and stays whole"
+        yield f"{path!r} was {how}{_failures(attempts if done else (*attempts, *of_model))}."
+
+
+def _failures(attempts: Iterable[Capture]) -> str:
+    """Return what failed, in parentheses, each error once."""
+    texts: dict[str, str] = {}
+    for one in attempts:
+        if one.error:
+            where = f" of {one.path!r}" if one.path else ""
+            texts.setdefault(one.error, f"{one.by}{where} failed: {one.error}")
+    return f" ({'; '.join(texts.values())})" if texts else ""

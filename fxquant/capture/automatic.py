@@ -1,0 +1,350 @@
+"""Makes the graph of a model: torch.fx traces it, and ``torch.export`` takes what torch.fx cannot trace."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
+from inspect import Parameter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from fxquant.capture.attempts import EXPORT, FX, Capture
+from fxquant.capture.exported.in_place import put_in_place
+from fxquant.capture.exported.program import import_program
+from fxquant.capture.leaf_modules import LeafModules, mark_module_calls
+from fxquant.capture.tracing import carry_over, copy_of, trace
+from fxquant.capture.untraceable import UNTRACEABLE
+from fxquant.errors import FxQuantError, FxQuantWarning, InputError, TracingError, UnknownNameError
+from fxquant.graph.inputs import bind_example, signature_of
+from fxquant.graph.module import NamedGraphModule, set_metadata
+from fxquant.graph.query import VALUE, TensorInfo, info_of, reason_of
+from fxquant.graph.shapes import record_values
+from fxquant.registry import did_you_mean
+
+WAYS = ("auto", "fx", "export")
+
+
+def captured(
+    model: nn.Module,
+    how: str,
+    *,
+    example_args: tuple[Any, ...],
+    example_kwargs: Mapping[str, Any] | None = None,
+    leaf_modules: LeafModules = (),
+    leaf_types: Sequence[type[nn.Module]] = (),
+    keep_untraceable: bool = False,
+    trains: bool = False,
+) -> GraphModule:
+    """Make a graph of a copy of ``model``, as ``trace`` does.
+
+    Args:
+        model: Any module. One that is traced already is taken as it is.
+        how: ``"fx"``: by ``trace`` alone. ``"export"``: by ``torch.export`` alone. ``"auto"``: by ``trace``; of the
+            submodule that it cannot trace ``torch.export`` makes the graph, or else of the whole model.
+        example_args: As for ``trace``, as are the others.
+        example_kwargs: The same.
+        leaf_modules: The same. What they name is never exported.
+        leaf_types: The same.
+        keep_untraceable: The same; with ``"auto"``, of what ``torch.export`` does not take either.
+        trains: The same.
+
+    Raises:
+        UnknownNameError: ``how`` is none of the three.
+        InputError: as ``trace``.
+        TracingError: as ``trace``; or the model is to be exported, and cannot be.
+    """
+    if how not in WAYS:
+        hint = did_you_mean(how, WAYS) if isinstance(how, str) else ""
+        raise UnknownNameError("unknown way to capture", got=repr(how), expected=", ".join(WAYS), hint=hint)
+    kwargs = dict(example_kwargs or {})
+    tracing = _Tracing(model, example_args, kwargs, tuple(leaf_modules), tuple(leaf_types), trains)
+    if how == "fx" or isinstance(model, GraphModule):
+        return tracing.traced((), keep_untraceable)
+    if how == "export":
+        bind_example(model, example_args, kwargs)
+        return tracing.exported()
+    return tracing.automatic(keep_untraceable)
+
+
+@dataclass
+class _Tracing:
+    """One model, and the attempts to make a graph of it."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaf_modules: tuple[Any, ...]
+    leaf_types: tuple[type[nn.Module], ...]
+    trains: bool
+    attempts: list[Capture] = field(default_factory=list)
+
+    def traced(self, exported: tuple[str, ...], keep_untraceable: bool) -> GraphModule:
+        """Trace the model, and see that the graph gives what the model gives."""
+        gm = self.trace(self.model, exported, keep_untraceable)
+        if not isinstance(self.model, GraphModule):
+            self._check_results(gm)
+        return gm
+
+    def trace(self, model: nn.Module, exported: tuple[str, ...], keep_untraceable: bool) -> GraphModule:
+        return trace(
+            model,
+            example_args=self.args,
+            example_kwargs=self.kwargs,
+            leaf_modules=(*self.leaf_modules, *exported),
+            leaf_types=self.leaf_types,
+            keep_untraceable=keep_untraceable,
+            trains=self.trains,
+        )
+
+    def _check_results(self, gm: GraphModule) -> None:
+        """Refuse the graph of code that asked a number among its arguments for its type, which torch.fx hides.
+
+        Raises:
+            TracingError: results are of other sizes.
+        """
+        bound = bind_example(self.model, self.args, self.kwargs)
+        if not any(type(value) in (int, float) for value in bound.values()):
+            return
+        args, kwargs = _clones((self.args, self.kwargs))
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            expected = info_of(copy_of(self.model)(*args, **kwargs))
+        got = gm.graph.output_node().meta[VALUE]
+        if [(one.shape, one.dtype) for one in _tensors(got)] == [(one.shape, one.dtype) for one in _tensors(expected)]:
+            return
+        numbers = [name for name, value in bound.items() if type(value) in (int, float)]
+        error = TracingError(
+            "the graph that torch.fx makes gives results of other sizes than the model",
+            got=f"{_listed(got)} where the model gives {_listed(expected)}",
+            hint=f"capture='export'; or code that asks isinstance({numbers[0]}, int) is to be written without",
+        )
+        error.submodule = ""
+        raise error
+
+    def automatic(self, keep_untraceable: bool) -> GraphModule:
+        """Trace; export what cannot be traced; keep in float, if at all, what cannot be exported either."""
+        inside: dict[str, NamedGraphModule] = {}
+        while True:
+            failure: FxQuantError
+            path = ""
+            try:
+                return self._finished(self.traced(tuple(inside), False), inside)
+            except TracingError as error:
+                if error.submodule is None:
+                    raise
+                path, failure = error.submodule, error
+                self.attempts.append(Capture(path, FX, error.summary))
+            except InputError as error:  # another call of an exported submodule has other arguments
+                if not inside:
+                    raise
+                failure = error
+                self.attempts = [replace(one, error=one.error or error.summary) for one in self.attempts]
+                inside = {}
+            part = self._part(path) if path and path not in inside else None
+            if part is not None:
+                inside[path] = part
+                continue
+            try:
+                gm = self.exported()
+            except TracingError as error:
+                self.attempts.append(Capture("", EXPORT, error.summary))
+            else:
+                self.attempts.append(Capture("", EXPORT))
+                return self._finished(gm, {})
+            if not keep_untraceable:
+                raise failure
+            return self._with_whole_parts(inside)
+
+    def _with_whole_parts(self, inside: dict[str, NamedGraphModule]) -> GraphModule:
+        """Trace, and keep whole what can neither be traced nor exported, but nothing else."""
+        tried = {one.path for one in self.attempts}
+        while True:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FxQuantWarning)
+                gm = self.traced(tuple(inside), True)
+            kept = {str(node.target): reason_of(node) or "" for node in gm.graph.nodes if node.op == "call_module"}
+            new = {path: why for path, why in kept.items() if path not in tried and why.startswith(UNTRACEABLE)}
+            if not new:
+                return self._finished(self.traced(tuple(inside), True), inside)
+            for path, why in new.items():
+                tried.add(path)
+                self.attempts.append(Capture(path, FX, why.removeprefix(UNTRACEABLE)))
+                if (part := self._part(path)) is not None:
+                    inside[path] = part
+
+    def exported(self) -> GraphModule:
+        """Export the whole model."""
+        self._check_no_leaf("", self.model)
+        own = copy_of(self.model)
+        gm = export_and_import(own, self.args, self.kwargs, "the model")
+        carry_over(own, gm)
+        return self.trace(gm, (), False)
+
+    def _part(self, path: str) -> NamedGraphModule | None:
+        """Export a submodule on what the model calls it with; None if that fails."""
+        try:
+            own = copy_of(self.model)
+            module = own.get_submodule(path)
+            self._check_no_leaf(path, module)
+            args, kwargs = _inputs_of(own, module, self.args, self.kwargs)
+            gm = export_and_import(module, args, kwargs, f"the submodule {path!r}")
+        except TracingError as error:
+            self.attempts.append(Capture(path, EXPORT, error.summary))
+            return None
+        self.attempts.append(Capture(path, EXPORT))
+        return gm
+
+    def _check_no_leaf(self, path: str, module: nn.Module) -> None:
+        """Refuse to take apart what is to stay whole: ``torch.export`` cannot know of it."""
+        classes = tuple(item for item in self.leaf_modules if isinstance(item, type))
+        own = tuple(kind for kind in self.leaf_types if getattr(nn, kind.__name__, None) is not kind)
+        inside = [
+            name
+            for name, one in module.named_modules(prefix=path)
+            if name in self.leaf_modules or isinstance(one, classes) or type(one) in own
+        ]
+        if inside:
+            raise TracingError(
+                "torch.export cannot keep modules whole",
+                got=f"{inside[0]!r}, which leaf_modules or a pattern of your own names",
+            )
+
+    def _finished(self, gm: GraphModule, inside: Mapping[str, NamedGraphModule]) -> GraphModule:
+        for path, part in inside.items():
+            put_in_place(gm, path, part)
+        if inside:
+            _tie(gm, self.model)
+            mark_module_calls(gm, self.leaf_modules, self.leaf_types, {})
+            record_values(gm, self.args, self.kwargs)
+        if self.attempts:
+            set_metadata(gm, captures=tuple(self.attempts))
+        return gm
+
+
+def export_and_import(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str
+) -> NamedGraphModule:
+    """Export a module with all sizes left open that can be, and import the program.
+
+    Args:
+        module: In evaluation mode.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        what: The module's name, for the message.
+
+    Raises:
+        TracingError: ``torch.export`` refuses.
+    """
+    failure: Exception | None = None
+    for shapes in (_open_sizes((args, kwargs)), None):
+        try:
+            with torch.enable_grad(), _quiet():
+                program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=False)
+            return import_program(program)
+        except FxQuantError:
+            raise
+        except Exception as error:
+            failure = failure or error
+    lines = str(failure).strip().splitlines() or [""]
+    raise TracingError(
+        f"torch.export cannot export {what} (a {type(module).__name__})",
+        got=f"{type(failure).__name__}: {lines[0]}",
+        expected="a forward that torch.export.export takes",
+        hint="torch.export.export(model, example_inputs, strict=False) by itself says more",
+    ) from failure
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch.export from printing and warning of what the error says anyway."""
+    loggers = [
+        logging.getLogger(f"torch.{name}") for name in _TALKING if not logging.getLogger(f"torch.{name}").disabled
+    ]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
+
+
+_TALKING = ("fx.experimental.symbolic_shapes", "_export.non_strict_utils", "export._trace", "_subclasses.fake_tensor")
+"""Modules of torch that log while they export."""
+
+
+def _clones(inputs: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
+
+
+def _tensors(value: Any) -> list[TensorInfo]:
+    """Return every tensor of a recorded value."""
+    if isinstance(value, TensorInfo):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return [found for one in inner for found in _tensors(one)]
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(map(str, _tensors(value)))
+
+
+def _open_sizes(inputs: Any) -> Any:
+    shapes = torch.export.ShapesCollection()
+    for tensor in pytree.tree_leaves(inputs):
+        if isinstance(tensor, Tensor) and tensor.dim():
+            shapes[tensor] = dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO)
+    return shapes
+
+
+def _inputs_of(
+    model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of the first call of a submodule."""
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    handle = module.register_forward_pre_hook(lambda _, given, named: seen.append((given, named)), with_kwargs=True)
+    copies = _clones((args, dict(kwargs)))
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            model(*copies[0], **copies[1])
+    except Exception as error:
+        raise TracingError(
+            "the model does not run on the example inputs", got=f"{type(error).__name__}: {error}"
+        ) from error
+    finally:
+        handle.remove()
+    if not seen:
+        raise TracingError("the model does not call the submodule as a module")
+    return _by_name(module, *_clones(seen[0]))
+
+
+def _by_name(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Give every argument, those with defaults too: another call may give what this one leaves out."""
+    kinds = {parameter.kind for parameter in signature_of(module).parameters.values()}
+    if not kinds <= {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}:
+        return args, dict(kwargs)
+    return (), bind_example(module, args, kwargs)
+
+
+def _tie(gm: GraphModule, model: nn.Module) -> None:
+    """Let parameters that are one in the model be one in the graph, too."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    own = dict(gm.named_parameters(remove_duplicate=False))
+    for alike in names.values():
+        first, *others = [name for name in alike if name in own] or [""]
+        for name in others:
+            parent, _, attribute = name.rpartition(".")
+            gm.get_submodule(parent).register_parameter(attribute, own[first])
