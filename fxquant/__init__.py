@@ -59,6 +59,7 @@ from fxquant.observers.defaults import (
     float_qparams_weight_only_qconfig_4bit,
     get_default_qconfig,
     get_default_qconfig_mapping,
+    weight_only_qconfig,
 )
 from fxquant.passes.instruments import print_passes
 from fxquant.patterns import (
@@ -190,4 +191,5 @@ __all__ = [
     "tensors",
     "unregister_pattern",
     "update_bn_stats",
+    "weight_only_qconfig",
 ]

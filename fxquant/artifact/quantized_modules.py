@@ -99,6 +99,20 @@ def _is_recurrent(module: Any) -> bool:
     )
 
 
+def _is_weight_only(module: Any) -> bool:
+    weight, bias, scheme, shape = module.weight, module.bias, module._schemes["weight"], module.weight_scale.shape
+    rows, size = len(weight), scheme.group_size
+    scales: list[tuple[int, ...]] = [(1,) if scheme.axis is None else (rows,)]
+    if size is not None:
+        scales = [(rows, weight.shape[-1] // size)] if weight.shape[-1] % size == 0 else []
+    return (
+        weight.dim() == 2
+        and module.takes(scheme)
+        and tuple(shape) in scales
+        and (bias is None or (bias.dtype == torch.float32 and tuple(bias.shape) == (rows,)))
+    )
+
+
 def _is_transposed(module: Any) -> bool:
     spatial = module.geometry.spatial
     along = (module.spread, module.axes, module.before, module.after)
@@ -183,7 +197,8 @@ _AVERAGE = Row({"arguments": tuple[_PAIR, _PAIR, _PAIR, bool, bool, int | None]}
 _TABLE = Row(_FUNCTION, (), _is_elementwise)
 _LOOKUP: dict[str, Any] = {"columns": int, "bits": int}
 
-_WEIGHTED = (qnn.QuantizedConv, qnn.QuantizedLinear, qnn.QuantizedDynamicLinear, qnn.QuantizedRecurrent)
+_LINEAR = (qnn.QuantizedLinear, qnn.QuantizedDynamicLinear, qnn.QuantizedWeightOnlyLinear)
+_WEIGHTED = (qnn.QuantizedConv, *_LINEAR, qnn.QuantizedRecurrent)
 
 ROWS: dict[type[nn.Module], Row] = {
     qnn.Quantize: Row({"channels_last": bool}),
@@ -205,6 +220,7 @@ ROWS: dict[type[nn.Module], Row] = {
     qnn.QuantizedLinear: Row(_ACTIVATION, _WEIGHT, _is_linear),
     qnn.QuantizedDynamicLinear: Row({"x": Dynamic}, _WEIGHT, _is_linear),
     qnn.QuantizedRecurrent: Row({"shape": qnn.RecurrentShape, "x": Dynamic | None}, _WEIGHT, _is_recurrent),
+    qnn.QuantizedWeightOnlyLinear: Row({}, _WEIGHT, _is_weight_only),
     qnn.QuantizedAdd: _BINARY,
     qnn.QuantizedSub: _BINARY,
     qnn.QuantizedMul: _BINARY,
@@ -352,6 +368,6 @@ def _computed_fields(module: Any) -> dict[str, Any]:
     if isinstance(module, qnn.QuantizedConv):
         found["has_residual"] = "residual" in schemes
         found["in_channels"] = module.weight.shape[1] * module.geometry.groups
-    if isinstance(module, (qnn.QuantizedLinear, qnn.QuantizedDynamicLinear)):
+    if isinstance(module, _LINEAR):
         found["in_features"] = module.weight.shape[1]
     return found

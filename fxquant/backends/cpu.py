@@ -15,7 +15,7 @@ from fxquant.backends.base import AsCalled, Backend, BreakEven, KeepAs, Lower, L
 from fxquant.nn import max_pool
 from fxquant.nn.shape import interpolate as repeat
 from fxquant.nn.table import clamp_of, function_of, prelu_of
-from fxquant.nn.weight_forms import dequantized_linear
+from fxquant.nn.weight_only import weight_only
 
 RULES = (
     # Convolutions
@@ -46,7 +46,7 @@ RULES = (
         ("dynamic_recurrent",),
         AsCalled(qnn.QuantizedRecurrent.from_unit), byte_activation, byte_weight, int32_accumulators,
     ),
-    LoweringRule(("weight_only_linear",), AsCalled(dequantized_linear)),
+    LoweringRule(("weight_only_linear",), AsCalled(weight_only)),
     LoweringRule(
         ("matmul_act", "matmul_scaled", "matmul"), qnn.QuantizedMatmul.from_unit, byte_activation, float_result=True
     ),

@@ -25,6 +25,7 @@ from fxquant.exporting.weights import (
     fake_quantized_layer,
     linear,
     transposed_convolution,
+    weight_only_linear,
 )
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.graph.recurrent import RECURRENT
@@ -207,6 +208,7 @@ EXPLICIT: dict[type[nn.Module], Build] = {
     qnn.QuantizedLinear: linear,
     qnn.QuantizedDynamicLinear: dynamic_linear,
     qnn.QuantizedRecurrent: Recurrent.of_int8,
+    qnn.QuantizedWeightOnlyLinear: weight_only_linear,
     qnn.QuantizedMatmul: lambda m: unit(partial(scaled_product, factor=m.factor), m, "a", "b"),
     qnn.QuantizedAdd: lambda m: unit(torch.add, m, "a", "b"),
     qnn.QuantizedSub: lambda m: unit(torch.sub, m, "a", "b"),

@@ -26,6 +26,7 @@ from fxquant.nn.conv_transpose import QuantizedConvTranspose
 from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.fake_quantize import DequantizedWeight, FakeQuantizedWeight
 from fxquant.nn.linear import QuantizedDynamicLinear, QuantizedLinear
+from fxquant.nn.weight_only import QuantizedWeightOnlyLinear
 from fxquant.plan.spec import QParams
 
 
@@ -63,6 +64,17 @@ class DynamicLinear(Linear):
 def dynamic_linear(module: QuantizedDynamicLinear) -> nn.Module:
     """A linear layer whose input has no qparams before the call."""
     return DynamicLinear(module)
+
+
+def weight_only_linear(module: QuantizedWeightOnlyLinear) -> nn.Module:
+    """A linear layer on floats."""
+    rows, columns = module.weight_shape
+    layer: Any = nn.Linear(columns, rows, bias=module.bias is not None, device="meta")
+    layer._parameters["weight"] = None
+    dtype = torch.float32 if module.float_result is None else module.float_result.dtype
+    if module.bias is not None:
+        layer.bias = nn.Parameter(module.bias.detach().to(dtype).clone())
+    return WeightLayer(layer, nn.Linear, module.plain_weight(), weight_qparams(module.qparams("weight")), dtype)
 
 
 def transposed_convolution(module: QuantizedConvTranspose) -> nn.Module:

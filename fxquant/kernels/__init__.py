@@ -32,6 +32,7 @@ from fxquant.kernels.fake_quantize.histogram import histogram
 from fxquant.kernels.fake_quantize.moving_average_qparams import moving_average_qparams
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear.linear import linear
+from fxquant.kernels.linear.weight_only_linear import weight_only_linear
 from fxquant.kernels.matmul.matmul import matmul
 from fxquant.kernels.norm.layer_norm import layer_norm
 from fxquant.kernels.norm.softmax import softmax
@@ -85,4 +86,5 @@ __all__ = [
     "resample2d",
     "softmax",
     "table",
+    "weight_only_linear",
 ]

@@ -33,6 +33,7 @@ from fxquant.nn.quantize import Dequantize, Quantize, Requantize
 from fxquant.nn.quantized_recurrent import QuantizedRecurrent
 from fxquant.nn.shape import QuantizedInterpolate, QuantizedPad
 from fxquant.nn.table import ElementFunction, QuantizedFunction, QuantizedTable
+from fxquant.nn.weight_only import QuantizedWeightOnlyLinear
 
 __all__ = [
     "Dequantize",
@@ -71,6 +72,7 @@ __all__ = [
     "QuantizedSub",
     "QuantizedSum",
     "QuantizedTable",
+    "QuantizedWeightOnlyLinear",
     "RecurrentShape",
     "Requantize",
 ]

@@ -47,7 +47,6 @@ from fxquant.nn.fake_quantize import (
     FakeQuantizedWeight,
 )
 from fxquant.nn.simulated_recurrent import INNER_ROUNDING
-from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import QParams
 
 LAYERS: dict[type[nn.Module], tuple[type[FakeQuantizedWeight], type[DequantizedWeight]]] = {
@@ -133,11 +132,6 @@ def with_dequantized_weight(module: nn.Module, weight: QParams, inner: nn.Module
     if inner is not None:
         layer.add_module(INNER_ROUNDING, inner)
     return layer
-
-
-def dequantized_linear(unit: UnitView) -> DequantizedWeight:
-    """Build the module of a unit whose layer ``linear`` makes its float weight anew from integers in each call."""
-    return with_dequantized_weight(unit.modules["linear"], unit.qparams["weight"])
 
 
 def without_fake_quantized_weight(layer: FakeQuantizedWeight) -> nn.Module:

@@ -15,6 +15,7 @@ from fxquant.observers.defaults import (
     float_qparams_weight_only_qconfig_4bit,
     get_default_qconfig,
     get_default_qconfig_mapping,
+    weight_only_qconfig,
 )
 from fxquant.observers.entropy import EntropyObserver
 from fxquant.observers.fixed import (
@@ -60,4 +61,5 @@ __all__ = [
     "float_qparams_weight_only_qconfig_4bit",
     "get_default_qconfig",
     "get_default_qconfig_mapping",
+    "weight_only_qconfig",
 ]

@@ -55,6 +55,22 @@ float_qparams_weight_only_qconfig_4bit = QConfig(
 default_dynamic_qconfig = QConfig(activation=default_dynamic_quant_observer, weight=default_per_channel_weight_observer)
 """For linear and recurrent layers between floats: nothing is measured beforehand, so there is nothing to calibrate."""
 
+
+def weight_only_qconfig(bits: int = 4, group_size: int | None = 32) -> QConfig:
+    """Return the configuration of linear layers that multiply floats by a weight of few bits; all else stays float.
+
+    Nothing is calibrated. On the CPU, weights of up to 4 bits lie two to a byte.
+
+    Args:
+        bits: Of a quantized weight, 2 to 16; on the CPU those of more than 8 become a float matrix in each call.
+        group_size: Values of a row that share a scale. The input features are a multiple of it. None: a whole row.
+    """
+    weight = default_per_channel_weight_observer.with_args(
+        bits=bits, dtype=torch.int8 if bits <= 8 else torch.int16, group_size=group_size
+    )
+    return QConfig(activation=default_placeholder_observer, weight=weight)
+
+
 DEFAULT_QCONFIG = QConfig(
     activation=default_observer,
     weight=default_per_channel_weight_observer,

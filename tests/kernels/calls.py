@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fxquant.kernels.conv.packing import pack_weight, zero_point_correction
+from fxquant.kernels.linear.grouped_weight import pack_grouped
 from fxquant.nn.shape import taps_of
 
 Arguments = dict[str, Any]
@@ -145,6 +146,19 @@ def linear(m: Maker) -> Arguments:
         "x_zero_point": qparams(m, "", x.dtype)["zero_point"],
         **products(m, weight, pack_weight(weight), residual),
     }
+
+
+def weight_only_linear(m: Maker) -> Arguments:
+    groups, channels, bits = m.one(1, 1, 2, 7), m.one(1, 5, 16, 33, 70), m.one(4, 8)
+    size = m.one(m.count(20), m.count(20), 32, 150)
+    lead = m.one([], [m.count(3)], [2, m.count(20)])
+    weight = torch.arange(channels * groups * size).mul(77).to(torch.int8).reshape(channels, groups * size)
+    padded = -(-channels // 16) * 16
+    scale, points = m.real(groups, padded), m.stored(groups, padded, dtype=torch.int8)
+    return {
+        "x": m.real(*lead, groups * size), "weight": m.put(pack_grouped(weight, groups, bits)), "scale": scale,
+        "zero_point": m.one(None, points), "bias": m.real(channels), "bits": bits,
+    }  # fmt: skip
 
 
 def matmul(m: Maker) -> Arguments:
@@ -401,6 +415,7 @@ CALLS: dict[str, Callable[[Maker], Arguments]] = {
     "resample2d": resample2d,
     "softmax": softmax,
     "table": lambda m: {"x": m.stored(*m.sizes(20, 3), dtype=m.one(*BYTES)), "table": m.stored(256)},
+    "weight_only_linear": weight_only_linear,
 }
 """Operator -> what makes a valid call of it."""
 

@@ -14,6 +14,7 @@ from fxquant.observers import (
     float_qparams_weight_only_qconfig_4bit,
     get_default_qconfig,
     get_default_qconfig_mapping,
+    weight_only_qconfig,
 )
 from fxquant.plan.qconfig import QConfig
 from fxquant.plan.spec import QScheme
@@ -35,6 +36,14 @@ def test_tables_of_embeddings(qconfig, bits):
     assert qconfig.weight_scheme == QScheme(bits=bits, signed=False, axis=0, float_qparams=True)
     rules = get_default_qconfig_mapping().object_type_qconfigs
     assert rules == dict.fromkeys((nn.Embedding, nn.EmbeddingBag), float_qparams_weight_only_qconfig)
+
+
+@pytest.mark.parametrize(("bits", "group_size"), [(4, 32), (8, None), (12, 64)])
+def test_weights_alone(bits, group_size):
+    qconfig = weight_only_qconfig(bits=bits, group_size=group_size)
+    assert qconfig.activation_scheme is None
+    assert qconfig.weight_scheme == QScheme(bits=bits, symmetric=True, axis=0, group_size=group_size)
+    assert weight_only_qconfig().weight_scheme == QScheme(bits=4, symmetric=True, axis=0, group_size=32)
 
 
 def test_a_mapping_is_made_anew_each_time():

@@ -10,7 +10,7 @@ import fxquant as fxq
 from fxquant.errors import PlanError
 from fxquant.kernels.matmul.matmul import MOST_PRODUCTS
 from fxquant.measure.parity import measure_parity
-from fxquant.nn import QuantizedDynamicLinear, QuantizedEmbedding, QuantizedEmbeddingBag
+from fxquant.nn import QuantizedDynamicLinear, QuantizedEmbedding, QuantizedEmbeddingBag, QuantizedWeightOnlyLinear
 from fxquant.patterns.linear import two_factors
 from fxquant.plan.spec import Observed
 
@@ -132,6 +132,9 @@ def test_weights_that_int8_does_not_take_are_named():
     assert torch.equal(fxq.convert(reference, to="fake_quant")(x), fxq.convert(reference, to="reference")(x))
 
 
+FLOAT_SUMS = 1e-6
+"""Float32 sums of a dozen products near 1, in two orders, relative and absolute."""
+
 WEIGHTS = (
     fxq.QScheme(bits=4, symmetric=True, axis=0, group_size=4),
     fxq.QScheme(bits=8, symmetric=True, axis=0),
@@ -143,7 +146,7 @@ WEIGHTS = (
 @pytest.mark.parametrize("scheme", WEIGHTS, ids=str)
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_weight_alone_may_be_on_any_grid(backend, scheme):
-    """Nothing is multiplied in integers, so nothing is refused, and all forms give the same bits."""
+    """Nothing is multiplied in integers, so nothing is refused; int8 adds the same products in an order of its own."""
     qconfig = fxq.QConfig(fxq.PlaceholderObserver, fxq.PerChannelMinMaxObserver.with_args(scheme=scheme))
     model = Net().eval()
     prepared = fxq.prepare(model, X, fxq.QConfigMapping().set_object_type(nn.Linear, qconfig), backend=backend)
@@ -155,8 +158,14 @@ def test_a_weight_alone_may_be_on_any_grid(backend, scheme):
     if backend == "cpu":
         int8 = fxq.convert(prepared, check=X)
         assert int8.first.weight.dtype == scheme.dtype
-        assert torch.equal(int8(X), simulated(X))
-        assert int8.parity.rows == ()
+        packed = isinstance(int8.first, QuantizedWeightOnlyLinear)
+        assert packed == (scheme.bits <= 8)
+        if packed:
+            torch.testing.assert_close(int8(X), simulated(X), rtol=FLOAT_SUMS, atol=FLOAT_SUMS)
+            assert torch.equal(int8.first(X), int8.first.reference(X))
+        else:
+            assert torch.equal(int8(X), simulated(X))
+        assert [(row.pattern, row.breach) for row in int8.parity.rows] == packed * [("weight_only_linear", "")] * 2
 
 
 def test_products_with_a_stored_weight_are_no_int8(capsys):

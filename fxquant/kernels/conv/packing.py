@@ -197,8 +197,8 @@ def packed_once() -> Iterator[None]:
         _PACKED.reset(token)
 
 
-def _in_one_place(values: Tensor, form: tuple[object, ...]) -> Tensor:
-    """Packed values, or equal ones that were packed before in this block."""
+def in_one_place(values: Tensor, form: tuple[object, ...]) -> Tensor:
+    """Return packed values, or equal ones that were packed before in this block."""
     known = _PACKED.get()
     if known is None or not values.numel():
         return values
@@ -225,7 +225,7 @@ class PackedWeight:
     def of(cls, weight: Tensor, groups: int = 1) -> PackedWeight:
         """Pack a weight: int8 [C_out, C_in / groups, *kernel_size]."""
         values = pack_weight(weight, groups)
-        return cls(_in_one_place(values, (weight.shape, groups, weight.device)), weight.shape, groups)
+        return cls(in_one_place(values, (weight.shape, groups, weight.device)), weight.shape, groups)
 
     def unpacked(self) -> Tensor:
         """The weight as it was, in memory of its own."""
