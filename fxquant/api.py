@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from fxquant.calibration.batches import check_iterable
 from fxquant.errors import CalibrationError
-from fxquant.graph.inputs import keywords_of, signature_of
+from fxquant.graph.inputs import keywords_of, needed_inputs
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer.checks import checked_model, not_prepared
@@ -190,10 +190,4 @@ def example_of(model: nn.Module, batch: Any) -> tuple[tuple[Any, ...], dict[str,
         return (), keywords_of(batch, model, "batch 0")
     if not isinstance(batch, (tuple, list)):
         return (batch,), {}
-    parameters = signature_of(model).parameters.values()
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        return tuple(batch), {}
-    needed = sum(
-        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters
-    )
-    return tuple(batch[: max(needed, 1)]), {}
+    return tuple(batch[: needed_inputs(model)]), {}

@@ -290,12 +290,7 @@ def test_examples_that_are_no_tensors(function, name):
 
 @pytest.mark.parametrize("function", [fxq.prepare, fxq.prepare_qat], ids=lambda function: function.__name__)
 def test_no_example(function):
-    assert refusal(lambda: function(net(), None)) == (
-        "there are no example inputs\n"
-        "  got:      None\n"
-        "  expected: a tensor, or the tuple of positional inputs, as the model takes them\n"
-        "  hint:     next(iter(loader))[0] is the input of the first batch, where loader yields (input, label) pairs"
-    )
+    assert function(net(), None) is not None
     assert function(net(), next(iter(loader()))[0]) is not None
     assert function(net(), None, example_kwargs={"input": X}) is not None
 

@@ -12,12 +12,12 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from fxquant.errors import CalibrationError, InputError
-from fxquant.graph.inputs import describe_call, describe_value, how_to_tensor, keywords_of
+from fxquant.graph.inputs import describe_call, describe_value, how_to_tensor, keywords_of, needed_inputs
 
 
 def batches(
     data: Iterable[Any],
-    example_args: Sequence[Any],
+    example_args: Sequence[Any] | None,
     model: nn.Module,
     *,
     num_batches: int | None = None,
@@ -91,14 +91,14 @@ def expected_batches(data: Iterable[Any], num_batches: int | None) -> int | None
 
 
 def inputs_of(
-    batch: Any, example_args: Sequence[Any], what: str, model: nn.Module
+    batch: Any, example_args: Sequence[Any] | None, what: str, model: nn.Module
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the model's inputs in one batch of an ordinary data loader.
 
     Args:
         batch: A tensor; a dict of keyword inputs, of which those are used that the model takes; or a tuple or list, of
             which as many leading elements as ``example_args`` has are used: labels do no harm.
-        example_args: The positional example inputs.
+        example_args: The positional example inputs. None: as many elements are used as ``forward`` needs.
         what: Name of the batch, for messages.
         model: Whose signature says what it takes.
 
@@ -108,6 +108,8 @@ def inputs_of(
     if isinstance(batch, Mapping):
         return (), keywords_of(batch, model, what)
     items = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    if example_args is None:
+        return items[: needed_inputs(model)], {}
     expected = describe_call(tuple(example_args), {})
     if len(items) < len(example_args):
         raise InputError(f"{what} holds too few inputs", got=describe_value(batch), expected=expected)

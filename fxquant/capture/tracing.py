@@ -21,7 +21,7 @@ from fxquant.errors import TracingError
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import BESIDE, modules_beside
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
-from fxquant.graph.shapes import record_values
+from fxquant.graph.shapes import assume_values, record_values
 
 _Traced = tuple[Graph, tuple[Untraceable, ...], QuantTracer]
 
@@ -40,7 +40,7 @@ _ROOT_HOOKS = (
 def trace(
     model: nn.Module,
     *,
-    example_args: tuple[Any, ...],
+    example_args: tuple[Any, ...] | None,
     example_kwargs: Mapping[str, Any] | None = None,
     leaf_modules: LeafModules = (),
     leaf_types: Sequence[type[nn.Module]] = (),
@@ -66,7 +66,7 @@ def trace(
 
     Args:
         model: Any module, also one that is traced already (whose graph is then taken as it is). It is not changed.
-        example_args: Positional inputs.
+        example_args: Positional inputs. None: nothing is run, and nothing is known of shapes.
         example_kwargs: Keyword inputs.
         leaf_modules: Types (subclasses too) or qualified names kept whole and in float.
         leaf_types: Types (no subclasses) that patterns name: kept whole.
@@ -83,7 +83,7 @@ def trace(
     """
     check_unscripted(model)
     kwargs = dict(example_kwargs or {})
-    bound = bind_example(model, example_args, kwargs)
+    bound = None if example_args is None else bind_example(model, example_args, kwargs)
     check_leaf_modules(model, leaf_modules)
     own = copy_of(model)
     if not trains:
@@ -115,7 +115,9 @@ def trace(
         gm = NamedGraphModule(own, graph, type(model).__name__)
         carry_over(own, gm)
     mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in untraceable})
-    if isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
+    if example_args is None:
+        assume_values(gm)
+    elif isinstance(own, GraphModule):  # else the tracer has run the example along with the trace
         record_values(gm, example_args, kwargs)
     for one in untraceable:
         one.warn()

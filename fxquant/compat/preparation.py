@@ -86,7 +86,7 @@ def observe(
     try:
         quantizer = planned(tuple(example_inputs) if isinstance(example_inputs, (list, tuple)) else example_inputs)
     except InputError:
-        quantizer = planned(None)
+        quantizer = planned(None)  # torch.ao never runs them
     if backend is not None:
         quantizer.plan = allowed_by(quantizer.graph_module, quantizer.plan, config, backend)
 

@@ -177,7 +177,9 @@ def _step(node: Node, constant: set[Node], theirs: Collection[Any]) -> Step | No
     if b not in constant:
         return None
     x, y, other = value_of(a), value_of(node), value_of(b)
-    if x is None or y is None or other is None or not x.dtype == y.dtype == other.dtype or x.shape != y.shape:
+    if x is None or y is None or other is None or not x.has_shape:
+        return None
+    if not x.dtype == y.dtype == other.dtype or x.shape != y.shape:
         return None
     return Step(node, "weight" if node.target is torch.mul else "bias", b, node.target is torch.sub)
 

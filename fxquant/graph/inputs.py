@@ -84,24 +84,20 @@ def keywords_in_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
     )
 
 
-def example_tuple(example_inputs: Any, example_kwargs: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """Return the tuple of positional inputs that ``prepare`` was given: a lone tensor makes a tuple of one.
+def example_tuple(example_inputs: Any) -> tuple[Any, ...]:
+    """Return the tuple of positional inputs that ``prepare`` was given: a lone tensor makes a tuple of one."""
+    return tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
 
-    Raises:
-        InputError: it was given None, and no keyword inputs.
-    """
-    if isinstance(example_inputs, (tuple, list)):
-        return tuple(example_inputs)
-    if example_inputs is not None:
-        return (example_inputs,)
-    if example_kwargs:
-        return ()
-    raise InputError(
-        "there are no example inputs",
-        got="None",
-        expected="a tensor, or the tuple of positional inputs, as the model takes them",
-        hint="next(iter(loader))[0] is the input of the first batch, where loader yields (input, label) pairs",
+
+def needed_inputs(model: nn.Module) -> int | None:
+    """Count the positional inputs without a default that ``forward`` takes; None: it takes any number."""
+    parameters = signature_of(model).parameters.values()
+    if any(parameter.kind is _VAR_POSITIONAL for parameter in parameters):
+        return None
+    needed = sum(
+        parameter.default is parameter.empty and parameter.kind is not _VAR_KEYWORD for parameter in parameters
     )
+    return max(needed, 1)
 
 
 def bind_example(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

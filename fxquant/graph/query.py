@@ -65,6 +65,12 @@ class NamedClass:
 _HARMLESS_OVERRIDES = {"__init__", "extra_repr", "reset_parameters", "__repr__", "__doc__", "__setstate__"}
 
 
+class UnknownShape(tuple[int, ...]):
+    """Stands for the shape of a tensor of a model that was traced without example inputs. It is empty."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """Shape, dtype, device and order of a tensor that is not held."""
@@ -75,7 +81,14 @@ class TensorInfo:
     contiguous: bool = True
     """Whether the elements lay in the order of the dimensions, so that any ``view`` of them exists."""
 
+    @property
+    def has_shape(self) -> bool:
+        """Tell whether the shape is known: not so without example inputs."""
+        return not isinstance(self.shape, UnknownShape)
+
     def __str__(self) -> str:
+        if not self.has_shape:
+            return f"{str(self.dtype).removeprefix('torch.')}[?]"
         return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.shape))}]"
 
 

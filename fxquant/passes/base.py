@@ -36,6 +36,8 @@ class PassContext:
     """What was observed for the policies of kind ``Means``: float64 [C]."""
     example_args: tuple[Any, ...] = ()
     example_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    has_example: bool = True
+    """False: the model was traced without example inputs, so nothing is known of shapes."""
     integer_inputs: bool | tuple[str, ...] = False
     """Names of the arguments that the converted model takes as quantized values; True: all float tensors."""
     integer_outputs: bool | tuple[int, ...] = False

@@ -248,7 +248,7 @@ def slower_alone(layers: Iterable[Match], limits: BreakEven) -> dict[Node, str]:
 def _why_slower(found: Match, limits: BreakEven) -> str:
     layer = next((node for node in found.nodes if isinstance(module_of(node), LAYERS)), None)
     result = None if layer is None else value_of(layer)
-    if layer is None or result is None or found.pattern.handler is not None:
+    if layer is None or result is None or not result.has_shape or found.pattern.handler is not None:
         return ""  # nobody knows how much it multiplies
     products = multiply_accumulates(layer)
     ends = (*(found.captures[name] for name in found.inputs), found.nodes[-1])

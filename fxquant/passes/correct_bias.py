@@ -45,8 +45,10 @@ def spatial_sizes(node: Node) -> Sizes | None:
     Calls on other sizes have other shares of padding, but one bias.
     """
     x, y = (value_of(each) if isinstance(each, Node) else None for each in (node.args[0], node))
+    if x is None or y is None or not x.has_shape:
+        return None
     first = 2 - called_module(node).weight.dim()
-    return (x.shape[first:], y.shape[first:]) if first and x is not None and y is not None else None
+    return (x.shape[first:], y.shape[first:]) if first else None
 
 
 def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, sizes: Sizes | None = None) -> nn.Module:

@@ -25,6 +25,8 @@ def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
     configuration that names the module decides for all of them, unless a rule names a layer. What the configuration
     leaves in float, or where nothing inside could be quantized, stays one operator, which is faster.
     """
+    if not ctx.has_example:
+        return gm  # the parts depend on shapes
     decisions = decide(gm, ctx.config)
     multihead = [node for node in gm.graph.nodes if _is_multihead(node)]
     for node in multihead:
@@ -84,6 +86,8 @@ def decompose_compounds(gm: GraphModule, ctx: PassContext) -> GraphModule:
     A rule of the configuration that names the operator decides for its parts. What the configuration leaves in float,
     what a user's own pattern names, and what is made of constants alone stays one operator.
     """
+    if not ctx.has_example:
+        return gm
     theirs, decisions, constants = own_targets(ctx), decide(gm, ctx.config), Constants(gm)
     for node in list(gm.graph.nodes):
         compound = COMPOUNDS.get(node.target) if node.op == "call_function" else None

@@ -107,6 +107,9 @@ def _every_one(node: Node) -> Elements:
 
 
 def _moved_from(root: Node, source: Node, wanted: Callable[[Node], Elements]) -> Elements:
+    info = value_of(source)
+    if info is not None and not info.has_shape:
+        return None
     shape = _shape(source) or ()
     several = value_of(root) is None
     if not several and wanted(root) is None and math.prod(_shape(root) or ()) == math.prod(shape):

@@ -78,7 +78,7 @@ class PassManager:
         return gm
 
     def _run_one(self, item: Pass, step: int, gm: GraphModule, ctx: PassContext) -> tuple[GraphModule, float]:
-        verify = self.settings.verify and item.keeps_values
+        verify = self.settings.verify and item.keeps_values and ctx.has_example
         try:
             values = run_values(gm, ctx) if verify else {}
             start = time.perf_counter()

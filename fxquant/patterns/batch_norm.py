@@ -24,7 +24,9 @@ def fixed_statistics(captures: Mapping[str, Node]) -> Reject | None:
 def channels_behind_batch(captures: Mapping[str, Node]) -> Reject | None:
     """Alone, the channels are dimension 1."""
     module, value = called_module(captures["bn"]), value_of(captures["bn"])
-    if isinstance(module, ChannelAffine) and value is not None and len(value.shape) != module.behind + 2:
+    if value is None or not value.has_shape:
+        return None
+    if isinstance(module, ChannelAffine) and len(value.shape) != module.behind + 2:
         return Reject("its channels are not dimension 1", captures["bn"])
     return None
 
@@ -39,6 +41,8 @@ def running_statistics(captures: Mapping[str, Node]) -> Reject | None:
     if module.running_var is None:
         return Reject(OWN_STATISTICS, captures["bn"])
     dims = next(dims for kind, dims in INSTANCE_DIMS.items() if isinstance(module, kind))
+    if value is not None and not value.has_shape:
+        return Reject("whether there is a batch dimension is not known without example inputs", captures["bn"])
     if value is not None and len(value.shape) != dims:
         return Reject("without a batch dimension its channels are dimension 0", captures["bn"])
     return None

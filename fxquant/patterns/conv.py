@@ -24,7 +24,7 @@ def one_channel_axis(captures: Mapping[str, Node]) -> Reject | None:
     if isinstance(norm, ChannelAffine):
         behind = called_module(conv).weight.dim() - 2
         return None if norm.behind == behind else Reject("it multiplies along another dimension than the channels")
-    if value is not None and len(value.shape) != called_module(conv).weight.dim():
+    if value is not None and value.has_shape and len(value.shape) != called_module(conv).weight.dim():
         return Reject("without a batch dimension the batch norm normalizes another dimension than the channels", conv)
     return None
 
@@ -42,6 +42,8 @@ def keeps_shape(captures: Mapping[str, Node]) -> Reject | None:
     """The residual may be broadcast to the convolution's output, never the other way round."""
     inner = value_of(captures.get("bn") or captures["conv"])
     total = value_of(captures["add"])
+    if inner is not None and not inner.has_shape:
+        return Reject("the shapes of the summands are not known without example inputs", captures["add"])
     if inner is not None and total is not None and inner.shape != total.shape:
         return Reject("the sum has another shape than the convolution's output", captures["add"])
     return None

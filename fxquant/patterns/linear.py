@@ -26,6 +26,8 @@ def features_are_channels(captures: Mapping[str, Node]) -> Reject | None:
     value, norm = value_of(captures["linear"]), called_module(captures["bn"])
     if isinstance(norm, ChannelAffine):
         return Reject("it multiplies along another dimension than the features") if norm.behind else None
+    if value is not None and not value.has_shape:
+        return Reject("what the batch norm normalizes is not known without example inputs")
     if value is not None and len(value.shape) != 2:
         return Reject("the batch norm normalizes dimension 1, which holds no features of the linear layer")
     return None
@@ -60,6 +62,8 @@ def two_factors(captures: Mapping[str, Node]) -> Reject | None:
 def int32_accumulators(captures: Mapping[str, Node]) -> Reject | None:
     """Sums of products of steps are kept in int32, which must never overflow."""
     value = value_of(captures["a"])
+    if value is not None and not value.has_shape:
+        return Reject("the number of products is not known without example inputs", captures["matmul"])
     if value is not None and value.shape[-1] > MOST_PRODUCTS:
         products = f"{value.shape[-1]} products per output can overflow an int32 sum"
         return Reject(f"{products}; {MOST_PRODUCTS} cannot", captures["matmul"])

@@ -81,7 +81,8 @@ def calibrate(
     statistics = prepared.statistics
     limit = MOST_BATCHES if until_stable and num_batches is None else num_batches
     stable = False
-    found = batches(data, prepared.example_args, prepared.graph_module, num_batches=limit, progress=progress)
+    example = prepared.example_args if prepared.has_example else None
+    found = batches(data, example, prepared.graph_module, num_batches=limit, progress=progress)
     for index, (args, kwargs) in enumerate(found):
         with within(f"calibration batch {index}"):
             observe_batch(*args, **kwargs)

@@ -44,6 +44,8 @@ class PreparedModel:
     patterns: tuple[Pattern, ...] = field(init=False)
     example_args: tuple[Any, ...] = field(init=False)
     example_kwargs: dict[str, Any] = field(init=False)
+    has_example: bool = field(default=True, init=False)
+    """False: there are no example inputs."""
     input_observer: Callable[[], Any] | None = field(init=False)
     integer_inputs: bool | tuple[str, ...] = field(default=False, init=False)
     integer_outputs: bool | tuple[int, ...] = field(default=False, init=False)
@@ -53,7 +55,7 @@ class PreparedModel:
     plan: QuantPlan = field(default_factory=QuantPlan, init=False)
     snapshots: tuple[Snapshot, ...] = field(default=(), init=False)
     """The passes that have run, with the graph before and after each."""
-    example_bound: Mapping[str, Any] = field(init=False)
+    example_bound: Mapping[str, Any] = field(default_factory=dict, init=False)
     """The example inputs by the names of their arguments."""
     weight_checksums: WeightChecksums = field(init=False)
     """The checksums of the weights, of the model when it was prepared and of the graph when it was measured."""

@@ -41,7 +41,7 @@ def prepare(
     gm = captured(
         in_eval(model),
         capture,
-        example_args=prepared.example_args,
+        example_args=prepared.example_args if prepared.has_example else None,
         example_kwargs=prepared.example_kwargs,
         leaf_modules=leaves,
         leaf_types=module_types(prepared.patterns),
@@ -54,7 +54,8 @@ def prepare(
     if not prepared.lenient:
         warn_of_unused_rules(unused, done.graph_module, prepared.config, prepared.backend.name)
     arguments = prepared.example_args, prepared.example_kwargs
-    prepared.example_bound = bind(done.graph_module, *arguments, "the example inputs")
+    if prepared.has_example:
+        prepared.example_bound = bind(done.graph_module, *arguments, "the example inputs")
     if prepared.plan.units or not prepared.lenient:
         check_plan(done.graph_module, prepared.plan, strict, prepared.config)
     check_integers(done.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)

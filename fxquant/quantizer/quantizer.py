@@ -39,7 +39,9 @@ class Quantizer(PreparedModel):
         model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning. Or a
             program that ``torch.export.export`` gave of one, or its ``module()``: names are those of the model. Of what
             ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` gave, the module inside is taken.
-        example_inputs: Tuple of the positional inputs (a lone tensor is taken as a one-tuple). They are run once.
+        example_inputs: Tuple of the positional inputs (a lone tensor is taken as a one-tuple). They are run once. None:
+            nothing is run, and what depends on shapes stays float with that reason: functions that take weights, batch
+            norms behind linear layers, products of two tensors, attention, residuals inside a convolution.
         qconfig: A ``QConfig`` for everything, or a ``QConfigMapping``; None: the backend's default.
         example_kwargs: Keyword inputs.
         backend: Name of the backend that decides what can be quantized and what is fused.

@@ -42,6 +42,7 @@ def pass_context(prepared: PreparedModel, plan: QuantPlan) -> PassContext:
         means=means_of(plan, dict(prepared.observers.items())),
         example_args=prepared.example_args,
         example_kwargs=prepared.example_kwargs,
+        has_example=prepared.has_example,
         integer_inputs=prepared.integer_inputs,
         integer_outputs=prepared.integer_outputs,
         trains=prepared.trains,

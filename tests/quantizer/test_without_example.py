@@ -1,0 +1,78 @@
+"""``prepare(model, None)``: nothing is run, and what depends on shapes says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fxquant as fxq
+
+
+class Net(nn.Module):
+    """Layers, and what depends on shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.skip = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(3, 4, 1)
+        self.head, self.norm = nn.Linear(4, 5), nn.BatchNorm1d(5)
+        self.kernel = nn.Parameter(torch.randn(4, 4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.bn(self.conv(x)) + self.skip(x))
+        y = F.max_pool2d(F.conv2d(y, self.kernel), 2)
+        return self.norm(self.head(y.mean((2, 3)).view(x.shape[0], -1)))
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def test_units_are_found_by_their_layers(net):
+    prepared = fxq.prepare(net, None)
+    assert [unit.pattern for unit in prepared.plan.units][:3] == ["conv_bn", "conv", "max_pool2d"]
+    reasons = {refusal.node: refusal.reason for refusal in prepared.plan.refusals}
+    assert reasons["conv2d"] == "the number of dimensions of its input is not known without example inputs"
+
+
+def test_batches_of_a_loader_calibrate(net):
+    prepared = fxq.prepare(net, None)
+    data = [(torch.randn(2, 3, 6, 6), torch.tensor([0, 1])) for _ in range(3)]
+    fxq.calibrate(prepared, data, progress=False)
+    int8 = fxq.convert(prepared)
+    for x in (data[0][0], torch.randn(3, 3, 8, 8)):
+        assert (int8(x) - net(x)).abs().max() < 0.1 * net(x).abs().max()
+
+
+def test_integers_are_those_with_an_example():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).eval()
+    data, x = [torch.randn(2, 3, 6, 6) for _ in range(2)], torch.randn(2, 3, 6, 6)
+    results = []
+    for example in (None, x):
+        prepared = fxq.prepare(model, example)
+        fxq.calibrate(prepared, data, progress=False)
+        results.append(fxq.convert(prepared)(x))
+    assert torch.equal(*results)
+
+
+def test_a_branch_on_a_shape_stays_whole():
+    class Branching(nn.Module):
+        def forward(self, x):
+            return x if x.shape[0] > 1 else -x
+
+    model = nn.Sequential(nn.Linear(4, 4), Branching(), nn.Linear(4, 4)).eval()
+    with pytest.warns(fxq.FxQuantWarning, match="cannot trace"):
+        prepared = fxq.prepare(model, None)
+    assert [unit.pattern for unit in prepared.plan.units] == ["linear", "linear"]
+    with pytest.raises(fxq.FxQuantError):
+        fxq.prepare(model, None, strict=True)
+
+
+def test_training_needs_no_example():
+    qat = fxq.prepare_qat(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), None)
+    qat(torch.randn(2, 4)).sum().backward()
+    assert fxq.convert(qat.eval())(torch.randn(3, 4)).shape == (3, 2)
