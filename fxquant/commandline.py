@@ -137,6 +137,10 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print all of it as JSON in place of the table")
 
 
+def _migrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="+", metavar="FILE.py", help="a program that uses torch.ao.quantization")
+
+
 def _conformance(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adapter",
@@ -254,6 +258,13 @@ COMMANDS = (
         "Write one HTML file, which needs no network: the graph coloured by what becomes of each node, every pass side "
         "by side, ranges and histograms, parity and noise. Calibrated and measured on random inputs alone.",
         _report,
+    ),
+    Command(
+        "migrate",
+        "which names of torch.ao in a program move to fxquant.compat",
+        "Print, for each name of torch.ao in Python files, whether it moves as it is, with a change, or not, and what "
+        "takes its place. Nothing is run or written.",
+        _migrate,
     ),
     Command(
         "conformance",

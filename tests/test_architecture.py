@@ -160,6 +160,12 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "compat/qconfig.py",
         "compat/quant_type.py",
     ),
+    "compat/test_migration_report.py": (
+        "compat/migration.py",
+        "compat/quantization.py",
+        "compat/quantize.py",
+        "compat/stubs.py",
+    ),
     "compat/test_fuse.py": ("compat/fusion_rows.py",),
     "analysis/test_sensitivity.py": ("analysis/unit_scores.py",),
     "analysis/test_profile.py": ("analysis/operator_times.py",),

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from fxquant.compat.foreign import constructor_of
 from fxquant.compat.observer_classes import PlaceholderObserver, ReuseInputObserver
 from fxquant.errors import InputError
@@ -101,3 +103,11 @@ def rules_of(rules: Any) -> Mapping[str, Any]:
         )
     found: Mapping[str, Any] = rules.to_dict()
     return found
+
+
+def note_qconfigs(target: nn.Module, model: nn.Module, rules: Mapping[str, Any]) -> None:
+    """Set the attribute ``qconfig`` of the modules that ``model`` has under the same names: programs read it."""
+    kinds = {path: type(module) for path, module in model.named_modules()}
+    for path, module in target.named_modules():
+        if path and path in kinds:
+            vars(module)["qconfig"] = original_qconfig(rules, path, kinds[path])

@@ -104,7 +104,7 @@ def _fuse(gm: GraphModule, last: Node, found: Any, row: Any) -> None:
 
 def _innermost(found: Any) -> Node:
     while isinstance(found, tuple):
-        found = found[1] if len(found) > 1 else found[0]
+        found = found[-1]
     node: Node = found
     return node
 

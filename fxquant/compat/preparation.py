@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from fxquant.capture.tracing import copy_of
 from fxquant.compat.backend_patterns import allowed_by
 from fxquant.compat.configuration import mapping_of
 from fxquant.compat.observed_graph import insert_observers, rename_fake_quants
-from fxquant.errors import InputError, warn
+from fxquant.errors import InputError, PlanError, warn
 from fxquant.graph.inputs import signature_of
 from fxquant.graph.module import get_metadata, set_metadata
 from fxquant.passes.pipelines import TO_TRAINING
@@ -87,6 +88,12 @@ def observe(
         quantizer = planned(tuple(example_inputs) if isinstance(example_inputs, (list, tuple)) else example_inputs)
     except InputError:
         quantizer = planned(None)  # torch.ao never runs them
+    except PlanError as error:
+        if not custom.output_quantized_indexes:
+            raise
+        warn("results that no quantized operator computes stay float", got=str(error))
+        custom = copy.copy(custom).set_output_quantized_indexes([])
+        quantizer = planned(example_inputs)
     if backend is not None:
         quantizer.plan = allowed_by(quantizer.graph_module, quantizer.plan, config, backend)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from fxquant.compat.backend_config import BackendConfig
-from fxquant.compat.configuration import rules_of
+from fxquant.compat.configuration import note_qconfigs, rules_of
 from fxquant.compat.conversion import converted_model, preserve, read_config
 from fxquant.compat.custom_config import ConvertCustomConfig, FuseCustomConfig, PrepareCustomConfig
 from fxquant.compat.fuse import fused
@@ -22,6 +22,7 @@ from fxquant.compat.submodules import prepare_submodules
 from fxquant.compat.torch_registration import take_torch_switches
 from fxquant.errors import NotOffered
 from fxquant.exporting import explicit
+from fxquant.graph.module import get_metadata
 
 
 def prepare_fx(
@@ -86,6 +87,7 @@ def _prepare(
     model, whole = prepare_submodules(model, custom, rules, backend, prepare_one)
     take_torch_switches()
     observed = observe(model, rules, example_inputs, custom, whole, backend, trains=trains)
+    note_qconfigs(observed, model, rules)
     preserve(observed, model, custom.preserved_attributes)
     return observed
 
@@ -122,7 +124,7 @@ def convert_fx(
     Args:
         graph_module: What ``prepare_fx`` or ``prepare_qat_fx`` gave. It is not changed.
         convert_custom_config: A ``ConvertCustomConfig``, or the dict form.
-        _remove_qconfig: Taken, and of no effect: no module holds a qconfig.
+        _remove_qconfig: False keeps the attribute ``qconfig`` of modules, which says what decided for them.
         qconfig_mapping: What it leaves in float is not converted.
         backend_config: Taken, and of no effect: ``prepare_fx`` has read it.
         keep_original_weights: Refused.
@@ -135,7 +137,10 @@ def convert_fx(
         raise NotOffered(
             "keep_original_weights is not offered", got="keep_original_weights=True", hint="keep the float model"
         )
-    return converted_model(graph_module, convert_custom_config, qconfig_mapping, "int8")
+    made = converted_model(graph_module, convert_custom_config, qconfig_mapping, "int8")
+    if not _remove_qconfig:
+        note_qconfigs(made, graph_module, get_metadata(graph_module, "rules"))
+    return made
 
 
 def convert_to_reference_fx(
@@ -155,7 +160,8 @@ def _convert_to_reference_decomposed_fx(
     qconfig_mapping: Any = None,
     backend_config: Any = None,
 ) -> GraphModule:
-    return explicit(converted_model(graph_module, convert_custom_config, qconfig_mapping, "reference"))
+    reference = converted_model(graph_module, convert_custom_config, qconfig_mapping, "reference")
+    return reference if get_metadata(reference, "quant_plan") is None else explicit(reference)
 
 
 __all__ = [

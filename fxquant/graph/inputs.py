@@ -84,9 +84,24 @@ def keywords_in_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
     )
 
 
-def example_tuple(example_inputs: Any) -> tuple[Any, ...]:
-    """Return the tuple of positional inputs that ``prepare`` was given: a lone tensor makes a tuple of one."""
-    return tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+def example_tuple(example_inputs: Any, example_kwargs: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """Return the tuple of positional inputs that ``prepare`` was given: a lone tensor makes a tuple of one.
+
+    Raises:
+        InputError: it was given None, and no keyword inputs.
+    """
+    if isinstance(example_inputs, (tuple, list)):
+        return tuple(example_inputs)
+    if example_inputs is not None:
+        return (example_inputs,)
+    if example_kwargs:
+        return ()
+    raise InputError(
+        "there are no example inputs",
+        got="None",
+        expected="a tensor, or the tuple of positional inputs, as the model takes them",
+        hint="next(iter(loader))[0] is the input of the first batch, where loader yields (input, label) pairs",
+    )
 
 
 def needed_inputs(model: nn.Module) -> int | None:

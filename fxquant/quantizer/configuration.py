@@ -43,7 +43,7 @@ def configure(
     prepared.config = get_default_qconfig_mapping(backend) if qconfig is None else QConfigMapping.of(qconfig)
     prepared.patterns = known_patterns() if patterns is None else distinct(patterns)
     prepared.has_example = example_inputs is not None or bool(example_kwargs)
-    prepared.example_args = example_tuple(example_inputs) if example_inputs is not None else ()
+    prepared.example_args = example_tuple(example_inputs, example_kwargs) if prepared.has_example else ()
     prepared.example_kwargs = dict(example_kwargs or {})
     prepared.input_observer = checked_input_observer(input_observer)
     prepared.integer_inputs, prepared.integer_outputs = as_inputs(integer_inputs), as_outputs(integer_outputs)

@@ -31,7 +31,7 @@ from fxquant.compat.quantize_fx import (
     prepare_fx,
     prepare_qat_fx,
 )
-from fxquant.errors import FxQuantWarning, InputError, NotOffered, PlanError, UnknownNameError
+from fxquant.errors import FxQuantWarning, InputError, NotOffered, UnknownNameError
 from fxquant.nn import QuantizedConv, QuantizedLinear
 
 
@@ -123,6 +123,9 @@ def test_prepare_gives_a_graph_module_that_measures(net):
     int8 = convert_fx(prepared)
     kinds = {type(module) for module in int8.modules()}
     assert {QuantizedConv, QuantizedLinear} <= kinds
+    assert prepared.head.qconfig is default_qconfig
+    assert not hasattr(int8.head, "qconfig")
+    assert convert_fx(prepared, _remove_qconfig=False).head.qconfig is default_qconfig
     assert not any(name.startswith("activation_post_process") for name, _ in int8.named_modules())
 
 
@@ -317,7 +320,7 @@ def test_what_is_not_offered_says_so(net):
         convert_fx(calibrated(net), keep_original_weights=True)
     with pytest.raises(InputError, match="was not prepared"):
         convert_fx(net)
-    with pytest.raises(PlanError, match="as integers"):
+    with pytest.warns(FxQuantWarning, match="stay float"):
         prepare_fx(nn.ReLU().eval(), {"": default_qconfig}, (torch.randn(2),), {"output_quantized_idxs": [0]})
 
 

@@ -1,0 +1,66 @@
+"""The names of ``torch.ao.quantization``, whatever module of this package they live in."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from fxquant import freeze_bn_stats, update_bn_stats
+from fxquant.compat import (
+    backend_config,
+    custom_config,
+    fake_quantize,
+    observer,
+    qconfig,
+    qconfig_mapping,
+    quant_type,
+    quantize_fx,
+    stubs,
+)
+from fxquant.compat import quantize as eager_mode
+from fxquant.compat.migration import NOT_OFFERED
+
+_HOMES: tuple[ModuleType, ...] = (
+    quantize_fx,
+    qconfig_mapping,
+    qconfig,
+    fake_quantize,
+    observer,
+    custom_config,
+    backend_config,
+    quant_type,
+    eager_mode,
+    stubs,
+)
+
+
+def _is_public(module: ModuleType, name: str, value: Any) -> bool:
+    home = getattr(value, "__module__", module.__name__)
+    return not name.startswith("_") and not isinstance(value, ModuleType) and str(home).startswith("fxquant")
+
+
+OFFERED: dict[str, Any] = {
+    "freeze_bn_stats": freeze_bn_stats,
+    "update_bn_stats": update_bn_stats,
+    **{
+        name: value
+        for module in reversed(_HOMES)
+        for name, value in vars(module).items()
+        if _is_public(module, name, value) and not name.isupper() and name not in NOT_OFFERED
+    },
+}
+"""Name -> what it stands for."""
+
+__all__ = sorted(OFFERED)
+
+
+def __getattr__(name: str) -> Any:
+    if name in OFFERED:
+        return OFFERED[name]
+    if name in NOT_OFFERED:
+        return eager_mode.refusing(name)
+    raise AttributeError(f"torch.ao.quantization has no name {name!r} that fxquant.compat knows")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *NOT_OFFERED]

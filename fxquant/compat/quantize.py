@@ -1,0 +1,100 @@
+"""``quantize_dynamic``, and what torch.ao's eager mode has beside it: refused with the name of what does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from fxquant.compat.configuration import qconfig_of
+from fxquant.compat.migration import NOT_OFFERED
+from fxquant.compat.preparation import Observing
+from fxquant.compat.qconfig import (
+    default_dynamic_qconfig,
+    float_qparams_weight_only_qconfig,
+    float_qparams_weight_only_qconfig_4bit,
+)
+from fxquant.errors import NotOffered, listing, warn
+from fxquant.plan.qconfig import QConfigMapping
+
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell)
+
+SPECS: dict[torch.dtype, tuple[Any, tuple[type[nn.Module], ...]]] = {
+    torch.qint8: (default_dynamic_qconfig, (nn.Linear, *RECURRENT)),
+    torch.quint8: (float_qparams_weight_only_qconfig, (nn.Embedding, nn.EmbeddingBag)),
+    torch.quint4x2: (float_qparams_weight_only_qconfig_4bit, (nn.Embedding, nn.EmbeddingBag)),
+}
+"""dtype -> the QConfig that torch.ao takes for it, and the modules that it quantizes where none are named."""
+
+
+def quantize_dynamic(
+    model: nn.Module,
+    qconfig_spec: Any = None,
+    dtype: torch.dtype = torch.qint8,
+    mapping: Any = None,
+    inplace: bool = False,
+) -> GraphModule:
+    """Make a model whose linear layers are int8 and measure their inputs in each call; or whose tables are integers.
+
+    Nothing is calibrated. Recurrent layers stay float, with a warning.
+
+    Args:
+        model: The float model, in evaluation mode. It is not changed.
+        qconfig_spec: Module classes or names; or a dict from these to a QConfig. None: what torch.ao quantizes.
+        dtype: ``torch.qint8``, or ``torch.quint8`` and ``torch.quint4x2`` for tables of embeddings.
+        mapping: Refused.
+        inplace: Refused.
+
+    Raises:
+        NotOffered: ``dtype`` is float16; ``mapping`` or ``inplace`` is given.
+    """
+    if dtype not in SPECS:
+        raise NotOffered("quantize_dynamic makes no such weights", got=dtype, hint="model.half() keeps float16 weights")
+    if mapping is not None or inplace:
+        got = "inplace=True" if inplace else "mapping=..."
+        raise NotOffered("quantize_dynamic makes a new model", got=got, hint="use what it returns")
+    qconfig, usual = SPECS[dtype]
+    spec = dict.fromkeys(usual, qconfig) if qconfig_spec is None else qconfig_spec
+    if not isinstance(spec, Mapping):
+        spec = dict.fromkeys(spec, qconfig)
+    rules = QConfigMapping()
+    for key, value in spec.items():
+        setter: Any = rules.set_module_name if isinstance(key, str) else rules.set_object_type
+        setter(key, qconfig_of(value))
+    left = [
+        f"{path} ({type(module).__name__})"
+        for path, module in model.named_modules()
+        if isinstance(module, RECURRENT) and (type(module) in spec or path in spec)
+    ]
+    if left:
+        warn(
+            "recurrent layers stay float",
+            got=listing(left),
+            hint="quantize_dynamic(model, {nn.Linear}) leaves them out",
+        )
+    return Observing(model, None, rules).convert()
+
+
+def refusing(name: str) -> Callable[..., Any]:
+    """Return what stands for a name of torch.ao that is not offered: it raises when it is called."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotOffered(f"{name} of torch.ao is not offered", hint=NOT_OFFERED[name])
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"Raise ``NotOffered``: {NOT_OFFERED[name]}."
+    return refuse
+
+
+convert = refusing("convert")
+prepare = refusing("prepare")
+prepare_qat = refusing("prepare_qat")
+quantize = refusing("quantize")
+quantize_qat = refusing("quantize_qat")
+propagate_qconfig_ = refusing("propagate_qconfig_")
+add_quant_dequant = refusing("add_quant_dequant")
+swap_module = refusing("swap_module")
+get_default_custom_config_dict = refusing("get_default_custom_config_dict")

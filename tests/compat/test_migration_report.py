@@ -1,0 +1,118 @@
+"""``migrate`` and the page of names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fxquant as fxq
+from fxquant.compat import quantization, quantize
+from fxquant.compat.migration import CHANGED, HOMES, NOT_OFFERED
+from fxquant.compat.migration_report import name_table, read
+from fxquant.errors import FxQuantWarning, NotOffered
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "migration.md"
+
+SOURCE = """
+import torch
+import torch.ao.quantization as tq
+from torch.ao.quantization import get_default_qconfig_mapping, prepare
+from torch.ao.quantization.quantize_fx import prepare_fx
+from torch.ao.nn.quantized import Linear
+
+model.qconfig = tq.default_qconfig
+torch.backends.quantized.engine = "x86"
+prepared = prepare_fx(model, get_default_qconfig_mapping("x86"), (x,))
+torch.ao.quantization.observer.MinMaxObserver.with_args(dtype=torch.qint8)
+tq.fx.graph_module.ObservedGraphModule
+"""
+
+
+def test_each_name_is_judged():
+    found = {(move.line, move.name): move for move in read(SOURCE).names}
+    assert {key: move.verdict for key, move in found.items()} == {
+        (4, "get_default_qconfig_mapping"): "with a change",
+        (4, "prepare"): "not",
+        (5, "prepare_fx"): "with a change",
+        (6, "torch.ao.nn.quantized.Linear"): "not",
+        (8, ".qconfig = ..."): "with a change",
+        (8, "default_qconfig"): "as it is",
+        (9, "torch.backends.quantized.engine"): "not",
+        (11, "MinMaxObserver"): "as it is",
+        (12, "torch.ao.quantization.fx.graph_module.ObservedGraphModule"): "not",
+    }
+    assert found[8, "default_qconfig"].note == "from fxquant.compat.quantization import default_qconfig"
+    assert found[11, "MinMaxObserver"].note == "from fxquant.compat.observer import MinMaxObserver"
+    assert "2 as it is, 3 with a change, 4 not" in str(read(SOURCE))
+    assert str(read("x = 1")) == "no name of torch.ao.quantization is used"
+
+
+def test_the_page_has_a_row_for_each_name():
+    assert name_table() in PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("home", sorted(HOMES.values()))
+def test_homes_exist(home):
+    pytest.importorskip(home)
+
+
+def test_every_name_of_quantization_is_there_or_refused():
+    for name in quantization.__all__:
+        assert getattr(quantization, name) is quantization.OFFERED[name]
+    for name in NOT_OFFERED:
+        with pytest.raises(NotOffered, match=name):
+            getattr(quantization, name)()
+    assert set(CHANGED) <= set(quantization.__all__)
+    with pytest.raises(AttributeError, match="nonsense"):
+        quantization.nonsense  # noqa: B018
+    assert "prepare_fx" in dir(quantization)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_public_names_of_torch_ao_are_accounted_for():
+    ao = pytest.importorskip("torch.ao.quantization")
+    known = {*quantization.OFFERED, *NOT_OFFERED}
+    wanted = {name for part in ("qconfig", "qconfig_mapping", "fake_quantize") for name in getattr(ao, part).__all__}
+    assert wanted - known == {"QConfigAny"}
+
+
+def test_dynamic_quantization():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval(), torch.randn(3, 8)
+    int8 = quantize.quantize_dynamic(model)
+    assert isinstance(int8.get_submodule("0"), fxq.nn.QuantizedDynamicLinear)
+    assert (int8(x) - model(x)).abs().max() < 0.1
+    one = quantize.quantize_dynamic(model, {"2"})
+    assert isinstance(one.get_submodule("0"), nn.Linear)
+    table = nn.Sequential(nn.Embedding(10, 4)).eval()
+    assert isinstance(
+        quantize.quantize_dynamic(table, dtype=torch.quint8).get_submodule("0"), fxq.nn.QuantizedEmbedding
+    )
+
+
+def test_what_quantize_dynamic_does_not_do():
+    model = nn.Sequential(nn.Linear(8, 8)).eval()
+    with pytest.raises(NotOffered, match="no such weights"):
+        quantize.quantize_dynamic(model, dtype=torch.float16)
+    with pytest.raises(NotOffered, match="a new model"):
+        quantize.quantize_dynamic(model, inplace=True)
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0])
+
+    with pytest.warns(FxQuantWarning, match="recurrent layers stay float"):
+        int8 = quantize.quantize_dynamic(Recurrent().eval())
+    assert isinstance(int8.head, fxq.nn.QuantizedDynamicLinear)
+
+
+def test_stubs_pass_values_on():
+    x = torch.randn(2, 3)
+    assert torch.equal(quantization.QuantWrapper(nn.Identity())(x), x)
