@@ -36,7 +36,7 @@ def captured(
     model: nn.Module,
     how: str,
     *,
-    example_args: tuple[Any, ...],
+    example_args: tuple[Any, ...] | None,
     example_kwargs: Mapping[str, Any] | None = None,
     leaf_modules: LeafModules = (),
     leaf_types: Sequence[type[nn.Module]] = (),
@@ -65,6 +65,17 @@ def captured(
         hint = did_you_mean(how, WAYS) if isinstance(how, str) else ""
         raise UnknownNameError("unknown way to capture", got=repr(how), expected=", ".join(WAYS), hint=hint)
     kwargs = dict(example_kwargs or {})
+    if example_args is None and how == "export":
+        raise InputError("torch.export runs example inputs", got="None", expected="a tuple of the positional inputs")
+    if example_args is None:  # there is nothing to export, or to compare results on
+        return trace(
+            model,
+            example_args=None,
+            leaf_modules=leaf_modules,
+            leaf_types=leaf_types,
+            keep_untraceable=keep_untraceable,
+            trains=trains,
+        )
     tracing = _Tracing(model, example_args, kwargs, tuple(leaf_modules), tuple(leaf_types), trains)
     if how == "fx" or isinstance(model, GraphModule):
         return tracing.traced((), keep_untraceable)
