@@ -17,6 +17,7 @@ PACKAGE = Path(fxquant.__file__).parent
 GLOSSARY = PACKAGE.parent / "docs" / "glossary.md"
 
 REFUSED = {
+    "bake": "materialize parametrizations",
     "baking": "materialize parametrizations",
     "bundle": "group bundle",
     "derive": "pack",
@@ -67,8 +68,9 @@ PUBLIC = {
 
 
 REFUSED_IN_TEXT = {
+    r"(?:first|second) cache": "L1 cache, L2 cache",
     r"grids?(?![:=])": "qparams, scheme or quantization range",
-    r"real (?:numbers?|units?|values?)": "float values",
+    r"real (?:numbers?|ranges?|units?|values?)": "float values",
     r"stored integers?": "quantized values",
     r"rejections?|rejected": "refusal, refused",
     r"shells?": "model without ranges",
@@ -192,6 +194,24 @@ def test_cpp_names_use_the_words_of_the_field():
     texts = {path: path.read_text("utf-8") for path in sorted(csrc.rglob("*")) if path.suffix in (".h", ".cpp", ".cu")}
     assert {"ConvTask", "for_each_tile", "PointerPatch"} <= {n for text in texts.values() for n in cpp_names_in(text)}
     assert {path.name: refused_in_cpp(text) for path, text in texts.items() if refused_in_cpp(text)} == {}
+
+
+def cpp_comments_in(text: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each comment."""
+    for line, code in enumerate(text.splitlines(), start=1):
+        if "//" in code:
+            yield line, code.partition("//")[2]
+
+
+def test_cpp_comments_use_the_words_of_the_field():
+    csrc = PACKAGE / "kernels" / "csrc"
+    found = {
+        path.name: refused_in_text(cpp_comments_in(path.read_text("utf-8")))
+        for path in sorted(csrc.rglob("*"))
+        if path.suffix in (".h", ".cpp", ".cu")
+    }
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert refused_in_text(cpp_comments_in("int x;\nint y;  // on the grid, in the first cache")) == ["2: grid"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ SMALLEST_SCALE = torch.finfo(torch.float32).smallest_normal
 
 
 def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tensor = SMALLEST_SCALE) -> QParams:
-    """Choose the affine map of a real range onto integers of a scheme.
+    """Choose the affine map of a range of float values onto the integers of a scheme.
 
     The range is first widened to contain 0, so that 0.0 (padding, ReLU) is represented exactly::
 

@@ -38,7 +38,7 @@ struct QParams {
   std::vector<int32_t> zero_point;
 
   QParams(double scale_, int64_t zero_point_)
-      : scale{real(scale_)}, zero_point{static_cast<int32_t>(zero_point_)} {}
+      : scale{float_value(scale_)}, zero_point{static_cast<int32_t>(zero_point_)} {}
 
   // Of a tensor on the CPU; that of CUDA takes the same arguments.
   QParams(const char* op, const Tensor&, const Tensor& scale_, const Tensor& zero_point_, int64_t channels) {
@@ -50,7 +50,7 @@ struct QParams {
     zero_point.reserve(channels);
     const auto step_of = [](const Tensor& values) { return values.dim() == 0 ? 0 : values.stride(0); };
     visit_numbers(op, "scale", scale_, [&, step = step_of(scale_)](const auto* values) {
-      for (int64_t c = 0; c < channels; ++c) scale.push_back(real(values[c * step]));
+      for (int64_t c = 0; c < channels; ++c) scale.push_back(float_value(values[c * step]));
     });
     visit_numbers(op, "zero_point", zero_point_, [&, step = step_of(zero_point_)](const auto* values) {
       for (int64_t c = 0; c < channels; ++c) zero_point.push_back(integral(op, static_cast<double>(values[c * step])));
@@ -104,7 +104,7 @@ struct QParams {
 
   // Loops rely on the bits of the one NaN.
   template <typename Number>
-  static float real(Number value) {
+  static float float_value(Number value) {
     const float x = static_cast<float>(value);
     return x == x ? x : std::numeric_limits<float>::quiet_NaN();
   }

@@ -4,13 +4,13 @@ namespace fxquant {
 namespace {
 
 struct AddBytes {
-  static FXQ_MEMBER float real(int32_t a, int32_t b, const Elementwise::Numbers& n) {
+  static FXQ_MEMBER float float_value(int32_t a, int32_t b, const Elementwise::Numbers& n) {
     return dequantize(a, n.a_scale, n.a_zero_point) + dequantize(b, n.b_scale, n.b_zero_point);
   }
 };
 
 struct MulBytes {
-  static FXQ_MEMBER float real(int32_t a, int32_t b, const Elementwise::Numbers& n) {
+  static FXQ_MEMBER float float_value(int32_t a, int32_t b, const Elementwise::Numbers& n) {
     return static_cast<float>((a - n.a_zero_point) * (b - n.b_zero_point)) * (n.a_scale * n.b_scale);
   }
 };

@@ -34,7 +34,7 @@ struct ElementwiseKernel {
     const Pack<A, N> left = load_pack<N>(a + at);
     const Pack<B, N> right = load_pack<N>(b + bt);
     Pack<uint8_t, N> out;
-    for (int j = 0; j < N; ++j) out.at[j] = requantize(Op::real(left.at[j], right.at[j], numbers), numbers.y_qparams);
+    for (int j = 0; j < N; ++j) out.at[j] = requantize(Op::float_value(left.at[j], right.at[j], numbers), numbers.y_qparams);
     store_pack(out, y + i);
   }
 };

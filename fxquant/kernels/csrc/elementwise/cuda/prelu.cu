@@ -6,7 +6,7 @@ namespace fxquant {
 namespace {
 
 struct PRelu {
-  static FXQ_MEMBER float real(int32_t x, float slope, const Elementwise::Numbers& n) {
+  static FXQ_MEMBER float float_value(int32_t x, float slope, const Elementwise::Numbers& n) {
     return prelu(dequantize(x, n.a_scale, n.a_zero_point), slope);
   }
 };

@@ -8,19 +8,19 @@ namespace FXQ_ISA {
 namespace {
 
 template <bool wide>
-float real(int32_t q, float scale, int32_t zero_point) {
+float float_value(int32_t q, float scale, int32_t zero_point) {
   return wide ? dequantize_wide(q, scale, zero_point) : dequantize(q, scale, zero_point);
 }
 
 template <bool wide, typename Q>
 void run(const Q* FXQ_RESTRICT q, float* FXQ_RESTRICT y, int64_t count, float scale, int32_t zero_point) {
-  for (int64_t i = 0; i < count; ++i) y[i] = real<wide>(q[i], scale, zero_point);
+  for (int64_t i = 0; i < count; ++i) y[i] = float_value<wide>(q[i], scale, zero_point);
 }
 
 template <bool wide, typename Q>
 void row(const Q* FXQ_RESTRICT q, float* FXQ_RESTRICT y, int64_t count, const float* FXQ_RESTRICT scale,
          const int32_t* FXQ_RESTRICT zero_point) {
-  for (int64_t i = 0; i < count; ++i) y[i] = real<wide>(q[i], scale[i], zero_point[i]);
+  for (int64_t i = 0; i < count; ++i) y[i] = float_value<wide>(q[i], scale[i], zero_point[i]);
 }
 
 template <bool wide, typename Q>
