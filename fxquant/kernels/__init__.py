@@ -43,6 +43,7 @@ from fxquant.kernels.pool.mean import mean
 from fxquant.kernels.pool.resample2d import resample2d
 from fxquant.kernels.quantize.dequantize import dequantize
 from fxquant.kernels.quantize.quantize import quantize
+from fxquant.kernels.recurrent.recurrent_steps import recurrent_steps
 from fxquant.kernels.table.table import table
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "native_status",
     "prelu",
     "quantize",
+    "recurrent_steps",
     "resample2d",
     "softmax",
     "table",

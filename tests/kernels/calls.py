@@ -370,6 +370,28 @@ def moving_average_qparams(m: Maker) -> Arguments:
     }  # fmt: skip
 
 
+def recurrent_steps(m: Maker) -> Arguments:
+    mode, steps, rows = m.one(0, 0, 1, 2, 3), m.count(4), m.one(1, 2, 30)
+    size, projected = m.one(1, 5, 16, 33, 70, 300), mode == 0 and m.one(True, False)
+    outputs, count = m.count(size) if projected else size, (4, 3, 1, 1)[mode] * size
+    weight, onto = (
+        torch.arange(a * b).mul(77).to(torch.int8).reshape(a, b) for a, b in ((count, outputs), (outputs, size))
+    )
+    dtype = m.one(*BYTES)
+    low = 0 if dtype == torch.uint8 else -128
+    return {
+        "of_input": m.real(steps, rows, count), "hidden": m.real(rows, outputs),
+        "cell": m.real(rows, size if mode == 0 else 0), "counts": m.one([rows] * steps, sorted(m.sizes(rows, steps))[::-1]),
+        "reverse": m.one(True, False), "mode": mode, "weight": m.put(pack_weight(weight)),
+        "correction": m.put(zero_point_correction(weight, torch.uint8, 1)), "weight_scale": m.positive(count),
+        "bias": m.real(count), "projection": m.put(pack_weight(onto)) if projected else None,
+        "projection_correction": m.put(zero_point_correction(onto, torch.uint8, 1)) if projected else None,
+        "projection_scale": m.positive(outputs) if projected else None, "measured": m.one(True, False),
+        **qparams(m, "", dtype), "eps": 1e-30, "quant_min": low + m.one(0, 20), "quant_max": low + m.one(255, 200),
+        "middle": m.one(None, low + 128), "dtype": dtype,
+    }  # fmt: skip
+
+
 def histogram(m: Maker) -> Arguments:
     x = values(m)
     axis = m.one(None, *range(-x.dim(), x.dim()))
@@ -412,6 +434,7 @@ CALLS: dict[str, Callable[[Maker], Arguments]] = {
     "mul": pair,
     "prelu": prelu,
     "quantize": quantize,
+    "recurrent_steps": recurrent_steps,
     "resample2d": resample2d,
     "softmax": softmax,
     "table": lambda m: {"x": m.stored(*m.sizes(20, 3), dtype=m.one(*BYTES)), "table": m.stored(256)},

@@ -68,6 +68,10 @@ SCHEMAS = {
     "-> (Tensor, Tensor, Tensor, Tensor)",
     "moving_average_qparams": "(Tensor x, Tensor running_min, Tensor running_max, int? axis, float averaging_constant, "
     "float eps, int quant_min, int quant_max, int? middle) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "recurrent_steps": "(Tensor of_input, Tensor hidden, Tensor cell, int[] counts, bool reverse, int mode, "
+    "Tensor weight, Tensor correction, Tensor weight_scale, Tensor bias, Tensor? projection, "
+    "Tensor? projection_correction, Tensor? projection_scale, bool measured, float scale, int zero_point, float eps, "
+    "int quant_min, int quant_max, int? middle, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
     "quantize": "(Tensor x, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, "
     "int? axis=None, bool channels_last=False) -> Tensor",
     "table": "(Tensor x, Tensor table) -> Tensor",

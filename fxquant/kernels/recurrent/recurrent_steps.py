@@ -12,7 +12,7 @@ from torch import Tensor
 from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import STORED, check_qparams
 from fxquant.kernels.call import Call, define_operator
-from fxquant.kernels.checks import check_count, check_dtype, check_limits
+from fxquant.kernels.checks import check_count, check_dtype, check_limits, check_zero_points
 from fxquant.kernels.conv.packing import PackedOrder, unpack_weight
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.fake_quantize.moving_average_qparams import reference as measure
@@ -20,6 +20,8 @@ from fxquant.kernels.linear.reference import linear_reference
 from fxquant.kernels.quantize.quantize import reference as quantize
 from fxquant.kernels.recurrent.gates import GATES, LSTM, RELU, advance
 from fxquant.kernels.recurrent.sequence import State, run_steps
+
+LARGEST = torch.finfo(torch.float32).max
 
 Result = tuple[Tensor, Tensor, Tensor]
 
@@ -46,7 +48,6 @@ class RecurrentStepsCall(Call[Result]):
 
     op: ClassVar[str] = "fxquant::recurrent_steps"
     results: ClassVar[str] = "(Tensor, Tensor, Tensor)"
-    composed: ClassVar[bool] = True
 
     of_input: Tensor
     """float32 [steps, rows, gates * hidden]: the products of the input, with their bias."""
@@ -152,6 +153,10 @@ class RecurrentStepsCall(Call[Result]):
     def _check_qparams(self) -> None:
         check_dtype(self.op, "dtype", self.dtype, STORED)
         check_limits(self.op, self.quant_min, self.quant_max, self.dtype)
+        if self.middle is not None:
+            check_zero_points(self.op, self.middle, self.quant_min, self.quant_max)
+        if not abs(self.eps) <= LARGEST:
+            raise KernelError(f"{self.op}: eps is out of range", got=f"{self.eps:g}", expected="a finite float32")
         if not self.measured:
             check_qparams(self.op, "", self.scale, self.zero_point, self.dtype)
 
@@ -175,17 +180,16 @@ class RecurrentStepsCall(Call[Result]):
             of_hidden = self._product(hidden, weight, self.weight_scale, self.bias)
             next_hidden, next_cell = advance(self.mode, of_input, of_hidden, hidden, cell)
             if onto is not None and self.projection_scale is not None:
-                next_hidden = self._product(next_hidden, onto, self.projection_scale, None)
+                next_hidden = self._product(next_hidden, onto, self.projection_scale, next_hidden.new_zeros(outputs))
             return next_hidden, next_cell
 
         counts = list(self.counts) if len(self.counts) else None
         y, hidden, cell = run_steps(self.of_input, self.hidden, self.cell, counts, self.reverse, step)
         return y, hidden.clone(), cell.clone()
 
-    def _product(self, x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Tensor:
+    def _product(self, x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor) -> Tensor:
         if not x.numel():
-            empty = x.new_zeros([len(x), len(weight)])
-            return empty if bias is None else empty + bias
+            return x.new_zeros([len(x), len(weight)]) + bias
         scale, zero_point = self.scale, self.zero_point
         if self.measured:
             unseen = torch.full((), torch.inf, device=x.device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,10 @@ from fxquant.errors import KernelError
 from fxquant.kernels.conv.packing import pack_weight, zero_point_correction
 from fxquant.kernels.recurrent.gates import GATES, GRU, LSTM, RELU, TANH, advance
 from fxquant.kernels.recurrent.recurrent_steps import RecurrentStepsCall, recurrent_steps, reference
+
+SPEC: Any = importlib.util.spec_from_file_location("calls", Path(__file__).parents[1] / "calls.py")
+made = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(made)
 
 NEAR = 0.05
 """Of values below 1: 8 bits of the states, whose products add up over a few steps."""
@@ -94,12 +100,41 @@ def test_values_are_near_to_those_of_floats(name, reverse):
         assert (near - exact).abs().max() < NEAR * max(float(exact.abs().max()), 1.0) if exact.numel() else True
 
 
+def moved(call: RecurrentStepsCall, device: str) -> list[Any]:
+    return [value.to(device) if isinstance(value, Tensor) else value for value in given(call)]
+
+
 @pytest.mark.parametrize("name", CALLS)
-def test_the_operator_is_its_reference(name):
+def test_the_operator_is_its_reference(device, name):
     call, *_ = arguments(*CALLS[name])
     before = [value.clone() if isinstance(value, Tensor) else value for value in given(call)]
-    assert all(map(torch.equal, recurrent_steps(*given(call)), reference(*given(call))))
+    assert all(map(torch.equal, recurrent_steps(*moved(call, device)), reference(*moved(call, device))))
     assert all(torch.equal(a, b) for a, b in zip(given(call), before, strict=True) if isinstance(a, Tensor))
+
+
+def test_random_calls_equal_the_reference(device):
+    """Sizes around panels, strips and stretches; rows that end; int8; strides of all kinds."""
+    for seed in range(40):
+        call = made.ordered("recurrent_steps", made.CALLS["recurrent_steps"](made.Maker(seed, lambda x: x.to(device))))
+        found, expected = recurrent_steps(*call.values()), reference(*call.values())
+        assert all(map(torch.equal, found, expected)), seed
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 3e38])
+@pytest.mark.parametrize("mode", [LSTM, GRU, TANH, RELU])
+def test_states_and_products_that_are_no_numbers(device, mode, value):
+    call, *_ = arguments(mode)
+    call.hidden[0, 1] = value
+    call.of_input[1, 1, 2] = value
+    call.of_input[2, 2] = -value
+    results = zip(recurrent_steps(*moved(call, device)), reference(*moved(call, device)), strict=True)
+    assert all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in results)
+
+
+def test_opcheck(device):
+    for seed in (1, 2, 3):
+        call = made.ordered("recurrent_steps", made.CALLS["recurrent_steps"](made.Maker(seed, lambda x: x.to(device))))
+        torch.library.opcheck(torch.ops.fxquant.recurrent_steps.default, tuple(call.values()))
 
 
 def test_no_steps_and_no_rows():
