@@ -381,7 +381,8 @@ def recurrent_steps(m: Maker) -> Arguments:
     low = 0 if dtype == torch.uint8 else -128
     return {
         "of_input": m.real(steps, rows, count), "hidden": m.real(rows, outputs),
-        "cell": m.real(rows, size if mode == 0 else 0), "counts": m.one([rows] * steps, sorted(m.sizes(rows, steps))[::-1]),
+        "cell": m.real(rows, size if mode == 0 else 0),
+        "counts": m.one([rows] * steps, sorted(m.sizes(rows, steps))[::-1]),
         "reverse": m.one(True, False), "mode": mode, "weight": m.put(pack_weight(weight)),
         "correction": m.put(zero_point_correction(weight, torch.uint8, 1)), "weight_scale": m.positive(count),
         "bias": m.real(count), "projection": m.put(pack_weight(onto)) if projected else None,
