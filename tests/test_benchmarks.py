@@ -231,6 +231,15 @@ def test_single_layers(benchmark: Run) -> None:
 
 
 @pytest.mark.skipif(not available_isas(), reason="programs are made of native kernels")
+def test_weight_only(benchmark: Run) -> None:
+    text, results = benchmark("weight_only.py", "--layers", "64x32", "--threads", "1", "--rounds", "1")
+    rows = {row["who"]: row for row in results["rows"]}
+    assert {"torch float32", "fxquant int4 g32", "fxquant int4 per channel", "fxquant int8 per channel"} <= set(rows)
+    assert all(row["ms"] > 0 and row["layer"] == "64x32" for row in rows.values())
+    assert {name for name, row in rows.items() if row["of a copy"]} == {name for name in rows if "fxquant" in name}
+    assert "of a copy" in text
+
+
 def test_int8_usage(benchmark: Run) -> None:
     arguments = ("--models", "squeezenet1_1", "--batch", "1", "2", "--threads", "1", "--rounds", "1")
     text, results = benchmark("int8_usage.py", *arguments)
