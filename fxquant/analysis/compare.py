@@ -21,7 +21,7 @@ from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.noise import DeviationSums
 from fxquant.measure.parity import plan_of
-from fxquant.measure.runner import Stepper, ValuesOnDemand, first_tensor
+from fxquant.measure.runner import Stepper, ValuesOnDemand, as_taken, first_tensor
 from fxquant.quantizer.quantizer import Quantizer
 
 
@@ -117,7 +117,7 @@ class _Run:
             demand.update(point.reads)
         demand.update(points.replaced.values())
         exact = ValuesOnDemand(floats, bind(floats, args, kwargs, "this batch"), demand)
-        bound = bind(self._quantized, args, kwargs, "this batch")
+        bound = as_taken(self._quantized, bind(self._quantized, args, kwargs, "this batch"))
         here, alone = Stepper(self._quantized, bound), Stepper(self._quantized, bound)
         for node in self._quantized.graph.nodes:
             value, isolated = here.step(node), alone.step(node)

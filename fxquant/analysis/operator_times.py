@@ -15,6 +15,7 @@ from fxquant.analysis.profile_table import Kind, ProfileRow
 from fxquant.errors import user_line
 from fxquant.graph.query import module_of, nodes_by_name, operator_name
 from fxquant.measure.parity import plan_of
+from fxquant.measure.runner import as_taken, call_as_taken
 from fxquant.measure.timing import CALLS, TimedPrograms, TimedRun
 from fxquant.nn.quantize import Dequantize, Quantize, Requantize
 from fxquant.quantizer.quantizer import Quantizer
@@ -27,6 +28,7 @@ class OperatorTimes:
 
     def __init__(self, floats: GraphModule, int8: GraphModule, bound: Mapping[str, Any], engine: Any) -> None:
         self._floats, self._int8, self._bound = floats, int8, bound
+        self._taken = as_taken(int8, bound)
         self._programs: dict[str, Any] | None = None if engine is None else {}
         self._seconds: dict[str, dict[str, list[float]]] = {
             form: defaultdict(list) for form in ("float", "graph", "program")
@@ -36,12 +38,16 @@ class OperatorTimes:
     def on_gpu(self) -> bool:
         return any(isinstance(x, Tensor) and x.is_cuda for x in self._bound.values())
 
+    def call_of_int8(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the inputs of a call as the int8 model takes them: quantized, where it takes quantized values."""
+        return call_as_taken(self._int8, args, kwargs)
+
     def round(self) -> None:
         """Run each model once, in each form."""
         self._take("float", TimedRun(self._floats, self._bound, _calls(self._floats)))
-        self._take("graph", TimedRun(self._int8, self._bound, _calls(self._int8)))
+        self._take("graph", TimedRun(self._int8, self._taken, _calls(self._int8)))
         if self._programs is not None:
-            self._take("program", TimedPrograms(self._int8, self._bound, _calls(self._int8), self._programs))
+            self._take("program", TimedPrograms(self._int8, self._taken, _calls(self._int8), self._programs))
 
     def _take(self, form: str, run: TimedRun) -> None:
         run.run()

@@ -86,12 +86,16 @@ def profile(
         )
         for _ in tqdm(range(rounds), desc="profile", unit="round", disable=not progress):
             timer.round()
-        calls = {"float": whole, "graph": as_graph, **({} if engine_of(int8) is None else {"program": int8})}
+        models = {"float": whole, "graph": as_graph, **({} if engine_of(int8) is None else {"program": int8})}
+        taken = timer.call_of_int8(args, kwargs)
+        inputs_of_form = {name: (args, kwargs) if name == "float" else taken for name in models}
+        calls = {
+            name: partial(model, *inputs_of_form[name][0], **inputs_of_form[name][1]) for name, model in models.items()
+        }
         for _ in range(FIRST_CALLS):
-            for each in calls.values():
-                each(*args, **kwargs)
-        bound = {name: partial(each, *args, **kwargs) for name, each in calls.items()}
-        seconds = interleaved_medians(bound, 2 * rounds, timer.on_gpu)
+            for call in calls.values():
+                call()
+        seconds = interleaved_medians(calls, 2 * rounds, timer.on_gpu)
     engine = engine_of(int8)
     return Profile(
         rows=timer.rows(prepared, int8),

@@ -15,6 +15,7 @@ from fxquant.errors import InputError
 from fxquant.exchange.given import Contents, Given, shortened
 
 _DTYPE = re.compile(r"(u?)int(2|4|8|16|32)")
+_FLOAT = re.compile(r"b?float(8\w*|16|32)")
 _BITS = (2, 4, 8, 16)
 
 
@@ -95,7 +96,8 @@ def read(data: Mapping[str, Any]) -> Contents:
         items, one = _items([data.get("encodings", [])]), _given_2
     else:
         raise InputError("unknown version of AIMET's encodings", got=ascii(version)[:40], expected="1.0.0 or 2.0.0")
-    return Contents(tuple(map(one, items)), True, {}, {})
+    floats = tuple(item["name"] for item in items if _is_float(item))
+    return Contents(tuple(one(item) for item in items if not _is_float(item)), True, {}, {}, floats)
 
 
 def _items(lists: list[Any]) -> list[dict[str, Any]]:
@@ -105,6 +107,11 @@ def _items(lists: list[Any]) -> list[dict[str, Any]]:
     ):
         raise InputError("AIMET's encodings are no lists of objects with a name", got=ascii(lists)[:120])
     return items
+
+
+def _is_float(item: dict[str, Any]) -> bool:
+    """Tell whether an encoding says that its tensor stays float: it gives no qparams."""
+    return item.get("dtype") == "FLOAT" or _FLOAT.fullmatch(str(item.get("output_dtype"))) is not None
 
 
 def _given_1(item: dict[str, Any]) -> Given:

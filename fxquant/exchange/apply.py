@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -51,8 +52,9 @@ def apply_qparams(
         A new Quantizer, to convert. What it observes changes nothing any more.
 
     Raises:
-        InputError: the file cannot be read, is of no known format, or names a tensor that shares those of another.
-        UnknownNameError: it names a tensor that the model has not.
+        InputError: the file cannot be read, is of no known format, or names a tensor twice, or one that shares the
+            qparams of another.
+        UnknownNameError: it names a tensor that the model has not, or ``names`` one that the file has not.
         SpecError: scales or zero points are none, are too few or too many, or are of a scheme that the back end cannot
             take, or the granularity is not that of the plan.
         CalibrationError: an activation has no qparams.
@@ -61,7 +63,7 @@ def apply_qparams(
         raise not_prepared(prepared, "apply_qparams")
     contents = _of_table(qparams) if isinstance(qparams, QParamsTable) else read_qparams(qparams)
     planned = planned_tensors(prepared)
-    found = _matched(planned, contents, dict(names or {}), strict)
+    found = _matched(planned, contents, _checked_names(names, contents, strict), strict)
     activations = [tensor for tensor in planned.owners.values() if tensor.ref.kind == "activation"]
     if missing := [tensor for tensor in activations if tensor.ref not in found]:
         found |= _observed(prepared, missing, strict)
@@ -73,6 +75,31 @@ def apply_qparams(
     _set_joined(made, contents.joined, strict)
     _set_means(made, contents.means, strict)
     return made
+
+
+def _checked_names(names: Any, contents: Contents, strict: bool) -> dict[str, str]:
+    """Check a mapping of names against what a file holds.
+
+    Raises:
+        InputError: it is none, or gives two tensors of the file one name; or the file names a tensor twice.
+        UnknownNameError: the file has not one of its names.
+    """
+    given = {} if names is None else names
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for pair in given.items() for name in pair):
+        raise InputError(
+            "names is no mapping of names", got=ascii(names)[:120], expected="{name in the file: in the model}"
+        )
+    held = [tensor.name for tensor in contents.tensors]
+    if strict and (unused := [name for name in given if name not in held]):
+        raise UnknownNameError(
+            "the file has no tensor of this name",
+            got=", ".join(map(repr, unused)),
+            hint=did_you_mean(unused[0], held) or "names={theirs: ours} maps names; strict=False passes over it",
+        )
+    counts = Counter(given.get(name, name) for name in held)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise InputError("a tensor has qparams twice in the file", at=twice[0], expected="one entry, or names={...}")
+    return dict(given)
 
 
 def _of_table(table: QParamsTable) -> Contents:
@@ -89,6 +116,15 @@ def _matched(
     """Find the tensor of each name, and check what it is given."""
     found: dict[TensorRef, QParams] = {}
     later: list[tuple[Given, PlannedTensor, float]] = []
+    for name in contents.floats:
+        if names.get(name, name) in (*planned.owners, *planned.members):
+            raise InputError(
+                "an encoding is none of integers",
+                at=name,
+                got="float",
+                expected="scale and zero point: the model quantizes this tensor",
+                hint="a rule of None in the configuration leaves the layer float",
+            )
     for given in contents.tensors:
         name = names.get(given.name, given.name)
         if name in planned.owners:

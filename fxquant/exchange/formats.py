@@ -36,7 +36,7 @@ def read_qparams(source: str | os.PathLike[str] | Mapping[str, Any]) -> Contents
     """
     if isinstance(source, Mapping):
         return _of(source)
-    place = os.fspath(source)
+    place = path_of(source)
     try:
         with open(place, encoding="utf-8") as file:
             text = file.read()
@@ -53,9 +53,23 @@ def read_qparams(source: str | os.PathLike[str] | Mapping[str, Any]) -> Contents
     return _of(data)
 
 
+def path_of(path: object) -> str:
+    """Return the path that a user gave.
+
+    Raises:
+        InputError: it is none.
+    """
+    place = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(place, str) or not place or "\0" in place:
+        raise InputError("this is no path of a file", got=ascii(path)[:120], expected="a str or a pathlib.Path")
+    return place
+
+
 def _of(data: Mapping[str, Any]) -> Contents:
     if data.get("format") == own_format.FORMAT:
         return own_format.read(data)
+    if not all(isinstance(name, str) for name in data):
+        raise InputError("names of tensors are no strings", got=ascii(list(data))[:120], expected=_EXPECTED)
     if isinstance(data.get("version"), str) and any("encodings" in key for key in data):
         return aimet_encodings.read(data)
     if data and all(isinstance(items, list) for items in data.values()):

@@ -62,6 +62,8 @@ class Contents:
     """The file names tensors that share qparams one by one."""
     joined: dict[str, tuple[float, float]]
     means: dict[str, Means]
+    floats: tuple[str, ...] = ()
+    """Tensors that the file says are not quantized."""
 
 
 def ends_of(qparams: QParams) -> tuple[float, float]:
@@ -94,6 +96,8 @@ def numbers(values: Any, name: str, what: str, shape: Sequence[int]) -> Tensor:
         SpecError: they are no numbers, or are not as many as the granularity wants.
     """
     try:
+        if _holds_truth_values(values):
+            raise TypeError
         found = torch.tensor(values, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise SpecError(
@@ -109,3 +113,7 @@ def numbers(values: Any, name: str, what: str, shape: Sequence[int]) -> Tensor:
             expected=" x ".join(map(str, shape)),
         )
     return found.reshape(tuple(shape))
+
+
+def _holds_truth_values(values: Any) -> bool:
+    return any(map(_holds_truth_values, values)) if isinstance(values, list) else isinstance(values, bool)

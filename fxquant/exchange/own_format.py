@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +54,7 @@ def read(data: Mapping[str, Any]) -> Contents:
         InputError: it is of another form, or of a newer version.
         SpecError: a scheme cannot exist.
     """
-    if not isinstance(data.get("version"), int) or data["version"] > VERSION:
+    if type(data.get("version")) is not int or not 1 <= data["version"] <= VERSION:
         raise InputError(
             "the qparams are of a newer format", got=data.get("version"), expected=f"at most {VERSION}",
             hint="pip install -U fxquant",
@@ -97,6 +97,8 @@ def _given(name: str, item: Any) -> Given:
     shared = item.get("shared", [])
     if not isinstance(shared, list) or not all(isinstance(other, str) for other in shared):
         raise InputError("shared is no list of names", at=name, got=ascii(shared)[:120])
+    if twice := sorted({other for other in shared if shared.count(other) > 1 or other == name}):
+        raise InputError("shared names a tensor twice", at=name, got=ascii(twice)[:120])
     return Given(name, item["scale"], item["zero_point"], scheme.bits, scheme.signed, scheme, tuple(shared))
 
 
@@ -108,7 +110,12 @@ def _ends(name: str, ends: Any) -> tuple[float, float]:
 
 def _means(name: str, item: Any) -> Means:
     fits = isinstance(item, dict) and set(item) == {"total", "count"}
-    if not fits or type(item["count"]) is not int or item["count"] < 0 or not isinstance(item["total"], list):
+    if (
+        not fits
+        or type(item["count"]) is not int
+        or not 0 <= item["count"] < 2**63
+        or not isinstance(item["total"], list)
+    ):
         raise InputError(
             "the means of a value have other fields", at=name, got=ascii(item)[:120], expected="total, count"
         )
@@ -118,4 +125,5 @@ def _means(name: str, item: Any) -> Means:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # of whole numbers of thousands of digits, too

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fxquant.errors import SpecError
@@ -18,6 +19,8 @@ from fxquant.passes.base import weighted_nodes
 from fxquant.plan.spec import Fixed, Observed, QParams, QScheme, TensorRef
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.run_passes import pass_context
+
+_FLOAT32 = torch.finfo(torch.float32)
 
 Refuse = Callable[[QScheme], str | None]
 
@@ -86,6 +89,11 @@ class PlannedTensor:
     def _check(self, name: str, scheme: QScheme, scale: Tensor, zero_point: Tensor) -> None:
         if not bool((scale.isfinite() & (scale > 0)).all()):
             raise SpecError("a scale is no number above 0", at=name, got=_first(scale, scale.isfinite() & (scale > 0)))
+        largest = _FLOAT32.max / (scheme.quant_max - scheme.quant_min)
+        usable = (scale >= _FLOAT32.smallest_normal) & (scale <= largest)
+        if not bool(usable.all()):
+            expected = f"a scale from {_FLOAT32.smallest_normal:.3g} to {largest:.3g}"
+            raise SpecError("a scale is unusable", at=name, got=_first(scale, usable), expected=expected)
         if scheme.float_qparams:
             inside, expected = zero_point.isfinite(), "numbers of steps"
         elif scheme.symmetric:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fxquant.artifact.format import written_beside
 from fxquant.errors import InputError, UnknownNameError, writing
-from fxquant.exchange.formats import WRITERS
+from fxquant.exchange.formats import WRITERS, path_of
 from fxquant.exchange.given import Means, TensorQParams, ends_of
 from fxquant.graph.text_table import PrintedTable
 from fxquant.registry import did_you_mean
@@ -60,8 +60,8 @@ class QParamsTable(PrintedTable[TensorQParams]):
             raise UnknownNameError(
                 "unknown format of qparams", got=repr(format), expected=", ".join(WRITERS), hint=hint
             )
-        place = Path(path)
-        if place.exists() and not overwrite:
+        place = Path(path_of(path))
+        if _exists(place) and not overwrite:
             raise InputError("the file exists already", at=str(place), hint="overwrite=True takes its place")
         text = WRITERS[format](self)
         with writing("the qparams", place), written_beside(place) as part:
@@ -80,6 +80,11 @@ class QParamsTable(PrintedTable[TensorQParams]):
             )
             for row in rows
         ]
+
+
+def _exists(place: Path) -> bool:
+    with writing("the qparams", place):  # a name may be too long to ask
+        return place.exists()
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -24,7 +24,7 @@ from torch.fx.node import map_arg
 from fxquant.errors import FxQuantError, warn
 from fxquant.graph.failures import not_scriptable, refuse_tracing, warn_of_no_gradient, wrong_input
 from fxquant.graph.methods import bound_to_traced
-from fxquant.graph.module_state import check_finite, check_names, unchanged_on_error
+from fxquant.graph.module_state import check_finite, check_names, unchanged_on_error, with_dtypes_of_qparams
 from fxquant.graph.packing import holds_integers, pack_modules
 from fxquant.graph.query import (
     BY_REQUEST,
@@ -164,6 +164,8 @@ class NamedGraphModule(GraphModule):
         """
         check_names(self, state_dict, strict=strict, joins=get_metadata(self, "joins") or {})
         check_finite(state_dict, *(name for name, _ in self.named_parameters(remove_duplicate=False)))
+        if assign:  # copying would cast
+            state_dict = with_dtypes_of_qparams(self, state_dict)
         with unchanged_on_error(self):
             found = super().load_state_dict(state_dict, strict, assign)
         pack_modules(self)

@@ -41,6 +41,21 @@ def check_qparams(state: Mapping[str, Any], scale: str, zero_point: str, scheme:
         _refuse("a zero point is no quantized value", zero_point, values, bad, expected, WHERE)
 
 
+def with_dtypes_of_qparams(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Cast what quantized modules hold to the dtypes that they have it in: kernels take no others."""
+    cast: Any = copy.copy(state)
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, buffer in module._buffers.items():
+            key = f"{path}.{name}" if path else name
+            value = state.get(key)
+            if not isinstance(value, Tensor) or buffer is None or value.dtype == buffer.dtype:
+                continue
+            is_quantized = hasattr(module, "_schemes") or name.endswith(("scale", "zero_point"))
+            if is_quantized and value.is_floating_point() == buffer.is_floating_point():
+                cast[key] = value.to(buffer.dtype)
+    return cast
+
+
 def check_integers(state: Mapping[str, Any], key: str, dtype: torch.dtype, scheme: QScheme | None = None) -> None:
     """Refuse quantized values of another dtype, or outside of the integers of a scheme.
 

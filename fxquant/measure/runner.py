@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 
 from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.fake_quantize.qparams import to_integers
+from fxquant.graph.inputs import bind
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.module import get_metadata
 from fxquant.graph.query import function_name, module_of
@@ -235,3 +236,15 @@ def as_taken(model: nn.Module, bound: Mapping[str, Any]) -> dict[str, Any]:
         return to_integers(value, scale, zero_point, qparams.scheme)
 
     return {name: quantized(name, value) for name, value in bound.items()}
+
+
+def call_as_taken(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Do what ``as_taken`` does with the positional and keyword inputs of a call."""
+    if not get_metadata(model, "integer_inputs"):
+        return args, dict(kwargs)
+    taken = as_taken(model, bind(model, args, kwargs, "the inputs"))
+    names = [name for name, _ in zip(taken, args, strict=False)]
+    first = [taken[name] if isinstance(value, Tensor) else value for name, value in zip(names, args, strict=False)]
+    return (*first, *args[len(first) :]), {name: taken.get(name, value) for name, value in kwargs.items()}

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fxquant.errors import InputError
 from fxquant.kernels import dequantize, quantize, table
 from fxquant.kernels.quantize.dequantize import reference as dequantize_reference
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
@@ -72,11 +73,21 @@ class Dequantize(QuantizedModule):
         return dequantize_arguments(self.qparams("x"))
 
     def forward(self, q: Tensor) -> Tensor:
+        if q.dtype != self._schemes["x"].dtype and not q.is_floating_point():  # other integers are other values
+            raise self._wrong_dtype(q)
         return dequantize(self._ordered(q), **(self._packed or self.packed())).to(self.float_result.dtype)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
         return dequantize_reference(self._ordered(q), **self.packed()).to(self.float_result.dtype)
+
+    def _wrong_dtype(self, q: Tensor) -> InputError:
+        return InputError(
+            "quantized values have another dtype than their qparams",
+            at=self.unit or type(self).__name__,
+            got=q.dtype,
+            expected=self._schemes["x"].dtype,
+        )
 
     def _ordered(self, q: Tensor) -> Tensor:
         return q.contiguous() if self.float_result.contiguous else q

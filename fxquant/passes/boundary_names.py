@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from fxquant.errors import LoweringError
 from fxquant.graph.module import set_metadata
 from fxquant.graph.query import module_of, nodes_in, tensors_of, value_of
+from fxquant.nn.base import QuantizedModule
 from fxquant.nn.quantize import Quantize
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
@@ -64,9 +65,26 @@ def keep_integers(gm: GraphModule, plan: QuantPlan, inputs: Sequence[str], outpu
 
 
 def _known(node: Node | None, plan: QuantPlan) -> QParams:
-    """Return the qparams of a node that holds quantized values, or of the float value that they stand for."""
+    """Return the qparams of a node that holds quantized values, or of the float value that they stand for.
+
+    They are those of a module that takes or gives the value, where there is one: a state that is loaded changes them.
+    """
+    if node is not None and (own := _of_module(node)) is not None:
+        return own
     source = node.args[0] if node is not None and isinstance(module_of(node), Quantize) else node
     qparams = plan.qparams.get(TensorRef(source.name)) if isinstance(source, Node) else None
     if qparams is None:
         raise LoweringError("the plan has no qparams of what is to be taken or given as integers", at=node)
     return qparams
+
+
+def _of_module(node: Node) -> QParams | None:
+    """Return the qparams that a module holds of a value: of one that gives it, or of one that reads an input."""
+    made_by = module_of(node)
+    if isinstance(made_by, QuantizedModule) and "y" in made_by._schemes:
+        return made_by.qparams("y")
+    for reader in node.users if node.op == "placeholder" else ():
+        read_by = module_of(reader)
+        if isinstance(read_by, QuantizedModule) and "x" in read_by._schemes and reader.args[:1] == (node,):
+            return read_by.qparams("x")
+    return None

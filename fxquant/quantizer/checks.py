@@ -168,8 +168,8 @@ def in_eval(model: nn.Module) -> nn.Module:
     return copy_of(model).eval()
 
 
-def check_target(to: str, backend: Backend) -> None:
-    """Refuse to convert to what no pipeline makes, or to int8 for a backend that only simulates.
+def check_target(to: str, backend: Backend, *, checked: bool = False) -> None:
+    """Refuse to convert to what no pipeline makes, or to int8, and to check int8, for a backend that only simulates.
 
     Raises:
         UnknownNameError: ``to`` names no pipeline.
@@ -181,6 +181,14 @@ def check_target(to: str, backend: Backend) -> None:
             got=repr(to),
             expected=", ".join(CONVERT),
             hint=did_you_mean(to, CONVERT),
+        )
+    if to != "int8" and checked and not backend.has_operators:
+        raise LoweringError(
+            f"backend {backend.name!r} has no integer operators, whose parity check= measures",
+            got=f"to={to!r}, and a batch to check on",
+            expected="check=None",
+            hint="compare(prepared, converted, batches) measures what rounding costs; export_onnx(..., check=True) runs"
+            " each unit in the runtime",
         )
     if to != "int8":
         return

@@ -34,7 +34,7 @@ def convert(
 ) -> GraphModule:
     """Return a new module. The arguments and the errors are those of the public function."""
     # Refuse what cannot be done.
-    check_target(to, prepared.backend)
+    check_target(to, prepared.backend, checked=check is not None)
     if tune is not None:
         check_tunable(to, allow_uncalibrated)
 

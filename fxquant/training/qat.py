@@ -39,6 +39,8 @@ def prepare_qat(
     leaf_modules: Sequence[type[nn.Module] | str] = (),
     strict: bool = False,
     capture: str = "auto",
+    integer_inputs: bool | str | Sequence[str] = False,
+    integer_outputs: bool | int | Sequence[int] = False,
 ) -> GraphModule:
     """Make a model that trains as it will be quantized, under ``inference_mode`` too. ``model`` is not changed.
 
@@ -83,6 +85,8 @@ def prepare_qat(
         leaf_modules=leaf_modules,
         strict=strict,
         capture=capture,
+        integer_inputs=integer_inputs,
+        integer_outputs=integer_outputs,
     )
     done = run_passes(preparation, TO_TRAINING, preparation.graph_module, preparation.plan)
     preparation.plan, preparation.snapshots = done.context.plan, done.snapshots

@@ -178,6 +178,38 @@ EDITS: dict[str, tuple[Callable[[Any], object], type[FxQuantError], str]] = {
         SpecError,
         "a scale is no number above 0",
     ),
+    "a scale that is no normal number": (
+        lambda data: data["tensors"][owner(data)].update(scale=[1e-40]),
+        SpecError,
+        "a scale is unusable\n  at:       x\n  got:      9.99995e-41\n  expected: a scale from 1.18e-38 to 1.33e+36",
+    ),
+    "a scale whose range is infinite": (
+        lambda data: data["tensors"]["conv.weight"].update(scale=[3e38] * 8),
+        SpecError,
+        "a scale is unusable\n  at:       conv.weight",
+    ),
+    "a truth value": (lambda data: data["tensors"][owner(data)].update(scale=[True]), SpecError, "no number"),
+    "a name twice": (
+        lambda data: data["tensors"][owner(data)].update(shared=["relu", "relu"]),
+        InputError,
+        "shared names a tensor twice",
+    ),
+    "its own name": (
+        lambda data: data["tensors"][owner(data)].update(shared=[owner(data)]),
+        InputError,
+        "shared names a tensor twice",
+    ),
+    "means without an end": (
+        lambda data: next(iter(data["means"].values())).update(total=[10**400] * 3),
+        InputError,
+        "the means of a value are no numbers",
+    ),
+    "means of more than there can be": (
+        lambda data: next(iter(data["means"].values())).update(count=10**30),
+        InputError,
+        "the means of a value have other fields",
+    ),
+    "a version that is a truth value": (lambda data: data.update(version=True), InputError, "newer format"),
     "a scale below 0": (lambda data: data["tensors"][owner(data)].update(scale=[-1]), SpecError, "got:      -1"),
     "a scale that is NaN": (lambda data: data["tensors"][owner(data)].update(scale=["nan"]), SpecError, "no number"),
     "a zero point beyond": (
@@ -392,3 +424,35 @@ def fresh() -> Any:
 @given(st.floats(width=32, min_value=0, exclude_min=True, allow_infinity=False))
 def test_short_numbers_are_the_same_float32(value: float) -> None:
     assert torch.tensor(short(value), dtype=torch.float32).item() == value
+
+
+@pytest.mark.parametrize("path", [None, 3, "a\0b", "", [1]])
+def test_what_is_no_path(path: Any) -> None:
+    prepared = calibrated()
+    with pytest.raises(InputError, match="this is no path of a file"):
+        fxq.apply_qparams(prepared, path)
+    with pytest.raises(InputError, match="this is no path of a file"):
+        fxq.qparams(prepared).save(path)
+
+
+def test_a_name_that_no_system_takes(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the qparams cannot be written"):
+        fxq.qparams(calibrated()).save(tmp_path / ("a" * 300))
+
+
+@pytest.mark.parametrize("names", [3, ["a"], {"a": 3}])
+def test_names_that_are_none(names: Any) -> None:
+    prepared = calibrated()
+    with pytest.raises(InputError, match="names is no mapping of names"):
+        fxq.apply_qparams(prepared, fxq.qparams(prepared), names=names)
+
+
+def test_names_that_the_file_has_not(tmp_path: Path) -> None:
+    prepared = calibrated()
+    table = fxq.qparams(prepared)
+    with pytest.raises(UnknownNameError, match="the file has no tensor of this name\n  got:      'theirs'"):
+        fxq.apply_qparams(prepared, table, names={"theirs": "ours"})
+    fxq.apply_qparams(prepared, table, strict=False, names={"theirs": "ours"})
+    first, second = (row.name for row in table.rows[:2])
+    with pytest.raises(InputError, match=f"a tensor has qparams twice in the file\n  at:       {first}"):
+        fxq.apply_qparams(prepared, table, names={second: first})

@@ -245,6 +245,13 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         InputError,
         "none of integers",
     ),
+    "twice": (
+        changed(AIMET_1, lambda data: data["activation_encodings"].append(data["activation_encodings"][0])),
+        InputError,
+        "a tensor has qparams twice in the file",
+    ),
+    "a number as name": ({**OVERRIDES, 3: OVERRIDES["x"]}, InputError, "names of tensors are no strings"),
+    "a truth value": (changed(OVERRIDES, lambda data: data["x"][0].update(scale=True)), SpecError, "that is no number"),
     "no names": (changed(AIMET_2, lambda data: data["encodings"][0].pop("name")), InputError, "objects with a name"),
     "a float dtype": (
         changed(AIMET_2, lambda data: data["encodings"][0].update(output_dtype="float8e4m3fn")),
@@ -257,6 +264,16 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
         "none of integers",
     ),
 }
+
+
+def test_encodings_of_floats_are_passed_over() -> None:
+    """AIMET writes an entry for tensors that stay float, too."""
+    wanted = qparams_of(fxq.apply_qparams(prepare(), AIMET_1))
+    floats = {"name": "elsewhere", "dtype": "FLOAT", "bw": 16, "enc_type": "PER_TENSOR"}
+    data = changed(AIMET_1, lambda data: data["activation_encodings"].append(floats))
+    assert qparams_of(fxq.apply_qparams(prepare(), data)) == wanted
+    data = changed(AIMET_2, lambda data: data["encodings"].append({"name": "elsewhere", "output_dtype": "float16"}))
+    assert qparams_of(fxq.apply_qparams(prepare(), data)) == qparams_of(fxq.apply_qparams(prepare(), AIMET_2))
 
 
 @pytest.mark.parametrize("name", REFUSED)

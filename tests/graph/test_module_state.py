@@ -315,3 +315,20 @@ def test_other_differences_are_named_first_where_joins_differ_too() -> None:
         shell.load_state_dict({f"module.{name}": value for name, value in saved.state_dict().items()})
     with pytest.raises(StateError, match="this is the state of a float model"):
         shell.load_state_dict(joined().state_dict())
+
+
+@pytest.mark.parametrize("form", ["int8", "reference", "fake_quant"])
+def test_other_dtypes_of_qparams_are_cast_where_a_state_is_assigned(form):
+    torch.manual_seed(0)
+    x = torch.randn(4, 6)
+    prepared = fxq.prepare(torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)).eval(), x)
+    model = fxq.convert(fxq.calibrate(prepared, [x], progress=False), to=form)
+    wanted = model(x)
+    state = {
+        name: value.double() if name.endswith("scale") else value.long() if name.endswith("zero_point") else value
+        for name, value in model.state_dict().items()
+    }
+    assert {value.dtype for value in state.values()} >= {torch.float64, torch.int64}
+    model.load_state_dict(state, assign=True)
+    assert {value.dtype for value in model.state_dict().values()}.isdisjoint({torch.float64, torch.int64})
+    assert torch.equal(model(x), wanted)

@@ -289,3 +289,53 @@ def test_an_input_that_is_returned_as_it_is_comes_back_as_floats(form: str) -> N
     assert given.dtype == torch.float32
     assert (given - x).abs().max() <= 0.51 * float(qparams.scale)
     assert model.integer_outputs == {}
+
+
+def test_analysis_takes_floats_where_the_model_takes_integers() -> None:
+    prepared = calibrated(integer_inputs=True, integer_outputs=(0, 1))
+    plain = calibrated()
+    rows = fxq.compare(prepared, fxq.convert(prepared), [X], progress=False)
+    wanted = fxq.compare(plain, fxq.convert(plain), [X], progress=False)
+    levels = {row.unit: row.isolated.sqnr for row in rows}
+    first = next(row.isolated.sqnr for row in wanted if row.unit == "relu")
+    assert levels["relu"] == pytest.approx(first, abs=1.0)
+    assert {"relu", "relu_1"} <= set(levels)
+    found = fxq.profile(prepared, X, rounds=1)
+    assert {"first", "second"} <= {row.name for row in found}
+    by_keyword = fxq.profile(prepared, {"x": X}, int8=fxq.convert(prepared), rounds=1)
+    assert len(by_keyword) == len(found)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_integers_of_another_dtype_are_refused(form: str) -> None:
+    model = fxq.convert(calibrated(integer_inputs=True), to=form)
+    q = quantized(model, X)
+    with pytest.raises(InputError) as caught:
+        model((q.int() - 128).to(torch.int8))
+    assert "torch.int8" in str(caught.value)
+    assert "torch.uint8" in str(caught.value)
+
+
+def test_a_model_that_trains() -> None:
+    torch.manual_seed(0)
+    model = fxq.prepare_qat(Net().train(), X, integer_inputs="x", integer_outputs=1)
+    model(X)
+    int8 = fxq.convert(model.eval())
+    assert (list(int8.integer_inputs), list(int8.integer_outputs)) == (["x"], [1])
+    _, y, _ = int8(quantized(int8, X))
+    assert y.dtype == torch.uint8
+    qparams, simulated = int8.integer_outputs[1], fxq.convert(model, to="fake_quant")(X)[1]
+    assert torch.allclose(floats(y, qparams), simulated, atol=float(qparams.scale) * 1.01)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_qparams_at_the_boundaries_are_those_that_were_loaded(form: str) -> None:
+    model = fxq.convert(calibrated(integer_inputs=True, integer_outputs=(0, 1)), to=form)
+    empty = fxq.convert(prepare(integer_inputs=True, integer_outputs=(0, 1)), to=form, allow_uncalibrated=True)
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(empty)))
+    for loaded in (empty, copied):
+        loaded.load_state_dict(model.state_dict())
+        assert loaded.integer_inputs["x"].same_qparams(model.integer_inputs["x"])
+        for place in (0, 1):
+            assert loaded.integer_outputs[place].same_qparams(model.integer_outputs[place])
+        assert torch.equal(loaded(quantized(loaded, X))[1], model(quantized(model, X))[1])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.errors import FxQuantWarning
+from fxquant.errors import FxQuantWarning, LoweringError
 from fxquant.kernels.library import native_status
 from fxquant.quantizer import checks
 from fxquant.settings import Settings
@@ -79,3 +79,14 @@ def test_missing_kernels_are_warned_of_once(monkeypatch):
     monkeypatch.setattr(checks, "SETTINGS", Settings(kernels="reference"))
     fxq.convert(prepared)
     checks._warn_of_missing_kernels.cache_clear()
+
+
+@pytest.mark.parametrize("form", ["reference", "fake_quant"])
+def test_a_check_needs_integer_operators(form):
+    x = torch.randn(2, 4)
+    prepared = fxq.prepare(nn.Sequential(nn.Linear(4, 3)).eval(), x, backend="onnxruntime")
+    prepared.observe(x)
+    with pytest.raises(LoweringError) as caught:
+        fxq.convert(prepared, to=form, check=x)
+    words = "backend 'onnxruntime' has no integer operators, whose parity check= measures\n"
+    assert str(caught.value).startswith(f"{words}  got:      to='{form}', and a batch to check on\n")
