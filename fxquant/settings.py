@@ -55,8 +55,8 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     )
 
 
-NOT_READ_HERE = ("FXQUANT_CUDA", "FXQUANT_SANITIZE")
-"""Variables of the build."""
+NOT_READ_HERE = ("FXQUANT_CUDA", "FXQUANT_SANITIZE", "FXQUANT_TORCH_TESTS")
+"""Variables of the build, and of ``benchmarks/torch_suite.py``."""
 
 
 def warn_of_unknown(environ: Mapping[str, str] = os.environ) -> None:

@@ -148,6 +148,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "compat/torch_registration.py",
     ),
     "compat/test_observer.py": (
+        "compat/duck_typing.py",
         "compat/fake_quantize.py",
         "compat/foreign.py",
         "compat/histogram.py",

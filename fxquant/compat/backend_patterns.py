@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from fxquant.compat.observer_classes import scheme_of
+from fxquant.compat.duck_typing import scheme_of
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.operators.spelling import spellings
 from fxquant.graph.query import module_path, nodes_by_name

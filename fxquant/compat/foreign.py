@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from fxquant import fake_quantize, observers
 from fxquant.compat import fake_quantize as our_fake_quants
 from fxquant.compat import observer as our_observers
-from fxquant.compat.observer_classes import PlaceholderObserver, ReuseInputObserver, scheme_of
+from fxquant.compat.duck_typing import scheme_of
+from fxquant.compat.observer_classes import PlaceholderObserver, ReuseInputObserver
 from fxquant.compat.partial import PartialConstructor
 from fxquant.errors import SpecError
 from fxquant.plan.spec import QParams, QScheme
@@ -77,7 +78,9 @@ class ForeignFakeQuantize(fake_quantize.FakeQuantizeBase):
 
 
 def as_qparams(observer: Any, scheme: QScheme) -> QParams:
-    """Return what ``calculate_qparams`` of an observer of any library answers."""
+    """Return what ``calculate_qparams`` of an observer of any library answers; one of fxquant says it itself."""
+    if isinstance(observer, observers.ObserverBase):
+        return observer.qparams()
     scale, zero_point = observer.calculate_qparams()
     kind = torch.float32 if scheme.float_qparams else torch.int32
     scale, zero_point = scale.detach().float().reshape(-1), zero_point.detach().to(kind).reshape(-1)

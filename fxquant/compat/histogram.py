@@ -5,7 +5,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fxquant.compat.observer_classes import EPS, Range, on_device, require_per_tensor
+from fxquant.compat.observer_classes import EPS, Range, halves, on_device, require_per_tensor
 from fxquant.errors import warn
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.range_observer import RangeObserver
@@ -47,6 +47,7 @@ class HistogramObserver(Range, RangeObserver):
         **kwargs: Any,
     ) -> None:
         require_per_tensor(type(self), qscheme)
+        reduce_range = halves(dtype, reduce_range, quant_min)
         if is_dynamic:
             raise NotImplementedError("HistogramObserver doesn't support dynamic quantization")
         scheme = make_scheme(
@@ -61,6 +62,7 @@ class HistogramObserver(Range, RangeObserver):
             factory_kwargs=on_device(factory_kwargs),
         )
         self.qscheme = qscheme
+        self.answer_as_torch(scheme, dtype, reduce_range, quant_min is not None)
         self.bins = bins
         self.dst_nbins = int(2 ** torch.iinfo(dtype).bits)
         self.upsample_rate = _UPSAMPLE
@@ -131,13 +133,14 @@ class HistogramObserver(Range, RangeObserver):
         first_step = torch.clamp(torch.div(begins, step, rounding_mode="floor"), 0.0, last)
         last_step = torch.clamp(torch.div(ends, step, rounding_mode="floor"), 0.0, last)
         density = self.histogram / width
-        half = step / 2
+        half = torch.full_like(density, step / 2)
         left = begins - (first_step + 0.5) * step
-        right = ends - (last_step * step + half)
-        total = (half * half * half - left * left * left) / 3
-        total = total + (last_step - first_step - 1) * (2 * half * half * half / 3)
-        total = total + (right * right * right + half * half * half) / 3
-        return float((density * total).sum())
+        right = ends - (last_step * step + step / 2)
+        # The sums are in torch.ao's order: the search stops where one of them grows, be it by a rounding.
+        total = density * ((half * half * half - left * left * left) / 3)
+        total = total + (last_step - first_step - 1) * (density * ((half * half * half + half * half * half) / 3))
+        total = total + density * ((right * right * right + half * half * half) / 3)
+        return float(total.sum())
 
     def search(self) -> tuple[Tensor, Tensor]:
         """Return the ends of the range of least error that a greedy search from both ends finds."""
@@ -148,10 +151,11 @@ class HistogramObserver(Range, RangeObserver):
         while alpha < beta:
             # Leave out a share of the values at each end.
             next_alpha, next_beta = alpha + _STEP, beta - _STEP
+            low, high = float(torch.tensor(next_alpha * total)), float(torch.tensor(next_beta * total))  # in float32
             left, right = start, end
-            while left < end and sums[left] < next_alpha * total:
+            while left < end and sums[left] < low:
                 left = left + 1
-            while right > start and sums[right] > next_beta * total:
+            while right > start and sums[right] > high:
                 right = right - 1
             # Move the end at which more bins fall away.
             next_start, next_end = start, end
@@ -168,13 +172,19 @@ class HistogramObserver(Range, RangeObserver):
             least, start, end = found, next_start, next_end
         return self.min_val + width * start, self.min_val + width * (end + 1)
 
+    def _compute_quantization_error(self, next_start_bin: int, next_end_bin: int) -> float:
+        return self.error(next_start_bin, next_end_bin)
+
+    def _non_linear_param_search(self) -> tuple[Tensor, Tensor]:
+        return self.search()
+
     def chosen_range(self) -> tuple[Tensor, Tensor]:
         """Return the ends of the range that is going to be quantized."""
         return self.search()
 
     def qparams(self) -> QParams:
         super().qparams()  # raises where nothing was seen
-        return choose_qparams(*self.search(), self.scheme, self.eps)
+        return choose_qparams(*self._non_linear_param_search(), self.scheme, self.eps)
 
     def reset_min_max_vals(self) -> None:
         super().reset_min_max_vals()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fxquant.compat.duck_typing import is_activation_post_process
 from fxquant.compat.histogram import HistogramObserver
 from fxquant.compat.observer_classes import (
     FixedQParamsObserver,
@@ -18,7 +19,6 @@ from fxquant.compat.observer_classes import (
     RecordingObserver,
     ReuseInputObserver,
     UniformQuantizationObserverBase,
-    is_activation_post_process,
 )
 from fxquant.errors import StateError
 

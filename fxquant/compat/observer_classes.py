@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from fxquant import observers
 from fxquant.compat.partial import WithArgs
-from fxquant.errors import SpecError, warn
+from fxquant.errors import warn
 from fxquant.observers.scheme import make_scheme
-from fxquant.plan.spec import QParams, QScheme
+from fxquant.plan.spec import QScheme
 
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations of modules as they stand.
 
@@ -106,10 +106,32 @@ _base.register(observers.PerChannelMinMaxObserver)
 
 
 class Range(WithArgs):
-    """Mixed into observers of ranges: one that has seen nothing warns, and answers with scale 1 and zero point 0."""
+    """Mixed into observers of ranges: one that has seen nothing warns, and answers with scale 1 and zero point 0.
+
+    Where unsigned symmetric values are halved by ``reduce_range``, ``calculate_qparams`` answers with torch.ao's zero
+    point 128, outside of the limits. What is quantized has the middle of these, as ``qparams`` says.
+    """
 
     min_val: Tensor
     max_val: Tensor
+    eps: Tensor
+    middle_of_byte: bool
+    symmetric_by_name: bool
+    wide: bool
+
+    def answer_as_torch(self, scheme: QScheme, dtype: torch.dtype, reduce_range: bool, is_custom: bool) -> None:
+        """Keep in what the answers of ``calculate_qparams`` are torch.ao's alone.
+
+        Args:
+            scheme: What is measured for.
+            dtype: What was named.
+            reduce_range: Whether limits are halved.
+            is_custom: Whether limits were given.
+        """
+        self.symmetric_by_name = scheme.symmetric
+        self.middle_of_byte = reduce_range and scheme.symmetric and not scheme.signed and scheme.bits == 8
+        self.wide = dtype in (torch.int32, getattr(torch, "qint32", torch.int32)) and not is_custom
+
     qparams: Any
     qparams_in_script: Any
 
@@ -124,10 +146,28 @@ class Range(WithArgs):
                 torch.zeros(1, dtype=torch.int32, device=self.min_val.device),
             )
         if torch.jit.is_scripting():
-            return self.qparams_in_script()
+            scale, zero_point = self.qparams_in_script()
         else:
             found = self.qparams()
-            return found.scale, found.zero_point
+            scale, zero_point = found.scale, found.zero_point
+        if self.symmetric_by_name:
+            zero_point = zero_point.to(torch.int64)  # as torch.ao's are
+        if self.middle_of_byte:
+            zero_point = torch.full_like(zero_point, 128)
+        if self.wide:
+            return self.qparams_of_32_bits()
+        return scale, zero_point
+
+    def qparams_of_32_bits(self) -> tuple[Tensor, Tensor]:
+        """Return qparams over 32 bits: observers of fxquant know 16, and nothing is quantized to more."""
+        low, high = torch.clamp(self.min_val, max=0.0).reshape(-1), torch.clamp(self.max_val, min=0.0).reshape(-1)
+        steps = float(2**32 - 1)
+        if self.symmetric_by_name:
+            scale = torch.max(torch.max(-low, high) / (steps / 2), self.eps)
+            return scale, torch.zeros_like(scale).to(torch.int64)
+        scale = torch.max((high - low) / steps, self.eps)
+        zero_point = -float(2**31) - torch.round(low / scale)
+        return scale, zero_point.clamp(-float(2**31), float(2**31 - 1)).to(torch.int64)
 
 
 class MinMaxObserver(Range, observers.MinMaxObserver):
@@ -146,8 +186,10 @@ class MinMaxObserver(Range, observers.MinMaxObserver):
         **kwargs: Any,
     ) -> None:
         require_per_tensor(type(self), qscheme)
+        reduce_range = halves(dtype, reduce_range, quant_min)
         where = on_device(factory_kwargs)
         super().__init__(dtype, qscheme, reduce_range, quant_min, quant_max, where, eps, is_dynamic, **kwargs)
+        self.answer_as_torch(self.scheme, dtype, reduce_range, quant_min is not None)
 
 
 class MovingAverageMinMaxObserver(Range, observers.MovingAverageMinMaxObserver):
@@ -166,6 +208,7 @@ class MovingAverageMinMaxObserver(Range, observers.MovingAverageMinMaxObserver):
         **kwargs: Any,
     ) -> None:
         require_per_tensor(type(self), qscheme)
+        reduce_range = halves(dtype, reduce_range, quant_min)
         if is_dynamic and averaging_constant != 1:
             raise NotImplementedError(
                 "MovingAverageMinMaxObserver doesn't support dynamic quantization for averaging constant of "
@@ -175,6 +218,7 @@ class MovingAverageMinMaxObserver(Range, observers.MovingAverageMinMaxObserver):
         super().__init__(
             averaging_constant, dtype, qscheme, reduce_range, quant_min, quant_max, eps, is_dynamic, **kwargs
         )
+        self.answer_as_torch(self.scheme, dtype, reduce_range, quant_min is not None)
 
 
 class PerChannelMinMaxObserver(Range, observers.PerChannelMinMaxObserver):
@@ -194,8 +238,10 @@ class PerChannelMinMaxObserver(Range, observers.PerChannelMinMaxObserver):
         **kwargs: Any,
     ) -> None:
         require_per_channel(type(self), qscheme, is_dynamic)
+        reduce_range = halves(dtype, reduce_range, quant_min)
         where = on_device(factory_kwargs)
         super().__init__(ch_axis, dtype, qscheme, reduce_range, quant_min, quant_max, where, eps, False, **kwargs)
+        self.answer_as_torch(self.scheme, dtype, reduce_range, quant_min is not None)
 
 
 class MovingAveragePerChannelMinMaxObserver(Range, observers.MovingAveragePerChannelMinMaxObserver):
@@ -215,10 +261,17 @@ class MovingAveragePerChannelMinMaxObserver(Range, observers.MovingAveragePerCha
         **kwargs: Any,
     ) -> None:
         require_per_channel(type(self), qscheme, is_dynamic)
+        reduce_range = halves(dtype, reduce_range, quant_min)
         kwargs = {**kwargs, "factory_kwargs": on_device(kwargs.get("factory_kwargs"))}
         super().__init__(
             averaging_constant, ch_axis, dtype, qscheme, reduce_range, quant_min, quant_max, eps, False, **kwargs
         )
+        self.answer_as_torch(self.scheme, dtype, reduce_range, quant_min is not None)
+
+
+def halves(dtype: torch.dtype, reduce_range: bool, quant_min: int | None) -> bool:
+    """Tell whether ``reduce_range`` has an effect: on 8 bits, and on limits that are given."""
+    return reduce_range and (quant_min is not None or str(dtype).endswith("int8"))
 
 
 def on_device(factory_kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -306,52 +359,25 @@ class ReuseInputObserver(WithArgs, observers.PlaceholderObserver):
         raise Exception("calculate_qparams should not be called for ReuseInputObserver")
 
 
-class RecordingObserver(WithArgs, observers.ObserverBase):
-    """Keeps every tensor that it sees, for debugging."""
+class RecordingObserver(ObserverBase):
+    """Keeps every tensor that it sees, for debugging. It chooses no qparams."""
 
-    __annotations__ = {"tensor_val": list[Tensor | None]}
+    __annotations__ = {"tensor_val": list[Tensor]}
 
     def __init__(self, dtype: torch.dtype = torch.quint8) -> None:
-        super().__init__(None, dtype=dtype)
+        super().__init__(dtype)
         self.tensor_val: list[Tensor] = []
 
-    def update(self, x: Tensor) -> None:
-        self.tensor_val.append(x.clone())
-
     def forward(self, x: Tensor) -> Tensor:
+        """Keep a copy of ``x``, and return it."""
         self.tensor_val.append(x.clone())
         return x
 
-    def qparams(self) -> QParams:
-        raise SpecError("a RecordingObserver keeps values, and chooses no qparams")
-
-    def calculate_qparams(self) -> Any:
+    @torch.jit.export
+    def calculate_qparams(self) -> Any:  # type: ignore[override]
         raise Exception("calculate_qparams should not be called for RecordingObserver")
 
     @torch.jit.export
     def get_tensor_value(self) -> list[Tensor]:
         """Return the tensors."""
         return self.tensor_val
-
-
-def scheme_of(observer: Any) -> QScheme | None:
-    """Return the scheme of an observer of any library, by its attributes; None if it leaves values in float."""
-    if hasattr(observer, "scheme"):
-        found: QScheme | None = observer.scheme
-        return found
-    dtype = getattr(observer, "dtype", None)
-    if dtype is None or dtype.is_floating_point:
-        return None
-    qscheme = getattr(observer, "qscheme", None)
-    return make_scheme(
-        dtype=dtype,
-        qscheme=qscheme,
-        quant_min=getattr(observer, "quant_min", None),
-        quant_max=getattr(observer, "quant_max", None),
-        ch_axis=max(int(getattr(observer, "ch_axis", 0)), 0) if "per_channel" in str(qscheme) else None,
-    )
-
-
-def is_activation_post_process(module: Any) -> bool:
-    """Tell whether a module is an observer or a fake-quantize module, of fxquant or of torch.ao."""
-    return isinstance(module, nn.Module) and callable(getattr(module, "calculate_qparams", None))

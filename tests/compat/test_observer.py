@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fxquant.compat import fake_quantize, observer
+from fxquant.compat.duck_typing import scheme_of
 from fxquant.compat.foreign import constructor_of
-from fxquant.compat.observer_classes import scheme_of
 from fxquant.errors import FxQuantWarning, SpecError, StateError
 
 CONSTRUCTORS = [name for name in observer.__all__ if name.startswith(("default_", "weight_", "per_channel"))]

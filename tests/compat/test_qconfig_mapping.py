@@ -15,8 +15,8 @@ from fxquant.compat.backend_config import (
     ObservationType,
 )
 from fxquant.compat.custom_config import ConvertCustomConfig, FuseCustomConfig, PrepareCustomConfig
+from fxquant.compat.duck_typing import scheme_of
 from fxquant.compat.observer import MinMaxObserver
-from fxquant.compat.observer_classes import scheme_of
 from fxquant.compat.qconfig import QConfig, QConfigDynamic, qconfig_equals
 from fxquant.compat.qconfig_mapping import QConfigMapping
 from fxquant.compat.quant_type import QuantType, _quant_type_from_str
