@@ -38,6 +38,14 @@ EXPECTED = {
         ],
     ),
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
+    "lstm.py": (
+        [],
+        [
+            "dynamic_recurrent 1 95.2 % int8 → float lstm",
+            "LSTM: float 233,472 bytes, int8 77,824",
+            "loaded, the same text: True",
+        ],
+    ),
     "custom_backend.py": (
         [],
         [
