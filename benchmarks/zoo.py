@@ -45,7 +45,9 @@ def main() -> None:
     options = arguments()
     passed_on = ["--rounds", str(options.rounds), "--threads", str(options.threads)]
     passed_on += ["--images", str(options.images)] if options.images else []
-    settings = {"images": options.images, "rounds": options.rounds, "threads": options.threads}
+    passed_on += ["--exported"] if options.exported else []
+    settings = {"exported": options.exported} if options.exported else {}
+    settings |= {"images": options.images, "rounds": options.rounds, "threads": options.threads}
     run(options, settings, lambda name: measured(ROW, name, passed_on), table_row, missed)
 
 
@@ -126,8 +128,18 @@ def table_row(row: dict[str, Any]) -> dict[str, Any]:
         "float ms": row.get("float_ms"),
         "int8 ms": row.get("int8_ms"),
         "GB": row["peak_gb"],
+        **({"exported": exported(row["exported"])} if "exported" in row else {}),
         "float operators, torch.ao": ", ".join(remarks),
     }
+
+
+def exported(found: dict[str, Any]) -> str:
+    """What came of the program that ``torch.export`` makes of the network, beside what came of the network."""
+    if "fails" in found:
+        return str(found["fails"])
+    units, traced = found["units"], found["traced_units"]
+    same = "the same integers" if found["equal"] else "other integers"
+    return same if units == traced else f"{same}, {units} units for {traced}"
 
 
 def missed(row: dict[str, Any]) -> list[str]:
@@ -145,6 +157,7 @@ def missed(row: dict[str, Any]) -> list[str]:
         f"int8 {int8['input'] - peer.get('input', 0):+.1f} dB against torch.ao": int8["input"]
         < peer.get("input", -float("inf")) - AGREEMENT,
         f"{int8['input']:.1f} dB, not {VIT}": name.startswith("vit") and int8["input"] < VIT,
+        "other integers by its exported program": row.get("exported", {}).get("differs", False),
         "warnings: " + " ".join(row["warnings"]): bool(row["warnings"]),
     }
     return [said for said, is_missed in checks.items() if is_missed]
@@ -158,6 +171,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, help="to measure on, half as many as to calibrate with (default: 2 to 8)")
     parser.add_argument("--rounds", type=int, default=5, help="of timed calls")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--exported", action="store_true", help="prepare the program of torch.export, too, and compare")
     parser.add_argument("--json", default="out/zoo.json", help="where rows are kept (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="measure again what the file holds")
     options = parser.parse_args()

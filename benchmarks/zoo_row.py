@@ -41,13 +41,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="as in zoo.py")
     parser.add_argument("--rounds", type=int, default=5, help="of timed calls")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--exported", action="store_true", help="as in zoo.py")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with torch.no_grad():
-        print(json.dumps(measure(options.model, options.images, options.rounds)))
+        print(json.dumps(measure(options.model, options.images, options.rounds, options.exported)))
 
 
-def measure(name: str, images: int | None, rounds: int) -> dict[str, Any]:
+def measure(name: str, images: int | None, rounds: int, exported: bool = False) -> dict[str, Any]:
     """The row: see ``zoo.py`` for what its columns mean."""
     side, giga_macs = facts(name)
     images = images or max(IMAGES[0], min(IMAGES[1], int(GIGA_MACS / giga_macs)))
@@ -74,12 +75,35 @@ def measure(name: str, images: int | None, rounds: int) -> dict[str, Any]:
         calls = {"float_ms": partial(model, photographs[:1]), "int8_ms": partial(int8, photographs[:1])}
         row |= interleaved_medians(calls, rounds)
         del calls
+    if exported:
+        row["exported"] = by_program(model, prepared, int8, calibration, photographs)
     del int8  # the largest networks fill the memory with each form
     row["simulation"] = noise(expected, seen(fxq.convert(prepared, to="fake_quant"), last, photographs))
     del prepared
     row["torch.ao"] = attempt(lambda: seen(PEERS["torch.ao onednn"](model, calibration), last, photographs), expected)
     row["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return row
+
+
+def by_program(
+    model: nn.Module, prepared: fxq.Quantizer, int8: nn.Module, calibration: list[Tensor], photographs: Tensor
+) -> dict[str, Any]:
+    """What comes of the program that ``torch.export`` makes: as many units at most, and then the same integers."""
+    batch = {0: torch.export.Dim.AUTO}
+    try:
+        with torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            example = (calibration[0][:2],)
+            program, seconds = timed(torch.export.export, model, example, dynamic_shapes=(batch,), strict=False)
+            imported, prepare_s = timed(fxq.prepare, program, example)
+            fxq.calibrate(imported, calibration, progress=False)
+            equal = torch.equal(fxq.convert(imported)(photographs), int8(photographs))
+    except Exception as error:  # a result here, as in attempt
+        return {"fails": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", "differs": True}
+    units, traced = len(imported.plan.units), len(prepared.plan.units)
+    differs = units > traced or (units == traced and not equal)
+    found = {"units": units, "traced_units": traced, "equal": equal, "differs": differs}
+    return {**found, "export_s": seconds, "prepare_s": prepare_s}
 
 
 def timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, float]:

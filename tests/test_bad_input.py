@@ -208,6 +208,42 @@ def test_a_compiled_training_model_names_the_one_inside():
     assert fxq.convert(compiled._orig_mod)(X).shape == (2, 5)
 
 
+class WithoutForward(nn.Module):
+    """Holds layers, and does not say how they are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+
+class Caller(nn.Module):
+    """Calls them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = WithoutForward()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.inner.conv(input).relu()
+
+
+@pytest.mark.parametrize("function", TAKE_FLOAT_MODELS)
+def test_modules_without_forward(function):
+    model = nn.ModuleList([nn.Conv2d(3, 4, 3), nn.ReLU()]).eval()
+    assert refusal(lambda: TAKE_FLOAT_MODELS[function](model)) == (
+        "the model has no forward, which would say what it computes\n"
+        "  got:      ModuleList\n"
+        "  expected: a module whose forward takes the example inputs\n"
+        "  hint:     torch.nn.Sequential(*model.children()) calls its modules one after the other"
+    )
+    assert TAKE_FLOAT_MODELS[function](torch.nn.Sequential(*model.children()).eval()) is not None
+    inner = Caller().eval()
+    assert refusal(lambda: TAKE_FLOAT_MODELS[function](inner.inner)).splitlines()[-1] == (
+        "  hint:     give the module that calls it, or write its forward"
+    )
+    assert TAKE_FLOAT_MODELS[function](inner) is not None
+
+
 def lazy() -> nn.Sequential:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5)).eval()
 

