@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 import torch
-from runtimes import versions
+from peers import PEERS
+from runtimes import RUNTIMES, versions
 from tabulate import tabulate
 from turns import ALL, compete, median_ms
 
@@ -36,6 +37,7 @@ MODELS = (
     "vit_b_16",
     "swin_t",
 )
+DEFAULT = [*PEERS, *RUNTIMES]
 OURS, FLOAT = "fxquant", ("fp32", "OpenVINO float")
 
 
@@ -118,7 +120,7 @@ def summary(rows: list[dict]) -> list[dict]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="names of torchvision.models")
-    parser.add_argument("--peers", nargs="+", default=list(ALL), choices=list(ALL), metavar="PEER", help=", ".join(ALL))
+    parser.add_argument("--peers", nargs="+", default=DEFAULT, choices=list(ALL), metavar="PEER", help=", ".join(ALL))
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)

@@ -42,10 +42,16 @@ def pt2e(model: nn.Module, batches: Sequence[Tensor]) -> Model:
     return lambda x: of_shape(x.shape)(x)
 
 
-def onnxruntime_int8(model: nn.Module, batches: Sequence[Tensor]) -> Model:
+def onnxruntime_int8(model: nn.Module, batches: Sequence[Tensor], calibrator: str = "MinMax") -> Model:
     """ONNX Runtime: static, per channel, min-max, as its documentation recommends for CPUs with VNNI."""
     import onnxruntime as ort
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        CalibrationMethod,
+        QuantFormat,
+        QuantType,
+        quantize_static,
+    )
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Reader(CalibrationDataReader):
@@ -68,6 +74,7 @@ def onnxruntime_int8(model: nn.Module, batches: Sequence[Tensor]) -> Model:
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod[calibrator],
         )
         options = ort.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from exported import EXPORTED
 from peers import PEERS
 from runtimes import RUNTIMES
 from torch import Tensor
 
-ALL = PEERS | RUNTIMES
+ALL = PEERS | RUNTIMES | EXPORTED
 _TURN = 0.1
 """Seconds of a turn at least: the system counts processor time in hundredths."""
 _PATIENCE = 10

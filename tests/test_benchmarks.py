@@ -52,6 +52,33 @@ def test_int8(benchmark: Run) -> None:
     assert "geometric mean" in text
 
 
+def test_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process and on a small network: a contestant with one of its own takes half a minute."""
+    pytest.importorskip("openvino")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    exported, exports = importlib.import_module("exported"), importlib.import_module("exports")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
+    batches = [torch.randn(2, 3, 12, 12)]
+    wanted = model(batches[0])
+    for name in exports.THEIRS:
+        found = exported.EXPORTED[name](model, batches)(batches[0])
+        assert (found - wanted).norm() < 0.05 * wanted.norm()
+        assert exported.EXPORTED[name](model, batches)(torch.cat(batches * 3)).shape == (6, 4, 8, 8)
+    ours, *theirs = ("fxquant in ONNX Runtime", *exports.THEIRS["fxquant in ONNX Runtime"])
+    row = {
+        "model": "net",
+        "runtime": ours,
+        "ms": {ours: 2.0, theirs[0]: 3.0, theirs[1]: 9.0},
+        "sqnr": {ours: 30.0, theirs[0]: 29.0, theirs[1]: 30.2},
+        "failures": {},
+    }
+    assert (exports.ratio(row), exports.best_of_theirs(row)) == (1.5, 30.2)
+    assert {"ms": 2.0, "theirs": 3.0, "dB": 30.0}.items() <= exports.line(row).items()
+    (summary,) = exports.summary([row, {**row, "ms": {ours: 3.0, theirs[0]: 2.0}}])
+    assert [round(value, 3) for value in list(summary.values())[1:]] == [1.0, 0.667, 0.2]
+
+
 def test_a_peer_that_fails_costs_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     turns = importlib.import_module("turns")

@@ -1,0 +1,76 @@
+"""The contestants of ``exports.py``: files of ``fxq.export_onnx`` in a runtime, beside those that the runtime's own
+quantizer makes of the same network and data."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from peers import Model, Peer
+from runtimes import RUNTIMES, onnxruntime_int8
+from torch import Tensor, nn
+
+import fxquant as fxq
+
+
+def written_by_fxquant(model: nn.Module, batches: Sequence[Tensor], target: str, folder: str) -> str:
+    """The model, planned for a runtime, as a file whose input ``x`` may have any batch size."""
+    path = str(Path(folder, "ours.onnx"))
+    prepared = fxq.prepare(model, batches[0], backend=target)
+    fxq.calibrate(prepared, batches, progress=False)
+    count = torch.export.Dim("count", min=1, max=1024)
+    shapes = ({0: count},)
+    converted = fxq.convert(prepared, to="reference")
+    fxq.export_onnx(converted, path, batches[0], target=target, input_names=["x"], dynamic_shapes=shapes)
+    return path
+
+
+def ours_in_onnxruntime(model: nn.Module, batches: Sequence[Tensor]) -> Model:
+    """With the settings of the runtime's own contestant."""
+    import onnxruntime as ort
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        path = written_by_fxquant(model, batches, "onnxruntime", folder)
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+
+
+def ours_in_openvino(model: nn.Module, batches: Sequence[Tensor]) -> Model:
+    """With the settings of the runtime's own contestant."""
+    import openvino as ov
+
+    core = ov.Core()
+    with tempfile.TemporaryDirectory() as folder:
+        converted = core.read_model(written_by_fxquant(model, batches, "openvino", folder)).clone()
+    settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
+
+    @functools.cache
+    def of_shape(shape: torch.Size) -> Callable[..., Any]:
+        fixed = converted.clone()
+        fixed.reshape({0: list(shape)})
+        return core.compile_model(fixed, "CPU", settings)
+
+    return lambda x: torch.from_numpy(of_shape(x.shape)(x.numpy())[0])
+
+
+EXPORTED: dict[str, Peer] = {
+    "fxquant in ONNX Runtime": ours_in_onnxruntime,
+    "ONNX Runtime entropy": functools.partial(onnxruntime_int8, calibrator="Entropy"),
+    "ONNX Runtime percentile": functools.partial(onnxruntime_int8, calibrator="Percentile"),
+    "fxquant in OpenVINO": ours_in_openvino,
+}
+"""Beside those of ``RUNTIMES``."""
+
+THEIRS: dict[str, tuple[str, ...]] = {
+    "fxquant in ONNX Runtime": ("ONNX Runtime", "ONNX Runtime entropy", "ONNX Runtime percentile"),
+    "fxquant in OpenVINO": ("OpenVINO int8",),
+}
+"""Contestant of ours -> those that the runtime's own quantizer makes."""
+
+assert {name for names in THEIRS.values() for name in names} <= {*EXPORTED, *RUNTIMES}
