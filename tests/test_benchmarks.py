@@ -269,6 +269,13 @@ def test_weight_only(benchmark: Run) -> None:
     assert "of a copy" in text
 
 
+def test_int8_norms(benchmark: Run) -> None:
+    text, results = benchmark("int8_norms.py", "--rounds", "1")
+    assert len(results["rows"]) == 12
+    assert all(row["before"] > 0 and row["now"] > 0 for row in results["rows"])
+    assert "layer_norm, 392 x 768 uint8" in text
+
+
 def test_int8_usage(benchmark: Run) -> None:
     arguments = ("--models", "squeezenet1_1", "--batch", "1", "2", "--threads", "1", "--rounds", "1")
     text, results = benchmark("int8_usage.py", *arguments)

@@ -49,6 +49,17 @@ def test_stored_rows_equal_the_reference(device, stored, assert_same, dtype, qpa
     assert_same(layer_norm(x, *arguments), reference(x, *arguments))
 
 
+@pytest.mark.parametrize("columns", [15, 17, 33, 96, 512, 513, 4099])
+def test_several_rows_are_under_way_at_once(device, stored, assert_same, columns):
+    x = row(7, columns)
+    x[1, -1], x[2, 0], x[4], x[5] = math.nan, math.inf, 0.0, -1e30
+    arguments = (*(c.to(device) for c in coefficients(columns)), 1e-6, 0.1, *QPARAMS)
+    for rows in (x.to(device), stored(7, columns), stored(6, columns, dtype=torch.int8)):
+        assert_same(layer_norm(rows, *arguments), reference(rows, *arguments))
+    least = torch.full((5, columns), -128, dtype=torch.int8, device=device)
+    assert_same(layer_norm(least, *arguments), reference(least, *arguments))
+
+
 def test_nan_infinity_and_subnormal_numbers(device, assert_same):
     x = row(6, 20)
     x[0, 3], x[1, 0], x[2, 19] = math.nan, math.inf, -math.inf

@@ -45,6 +45,19 @@ def test_stored_rows_equal_the_reference(device, stored, assert_same, dtype, qpa
     assert_same(softmax(x, x_scale, False, *qparams), reference(x, x_scale, False, *qparams))
 
 
+def test_rows_of_every_short_length(device, stored, assert_same):
+    """Several are under way at once, and what the registers hold of one twice counts once."""
+    for columns in range(1, 67):
+        x = scores(7, columns)
+        x[1, -1], x[2, 0], x[3], x[5] = math.nan, math.inf, -math.inf, 2.0
+        x = x.to(device)
+        assert_same(softmax(x, 1.0, True, *FULL), reference(x, 1.0, True, *FULL))
+        for dtype in (torch.uint8, torch.int8):
+            q = stored(7, columns, dtype=dtype)
+            q[5] = 100
+            assert_same(softmax(q, 0.05, False, *FINE), reference(q, 0.05, False, *FINE))
+
+
 @pytest.mark.parametrize("safe", [False, True])
 def test_nan_and_infinity(device, assert_same, safe):
     x = scores(8, 20)

@@ -22,7 +22,7 @@ Tensor layer_norm_cpu(const LayerNormCall& c) {
       [](const LayerNormArgs& a, int64_t begin, int64_t end, void* scratch) {
         FXQ_LOOP(layer_norm_loop)(a, begin, end, static_cast<int32_t*>(scratch));
       },
-      r.columns * static_cast<int64_t>(sizeof(int32_t)));
+      rows_together(r.columns) * r.columns * static_cast<int64_t>(sizeof(int32_t)));
   return r.y;
 }
 
