@@ -5,10 +5,10 @@ from __future__ import annotations
 CHANGED: dict[str, str] = {
     "prepare_fx": "what the model returns is rounded as in torch.ao; sums, pools and attention may be fused further",
     "prepare_qat_fx": "batch norms stay modules of their own; freeze_bn_stats comes from fxquant.compat.quantization",
-    "convert_fx": "gives modules of fxquant.nn on plain int8 tensors; biases stay float32; recurrent layers stay float",
+    "convert_fx": "modules of fxquant.nn, plain int8 tensors, float32 biases; recurrent layers by dynamic qconfigs",
     "convert_to_reference_fx": "quantize and dequantize are operators of fxquant, not of quantized dtypes",
     "fuse_fx": "needs a torch that has torch.ao.nn.intrinsic; prepare_fx does without",
-    "quantize_dynamic": "traces the model and returns a new one; recurrent layers stay float; no float16, no inplace",
+    "quantize_dynamic": "traces the model and returns a new one; no float16, no inplace",
     "FusedMovingAvgObsFakeQuantize": "symmetric scales are the range over 127.5 steps, as of observers, not over 128",
     "BackendConfig": "read for what it forbids; lowering and fused classes are those of fxquant",
     "BackendPatternConfig": "root, qat and reference modules are kept, and not read",

@@ -39,7 +39,7 @@ def quantize_dynamic(
 ) -> GraphModule:
     """Make a model whose linear layers are int8 and measure their inputs in each call; or whose tables are integers.
 
-    Nothing is calibrated. Recurrent layers stay float, with a warning.
+    Nothing is calibrated. Recurrent layers that stay float are warned of.
 
     Args:
         model: The float model, in evaluation mode. It is not changed.
@@ -64,18 +64,17 @@ def quantize_dynamic(
     for key, value in spec.items():
         setter: Any = rules.set_module_name if isinstance(key, str) else rules.set_object_type
         setter(key, qconfig_of(value))
+    converted = Observing(model, None, rules).convert()
+    float_paths = {path for path, module in converted.named_modules() if isinstance(module, RECURRENT)}
     left = [
         f"{path} ({type(module).__name__})"
         for path, module in model.named_modules()
-        if isinstance(module, RECURRENT) and (type(module) in spec or path in spec)
+        if path in float_paths and (type(module) in spec or path in spec)
     ]
     if left:
-        warn(
-            "recurrent layers stay float",
-            got=listing(left),
-            hint="quantize_dynamic(model, {nn.Linear}) leaves them out",
-        )
-    return Observing(model, None, rules).convert()
+        hint = "quantize_dynamic(model, {nn.Linear}) leaves them out"
+        warn("recurrent layers stay float", got=listing(left), hint=hint)
+    return converted
 
 
 def refusing(name: str) -> Callable[..., Any]:

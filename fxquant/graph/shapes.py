@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,8 +54,13 @@ _DTYPES = {
 }
 """Functions and methods that give no floats."""
 
-_SEVERAL = (nn.RNNBase, nn.MultiheadAttention, nn.LSTMCell)
-"""Layers that do."""
+_FLOAT = TensorInfo(UnknownShape(), torch.float32, torch.device("cpu"))
+
+_SEVERAL: dict[type[nn.Module], Any] = {
+    nn.LSTM: (_FLOAT, (_FLOAT, _FLOAT)),
+    **dict.fromkeys((nn.GRU, nn.RNN, nn.LSTMCell, nn.MultiheadAttention), (_FLOAT, _FLOAT)),
+}
+"""Layers that do, and what they give."""
 
 
 def assume_values(gm: GraphModule) -> None:
@@ -75,10 +82,16 @@ def _assumed(node: Node) -> Any:
     if inputs and node.op == "call_function" and all(isinstance(value.meta[VALUE], type) for value in inputs):
         return int  # what is computed of sizes
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if isinstance(module_of(node), _SEVERAL) or (node.op != "call_module" and name in _LISTS):
+    for kind, values in _SEVERAL.items():
+        if isinstance(module_of(node), kind):
+            return values
+    if node.op != "call_module" and name in _LISTS:
         return ()
+    source = inputs[0].meta[VALUE] if inputs and node.target is operator.getitem else None
+    if isinstance(source, tuple) and isinstance(node.args[1], int) and node.args[1] < len(source):
+        return source[node.args[1]]
     dtype = next((kind for kind, names in _DTYPES.items() if name.strip("_") in names), torch.float32)
-    return TensorInfo(UnknownShape(), dtype, torch.device("cpu"))
+    return replace(_FLOAT, dtype=dtype)
 
 
 def run_example(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], visit: Visit) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fxquant as fxq
-from fxquant.compat import quantization, quantize
+from fxquant.compat import qconfig, quantization, quantize
 from fxquant.compat.migration import CHANGED, HOMES, NOT_OFFERED
 from fxquant.compat.migration_report import name_table, read
 from fxquant.errors import FxQuantWarning, NotOffered
@@ -100,16 +100,27 @@ def test_what_quantize_dynamic_does_not_do():
     with pytest.raises(NotOffered, match="a new model"):
         quantize.quantize_dynamic(model, inplace=True)
 
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm, self.head = nn.LSTM(4, 4), nn.Linear(4, 2)
 
-        def forward(self, x):
-            return self.head(self.lstm(x)[0])
+class Recurrent(nn.Module):
+    """A recurrent layer in front of a linear one."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x)[0])
+
+
+def test_recurrent_layers():
+    torch.manual_seed(0)
+    model, x = Recurrent().eval(), torch.randn(5, 2, 4)
+    int8 = quantize.quantize_dynamic(model)
+    assert not any(isinstance(module, nn.LSTM) for module in int8.modules())
+    assert (int8(x) - model(x)).abs().max() < 0.05
+    spec = {nn.LSTM: qconfig.default_weight_only_qconfig, nn.Linear: qconfig.default_dynamic_qconfig}
     with pytest.warns(FxQuantWarning, match="recurrent layers stay float"):
-        int8 = quantize.quantize_dynamic(Recurrent().eval())
+        int8 = quantize.quantize_dynamic(model, spec)
     assert isinstance(int8.head, fxq.nn.QuantizedDynamicLinear)
 
 
