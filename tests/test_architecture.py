@@ -292,6 +292,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # A program becomes a graph by all of these at once.
     "capture/exported/test_program.py": (
         "capture/exported/attention.py",
+        "capture/exported/branches.py",
         "capture/exported/constants.py",
         "capture/exported/guards.py",
         "capture/exported/in_place.py",

@@ -11,16 +11,17 @@ from torch.fx import Graph, GraphModule, Node
 
 from fxquant.capture.attributes import changes_in_place, store_at_the_end
 from fxquant.capture.exported.attention import Attention, attentions
+from fxquant.capture.exported.branches import REASON_OF_BRANCHES, Branches, branches_of
 from fxquant.capture.exported.constants import Snapshots, constant_values
 from fxquant.capture.exported.guards import conditions_of, write_guards
 from fxquant.capture.exported.inline import inlined
 from fxquant.capture.exported.layers import layer_call
 from fxquant.capture.exported.names import innermost, is_call_of, stack_of
-from fxquant.capture.exported.spelling import Same, gives_first, spell
+from fxquant.capture.exported.spelling import Same, gives_first, joined_index, spell
 from fxquant.capture.exported.structure import write_inputs, write_output
 from fxquant.errors import TracingError
 from fxquant.graph.module import STACK, NamedGraphModule
-from fxquant.graph.query import CALLED, attribute_at
+from fxquant.graph.query import CALLED, REASON, attribute_at
 
 _COPY = torch.ops.aten.copy_.default
 _ACTIVE = {"dropout": 2, "feature_dropout": 2, "alpha_dropout": 2, "batch_norm": 5, "rrelu": 3}
@@ -168,14 +169,33 @@ class _Import:
         item = node.args[1] if getattr(node.target, "__name__", "") == "getitem" else None
         if item == 0 and isinstance(source, Node) and gives_first(source) and not _is_aten(self._nodes[source]):
             return self._nodes[source]
+        if (branches := branches_of(node, self._source)) is not None:
+            return self._branches(node, *branches, snapshots)
         spelled = spell(node)
         if isinstance(spelled, Same):
             return self._mapped(spelled.value, node, snapshots)
         op, target, args, kwargs = spelled
         args, kwargs = (self._mapped(given, node, snapshots) for given in (args, kwargs))
+        if target is operator.getitem and isinstance(source, Node) and len(source.users) == 1:
+            args = self._with_slices_joined(args)
         written = self._graph.create_node(op, target, args, kwargs, self._name(node, target))
         self._describe(written, node)
         return self._as_layer(written, node)
+
+    def _with_slices_joined(self, args: Any) -> Any:
+        """``x[1:, ::2]`` is two operators in a program, one for each dimension."""
+        inner = args[0]
+        if not isinstance(inner, Node) or inner.target is not operator.getitem:
+            return args
+        joined = joined_index(inner.args[1], args[1])
+        return args if joined is None else (inner.args[0], joined)
+
+    def _branches(self, node: Node, module: Branches, given: tuple[Any, ...], snapshots: Snapshots) -> Node:
+        self._put(node.name, module)
+        call = self._graph.create_node("call_module", node.name, self._mapped(given, node, snapshots), {}, node.name)
+        self._describe(call, node)
+        call.meta |= {CALLED: (node.name, Branches), REASON: REASON_OF_BRANCHES}
+        return call
 
     def _attribute(self, node: Node) -> Node:
         path = str(node.target)

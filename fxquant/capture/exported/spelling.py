@@ -152,6 +152,20 @@ def _indexed(g: Given, index: Any) -> Spelled:
     return _call(operator.getitem, g["self"], places)
 
 
+def joined_index(inner: Any, outer: Any) -> tuple[Any, ...] | None:
+    """Return the index that takes at once what two take one after the other; None where they are no plain slices."""
+    if not isinstance(inner, tuple) or not isinstance(outer, tuple):
+        return None
+    if not all(isinstance(one, slice) for one in inner) or Ellipsis in outer:
+        return None
+    length, whole = max(len(inner), len(outer)), slice(None)
+    first, second = ((*index, *[whole] * (length - len(index))) for index in (inner, outer))
+    pairs = list(zip(first, second, strict=True))
+    if any(whole not in pair for pair in pairs):
+        return None
+    return tuple(b if a == whole else a for a, b in pairs)
+
+
 def _index(g: Given) -> Spelled:
     return _call(operator.getitem, g["self"], tuple(slice(None) if i is None else i for i in g["indices"]))
 

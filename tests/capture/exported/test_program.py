@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -168,6 +169,21 @@ def test_what_a_program_computes(forward):
     with torch.no_grad():
         assert gm(X[:3]).shape[0] in (3, 6)
     assert [node.target for node in gm.graph.nodes if node.op == "call_module"] == ["fc"]
+
+
+def parts(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x)
+    return torch.cat((y[1:, 0::2], y[:-1, 1::2], y[..., 1:, 4:]), 1) * y[0, 3]
+
+
+def test_the_slices_of_one_index_are_one():
+    gm = imported(Lines(parts, fc=nn.Linear(8, 8)).eval(), X)
+    indices = [node.args[1] for node in gm.graph.nodes if node.target is operator.getitem]
+    assert indices[:3] == [
+        (slice(1, None, None), slice(None, None, 2)),
+        (slice(None, -1, None), slice(1, None, 2)),
+        (slice(1, None, None), slice(4, None, None)),
+    ]
 
 
 def test_numbers_are_folded():
@@ -411,3 +427,26 @@ def test_attention_with_keys_of_its_own_stays_in_parts():
     assert "attention" not in [node.target for node in gm.graph.nodes if node.op == "call_module"]
     with torch.no_grad():
         torch.testing.assert_close(gm(x, x), model(x, x))
+
+
+def branch(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x)
+    return self.last(torch.cond(y.sum() > 0, lambda y: y.relu() * 2, lambda y: -y, (y,)))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch.export, on torch.cond
+def test_branches_on_values_stay_float_and_all_else_is_quantized():
+    model = Lines(branch, fc=nn.Linear(8, 8), last=nn.Linear(8, 8)).eval()
+    prepared, converted = int8(export(model, X), X)
+    (row,) = [row for row in prepared.coverage().float_rows if not row.excused]
+    assert row.reason == "which branch of torch.cond runs is known in each call alone, so both stay float"
+    assert prepared.coverage().int8_macs == 1.0
+    up = 9 * model.fc.weight.sum(0)
+    assert [bool(model.fc(x).sum() > 0) for x in (X + up, X - up)] == [True, False]
+    for x in (X + up, X - up):
+        with torch.no_grad():
+            y = model.fc(x)
+            expected = model.last(y.relu() * 2 if y.sum() > 0 else -y)
+            assert torch.equal(prepared.graph_module(x), expected)
+    with torch.no_grad():
+        assert (converted(X) - prepared.graph_module(X)).abs().max() < 0.2
