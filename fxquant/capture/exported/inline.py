@@ -1,11 +1,10 @@
-"""Writes what programs call as a graph of its own, without gradients, into the graph that calls it."""
+"""Makes one graph of a program in evaluation mode: what it calls as a graph of its own is written into it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -17,6 +16,30 @@ INLINED = {
     "wrap_with_autocast": 4,
     "invoke_subgraph": 0,
 }
+
+_ACTIVE = {"dropout": 2, "feature_dropout": 2, "alpha_dropout": 2, "batch_norm": 5, "rrelu": 3}
+"""Operators of ATen that do something else while training -> the position of the argument that says so."""
+
+
+def check_in_evaluation(program: GraphModule) -> None:
+    """Refuse a program that was exported in training mode.
+
+    Raises:
+        TracingError: it drops values, or normalizes by the batch.
+    """
+    for node in program.graph.nodes:
+        target: Any = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            continue
+        place = _ACTIVE.get(target._schema.name.partition("::")[2].rstrip("_"))
+        if place is not None and len(node.args) > place and node.args[place] is True:
+            raise TracingError(
+                "the program was exported in training mode: it goes on dropping values, or normalizing by the batch",
+                at=node,
+                got=str(target),
+                expected="a program of the model in evaluation mode",
+                hint="torch.export.export(model.eval(), example_inputs)",
+            )
 
 
 def inlined(gm: GraphModule) -> GraphModule:
@@ -31,12 +54,7 @@ def inlined(gm: GraphModule) -> GraphModule:
     given: dict[Node, Any] = {}
     output = _copy(gm, gm, "", graph, given)
     graph.output(output)
-    own = GraphModule(_holder(gm), graph)
-    return own
-
-
-def _holder(gm: GraphModule) -> nn.Module:
-    return gm
+    return GraphModule(gm, graph)
 
 
 def _copy(root: GraphModule, inside: GraphModule, prefix: str, graph: Graph, known: dict[Node, Any]) -> Any:

@@ -14,18 +14,15 @@ from fxquant.capture.exported.attention import Attention, attentions
 from fxquant.capture.exported.branches import REASON_OF_BRANCHES, Branches, branches_of
 from fxquant.capture.exported.constants import Snapshots, constant_values
 from fxquant.capture.exported.guards import conditions_of, write_guards
-from fxquant.capture.exported.inline import inlined
+from fxquant.capture.exported.inline import check_in_evaluation, inlined
 from fxquant.capture.exported.layers import layer_call
 from fxquant.capture.exported.names import innermost, is_call_of, stack_of
 from fxquant.capture.exported.spelling import Same, gives_first, joined_index, spell
 from fxquant.capture.exported.structure import write_inputs, write_output
-from fxquant.errors import TracingError
 from fxquant.graph.module import STACK, NamedGraphModule
 from fxquant.graph.query import CALLED, REASON, attribute_at
 
 _COPY = torch.ops.aten.copy_.default
-_ACTIVE = {"dropout": 2, "feature_dropout": 2, "alpha_dropout": 2, "batch_norm": 5, "rrelu": 3}
-"""Operators of ATen that do something else while training -> the position of the argument that says so."""
 
 
 def is_exported(given: object) -> bool:
@@ -52,24 +49,8 @@ def import_program(given: Any) -> NamedGraphModule:
     """
     program = given.module() if isinstance(given, torch.export.ExportedProgram) else given
     spec: Any = program.graph._codegen
-    _check_in_evaluation(program)
+    check_in_evaluation(program)
     return _Import(program, spec.pytree_info).run()
-
-
-def _check_in_evaluation(program: GraphModule) -> None:
-    for node in program.graph.nodes:
-        target: Any = node.target
-        if not isinstance(target, torch._ops.OpOverload):
-            continue
-        place = _ACTIVE.get(target._schema.name.partition("::")[2].rstrip("_"))
-        if place is not None and len(node.args) > place and node.args[place] is True:
-            raise TracingError(
-                "the program was exported in training mode: it goes on dropping values, or normalizing by the batch",
-                at=node,
-                got=str(target),
-                expected="a program of the model in evaluation mode",
-                hint="torch.export.export(model.eval(), example_inputs)",
-            )
 
 
 def _is_aten(value: Any) -> bool:
