@@ -51,6 +51,13 @@ class Joins:
         owners = (self._plan.qparams_owner(unit.roles[name]) for unit in self.units for name in unit.inputs)
         return {owner: self._reading(owner) for owner in dict.fromkeys(owners)}
 
+    def factors(self) -> dict[TensorRef, float]:
+        """The owner of qparams -> what its scale is multiplied with in what is joined, where that is one factor."""
+        found: dict[TensorRef, set[float]] = {}
+        for ref in (unit.roles[name] for unit in self.units for name in unit.inputs):
+            found.setdefault(self._plan.qparams_owner(ref), set()).add(self._plan.qparams_factor(ref))
+        return {owner: factors.pop() for owner, factors in found.items() if len(factors) == 1}
+
     def _reading(self, owner: TensorRef) -> Readers:
         found: set[str] = set()
         others = False
@@ -132,14 +139,15 @@ def share_join_qparams(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for owner, readers in joins.joined().items():
         (beside_others if readers.others else joined_only)[owner] = {made_by[root] for root in readers.joins}
     limits = dict.fromkeys(made_by.values(), CLOSE_JOIN) | dict.fromkeys(beside_others, CLOSE_VALUE)
+    factors: Mapping[TensorRef, float] = {}
     if ctx.backend.joins_on_one_qparams:
-        limits = dict.fromkeys(limits, math.inf)
+        limits, factors = dict.fromkeys(limits, math.inf), joins.factors()
     groups = _connected(
         [*joined_only.values(), *({owner, *all_qparams} for owner, all_qparams in beside_others.items())]
     )
-    for members in (members for group in groups for members in _alike(group, limits, plan)):
+    for members in (members for group in groups for members in _alike(group, limits, plan, factors)):
         joined = [owner for owner, all_qparams in joined_only.items() if all_qparams <= {*members}]
-        plan = _on_joint_qparams(members, joined, plan)
+        plan = _on_joint_qparams(members, joined, plan, factors)
     ctx.plan = plan
     return gm
 
@@ -153,9 +161,21 @@ def _connected(sets: Iterable[set[TensorRef]]) -> list[set[TensorRef]]:
     return groups
 
 
-def _alike(owners: Iterable[TensorRef], limits: Mapping[TensorRef, float], plan: QuantPlan) -> list[list[TensorRef]]:
-    """Group qparams that one can stand for: the widest with all nearly as wide, then the widest of the rest, …"""
-    ends = {ref: _ends(plan.qparams[ref]) for ref in owners if isinstance(plan.policies[ref], Observed)}
+def _alike(
+    owners: Iterable[TensorRef],
+    limits: Mapping[TensorRef, float],
+    plan: QuantPlan,
+    factors: Mapping[TensorRef, float],
+) -> list[list[TensorRef]]:
+    """Group qparams that one can stand for: the widest with all nearly as wide, then the widest of the rest, …
+
+    What is joined behind a factor counts as wide as it is there.
+    """
+    ends = {
+        ref: _ends(plan.qparams[ref].scaled(factors.get(ref, 1.0)))
+        for ref in owners
+        if isinstance(plan.policies[ref], Observed)
+    }
     widths = {ref: high - low for ref, (low, high) in ends.items()}
     found: list[list[TensorRef]] = []
     for owner in sorted(ends, key=lambda ref: (-widths[ref], str(ref))):
@@ -171,12 +191,18 @@ def _alike(owners: Iterable[TensorRef], limits: Mapping[TensorRef, float], plan:
     return found
 
 
-def _on_joint_qparams(members: Sequence[TensorRef], joined: Sequence[TensorRef], plan: QuantPlan) -> QuantPlan:
-    target, qparams = members[0], _over([plan.qparams[ref] for ref in members])
+def _on_joint_qparams(
+    members: Sequence[TensorRef], joined: Sequence[TensorRef], plan: QuantPlan, factors: Mapping[TensorRef, float]
+) -> QuantPlan:
+    plain = [ref for ref in members if factors.get(ref, 1.0) == 1.0]
+    if not plain:  # no join is among them
+        return plan
+    target = plain[0]
+    qparams = _over([plan.qparams[ref].scaled(factors.get(ref, 1.0)) for ref in members])
     policies: dict[TensorRef, QParamsPolicy] = dict(plan.policies)
-    for ref in (*members[1:], *joined):
+    for ref in (*members, *joined):
         if ref != target and isinstance(policies[ref], Observed) and plan.qparams[ref].scheme == qparams.scheme:
-            policies[ref] = SharedWith(target)
+            policies[ref] = SharedWith(target, factor=1.0 / factors.get(ref, 1.0))
     merged = replace(plan, policies=policies)
     moved = {
         ref: qparams.scaled(merged.qparams_factor(ref))

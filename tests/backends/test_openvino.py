@@ -60,3 +60,30 @@ def test_what_is_joined_has_the_qparams_of_the_result():
         plan = fxq.convert(done, to="reference").quant_plan
         unit = next(unit for unit in plan.units if unit.pattern == "cat")
         assert len({float(plan.qparams[ref].scale) for ref in unit.roles.values()}) == count
+
+
+class JoinsMultiples(nn.Module):
+    """Joins a layer's result with a third of another's, which a layer reads, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.both, self.first = (nn.Conv2d(n, 4, 1) for n in (3, 3, 8, 4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        one = self.one(x)
+        return self.both(torch.cat([one / 3.0, self.two(x)], 1)), self.first(one)
+
+
+@pytest.mark.parametrize("backend", ["openvino", "tensorrt"])
+def test_multiples_are_joined_on_the_qparams_of_the_result(backend):
+    torch.manual_seed(0)
+    x, model = torch.randn(2, 3, 8, 8), JoinsMultiples().eval()
+    prepared = fxq.calibrate(fxq.prepare(model, x, backend=backend), [x], progress=False)
+    converted = fxq.convert(prepared, to="reference")
+    qparams = {ref.name: each for ref, each in converted.quant_plan.qparams.items() if ref.kind == "activation"}
+    (multiple,) = [name for name in qparams if name in ("truediv", "mul", "div")]
+    for name in (multiple, "two"):
+        assert qparams[name].same_qparams(qparams["cat"])
+    assert torch.allclose(qparams["one"].scale, qparams["cat"].scale * 3.0)
+    for got, wanted in zip(converted(x), model(x), strict=True):
+        assert (got - wanted).norm() < 0.04 * wanted.norm()
