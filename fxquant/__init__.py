@@ -17,6 +17,8 @@ from fxquant.backends.openvino import OPENVINO
 from fxquant.backends.reference import REFERENCE
 from fxquant.backends.tensorrt import TENSORRT
 from fxquant.calibration.calibration_report import CalibrationReport
+from fxquant.equalization.equalize import equalize
+from fxquant.equalization.table import Equalization, EqualizedRegion
 from fxquant.errors import FxQuantError, FxQuantWarning
 from fxquant.exchange import QParamsTable, TensorQParams, apply_qparams, qparams
 from fxquant.exporting import explicit, export, register_explicit
@@ -100,6 +102,8 @@ __all__ = [
     "Clamp",
     "Comparison",
     "EntropyObserver",
+    "Equalization",
+    "EqualizedRegion",
     "FakeQuantize",
     "FakeQuantizeBase",
     "FixedQParamsFakeQuantize",
@@ -156,6 +160,7 @@ __all__ = [
     "enable_observer",
     "enable_param_learning",
     "enable_static_estimate",
+    "equalize",
     "explicit",
     "export",
     "export_onnx",

@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends", "runtime"),
     ("passes",),
     ("calibration", "measure"),
-    ("artifact", "exchange", "exporting", "quantizer", "training", "api", "reporting", "analysis"),
+    ("artifact", "equalization", "exchange", "exporting", "quantizer", "training", "api", "reporting", "analysis"),
     ("compat",),
     ("__main__", "cli", "conformance", "demo", "samples"),
 )
@@ -222,6 +222,24 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "exchange/aimet_encodings.py",
         "exchange/onnxruntime_overrides.py",
         "exchange/tensorrt_cache.py",
+    ),
+    # What is scaled between which layers is one answer of all these.
+    "equalization/test_regions.py": (
+        "equalization/channels.py",
+        "equalization/layers.py",
+        "equalization/operators.py",
+        "equalization/tracker.py",
+        "plan/region.py",
+    ),
+    "equalization/test_equalize.py": (
+        "equalization/choices.py",
+        "equalization/clamps.py",
+        "equalization/factors.py",
+        "equalization/noise.py",
+        "equalization/scaled_copy.py",
+        "equalization/search.py",
+        "equalization/table.py",
+        "passes/scale_channels.py",
     ),
     # A model of integers at its boundaries is what all of these make.
     "passes/test_integer_boundaries.py": (

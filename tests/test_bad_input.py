@@ -117,6 +117,7 @@ def test_what_is_quantized_already_is_used_as_the_hint_says():
 TAKE_PREPARED: dict[str, Callable[[Any], object]] = {
     "calibrate": lambda model: fxq.calibrate(model, [X], progress=False),
     "adaround": lambda model: fxq.adaround(model, [X], iterations=1, progress=False),
+    "equalize": lambda model: fxq.equalize(model, [X], progress=False),
 }
 TAKE_BOTH: dict[str, Callable[[Any], object]] = {
     "convert": fxq.convert,
@@ -131,13 +132,15 @@ def test_what_was_never_prepared(function):
     hint = f"{function}(prepare(model, example_inputs)), after calibrate"
     if function == "calibrate":
         hint = "calibrate(prepare(model, example_inputs), data)"
+    if function == "equalize":
+        hint = "equalize(prepare(model, example_inputs))"
     assert refusal(lambda: call(net())) == (
         f"{function} takes what prepare{' or prepare_qat' if both else ''} gave\n"
         "  got:      Sequential\n"
         f"  expected: a Quantizer{', or the GraphModule of prepare_qat' if both else ''}\n"
         f"  hint:     {hint}"
     )
-    assert call(calibrated()) is not None
+    assert call(prepared() if function == "equalize" else calibrated()) is not None
     assert refusal(lambda: call(int8())).endswith(
         "  hint:     give the Quantizer that it was converted from: convert never changes it"
     )
@@ -345,6 +348,7 @@ TAKE_DATA: dict[str, Callable[[Any], object]] = {
     "compare": lambda data: fxq.compare(net(), int8(), data, progress=False),
     "sensitivity": lambda data: fxq.sensitivity(calibrated(), data, progress=False),
     "adaround": lambda data: fxq.adaround(calibrated(), data, iterations=1, progress=False),
+    "equalize": lambda data: fxq.equalize(prepared(), data, progress=False),
 }
 
 
@@ -366,7 +370,7 @@ def test_data_that_is_no_iterable_of_batches(function):
     assert call([torch.from_numpy(array)]) is not None
 
 
-@pytest.mark.parametrize("function", [fxq.calibrate, fxq.adaround], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", [fxq.calibrate, fxq.adaround, fxq.equalize], ids=lambda each: each.__name__)
 def test_batches_that_are_arrays(function):
     assert refusal(lambda: function(calibrated(), [X.numpy()], progress=False)) == (
         "calibration batch 0 is of the wrong kind (input 0)\n"

@@ -1,4 +1,4 @@
-"""Folds a batch norm into the weight before it: the factor of each channel, and its shape beside the weight."""
+"""Multiplies a weight by a factor of each channel, as folding a batch norm does: the factor, and its shape."""
 
 from __future__ import annotations
 
@@ -29,4 +29,14 @@ def along_outputs(factor: Tensor, layer: Any, axis: int) -> Tensor:
     if axis == 0:
         return factor.reshape(-1, *behind)
     by_group = factor.reshape(layer.groups, 1, -1).expand(-1, layer.weight.shape[0] // layer.groups, -1)
+    return by_group.reshape(layer.weight.shape[0], -1, *behind)
+
+
+def along_inputs(factor: Tensor, layer: Any, axis: int) -> Tensor:
+    """Return ``factor`` [C_in] in a shape that multiplies ``layer.weight``; ``axis`` as for ``along_outputs``."""
+    behind = [1] * (layer.weight.dim() - 2)
+    if axis == 1:
+        return factor.reshape(-1, 1, *behind)
+    groups: int = getattr(layer, "groups", 1)
+    by_group = factor.reshape(groups, 1, -1).expand(-1, layer.weight.shape[0] // groups, -1)
     return by_group.reshape(layer.weight.shape[0], -1, *behind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.patterns.pattern import Output, Pattern
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.region import Region
 from fxquant.plan.spec import TensorRef
 
 
@@ -44,6 +45,8 @@ class PassContext:
     """Positions of the tensors that it returns as quantized values; True: all float ones."""
     trains: bool = False
     """True: parameters go on learning, so what is computed of them must stay computed."""
+    factors: Sequence[tuple[Region, Tensor]] = ()
+    """Regions, and what the channels of their values are divided by: float64 [channels]."""
     _by_name: dict[str, Pattern] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from fxquant.passes.integer_boundaries import integer_boundaries
 from fxquant.passes.lower_units import lower_units
 from fxquant.passes.normalize import normalize
 from fxquant.passes.round_biases import round_biases
+from fxquant.passes.scale_channels import scale_channels, scale_clamped_channels
 from fxquant.passes.share_qparams import share_join_qparams, share_qparams
 from fxquant.passes.specialize_shapes import guard_ranks, specialize_shapes
 from fxquant.passes.training import insert_training_fake_quant, strip_fake_quant
@@ -37,6 +38,12 @@ PREPARE: Pipeline = (
     share_qparams,  # needs every unit
     guard_ranks,  # the same; last, since nothing but the unit may read what it guards before
 )
+
+EQUALIZE: Pipeline = (
+    scale_channels,
+    scale_clamped_channels,  # apart, since clamps keep values only as far as data has shown
+)
+"""What ``equalize`` runs on a graph that ``PREPARE`` has made, batch norms not folded."""
 
 FOLD: Pipeline = (
     fold_conv_bn,

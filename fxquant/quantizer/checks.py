@@ -166,7 +166,8 @@ def not_prepared(given: object, function: str, *, or_training: bool = False) -> 
     if isinstance(given, nn.Module) and not stage:
         check_unwrapped(given)
         prepared = "prepare(model, example_inputs)"
-        hint = f"calibrate({prepared}, data)" if function == "calibrate" else f"{function}({prepared}), after calibrate"
+        after = "" if function == "equalize" else ", after calibrate"
+        hint = f"calibrate({prepared}, data)" if function == "calibrate" else f"{function}({prepared}){after}"
     return InputError(
         f"{function} takes what prepare{' or prepare_qat' if or_training else ''} gave",
         got=named_by_stage(given),

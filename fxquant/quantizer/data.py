@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from fxquant.backends.base import Backend
 from fxquant.calibration.joined_ranges import Part
 from fxquant.calibration.statistics import Statistics
+from fxquant.equalization.table import Equalization
 from fxquant.passes.instruments import Snapshot
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfigMapping
@@ -78,6 +79,8 @@ class PreparedModel:
     """Of a model that was trained: the name of each join, and the values that it takes."""
     reconstruction: Reconstruction | None = field(default=None, init=False)
     """The error of each unit before and after ``adaround``; None where that has not run."""
+    equalization: Equalization | None = field(default=None, init=False)
+    """The table of what ``equalize`` has scaled; None where that has not run."""
 
     @cached_property
     def run_state(self) -> RunState:

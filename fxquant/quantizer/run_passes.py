@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.calibration.observed_qparams import means_of
@@ -13,6 +14,7 @@ from fxquant.passes.base import Pass, PassContext
 from fxquant.passes.instruments import Snapshot, instruments_for
 from fxquant.passes.manager import PassManager
 from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.region import Region
 from fxquant.quantizer.data import PreparedModel
 from fxquant.settings import read_settings
 
@@ -49,9 +51,15 @@ def pass_context(prepared: PreparedModel, plan: QuantPlan) -> PassContext:
     )
 
 
-def run_passes(prepared: PreparedModel, passes: Sequence[Pass], gm: GraphModule, plan: QuantPlan) -> PassRun:
+def run_passes(
+    prepared: PreparedModel,
+    passes: Sequence[Pass],
+    gm: GraphModule,
+    plan: QuantPlan,
+    factors: Sequence[tuple[Region, Tensor]] = (),
+) -> PassRun:
     """Run a pipeline on ``gm``, with the instruments that the environment asks for. ``prepared`` is not changed."""
-    context = pass_context(prepared, plan)
+    context = replace(pass_context(prepared, plan), factors=factors)
     manager = PassManager(tuple(passes), instruments_for(read_settings()), first=len(prepared.snapshots))
     found: Any = manager.run(gm, context)
     return PassRun(found, context, prepared.snapshots + manager.snapshots)
