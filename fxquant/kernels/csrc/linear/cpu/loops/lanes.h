@@ -46,7 +46,7 @@ inline Lanes byte_values(Integers of) { return _mm512_maskz_cvtepi32_ps(kAllLane
 
 #elif defined(__AVX2__)
 constexpr int64_t kLanes = 8;
-constexpr int kTileRows = 2;
+constexpr int kTileRows = 3;
 
 using Lanes = __m256;
 using Integers = __m256i;
