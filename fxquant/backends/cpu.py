@@ -43,7 +43,7 @@ RULES = (
         AsCalled(qnn.QuantizedDynamicLinear.from_unit), byte_activation, byte_weight, int32_accumulators,
     ),
     LoweringRule(
-        ("dynamic_recurrent",),
+        ("recurrent", "dynamic_recurrent"),
         AsCalled(qnn.QuantizedRecurrent.from_unit), byte_activation, byte_weight, int32_accumulators,
     ),
     LoweringRule(("weight_only_linear",), AsCalled(weight_only)),

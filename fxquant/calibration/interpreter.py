@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from torch.fx import GraphModule, Node
 from fxquant.errors import InputError, within
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.interpreter import BoundInterpreter
-from fxquant.graph.query import INPLACE, has_hooks
+from fxquant.graph.query import INPLACE, called_module, has_hooks
+from fxquant.nn.simulated_recurrent import values_inside
+from fxquant.observers.channel_means import ChannelMeans
 
 IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     F.relu: torch.relu_,
@@ -35,6 +37,7 @@ class CalibrationInterpreter(BoundInterpreter):
         bound: Its inputs, by name.
         observers: Name of a node -> the observers that see its value.
         handlers: Root of a unit -> the user's handler, whose ``observe(node, env)`` is called.
+        inside: Names of nodes that call recurrent layers whose observers see all that is multiplied inside.
     """
 
     def __init__(
@@ -43,19 +46,27 @@ class CalibrationInterpreter(BoundInterpreter):
         bound: Mapping[str, Any],
         observers: Mapping[str, Sequence[nn.Module]],
         handlers: Mapping[str, Any],
+        inside: Collection[str] = (),
     ) -> None:
         super().__init__(gm, bound)
         self._observers = observers
         self._handlers = handlers
+        self._inside = inside
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
         with within(at=n):
-            for observer in self._observers.get(n.name, ()):
-                observer(result)
+            observers = self._observers.get(n.name, ())
+            seen = self._seen_inside(n) if observers and n.name in self._inside else result
+            for observer in observers:
+                observer(result if isinstance(observer, ChannelMeans) else seen)
         if n.name in self._handlers:
             self._handlers[n.name].observe(n, Values({**self.env, n: result}))
         return result
+
+    def _seen_inside(self, n: Node) -> Tensor:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        return values_inside(called_module(n), *args, **kwargs)
 
     def compute(self, n: Node) -> Any:
         return self._in_place(n) if n.meta.get(INPLACE) and self._may_overwrite(n) else super().compute(n)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fxquant.fake_quantize.base import FakeQuantizeBase
+from fxquant.fake_quantize.qparams import fake_quantize
 from fxquant.graph.module_state import check_finite
 from fxquant.graph.recurrent import RecurrentShape, split_rows, split_weight, stacked, stacked_bias
 from fxquant.kernels.recurrent.gates import MODES, advance
@@ -71,6 +73,19 @@ def run_in_float(
     return run_recurrent(shape, input, hx, run, at, training)
 
 
+def values_inside(layer: Any, input: Any, hx: Any = None) -> Tensor:
+    """Return all that a float recurrent layer multiplies, inputs and hidden states one after the other: float32 [n]."""
+    seen: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        seen.append(x.detach().float().flatten())
+        return x
+
+    shape = RecurrentShape.of(layer)
+    run_in_float(shape, stacked(layer), stacked_bias(layer), keep, input, hx, type(layer).__name__)
+    return torch.cat(seen)
+
+
 def as_it_is(x: Tensor) -> Tensor:
     """Round nothing."""
     return x
@@ -90,7 +105,19 @@ class FakeQuantizedMatrices(nn.Module):
     """The matrices one below the other; gradients reach them."""
 
     def forward(self, input: Any, hx: Any = None, *_: Any, **__: Any) -> Any:
-        return simulate(self, self.weight_fake_quant(self.weight), self.activation_fake_quant, input, hx)
+        rounding: Callable[[Tensor], Tensor] = self.activation_fake_quant
+        if isinstance(rounding, FakeQuantizeBase) and rounding.is_on("observer_enabled"):
+            rounding = self._measured(rounding, input, hx)
+        return simulate(self, self.weight_fake_quant(self.weight), rounding, input, hx)
+
+    def _measured(self, fake_quant: Any, input: Any, hx: Any) -> Callable[[Tensor], Tensor]:
+        """Show all values of a call to a fake quantization at once, and return how it rounds them then."""
+        with torch.no_grad():
+            fake_quant(values_inside(self, input, hx))
+        if not fake_quant.rounds():
+            return as_it_is
+        scale, zero_point, scheme = fake_quant.scale.detach().clone(), fake_quant.zero_point.clone(), fake_quant.scheme
+        return lambda x: fake_quantize(x, scale, zero_point, scheme)
 
     def weights_only(self, input: Any, hx: Any = None) -> Any:
         """Run with rounded matrices, and values as they are."""

@@ -111,6 +111,8 @@ def _is_meant(found: Match, decisions: Mapping[Node, Decision]) -> bool:
     pattern, qconfig = found.pattern, decisions[primary_node(found)].qconfig
     if qconfig is None:
         return True
+    if pattern.rounds_inside and not pattern.dynamic and qconfig.is_dynamic:
+        return False
     return (not pattern.dynamic or qconfig.is_dynamic) and (
         not pattern.weight_only or qconfig.activation_scheme is None
     )

@@ -32,6 +32,10 @@ from fxquant.plan.spec import QScheme
 
 FUNCTIONS_OF_WEIGHTS = (F.linear, *CONV_FUNCTIONS, *TRANSPOSED_FUNCTIONS, F.embedding, F.embedding_bag)
 
+BY_NAME_ALONE = (
+    "its input and its hidden states would share qparams, so only a rule that names it, or its type, quantizes it; "
+    "default_dynamic_qconfig measures both at run time"
+)
 MEASURED_AT_RUN_TIME = (
     "its QConfig measures ranges at run time (is_dynamic=True), which linear and recurrent layers alone do"
 )
@@ -80,12 +84,15 @@ def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decisi
     qconfig = decisions[primary_node(found)].qconfig
     assert qconfig is not None  # checked above
     on_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
+    on_qparams = on_qparams or (found.pattern.rounds_inside and not found.pattern.dynamic)
     if (on_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
         return refusal("its QConfig observes without qparams (placeholder or no-op)", excused=True)
     if on_qparams and qconfig.is_dynamic:
         return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
     if found.pattern.check and (rejected := found.pattern.check(found.captures)):
         return refusal(rejected.reason)
+    if found.pattern.rounds_inside and on_qparams and decisions[primary_node(found)].rule.kind == "global":
+        return refusal(BY_NAME_ALONE)
     rule = backend.rule_for(found.pattern)
     if rule is None:
         return refusal(f"backend {backend.name!r} has no operator for it")

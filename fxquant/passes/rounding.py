@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from fxquant.fake_quantize.adaround import LearnedRounding
-from fxquant.fake_quantize.converted import DynamicFakeQuantize
+from fxquant.fake_quantize.converted import DynamicFakeQuantize, StaticFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize, from_integers
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, nodes_by_name
@@ -18,7 +18,7 @@ from fxquant.nn.simulated_recurrent import INNER_ROUNDING
 from fxquant.passes.base import PassContext
 from fxquant.patterns.pattern import Output
 from fxquant.plan.quant_plan import QuantUnit
-from fxquant.plan.spec import Dynamic, TensorRef
+from fxquant.plan.spec import Dynamic, QParamsPolicy, TensorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,14 @@ def rounding_points(gm: GraphModule, ctx: PassContext, values: Iterable[TensorRe
         for name in dict.fromkeys(unit.roles[role].name for role in unit.inputs):
             inside = {nodes[member] for member in unit.nodes}
             readers.setdefault(name, []).extend(user for user in nodes[name].users if _leads_to(user, inside, idle))
-    points = []
+    points, inside_units = [], ctx.plan.rounding_inside()
     for ref in values:
         if ref.kind != "activation":
             continue
         node = nodes[ref.name]
         if ref.name not in made:
-            points.append(RoundingPoint(node, ref, tuple(readers.get(ref.name, ()))))
+            if ref.name in readers or ref.name not in inside_units:
+                points.append(RoundingPoint(node, ref, tuple(readers.get(ref.name, ()))))
         elif ctx.pattern_of(made[ref.name]).output is not Output.PICKED:
             points.append(RoundingPoint(node, ref, tuple(node.users)))
     return points
@@ -84,13 +85,21 @@ def insert_call_qparams(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, st
     return homes
 
 
-def inner_rounding(unit: QuantUnit, ctx: PassContext) -> DynamicFakeQuantize | None:
-    """Make what a layer rounds its input and its hidden states by; None where other modules round for it."""
+def inner_rounding(
+    unit: QuantUnit, ctx: PassContext, of_policy: Callable[[QParamsPolicy], nn.Module] | None = None
+) -> nn.Module | None:
+    """Make what a layer rounds its input and its hidden states by; None where other modules round for it.
+
+    ``of_policy`` makes it where qparams are still to be learned.
+    """
     if not ctx.pattern_of(unit).rounds_inside:
         return None
     policy = ctx.plan.policies[unit.roles["x"]]
-    assert isinstance(policy, Dynamic)  # the annotate pass gives it no other
-    return DynamicFakeQuantize(policy)
+    if isinstance(policy, Dynamic):
+        return DynamicFakeQuantize(policy)
+    if of_policy is not None:
+        return of_policy(policy)
+    return StaticFakeQuantize(ctx.plan.qparams[unit.roles["x"]])
 
 
 def inner_home(layer: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.errors import PlanError
@@ -38,7 +41,7 @@ def insert_training_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule
         homes[point.ref] = add_module(gm, f"{point.ref.name}_fake_quant", made)
         insert_after(point.node, homes[point.ref], users=point.users)
     homes |= insert_call_qparams(gm, ctx)
-    homes |= _quantize_weights(gm, ctx)
+    homes |= _quantize_weights(gm, ctx, homes)
     _watch_joins(gm, ctx)
     for node in gm.graph.nodes:
         follow_training_mode(gm, node)
@@ -50,7 +53,7 @@ def _is_fake_quant_of(policy: QParamsPolicy) -> bool:
     return isinstance(policy, (Observed, Fixed))
 
 
-def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]:
+def _quantize_weights(gm: GraphModule, ctx: PassContext, known: Mapping[TensorRef, str]) -> dict[TensorRef, str]:
     """Put layers that round their weight in place of plain ones, with the same parameters; the answer is where.
 
     A layer that is called several times stays one layer, unless a batch norm behind a call makes its weight another.
@@ -69,17 +72,23 @@ def _quantize_weights(gm: GraphModule, ctx: PassContext) -> dict[TensorRef, str]
         module = fake_quantize_from_policy(ctx.plan.policies[unit.roles["weight"]], f"{path}.weight")
         module.make_room(weight_of(called_module(node)))
         axis = ctx.pattern_of(unit).weight_axis
-        inner = inner_rounding(unit, ctx)
+        inner = inner_rounding(unit, ctx, partial(_inside, gm, unit.roles.get("x"), known))
         layer = with_fake_quantized_weight(called_module(node), module, axis, share=True, inner=inner)
         home = add_module(gm, path, layer, instead_of=[other for other, _ in same])
         for other, its in same:
             other.target = home
             homes[its.roles["weight"]] = home
-            if inner is not None:
+            if inner is not None and its.roles["x"] not in known:
                 homes[its.roles["x"]] = inner_home(home)
         if "bn" in unit.captures:
             node.kwargs = {**node.kwargs, "factor": _factor(node, nodes[unit.captures["bn"]])}
     return homes
+
+
+def _inside(gm: GraphModule, ref: TensorRef | None, known: Mapping[TensorRef, str], policy: QParamsPolicy) -> nn.Module:
+    """Make what rounds values inside of a layer: that of its result, where something else reads this quantized."""
+    assert ref is not None  # so has each unit with such a layer
+    return gm.get_submodule(known[ref]) if ref in known else fake_quantize_from_policy(policy, ref.name)
 
 
 def _watch_joins(gm: GraphModule, ctx: PassContext) -> None:

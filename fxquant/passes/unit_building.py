@@ -34,6 +34,9 @@ def unit_of(
     for name in pattern.dynamic:
         roles[name] = TensorRef(f"{found.captures[name].name}@{root.name}", "call")
         policies[roles[name]] = _dynamic_policy(qconfig)
+    if pattern.rounds_inside and not pattern.dynamic:
+        roles["x"] = TensorRef(root.name)
+        policies[roles["x"]] = observed_policy(qconfig.activation)
     if not is_float_output:
         roles["y"] = TensorRef(root.name)
     if "y" not in roles:

@@ -9,7 +9,7 @@ from fxquant.patterns.linear import DYNAMIC_LINEAR, EMBEDDING, LINEAR_PATTERNS, 
 from fxquant.patterns.norm import NORMALIZE
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.pool import POOL
-from fxquant.patterns.recurrent import DYNAMIC_RECURRENT
+from fxquant.patterns.recurrent import DYNAMIC_RECURRENT, STATIC_RECURRENT
 from fxquant.patterns.shape import SHAPE
 from fxquant.patterns.unary import PRELU, RESCALE, UNARY
 
@@ -19,6 +19,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + CONV_TRANSPOSE
     + LINEAR_PATTERNS
     + DYNAMIC_LINEAR
+    + STATIC_RECURRENT
     + DYNAMIC_RECURRENT
     + WEIGHT_ONLY_LINEAR
     + EMBEDDING

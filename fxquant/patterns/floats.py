@@ -13,7 +13,6 @@ from torch.fx import Node
 from fxquant.graph.decompositions.compounds import COMPOUNDS, MANY
 from fxquant.graph.operators.spelling import canonical_target
 from fxquant.graph.query import canonical_type, module_of
-from fxquant.graph.recurrent import RECURRENT as RECURRENT_LAYERS
 
 COMPOUND = "as one operator it has no integer form; those that it is made of may have"
 BATCH_STATISTICS = "it normalizes by statistics of the batch, or by others that are computed at run time"
@@ -21,7 +20,6 @@ OWN_STATISTICS = "it normalizes every sample by the sample's own statistics, whi
 EXPONENTIALS = "a sum of exponentials over a dimension has no integer operator yet"
 QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes near 0, so no quantization range fits it"
 STEEP = "it is steep where quantized values are coarse: one step of the input may be most of the output's range"
-RECURRENT = "recurrent layers are quantized by ranges that are measured at run time: default_dynamic_qconfig"
 ATTENTION = "attention as one operator has no integer form; its parts may have"
 POWERS = "a root of a sum of powers has no integer operator yet"
 PLACES = "it also gives the places of the maxima, which have no qparams"
@@ -57,7 +55,6 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *(torch.exp, torch.log, torch.sqrt, torch.rsqrt, torch.reciprocal),
         *_by_name("exp2 expm1 log1p log2 log10 sin cos tan sinh cosh asin acos acosh atanh erfinv logit"),
     ),
-    RECURRENT: RECURRENT_LAYERS,
     ATTENTION: (nn.MultiheadAttention, F.multi_head_attention_forward, F.scaled_dot_product_attention),
     POWERS: (
         *(F.lp_pool1d, F.lp_pool2d, F.lp_pool3d, nn.LPPool1d, nn.LPPool2d, nn.LPPool3d),

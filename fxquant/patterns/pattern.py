@@ -212,7 +212,8 @@ class Pattern:
     """True: for configurations that quantize the weight and leave activations in float."""
 
     rounds_inside: bool = False
-    """True: the layer rounds its input ``x`` itself, and values that no other operator sees in the same way."""
+    """True: the layer rounds its input ``x`` itself, and values that no other operator sees in the same way. Where it
+    is not ``dynamic``, they have one range, under the name of its node."""
 
     @property
     def multiplies(self) -> bool:

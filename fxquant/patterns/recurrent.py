@@ -20,6 +20,13 @@ def has_own_matrices(captures: Mapping[str, Node]) -> Reject | None:
     return Reject(f"its {computed[0]} is computed in each call") if computed else None
 
 
+STATIC_RECURRENT = (
+    Pattern(
+        "recurrent", RECURRENT_LAYER, (), "recurrent", output=Output.FLOAT, check=has_own_matrices, rounds_inside=True
+    ),
+)
+"""Here inputs and hidden states of a layer have one range, which calibration measures."""
+
 DYNAMIC_RECURRENT = (
     Pattern(
         "dynamic_recurrent",

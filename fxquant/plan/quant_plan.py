@@ -91,6 +91,10 @@ class QuantPlan:
         """Node name -> the unit that holds it."""
         return {name: unit for unit in self.units for name in unit.nodes}
 
+    def rounding_inside(self) -> frozenset[str]:
+        """Return the roots of units whose qparams are those of values inside of them, and not of their result."""
+        return frozenset(unit.root for unit in self.units if unit.roles.get("x") == TensorRef(unit.root))
+
     def qparams_owner(self, ref: TensorRef) -> TensorRef:
         """Follow ``SharedWith`` to the tensor whose qparams ``ref`` uses."""
         return self._sharing(ref)[-1]

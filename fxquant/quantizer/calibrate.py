@@ -42,7 +42,7 @@ def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, An
         check_like_example(bound, prepared.example_bound, "the inputs")
         more = prepared.statistics.observers_of_next_batch()
         shown = observers_by_node(prepared.plan, prepared.observers, more)
-        return CalibrationInterpreter(gm, bound, shown, prepared.handlers).run()
+        return CalibrationInterpreter(gm, bound, shown, prepared.handlers, prepared.plan.rounding_inside()).run()
 
     prepared.weight_checksums.record(gm)
     with torch.no_grad(), prepared.run_state.undone_on_error():

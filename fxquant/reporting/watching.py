@@ -55,7 +55,7 @@ def watch(subject: Subject, data: Iterable[Any]) -> tuple[Parity | None, dict[st
             bound = bind(subject.float_graph, args, kwargs, what)
             observers = {name: [observer] for name, observer in seen.items()}
             with within(what), torch.no_grad(), unchanged_state(subject.float_graph):
-                CalibrationInterpreter(subject.float_graph, bound, observers, {}).run()
+                CalibrationInterpreter(subject.float_graph, bound, observers, {}, subject.plan.rounding_inside()).run()
     if index < 0:
         raise CalibrationError("there is no data to report on", got="no batch", expected="at least one batch")
     return parity, seen

@@ -16,7 +16,7 @@ import fxquant as fxq
 from fxquant.errors import FxQuantError, InputError
 from fxquant.graph.recurrent import RecurrentShape, split_weight, stacked, stacked_bias
 from fxquant.nn.quantized_recurrent import QuantizedRecurrent
-from fxquant.nn.simulated_recurrent import as_it_is, simulate
+from fxquant.nn.simulated_recurrent import as_it_is, simulate, values_inside
 from fxquant.plan.spec import Dynamic, QParams, QScheme
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
@@ -357,3 +357,137 @@ def test_a_matrix_that_is_computed_stays_float():
     nn.utils.parametrizations.weight_norm(model.layer, "weight_hh_l0")
     with pytest.raises(FxQuantError, match="weight_hh_l0 is computed in each call"):
         fxq.prepare_qat(model, torch.randn(4, 2, 5), fxq.default_dynamic_qconfig)
+
+
+# With qparams from calibration.
+
+STATIC = {kind: fxq.get_default_qconfig() for kind in (nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell)}
+SHARED = 25
+"""dB: 8 bits of the range that inputs and hidden states share."""
+
+
+def calibrated(model: nn.Module, *batches: Any) -> fxq.Quantizer:
+    kinds = {type(module) for module in model.modules()}
+    rules = fxq.QConfigMapping().set_global(fxq.get_default_qconfig())
+    for kind in kinds & set(STATIC):
+        rules.set_object_type(kind, STATIC[kind])
+    return fxq.calibrate(fxq.prepare(model, batches[0], rules), batches, progress=False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_known_qparams_stay_near_to_float(layer, form):
+    model, inputs = Whole(layer), (sequence(layer), first_states(layer))
+    quantizer = calibrated(model, inputs)
+    assert [unit.pattern for unit in quantizer.plan.units] == ["recurrent"]
+    converted = fxq.convert(quantizer, to=form)
+    with torch.no_grad():
+        results = [tensors(converted(*inputs)) for _ in range(3)]
+        expected = tensors(model(*inputs))
+    for first, second, third, exact in zip(*results, expected, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(second, third)
+        assert sqnr(exact, first) > SHARED
+
+
+def test_one_range_holds_inputs_and_hidden_states(layer):
+    model, x = Whole(layer), sequence(layer)
+    qparams = calibrated(model, x).plan.policies
+    assert [ref.name for ref in qparams if ref.kind == "activation"] == ["layer"]
+    seen = values_inside(layer, x)
+    int8 = fxq.convert(calibrated(model, x)).layer
+    low, high = (float((end - int8.x_zero_point) * int8.x_scale) for end in (0, 255))
+    assert low - float(int8.x_scale) <= float(seen.min())
+    assert float(seen.max()) <= high + float(int8.x_scale)
+
+
+def test_known_qparams_follow_their_simulation_over_200_steps(layer):
+    model, x = Whole(layer), sequence(layer, 2, 200)
+    quantizer = calibrated(model, x)
+    with torch.no_grad():
+        int8, simulated = (tensors(fxq.convert(quantizer, to=form)(x))[0] for form in ("int8", "fake_quant"))
+    off = (int8 - simulated).abs()
+    off = off.amax((0, 2)) if layer.batch_first else off.amax((1, 2))
+    step = float(fxq.convert(quantizer).layer.x_scale)
+    assert float(off.max()) < 3 * step
+    assert float(off[-50:].mean()) <= float(off.mean()) * 3 + CLOSE
+
+
+def test_known_qparams_of_packed_sequences_and_the_kernel():
+    layer = nn.LSTM(5, 6, bidirectional=True).eval()
+    model, inputs = Packed(layer, enforce_sorted=False), (sequence(layer), torch.tensor([3, 7, 5]))
+    int8 = fxq.convert(calibrated(model, inputs), check=inputs)
+    assert all(row.breach == "" and row.native_equal == 1 for row in int8.parity.rows)
+    with torch.no_grad():
+        for exact, result in zip(tensors(model(*inputs)), tensors(int8(*inputs)), strict=True):
+            assert sqnr(exact, result) > SHARED
+
+
+class Read(nn.Module):
+    """A cell whose result a linear layer reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.GRUCell(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.cell(x))
+
+
+def test_what_reads_a_cell_has_its_qparams():
+    model, x = Read().eval(), torch.randn(16, 5)
+    quantizer = calibrated(model, x)
+    assert [unit.pattern for unit in quantizer.plan.units] == ["recurrent", "linear"]
+    int8, simulated, reference = (fxq.convert(quantizer, to=form) for form in FORMS)
+    assert torch.equal(int8.cell.x_scale, int8.cell_quantize.y_scale)
+    with torch.no_grad():
+        assert torch.allclose(int8(x), simulated(x), atol=0.01)
+        assert torch.allclose(reference(x), simulated(x), atol=0.01)
+        assert sqnr(model(x), int8(x)) > SHARED
+
+
+def test_known_qparams_are_asked_for_by_name():
+    x = torch.randn(2, 5, 4)
+    quantizer = fxq.prepare(Classifier().eval(), x)
+    assert "recurrent" not in {unit.pattern for unit in quantizer.plan.units}
+    (refusal,) = (each for each in quantizer.plan.refusals if each.pattern == "recurrent")
+    assert "share qparams, so only a rule that names it, or its type, quantizes it" in refusal.reason
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_known_qparams_are_kept(form, tmp_path: Path):
+    x = torch.randn(2, 5, 4)
+    quantizer = calibrated(Classifier().eval(), x)
+    converted = fxq.convert(quantizer, to=form)
+    other = fxq.convert(calibrated(Classifier().eval(), x * 2), to=form)
+    fxq.save(converted, tmp_path / "model.fxq")
+    fxq.save(quantizer, tmp_path / "quantizer.fxq")
+    with torch.no_grad():
+        y = converted(x)
+        other.load_state_dict(converted.state_dict())
+        restored = fxq.convert(fxq.load(tmp_path / "quantizer.fxq"), to=form)
+        for same in (other, copy.deepcopy(converted), fxq.load(tmp_path / "model.fxq"), restored):
+            assert torch.equal(same(x), y)
+        assert torch.allclose(fxq.explicit(converted)(x), y, atol=0.01)
+
+
+def test_training_with_qparams_of_its_own():
+    x, target = torch.randn(6, 5, 4), torch.randn(6, 3)
+    qconfig = fxq.get_default_qat_qconfig()
+    rules = fxq.QConfigMapping().set_global(qconfig).set_object_type(nn.LSTM, qconfig)
+    model = fxq.prepare_qat(Classifier().train(), x, rules)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = (model(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    model.eval().apply(fxq.disable_observer)
+    with torch.no_grad():
+        y = model(x)
+        for form in FORMS:
+            converted = fxq.convert(model, to=form)
+            assert torch.allclose(converted(x), y, atol=0.02)
+    assert torch.equal(converted.layer.activation_fake_quant.scale, model.layer.activation_fake_quant.scale)

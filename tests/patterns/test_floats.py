@@ -13,7 +13,6 @@ from fxquant.patterns.floats import (
     EXPONENTIALS,
     OWN_STATISTICS,
     QUOTIENT,
-    RECURRENT,
     STAYS_FLOAT,
     STEEP,
 )
@@ -41,7 +40,6 @@ from fxquant.patterns.floats import (
         (nn.LogSoftmax(1), EXPONENTIALS),
         (lambda x: x / (x.abs() + 1), QUOTIENT),
         (lambda x: x.exp(), STEEP),
-        (nn.Sequential(nn.Flatten(2), nn.LSTM(36, 3)), RECURRENT),
     ],
 )
 def test_the_reason_is_told(plan_behind_conv, reader, reason):
@@ -68,10 +66,10 @@ def test_values_go_through_floats_and_come_back(forms_of):
     assert forms.sqnr > 25
 
 
-OF_SOME_KINDS = ("rescale", "div_number", "dynamic_recurrent")
+OF_SOME_KINDS = ("rescale", "div_number")
 
 
 def test_no_reason_contradicts_a_pattern_of_one_operator():
-    """``torch.div`` has a form for numbers only, and recurrent layers one for ranges that each call measures."""
+    """``torch.div`` has a form for numbers only."""
     patterns = {t for p in DEFAULT_PATTERNS if p.root.size == 1 for t in p.root.targets if p.name not in OF_SOME_KINDS}
     assert not patterns & set(STAYS_FLOAT)
