@@ -35,8 +35,8 @@ class AsCalled:
 
     build: Build
     or_stored: bool = False
-    """True: where a unit quantized the first argument, the module gets it so, and ``build`` its qparams as ``x``.
-    """
+    """True: if the first argument comes from a unit, the module is called with its quantized value, and ``build`` finds
+    its qparams under ``x``."""
 
 
 Accepts = Callable[[QScheme], str | None]

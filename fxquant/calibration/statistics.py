@@ -56,7 +56,7 @@ class Statistics(nn.Module):
         """Names of the values that follow from the inputs; the others are constants of the model."""
         self.channels = nn.ModuleDict()
         self.channel_owners: dict[str, str] = {}
-        """Name of an observed value -> the value with its qparams whose channels are looked at."""
+        """Name of an observed value -> the value sharing its qparams whose channel extremes are recorded."""
         for value, owner, axis in _channelled(gm, plan):
             if owner.name in observers._modules and owner.name not in self.channel_owners:
                 self.channels._modules[value] = ChannelExtremes(axis)

@@ -125,7 +125,7 @@ def trace(
 
 
 def _traced_with_modes(attempt: Callable[[bool], _Traced], model: nn.Module) -> _Traced:
-    """Trace so that ``self.training`` is told from False; as it is where code takes nothing but a bool."""
+    """Trace with a marked ``self.training``, unlike a literal False; with the bool where code takes nothing else."""
     if asks_by_identity(model):
         return attempt(False)
     try:

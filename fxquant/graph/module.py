@@ -194,7 +194,7 @@ class NamedGraphModule(GraphModule):
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the same code under another identity: ``torch.compile`` counts by it how often it compiled."""
+    """Copy a function with a code object of its own, since ``torch.compile`` counts recompilations per code object."""
     given: Any = function
     own = types.FunctionType(given.__code__.replace(), given.__globals__, given.__name__, None, given.__closure__)
     return functools.wraps(given.__wrapped__)(own)

@@ -73,7 +73,7 @@ class UnknownShape(tuple[int, ...]):
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Shape, dtype, device and order of a tensor that is not held."""
+    """Metadata of a tensor, without its values."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

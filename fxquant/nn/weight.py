@@ -104,11 +104,11 @@ def float_bias(bias: Tensor | None) -> Tensor | None:
 class WeightedModule(QuantizedModule):
     """A module with an int8 weight.
 
-    The weight is a buffer until the first call. Where a kernel packs it, only the packed order is kept from then on,
-    and the module has no such buffer: the weight would lie in memory twice. State dicts, copies and pickles hold it in
-    its own order all the same, and so does the attribute ``weight``: reading it brings the buffer back, for as long as
-    nothing is packed anew. What is written into it counts after :meth:`invalidate`, as for any buffer. What is written
-    into the tensor of a state dict does not reach the module.
+    The weight is a buffer until the module is packed, as a rule in ``convert``. Where a kernel packs it, only the
+    packed order is kept from then on, and the module has no such buffer: the weight would lie in memory twice. State
+    dicts, copies and pickles hold it in its own order all the same. Reading the attribute ``weight`` restores the
+    buffer until the next packing. What is written into it counts after :meth:`invalidate`, as for any buffer. What is
+    written into the tensor of a state dict does not reach the module.
     """
 
     weight_shape: torch.Size

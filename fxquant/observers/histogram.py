@@ -29,7 +29,7 @@ _WORTH_CLIPPING = 0.02
 
 
 class Chosen:
-    """A range that was searched for, and what it was searched in: while that stays, so does the range."""
+    """The range that a search found, cached with the statistics and settings it was found for."""
 
     def __init__(self, observer: "HistogramObserver", low: Tensor, high: Tensor) -> None:
         self.low, self.high = low, high

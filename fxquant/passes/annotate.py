@@ -107,7 +107,7 @@ def _best_match(
 
 
 def _is_meant(found: Match, decisions: Mapping[Node, Decision]) -> bool:
-    """Tell whether a pattern is for this kind of QConfig: measured in each call, or activations left in float."""
+    """Tell whether the QConfig fits: dynamic patterns need ``is_dynamic``, weight-only ones float activations."""
     pattern, qconfig = found.pattern, decisions[primary_node(found)].qconfig
     if qconfig is None:
         return True

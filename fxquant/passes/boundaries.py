@@ -31,12 +31,12 @@ IN_FLOAT_AS_WELL = frozenset(pattern.name for pattern in ELEMENTWISE)
 class Boundaries:
     """Decides which of the matches of a graph are worth to become units, and which of these give float values.
 
-    What multiplies and accumulates is what integers are there for, and so are a user's handlers; what the model gives
-    out is rounded only where the user asked for it. Other matches are light: they are kept where their integers reach
-    one of these, through other light ones. What takes float values is kept where nothing but integers is read of it.
+    A match that multiplies and accumulates becomes a unit, and so does a user's handler. Another match becomes one only
+    if its quantized result is read by such a unit, or by a result of the model that the user asked to round, directly
+    or through other such matches. A match that takes float values becomes one only if every reader takes integers.
 
-    A bounded function, sigmoid say, reads a value that no unit computes as it is: the range of such a value ends where
-    calibration saw it end, and the function has an answer for what lies beyond.
+    A bounded function (sigmoid) reads its input in float unless a unit computes that input: the range of another value
+    ends where calibration saw it end, and the function has an answer for what lies beyond.
 
     A sum or a join of which integers need only a part (a slice), while float operators read the rest, stays float, and
     the part is rounded by itself: a class token beside others that are far larger, say.
@@ -48,7 +48,7 @@ class Boundaries:
         matches: From the output of the model backwards, as the annotate pass finds them.
         backend: Has the rules of these.
         rounds_output: Whether the configuration of a match says how to observe what the model returns.
-        asked_for: Whether a rule of the user's means it, and not all operators alike.
+        asked_for: Whether a rule other than the global one applies to the match.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Boundaries:
         return self._rounds_output(self._found[node]) if reader.op == "output" else self._takes_integers(reader)
 
     def _keep(self, found: Match) -> None:
-        """Integers of several tensors have no form that a float operator takes: all of their readers come along."""
+        """A tuple of quantized tensors cannot be dequantized as one, so all matches that read it become units, too."""
         root = found.nodes[-1]
         self._quantized.add(root)
         if value_of(root) is None and found.pattern.can_give_integers:

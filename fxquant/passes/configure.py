@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.fx import GraphModule, Node
 
@@ -20,8 +20,14 @@ from fxquant.plan.qconfig import ObjectType, QConfig, QConfigMapping, Rule, Unus
 CALLS = ("call_module", "call_function", "call_method")
 
 
-Names = tuple[str, tuple[ObjectType, ...], tuple[tuple[str, ObjectType, int], ...], str]
-"""Path, names of the operator and of what it is in, which use of it this is in the module that calls it, its weight."""
+class Names(NamedTuple):
+    """The names by which a rule may refer to a call, as ``QConfigMapping.resolve`` takes them."""
+
+    path: str
+    object_types: tuple[ObjectType, ...]
+    """Of the operator, then of the modules that hold it."""
+    occurrences: tuple[tuple[str, ObjectType, int], ...]
+    weight: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassCon
         and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)
         for pattern in ctx.patterns
     )
-    return known and decide_part(ctx.config, (path, spellings_of(target), (), ""), *whole).qconfig is not None
+    return known and decide_part(ctx.config, Names(path, spellings_of(target), (), ""), *whole).qconfig is not None
 
 
 def own_targets(ctx: PassContext) -> set[Any]:
@@ -84,16 +90,16 @@ def unused_rules(gm: GraphModule, config: QConfigMapping) -> tuple[UnusedRule, .
     """Return the rules that match nothing in the model, each with the nearest thing that exists."""
     calls = names_of_calls(gm).values()
     modules = dict(gm.named_modules())
-    types = {object_type for _, object_types, *_ in calls for object_type in object_types}
+    types = {object_type for names in calls for object_type in names.object_types}
     return config.unused_rules(
-        {*modules, *(weight for *_, weight in calls)},
+        {*modules, *(names.weight for names in calls)},
         types | {type(module) for module in modules.values()},
-        [occurrence for _, _, occurrences, _ in calls for occurrence in occurrences],
+        [occurrence for names in calls for occurrence in names.occurrences],
     )
 
 
 def names_of_calls(gm: GraphModule) -> dict[Node, Names]:
-    """By what names rules may mean each call of a graph."""
+    """Return the names by which a rule may refer to each call."""
     seen: Counter[tuple[str, ObjectType]] = Counter()
     named: dict[Node, Names] = {}
     for node in gm.graph.nodes:
@@ -103,7 +109,7 @@ def names_of_calls(gm: GraphModule) -> dict[Node, Names]:
         types = _types_of(node, own_type)
         caller = path.rpartition(".")[0] if own_type is not None else path
         uses = tuple((caller, object_type, seen[caller, object_type]) for object_type in types)
-        named[node] = (path, (*types, *_types_around(node)), uses, str(node.meta.get(WEIGHT, "")))
+        named[node] = Names(path, (*types, *_types_around(node)), uses, str(node.meta.get(WEIGHT, "")))
         seen.update((caller, object_type) for object_type in types)
     return named
 

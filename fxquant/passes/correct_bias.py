@@ -96,10 +96,9 @@ def mean_error(layer: Any, error: Tensor, means: Tensor, sizes: Sizes | None = N
 
 
 def padding_coverage(layer: Any, sizes: Sizes | None) -> Tensor:
-    """Divide, for each tap, the values of an input channel that it meets by the outputs of a channel.
+    """Return, for each kernel element (tap), the fraction of output positions at which it reads input, not padding.
 
-    That is the part of the outputs at which the tap reads a value, not the zero of padding: exact, a product over the
-    dimensions. Whatever the sizes, it is 1 where padding repeats values.
+    It is exact: a product over the dimensions. Where padding repeats values, it is 1 whatever the sizes.
 
     Args:
         layer: Convolution or transposed convolution of any geometry.

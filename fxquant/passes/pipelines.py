@@ -1,4 +1,4 @@
-"""The orders in which passes run. What must come before what stands in each pass's ``after``."""
+"""The orders in which passes run. Each pass lists in ``after`` the passes that must run before it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fxquant.passes.weights import apply_learned_rounding, observe_weights
 Pipeline = tuple[Pass, ...]
 
 PREPARE: Pipeline = (
-    fold_constants,  # what is changed in place is hard to read once normalize has kept it so
+    fold_constants,  # before normalize: it follows in-place changes as the user wrote them
     normalize,  # before all tables: they name each operator once
     decompose_compounds,  # before layers are made: products with constant weights are layers
     functional_to_module,  # patterns know layers, not functions that take weights
@@ -36,7 +36,7 @@ PREPARE: Pipeline = (
     drop_idle,  # patterns know operators that stand side by side; all passes before read through no-ops
     annotate,
     share_qparams,  # needs every unit
-    guard_ranks,  # the same; last, since nothing but the unit may read what it guards before
+    guard_ranks,  # needs every unit, too; last: its guards read values, which would keep patterns from matching
 )
 
 EQUALIZE: Pipeline = (

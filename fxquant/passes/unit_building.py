@@ -67,7 +67,7 @@ def unit_of(
 
 
 def _means_of_input(found: Match) -> Means | None:
-    """By what the bias of a match is corrected; None where inputs are floats, or a bias cannot be."""
+    """Return the policy that measures the input's channel means; None if the input stays float, or no bias is taken."""
     node = primary_node(found)
     layer = called_module(node)
     value = node.args[0]

@@ -19,7 +19,7 @@ CONV_BN = normalized(CONV)
 
 
 def one_channel_axis(captures: Mapping[str, Node]) -> Reject | None:
-    """A batch norm takes the [C, H, W] of a convolution without batch for [N, C, L], where the channels are H."""
+    """Refuse an unbatched convolution: a batch norm reads its [C, H, W] as [N, C, L], and normalizes along H."""
     conv, value, norm = captures["conv"], value_of(captures["conv"]), called_module(captures["bn"])
     if isinstance(norm, ChannelAffine):
         behind = called_module(conv).weight.dim() - 2

@@ -166,7 +166,7 @@ class UnitView:
     """Operand -> how each call chooses its qparams, for the ``dynamic`` captures of the pattern."""
 
     def arguments(self, capture: str, **defaults: Any) -> tuple[Any, ...]:
-        """Return the arguments of a node behind its first, in the order of ``defaults``: what each is if not given."""
+        """Return all arguments of a node but the first; ``defaults`` gives their names, order and defaults."""
         node = self.nodes[capture]
         return tuple(
             node.args[place] if place < len(node.args) else node.kwargs.get(name, default)
@@ -196,7 +196,7 @@ class Pattern:
     weight_axis: int = 0
     """Dimension of that weight that counts the output channels."""
     arithmetic: bool = False
-    """True: it multiplies and accumulates, though no weight: what integers are there for. A ``weight`` implies it."""
+    """True: it multiplies and accumulates without a weight, as a matrix product does. A ``weight`` implies it."""
     output: Output | Bounded | Fixed = Output.OBSERVED
     factor: Callable[[Mapping[str, Any]], float] | None = None
     """Of ``Output.PICKED``: the positive number that the values are multiplied with; it becomes part of the scale."""
@@ -217,7 +217,7 @@ class Pattern:
 
     @property
     def multiplies(self) -> bool:
-        """Tell whether values are quantized for its sake, and whether its accumulators can become float values."""
+        """Tell whether it is worth quantizing values for it alone, and whether it may give float values."""
         return self.arithmetic or self.weight is not None
 
     @property

@@ -56,7 +56,7 @@ def named_by_stage(model: object) -> str:
 
 
 def checked_model(model: Any) -> nn.Module:
-    """Return the float model in what a user gives, and refuse what is none with values, in its user's terms.
+    """Return the float model, unwrapped. Refuse anything that is not a module with values.
 
     Raises:
         InputError: no module; one that this package made, one without values, or one with an attribute

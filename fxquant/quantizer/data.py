@@ -35,7 +35,7 @@ class PreparedModel:
     """
 
     trains: ClassVar[bool] = False
-    """The float graph is to be trained: then what it computes of parameters stays computed."""
+    """The float graph is to be trained: then values computed from parameters are not folded into constants."""
     lenient: ClassVar[bool] = False
     """Rules that match nothing are not warned of, and a plan may have no units: what other libraries allow."""
 

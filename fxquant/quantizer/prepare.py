@@ -33,7 +33,7 @@ def prepare(
     Args:
         prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weight_checksums``.
         model: The float model. It is not changed.
-        leaf_modules: As for :class:`Quantizer`, which names the errors, too.
+        leaf_modules: As for :class:`Quantizer`, as are the errors.
         strict: The same.
         capture: The same.
     """

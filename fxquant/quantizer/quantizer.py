@@ -31,9 +31,8 @@ class Quantizer(PreparedModel):
     ``einsum``, ``tensordot``, ``addcmul``, ``lerp``, ``addmv``, ``addbmm`` are taken apart and round in another order:
     to about 1e-6 of the largest value. The model itself is never changed: all work is done on a copy.
 
-    Where weights have a fake-quantize that rounds in its own way, ``AdaRoundFakeQuantize`` say, ``weight_layers`` holds
-    their layers, batch norm folded in, under the names of their units' roots: ``convert`` takes the integers from the
-    ``weight_fake_quant`` of these, as it is then.
+    ``weight_layers`` is for weights with learned rounding, as ``AdaRoundFakeQuantize`` has it: root of the unit ->
+    layer with batch norm folded in. ``convert`` takes the integers from its ``weight_fake_quant``.
 
     Args:
         model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning. Or a
@@ -119,6 +118,7 @@ class Quantizer(PreparedModel):
     def observe(self, *args: Any, **kwargs: Any) -> Any:
         """Run one batch, show every planned tensor to its observer, and return the float output.
 
+        :meth:`calibrate` calls it for each batch, so that a subclass may override it.
         Observers are changed by it, unless it raises. Threads may each have a Quantizer, or take turns on one.
         """
         return observe(self, args, kwargs)

@@ -46,8 +46,8 @@ def compile_graph(
     * A node that depends on nothing but shapes and parameters is folded: its value is a constant of the plan.
     * What is left between programs stays Python.
 
-    Nodes of a program run twice: on other values than those that they read, to be recorded, and as the graph runs them.
-    The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped with a
+    Nodes of a program run twice: once on reordered copies of their inputs, to be recorded; once on the inputs, for the
+    result. The program has to give the bits of the latter, whatever lay in its memory before; else it is dropped with a
     warning. So is one that fails while it is made or checked, whatever fails, but for missing memory.
 
     Args:
@@ -56,7 +56,7 @@ def compile_graph(
         fold_constants: Whether nodes may be folded into constants.
 
     Returns:
-        The plan; None if the graph changes a constant later, or hands it out: then it needs a plan without constants.
+        The plan; None if the graph writes to a folded constant, or returns one: then it needs a plan without constants.
     """
     constants = ConstantCache(enabled=fold_constants)
     compiler = _Compiler(gm, constants)

@@ -76,7 +76,7 @@ class ProgramStep:
     gives: tuple[int, ...]
     program: Program
     slots: tuple[tuple[int, ...] | int, ...]
-    """For each value that is given: the result of the program that it is, or those that it is a tuple of."""
+    """For each slot in ``gives``: index of the program's result, or indices if the value is a tuple."""
     nodes: int
     loops: int
 
@@ -132,7 +132,7 @@ class TensorGuard:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGuard:
-    """A tensor of the model's state whose memory a program reads: it moves when a process gets a share of it."""
+    """A tensor of the model's state whose memory a program reads: ``share_memory_()`` moves it."""
 
     tensor: Tensor
     address: int

@@ -56,7 +56,7 @@ class ProgramEngine:
     def __init__(self) -> None:
         self._plans: dict[Hashable, ExecutionPlan] = {}
         self._seen: dict[Hashable, bool] = {}
-        """Shapes that came -> whether what follows from them and from parameters is the same in each call."""
+        """Key of a first call -> whether values that follow from shapes and parameters alone may be folded."""
         self._lock = threading.Lock()
         self._clock = itertools.count(1)
 
@@ -116,7 +116,7 @@ class ProgramEngine:
             return result
         try:
             plan, result = self._compiled(gm, forward, args, fold_constants=self._seen.get(key, True))
-            if plan is None:  # the next call makes one that keeps less
+            if plan is None:  # the next call makes a plan without constants
                 self._seen[key] = False
                 return result
             plans = {**self._plans, key: plan}

@@ -272,7 +272,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def copy_apart(x: Tensor) -> Tensor:
-    """A tensor like ``x`` to all that a recording looks at, in memory of its own, with its values the other way round.
+    """Copy ``x`` with the same shape, strides and dtype, its elements in reverse.
 
     So whatever a program holds of the values or of the memory of its recording shows when it runs on ``x``.
     """

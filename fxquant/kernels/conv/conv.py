@@ -29,7 +29,9 @@ _CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 class ProductCall(OperatorCall):
-    """Multiply quantized values by a packed weight, and requantize the sums. Each record declares these in their place.
+    """Multiply quantized values by a packed weight, and requantize the sums.
+
+    Subclasses declare these fields again, to fix the order of the schema.
 
     The sums are int32 and exact. What follows is float32, each step rounded, in this order: ``float(sum) * scale[c]``,
     ``+ bias[c]``, ``+ float(residual - residual_zero_point) * residual_scale``, and, unless ``dtype`` is float32,

@@ -36,15 +36,19 @@ FEW_CHANNELS = 16
 class PackedOrder:
     """How a packed weight is divided; csrc/conv/conv_shape.h says the same.
 
-    A window is read in K blocks: stretches of bytes that are multiplied by as many weights. A K block is a tap; a row
-    of taps, of few input channels; a column of taps, of all planes, of a depthwise convolution. A K group is four bytes
-    of a K block. Groups of less than 16 output channels are bundled and become one product: weights between different
-    groups of a group bundle are zero.
+    A window is read in K blocks: stretches of bytes that are multiplied by as many weights. A K block is
 
-    The panels of a group bundle are divided evenly into N blocks, in which they take turns: a K group for each channel
-    of the first panel, of the second, and so on, then the next K group. So an N block is one stretch of memory, read
-    once from its begin to its end, and a matrix of [bytes / 4, channels, 4] as the instructions for tiles want it. A
-    depthwise convolution has N blocks of one panel.
+    * a tap (kernel element), as a rule;
+    * a row of taps, if there are few input channels;
+    * a column of taps, of all planes, if the convolution is depthwise.
+
+    A K group is four bytes of a K block. Groups of less than 16 output channels are bundled and become one product:
+    weights between different groups of a group bundle are zero.
+
+    The panels of a group bundle are divided evenly into N blocks. Inside an N block the panels are interleaved, K group
+    by K group: a K group for each channel of the first panel, of the second, and so on, then the next K group. So an N
+    block is one stretch of memory, read once from its begin to its end, and a matrix of [bytes / 4, channels, 4] as the
+    instructions for tiles want it. A depthwise convolution has N blocks of one panel.
     """
 
     group_bundles: int
