@@ -180,7 +180,7 @@ def test_the_reference_is_the_definition(assert_same, name: str) -> None:
     x, _, residual = case.tensors()
     native = case.native()
 
-    assert_same(reference(x, *native._before, residual, *native._after), case.expected())
+    assert_same(reference(x, *native._leading, residual, *native._trailing), case.expected())
 
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -268,7 +268,7 @@ def test_an_empty_batch(vnni_device: str, assert_same) -> None:
 
     got = native(x)
 
-    assert_same(got, reference(x, *native._before, None, *native._after))
+    assert_same(got, reference(x, *native._leading, None, *native._trailing))
     assert got.shape == (0, 24, 7, 9)
 
 
@@ -278,7 +278,7 @@ def test_layouts(vnni_device: str, view, assert_same, kernel: tuple[int, int]) -
     x = view(torch.randint(0, 256, (20, 20, 8, 20), dtype=torch.uint8, generator=generator)).to(vnni_device)
     native = Case(depth=x.shape[1], kernel=kernel, padding=(1, 1)).native(vnni_device)
 
-    assert_same(native(x), reference(x, *native._before, None, *native._after))
+    assert_same(native(x), reference(x, *native._leading, None, *native._trailing))
 
 
 @pytest.mark.parametrize("shape", [(1, 24, 9, 11), (2, 24, 1, 1), (24, 1, 1), (2, 1, 9, 11), ()])
@@ -415,7 +415,7 @@ def test_opcheck(name: str) -> None:
     x, _, residual = case.tensors()
     native = case.native()
 
-    torch.library.opcheck(torch.ops.fxquant.conv2d.default, (x, *native._before, residual, *native._after))
+    torch.library.opcheck(torch.ops.fxquant.conv2d.default, (x, *native._leading, residual, *native._trailing))
 
 
 def test_compiles_in_one_graph() -> None:

@@ -142,7 +142,7 @@ def test_the_reference_is_the_definition(assert_same, name: str) -> None:
     x, _, residual = case.tensors()
     native = case.native()
 
-    assert_same(reference(x, *native._before, residual, *native._after), case.expected())
+    assert_same(reference(x, *native._leading, residual, *native._trailing), case.expected())
 
 
 def any_case(seed: int) -> Case:
@@ -184,7 +184,7 @@ def test_an_empty_batch(vnni_device: str, assert_same) -> None:
 
     got = native(x)
 
-    assert_same(got, reference(x, *native._before, None, *native._after))
+    assert_same(got, reference(x, *native._leading, None, *native._trailing))
     assert got.shape == (0, 24, 3, 4, 5)
 
 
@@ -245,4 +245,4 @@ def test_opcheck(name: str) -> None:
     x, _, residual = case.tensors()
     native = case.native()
 
-    torch.library.opcheck(torch.ops.fxquant.conv3d.default, (x, *native._before, residual, *native._after))
+    torch.library.opcheck(torch.ops.fxquant.conv3d.default, (x, *native._leading, residual, *native._trailing))
