@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from fxquant.capture.trace_guards import require_exported, require_value
+from fxquant.errors import TracingError
 
 _OPERATORS: Mapping[type[ast.AST], Any] = {
     ast.Add: operator.add,
@@ -76,6 +77,33 @@ class Guards:
             return
         self._fixed |= {place for place, size in self._sizes.items() if size is value}
         self._graph.call_function(require_exported, (value, expected, condition))
+
+    def pin(self, condition: str, examples: Mapping[Node, Any]) -> None:
+        """Write, for a condition that cannot be read, that the sizes in it are those on export: there it held.
+
+        Args:
+            condition: As torch prints it.
+            examples: What the program knows of each input.
+
+        Raises:
+            TracingError: such a size is not known.
+        """
+        for tree in ast.walk(ast.parse(condition, mode="eval")):
+            if not (isinstance(tree, ast.Subscript) and isinstance(tree.value, ast.Call)):
+                continue
+            try:
+                size = self._subscript(tree)
+                leaf, dim = next(place for place, node in self._sizes.items() if node is size)
+                known = _size_on_export(examples[leaf], dim)
+            except UnreadableGuardError:
+                size = known = None
+            if size is None or known is None:
+                raise TracingError(
+                    "a condition on the sizes of inputs cannot be checked",
+                    at=condition,
+                    hint="export it with this dimension as a number, or prepare the model that it was exported of",
+                )
+            self._graph.call_function(require_exported, (size, known, f"{ast.unparse(tree)}, of which {condition}"))
 
     def write_shape(self, leaf: Node, shape: Sequence[Any], name: str) -> None:
         """Write checks of the sizes of an input that are numbers, where no condition does that."""
@@ -152,7 +180,7 @@ def write_guards(
         try:
             guards.write(condition)
         except UnreadableGuardError:
-            continue  # the sizes that are numbers follow
+            guards.pin(condition, dict(zip(leaves, examples, strict=True)))
     for leaf, example in zip(leaves, examples, strict=True):
         if isinstance(example, torch.Tensor):
             guards.write_shape(leaf, example.shape, leaf.name)
@@ -160,6 +188,14 @@ def write_guards(
             user.target is require_value for user in leaf.users
         ):
             graph.call_function(require_value, (leaf, example, leaf.name))
+
+
+def _size_on_export(example: Any, dim: int) -> int | None:
+    """Return a size of an example; of a size that stays open, what it was when the program was made."""
+    size = example.shape[dim] if isinstance(example, torch.Tensor) else None
+    if isinstance(size, torch.SymInt):
+        return size.node.hint
+    return size
 
 
 def conditions_of(module: Any) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.swin_transformer import SwinTransformer
 
 import fxquant as fxq
+from fxquant.capture.exported.guards import Guards
 from fxquant.capture.exported.program import import_program, is_exported
 from fxquant.capture.exported.spelling import has_row
 from fxquant.errors import InputError, TracingError
@@ -285,6 +286,41 @@ def test_sizes_that_a_program_has_as_numbers_are_checked():
         "  expected: 4\n"
         "  hint:     export it with this dimension in dynamic_shapes, or with example inputs of this size"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "condition"),
+    [
+        (lambda self, x: self.fc(x) * int(x.shape[0] / 2), "math.trunc(x.size()[0] / 2) == 2"),
+        (lambda self, x: self.fc(x) * (2 if x.shape[0] ** 0.5 > 2.3 else 3), "torch.sym_float(x.size()[0]) ** 0.5"),
+        (lambda self, x: self.fc(x) * (2 if x.shape[0] & 1 else 3), "x.size()[0] & 1"),
+    ],
+    ids=["trunc", "power", "bits"],
+)
+@pytest.mark.parametrize("whole", [True, False], ids=["program", "submodule"])
+def test_sizes_of_a_condition_that_cannot_be_read_are_those_on_export(line, condition, whole):
+    model, x = Lines(line, fc=nn.Linear(8, 8)).eval(), torch.randn(4, 8)
+    if whole:
+        gm = import_program(torch.export.export(model, (x,), dynamic_shapes=({0: AUTO},)))
+    else:
+        model = nn.Sequential(nn.Linear(8, 8), model, nn.Linear(8, 8)).eval()
+        gm = fxq.prepare(model, x, capture="export").graph_module
+    assert torch.equal(gm(x), model(x))
+    with pytest.raises(InputError, match="exported for inputs of other sizes") as caught:
+        gm(torch.randn(9, 8))
+    assert ".size()[0], of which " in str(caught.value)
+    assert condition.partition("x.")[2] in str(caught.value)
+
+
+def test_a_condition_of_an_unknown_size_is_refused():
+    program = torch.export.export(nn.Linear(8, 8).eval(), (torch.randn(4, 8),), dynamic_shapes=({0: AUTO},))
+    known = next(node.meta["val"] for node in program.graph.nodes if node.name == "input")
+    graph = torch.fx.Graph()
+    leaf = graph.placeholder("x")
+    guards = Guards(graph, {"x": leaf})
+    guards.pin("math.trunc(x.size()[1] / 2) == 4", {leaf: known})
+    with pytest.raises(TracingError, match=r"cannot be checked\n  at:       f\(y.size\(\)\[0\]\) == 2"):
+        guards.pin("f(y.size()[0]) == 2", {leaf: known})
 
 
 def test_conditions_between_sizes_are_checked():
