@@ -238,6 +238,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "equalization/noise.py",
         "equalization/scaled_copy.py",
         "equalization/search.py",
+        "equalization/smoothing.py",
         "equalization/table.py",
         "passes/scale_channels.py",
     ),

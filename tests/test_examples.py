@@ -25,6 +25,7 @@ EXPECTED = {
         ["squeezenet1_1", "--output", "{folder}/qparams.json"],
         ["uint8 affine per tensor", "the same bits: True", "twice the scale of 'x': the same bits: False"],
     ),
+    "equalize.py": (["--quick"], ["features.1.conv.1", "used", "equalized", "channels were scaled, in"]),
     "export_onnx.py": (
         ["squeezenet1_1", "--output", "{folder}/model.onnx"],
         ["26 QLinearConv", "8 QLinearConcat", "34 of 35 units run on integers", "opset 21"],

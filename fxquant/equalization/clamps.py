@@ -90,15 +90,18 @@ def _narrow(limits: Limits, bound: Bound, largest: Tensor | None, end: float, he
     return highest[:-1] >= end
 
 
-def measure(gm: GraphModule, regions: Sequence[Region], inputs: Iterable[Mapping[str, Any]]) -> Extremes:
-    """Run all batches, and note the extremes of what the clamps of some regions read.
+def measure(
+    gm: GraphModule, regions: Sequence[Region], inputs: Iterable[Mapping[str, Any]], more: Mapping[str, int]
+) -> Extremes:
+    """Run all batches, and note the extremes of what the clamps of some regions read, and of other values.
 
     Args:
         gm: A graph that may be changed by running it.
         regions: The regions.
         inputs: Of each batch, by name.
+        more: Name of a node -> the dimension of its value that counts channels, from the end.
     """
-    extremes = Extremes({bound.value: bound.axis for region in regions for bound in region.bounds})
+    extremes = Extremes({bound.value: bound.axis for region in regions for bound in region.bounds} | dict(more))
     for index, bound in enumerate(inputs):
         with within(f"calibration batch {index}"):
             extremes.observe(gm, bound)

@@ -44,8 +44,9 @@ def equalize(
         data: As for :func:`calibrate`; the same data will do. It tells how near values come to the bounds of clamps,
             and whether the noise falls. None: layers with such a clamp between them are left as they are, and nothing
             is checked.
-        method: ``"weights"``: the ranges of the weights decide. ``"auto"``: the same, where weights have one scale for
-            each tensor; where they have one for each channel, which takes care of this, nothing is scaled.
+        method: ``"weights"``: the ranges of the weights decide. ``"smooth"``: the ranges of the values, which share one
+            scale, against those of the weights that read them; it needs ``data``. ``"auto"``: weights, where they have
+            one scale for each tensor; values, where weights have one for each channel or a norm makes the values.
         num_batches: Stop after so many.
         iterations: Rounds over all layers, at most; factors that move by less than 1 % end it.
         headroom: How many times the largest value before a clamp that was seen must lie within the bound.
@@ -64,7 +65,8 @@ def equalize(
 
     Source:
         Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", arXiv:1906.04721,
-        section 4.1. Clamps with factors that stay below their bounds, and the check of the noise, are ours.
+        section 4.1; Xiao et al., "SmoothQuant", arXiv:2211.10438, eq. 4. Clamps with factors that stay below their
+        bounds, and the check of the noise, are ours.
 
     Example:
         >>> import torch, fxquant
@@ -77,6 +79,8 @@ def equalize(
     """
     options = _checked(prepared, method, iterations, headroom, keep_if)
     gm = prepared.graph_module
+    if data is None and method == "smooth":
+        raise InputError("values are smoothed by what data shows of them", got="method='smooth', data=None")
     found = None if data is None else _read(prepared, data, num_batches)
     if int(prepared.statistics.history.batches):
         warn(

@@ -11,18 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fxquant.equalization.choices import reason_against, weight_schemes
+from fxquant.equalization.choices import choice_for, sink_schemes, weight_schemes
 from fxquant.equalization.clamps import limits_of, measure
 from fxquant.equalization.factors import WeightRanges, weight_factors
+from fxquant.equalization.layers import channel_axis
 from fxquant.equalization.noise import RegionNoise
 from fxquant.equalization.regions import find_regions
 from fxquant.equalization.scaled_copy import Batch, scaled_copy, simulation
+from fxquant.equalization.smoothing import Smoothing, sink_calls
 from fxquant.equalization.table import EqualizedRegion
 from fxquant.plan.region import Region
 from fxquant.quantizer.quantizer import Quantizer
 
-PASSES_OVER_DATA = 5
-"""Values before clamps; calibration without and with factors; noise without and with them."""
+PASSES_OVER_DATA = 6
+"""Extremes of values; factors by values; calibration without and with factors; noise without and with them."""
 UNCHANGED = 1e-9
 """A factor that lies nearer to 1 counts as 1."""
 
@@ -67,11 +69,15 @@ class Search:
         self.regions = find_regions(
             prepared.graph_module, prepared.example_args, prepared.example_kwargs, with_data=self.data is not None
         )
-        schemes = weight_schemes(prepared)
+        schemes, with_data = weight_schemes(prepared), self.data is not None
+        methods: dict[str, list[int]] = {"weights": [], "smooth": []}
         for number, region in enumerate(self.regions):
-            self.outcomes[number] = reason_against(region, self.options.method, schemes)
-        chosen = [number for number, reason in self.outcomes.items() if not reason]
-        found = self._by_weights(chosen)
+            choice = choice_for(region, self.options.method, schemes, with_data=with_data)
+            self.outcomes[number] = choice.reason
+            if choice.method:
+                methods[choice.method].append(number)
+        chosen = sorted((*methods["weights"], *methods["smooth"]))
+        found = self._found(methods["weights"], methods["smooth"])
         self.factors = {n: factors for n, factors in found.items() if bool(((factors - 1).abs() > UNCHANGED).any())}
         for number in chosen:
             self.outcomes[number] = "used, not checked: no data" if number in self.factors else "all factors are 1"
@@ -86,11 +92,30 @@ class Search:
         """Return the regions that are scaled, with their factors."""
         return [(self.regions[number], factors) for number, factors in self.factors.items()]
 
-    def _by_weights(self, chosen: Sequence[int]) -> dict[int, Tensor]:
-        gm, some = self.prepared.graph_module, [self.regions[number] for number in chosen]
-        extremes = measure(copy.deepcopy(gm), some, self._watched())  # data that does not fit fails here
-        limits = {number: limits_of(self.regions[number], extremes, self.options.headroom) for number in chosen}
-        return weight_factors(WeightRanges(gm, self.regions), limits, self.options.iterations)
+    def _found(self, by_weights: Sequence[int], by_values: Sequence[int]) -> dict[int, Tensor]:
+        """Return the factors of the regions that each method is for."""
+        gm = copy.deepcopy(self.prepared.graph_module)
+        some = [self.regions[number] for number in (*by_weights, *by_values)]
+        read = {
+            node.all_input_nodes[0].name: channel_axis(gm.get_submodule(str(node.target)))
+            for number in by_values
+            for node, _ in sink_calls(gm, self.regions[number])
+        }
+        extremes = measure(gm, some, self._watched(), read)  # data that does not fit fails here
+        headroom, ranges = self.options.headroom, WeightRanges(gm, self.regions)
+        limits = {number: limits_of(self.regions[number], extremes, headroom) for number in (*by_weights, *by_values)}
+        found = weight_factors(ranges, {number: limits[number] for number in by_weights}, self.options.iterations)
+        if not by_values:
+            return found
+        smoothing = Smoothing(
+            gm,
+            {number: self.regions[number] for number in by_values},
+            sink_schemes(self.prepared),
+            {number: ranges.of(number)[1] for number in by_values},
+            limits,
+            extremes,
+        )
+        return {**found, **smoothing.run(self._watched())}
 
     def _watched(self) -> Iterator[Mapping[str, Any]]:
         for bound in self.inputs:

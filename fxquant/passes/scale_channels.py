@@ -48,9 +48,9 @@ def _scale_region(gm: GraphModule, region: Region, factors: Tensor, seen: set[tu
         layer: Any = gm.get_submodule(end.path)
         own = factors_of(end, factors)
         if end.kind == "columns":
-            _multiply(layer.weight, along_inputs(own, layer, _axis(layer)), "columns", seen)
+            _multiply(layer.weight, along_inputs(own, layer, outputs_axis(layer)), "columns", seen)
             continue
-        shape = along_outputs(1 / own, layer, _axis(layer)) if end.kind == "rows" else 1 / own
+        shape = along_outputs(1 / own, layer, outputs_axis(layer)) if end.kind == "rows" else 1 / own
         _multiply(layer.weight, shape, "rows", seen)
         if layer.bias is not None:
             _multiply(layer.bias, 1 / own, "rows", seen)
@@ -61,7 +61,7 @@ def factors_of(end: End, factors: Tensor) -> Tensor:
     return torch.cat((factors.double(), torch.ones(1, dtype=torch.float64)))[torch.tensor(end.factors)]
 
 
-def _axis(layer: nn.Module) -> int:
+def outputs_axis(layer: nn.Module) -> int:
     """Return the dimension of a weight that counts output channels."""
     return 1 if isinstance(layer, TRANSPOSED) else 0
 

@@ -229,6 +229,62 @@ def test_weights_with_a_scale_for_each_channel_are_left_unless_asked_for():
     assert asked.equalization.scaled > 0
 
 
+class Stream(nn.Module):
+    """A norm with two channels that are sixty times as large as the others, before a layer with small weights there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.up, self.down, self.head = (
+            nn.LayerNorm(64),
+            nn.Linear(64, 32),
+            nn.Linear(32, 64),
+            nn.Linear(64, 8),
+        )
+        with torch.no_grad():
+            self.norm.weight[[3, 40]] *= 60
+            self.up.weight[:, [3, 40]] /= 20
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.down(F.relu6(self.up(self.norm(x)))))
+
+
+def test_values_with_large_channels_are_smoothed():
+    model = Stream().eval()
+    data = [torch.randn(32, 64, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    start = fxq.prepare(model, data[0])
+    equalized = fxq.equalize(start, data, progress=False)
+    assert equalized.equalization is not None
+    row = equalized.equalization.rows[0]
+    assert (row.sources, row.sinks, row.outcome) == (("norm",), ("up",), "used")
+    assert row.before is not None
+    assert row.after is not None
+    assert row.after < 0.01 * row.before
+    norm = equalized.graph_module.get_submodule("norm")
+    assert float(norm.weight.detach().abs().max() / norm.weight.detach().abs().median()) < 30
+    with torch.no_grad():
+        assert equalized.graph_module(data[0]).allclose(model(data[0]), atol=1e-4)
+    with pytest.warns(FxQuantWarning, match="one channel reaches so far beyond the others"):
+        before = error(model, start, data)
+    assert error(model, equalized, data) < 0.1 * before
+    without = fxq.equalize(fxq.prepare(model, data[0]), progress=False)
+    assert without.equalization is not None
+    assert without.equalization.rows[0].outcome == "a norm makes it, which has no weight that is quantized"
+
+
+def test_smoothing_is_asked_for_by_name_and_needs_data():
+    model, data = network(["relu6", "depthwise", "relu"], 4), [images(seed) for seed in range(2)]
+    start = prepared(model)
+    with pytest.raises(InputError, match="values are smoothed by what data shows of them"):
+        fxq.equalize(start, method="smooth")
+    smooth = fxq.equalize(start, data, method="smooth", keep_if=0.0, progress=False)
+    assert smooth.equalization is not None
+    for x in data:
+        with torch.no_grad():
+            expected = model(x)
+            assert float((smooth.graph_module(x) - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
+
+
 def test_it_is_seen_and_nothing_of_the_given_changes(monkeypatch, caplog):
     start = prepared(network(["relu"], 2))
     state = copy.deepcopy(start.graph_module.state_dict())
