@@ -127,7 +127,7 @@ class FxQuantWarning(UserWarning):
 
 
 @contextmanager
-def within(where: str = "", *, at: Node | str | None = None) -> Iterator[None]:
+def error_context(where: str = "", *, at: Node | str | None = None) -> Iterator[None]:
     """Errors of this package that leave the body say more of where they happened; see ``FxQuantError.within``."""
     try:
         yield

@@ -216,7 +216,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "exchange/planned.py",
         "exchange/rows.py",
         "exchange/table.py",
-        "quantizer/weight_qparams.py",
+        "exchange/weight_qparams.py",
     ),
     "exchange/test_other_formats.py": (
         "exchange/aimet_encodings.py",
@@ -251,7 +251,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # What is planned is one answer of all these modules.
     "passes/test_planning.py": (
         "passes/annotate.py",
-        "passes/configure.py",
+        "passes/qconfig_rules.py",
         "passes/refusals.py",
         "passes/tuple_outputs.py",
         "passes/unit_building.py",

@@ -17,10 +17,10 @@ from fxquant.errors import (
     SpecError,
     UnknownNameError,
     describe,
+    error_context,
     is_library_file,
     layout,
     user_line,
-    within,
 )
 
 ERRORS = sorted(
@@ -64,11 +64,11 @@ def test_an_error_says_more_of_where_it_happened(relu):
 
 
 def test_errors_that_leave_a_body_say_where_it_was():
-    with pytest.raises(SpecError) as caught, within("batch 2"):
+    with pytest.raises(SpecError) as caught, error_context("batch 2"):
         raise SpecError("no") from ValueError("why")
     assert str(caught.value) == "batch 2: no"
     assert str(caught.value.__cause__) == "why"
-    with pytest.raises(ValueError, match=r"^other$"), within("batch 2"):
+    with pytest.raises(ValueError, match=r"^other$"), error_context("batch 2"):
         raise ValueError("other")
 
 

@@ -16,7 +16,7 @@ from fxquant.analysis.comparison_points import ComparisonPoint, ComparisonPoints
 from fxquant.analysis.float_reference import check_float_model, float_graph, quantized_graph
 from fxquant.analysis.inputs import batches_of
 from fxquant.analysis.suspects import cause_of, fault_of
-from fxquant.errors import InputError, within
+from fxquant.errors import InputError, error_context
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.noise import DeviationSums
@@ -83,7 +83,7 @@ def compare(
     with torch.no_grad(), unchanged_state(floats), unchanged_state(quantized):
         try:
             for index, (args, kwargs) in enumerate(batches):
-                with within(f"batch {index}"):
+                with error_context(f"batch {index}"):
                     run.add(args, kwargs)
         except KeyboardInterrupt:
             if not run.batches:

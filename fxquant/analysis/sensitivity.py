@@ -14,7 +14,7 @@ from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
 from fxquant.analysis.sensitivity_table import Sensitivity
 from fxquant.analysis.unit_scores import UnitScores
 from fxquant.calibration.batches import check_iterable, expected_batches, inputs_of
-from fxquant.errors import CalibrationError, InputError, UnknownNameError, within
+from fxquant.errors import CalibrationError, InputError, UnknownNameError, error_context
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.shapes import unchanged_state
 from fxquant.quantizer.checks import not_prepared
@@ -101,7 +101,7 @@ def sensitivity(
                 what = f"batch {index}"
                 inputs = inputs_of(batch, prepared.example_args, what, prepared.graph_module)
                 target = _target(batch, len(prepared.example_args), what) if against == "target" else None
-                with within(what):
+                with error_context(what):
                     run.add(*inputs, target, against == "target", bar)
         except KeyboardInterrupt:
             if not run.started:

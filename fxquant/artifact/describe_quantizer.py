@@ -12,7 +12,7 @@ from fxquant.artifact.makers import Makers
 from fxquant.artifact.plan import encode_plan
 from fxquant.artifact.rounding import encode_rounding
 from fxquant.artifact.values import encode
-from fxquant.errors import ArtifactError, listing, within
+from fxquant.errors import ArtifactError, error_context, listing
 from fxquant.graph.query import WEIGHT, qualified_name
 from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.registry import known_patterns
@@ -31,12 +31,12 @@ def describe_quantizer(prepared: PreparedModel) -> tuple[dict[str, Any], dict[st
     """
     prepared.weight_checksums.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
     makers, trained = Makers(), prepared.trained
-    with within(at="the configuration"):
+    with error_context(at="the configuration"):
         configuration = encode_configuration(prepared.config, makers, _paths(prepared))
     given = prepared.input_observer
     plan, tensors = encode_plan(_plan_of(prepared), makers)
     rounding, integers = encode_rounding(prepared)
-    with within(at="the example inputs"):
+    with error_context(at="the example inputs"):
         example = [encode_example(prepared.example_args), encode_example(prepared.example_kwargs)]
     data = {
         "backend": prepared.backend.name,

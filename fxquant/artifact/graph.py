@@ -14,7 +14,7 @@ from torch.fx.graph import _custom_builtins
 from fxquant.artifact.functions import ATTRIBUTES, FUNCTIONS, METHODS, NAMES
 from fxquant.artifact.node_facts import decode_facts, encode_facts
 from fxquant.artifact.values import decode, encode
-from fxquant.errors import ArtifactError, within
+from fxquant.errors import ArtifactError, error_context
 from fxquant.graph.query import VALUE, TensorInfo
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,511}", re.ASCII)
@@ -58,7 +58,7 @@ def encode_graph(graph: Graph, *, facts: bool = False) -> list[dict[str, Any]]:
     """
     nodes = []
     for node in graph.nodes:
-        with within(at=node):
+        with error_context(at=node):
             nodes.append(_encode_node(node) | ({"facts": encode_facts(node)} if facts else {}))
     return nodes
 
@@ -109,7 +109,7 @@ def decode_graph(nodes: Any, modules: Collection[str], tensors: Collection[str])
     if not isinstance(nodes, list) or not nodes:
         raise ArtifactError("the file holds no graph")
     for index, data in enumerate(nodes):
-        with within(at=f"node {index}"):
+        with error_context(at=f"node {index}"):
             _decode_node(graph, data, known, node_of, modules, tensors)
             if (data["op"] == "output") != (index == len(nodes) - 1):
                 raise ArtifactError("the last node of a graph, and no other, is its output")

@@ -19,7 +19,7 @@ from fxquant.artifact.modules import EXTERNAL, describe, type_of
 from fxquant.artifact.plan import encode_coverage, encode_plan
 from fxquant.artifact.tensors import answers_of_tables, stored_once, weight_widths
 from fxquant.commandline import VERSION
-from fxquant.errors import ArtifactError, listing, warn, within
+from fxquant.errors import ArtifactError, error_context, listing, warn
 from fxquant.graph.module import get_metadata
 from fxquant.nn.base import QuantizedModule
 from fxquant.quantizer.data import PreparedModel
@@ -93,7 +93,7 @@ def _described(model: GraphModule, *, facts: bool) -> tuple[dict[str, Any], dict
     outside: dict[str, nn.Module] = {}
     for name, module, first in _each_module(model, called, outside):
         check_path(name) if name else None
-        with within(at=f"module {name}"):
+        with error_context(at=f"module {name}"):
             modules[name] = {"same": first} if first is not None else _module(name, module, called, outside)
     if outside:
         warn(

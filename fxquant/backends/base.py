@@ -34,7 +34,7 @@ class AsCalled:
     """A module that takes the float module's place, and is called with the same arguments: none need be quantized."""
 
     build: Build
-    or_stored: bool = False
+    accepts_quantized: bool = False
     """True: if the first argument comes from a unit, the module is called with its quantized value, and ``build`` finds
     its qparams under ``x``."""
 

@@ -54,9 +54,11 @@ RULES = (
     LoweringRule(("embedding_bag",), AsCalled(qnn.QuantizedEmbeddingBag.from_unit), weight=byte_table),
     # Norms
     LoweringRule(
-        ("attention_weights", "softmax"), AsCalled(qnn.QuantizedSoftmax.from_unit, or_stored=True), byte_activation
+        ("attention_weights", "softmax"),
+        AsCalled(qnn.QuantizedSoftmax.from_unit, accepts_quantized=True),
+        byte_activation,
     ),
-    LoweringRule(("layer_norm",), AsCalled(qnn.QuantizedLayerNorm.from_unit, or_stored=True), byte_activation),
+    LoweringRule(("layer_norm",), AsCalled(qnn.QuantizedLayerNorm.from_unit, accepts_quantized=True), byte_activation),
     # Sums, products and joins
     LoweringRule(("add_act", "add"), qnn.QuantizedAdd.from_unit, byte_activation),
     LoweringRule(("sub_act", "sub"), qnn.QuantizedSub.from_unit, byte_activation),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from fxquant.errors import InputError, within
+from fxquant.errors import InputError, error_context
 from fxquant.graph.inputs import describe_value
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.query import INPLACE, called_module, has_hooks
@@ -55,7 +55,7 @@ class CalibrationInterpreter(BoundInterpreter):
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        with within(at=n):
+        with error_context(at=n):
             observers = self._observers.get(n.name, ())
             seen = self._seen_inside(n) if observers and n.name in self._inside else result
             for observer in observers:

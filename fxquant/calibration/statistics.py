@@ -57,7 +57,7 @@ class Statistics(nn.Module):
         self.channels = nn.ModuleDict()
         self.channel_owners: dict[str, str] = {}
         """Name of an observed value -> the value sharing its qparams whose channel extremes are recorded."""
-        for value, owner, axis in _channelled(gm, plan):
+        for value, owner, axis in _channel_axes(gm, plan):
             if owner.name in observers._modules and owner.name not in self.channel_owners:
                 self.channels._modules[value] = ChannelExtremes(axis)
                 self.channel_owners[owner.name] = value
@@ -155,7 +155,7 @@ def _given(gm: GraphModule) -> frozenset[str]:
     return frozenset(found)
 
 
-def _channelled(gm: GraphModule, plan: QuantPlan) -> list[tuple[str, TensorRef, int]]:
+def _channel_axes(gm: GraphModule, plan: QuantPlan) -> list[tuple[str, TensorRef, int]]:
     """Return values, the owners of their qparams, and channel dimensions: results of layers, then inputs."""
     nodes = nodes_by_name(gm)
     made, read = [], []

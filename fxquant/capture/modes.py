@@ -138,7 +138,7 @@ def noted_if_idle(function: FunctionType) -> Callable[..., Any]:
         bound = signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         training = bound.arguments["training"]
-        always = proxy.tracer.marks_modes and training is not EVALUATION and not EVALUATION.was_converted
+        always = proxy.tracer.marks_training_flag and training is not EVALUATION and not EVALUATION.was_converted
         if as_bool(training) is False and not always and gave_back(result, args, kwargs, last):
             return note_idle(proxy.tracer, "call_function", function, args, kwargs)
         return result

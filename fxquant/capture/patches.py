@@ -51,7 +51,7 @@ LEAF_FUNCTIONS = (rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.pack_se
 """Functions of torch that look at more than shapes: each call becomes one node."""
 
 
-class Answers:
+class PatchedNames:
     """Names in the modules of the traced code that stand for something else while the trace runs."""
 
     def __init__(self, tracer: Any) -> None:
@@ -79,7 +79,7 @@ class Answers:
                 self._put(vars(torch), name, self._drawn("call_function", getattr(torch, name)))
             for name in DRAWING_METHODS:
                 setattr(torch.Tensor, name, self._drawn("call_method", getattr(torch.Tensor, name)))
-            for name in DROPOUTS if self._tracer.marks_modes else ():
+            for name in DROPOUTS if self._tracer.marks_training_flag else ():
                 self._put(vars(F), name, self._drawn("call_function", getattr(F, name)))
             for function in LEAF_FUNCTIONS:
                 self._put(vars(rnn), function.__name__, _record(function))
@@ -96,7 +96,7 @@ class Answers:
                 else:
                     namespace[name] = value
 
-    def about_proxies(self, code: Any) -> None:
+    def patch_isinstance(self, code: Any) -> None:
         """Let ``isinstance`` in the module of a function (or of a module's forward) see what a proxy stands for.
 
         Functions there that take ``training`` become nodes where they give their input back.
@@ -121,7 +121,7 @@ class Answers:
             if next(proxies_in((args, kwargs)), None) is None:
                 return function(*args, **kwargs)
             last = last_of(self._tracer.graph)
-            self.about_proxies(function)
+            self.patch_isinstance(function)
             try:
                 return function(*args, **kwargs)
             except Exception as error:

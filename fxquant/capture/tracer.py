@@ -40,7 +40,7 @@ from fxquant.capture.modes import (
     plain_modes,
     without_marks,
 )
-from fxquant.capture.patches import Answers, traceable_transformers
+from fxquant.capture.patches import PatchedNames, traceable_transformers
 from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
 from fxquant.capture.trace_guards import (
     instruction,
@@ -77,7 +77,7 @@ class QuantTracer(Tracer):
         leaf_types: Sequence[type[nn.Module]] = (),
         bound: Mapping[str, Any] | None = None,
         trace_factories: bool = False,
-        marks_modes: bool = False,
+        marks_training_flag: bool = False,
     ) -> None:
         """Make one.
 
@@ -86,18 +86,18 @@ class QuantTracer(Tracer):
             leaf_types: Types (no subclasses) of what stays whole.
             bound: Argument name -> example value; None: there is no example, so nothing is run.
             trace_factories: Trace ``torch.zeros`` and its like, too, in place of taking what they give as constants.
-            marks_modes: Tell calls that take ``self.training`` from those that say ``training=False`` themselves.
+            marks_training_flag: Tell calls that take ``self.training`` from those that say ``training=False``.
         """
         super().__init__()
         self._leaf_policy = LeafPolicy(leaf_modules, leaf_types)
         self._bound = bound
         self._fixed = {name: value for name, value in (bound or {}).items() if type(value) in FIXED}
         self._names: dict[int, str] = {}
-        self._answers = Answers(self)
+        self._patches = PatchedNames(self)
         self._running = False
         self._thread = threading.get_ident()
         self._factory_tensors = FactoryTensors(self)
-        self.marks_modes = marks_modes
+        self.marks_training_flag = marks_training_flag
         self._factories = TracedFactories(self) if trace_factories else nullcontext()
         self._answered: set[tuple[Node, Any]] = set()
         self._asked: list[tuple[TensorProxy, tuple[int, int], str]] = []
@@ -124,7 +124,7 @@ class QuantTracer(Tracer):
         if self.is_leaf_module(m, self.path_of_module(m)):
             self._whole.append(m)
         else:
-            self._answers.about_proxies(m)
+            self._patches.patch_isinstance(m)
         try:
             with no_traced_attributes(m), self._watched(m):
                 result = super().call_module(m, forward, args, kwargs)
@@ -195,12 +195,12 @@ class QuantTracer(Tracer):
             torch.no_grad(),
             unchanged_state(root),
             traceable_transformers(),
-            self._answers.active(),
+            self._patches.active(),
             self._factories,
             no_traced_attributes(root),
-            marked_modes(root) if self.marks_modes else nullcontext(),
+            marked_modes(root) if self.marks_training_flag else nullcontext(),
         ):
-            self._answers.about_proxies(type(root).forward)
+            self._patches.patch_isinstance(type(root).forward)
             attributes = Attributes(root)
             try:
                 graph = super().trace(root, concrete_args)
@@ -305,7 +305,7 @@ class QuantTracer(Tracer):
         """Create a node and its proxy, and run it on the example."""
         if target == "__setitem__" and kind == "call_method":
             kind, target = "call_function", operator.setitem
-        args, kwargs, follows = without_marks(args, kwargs) if self.marks_modes else (args, kwargs, True)
+        args, kwargs, follows = without_marks(args, kwargs) if self.marks_training_flag else (args, kwargs, True)
         proxy: Any = super().create_proxy(kind, target, args, kwargs, *more, **options)
         if not follows:
             proxy.node.meta[SAME_WHILE_TRAINING] = True

@@ -19,7 +19,7 @@ from fxquant.capture.tracer import QuantTracer
 from fxquant.capture.untraceable import Untraceable, trace_what_can_be
 from fxquant.errors import TracingError
 from fxquant.graph.inputs import bind_example
-from fxquant.graph.methods import BESIDE, modules_beside
+from fxquant.graph.methods import UNUSED_MODULES, unused_modules
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
 from fxquant.graph.shapes import assume_values, record_values
 
@@ -99,11 +99,11 @@ def trace(
         carry_over(own, gm)
     else:
 
-        def attempt(marks_modes: bool) -> _Traced:
+        def attempt(marks_training_flag: bool) -> _Traced:
             tracers: list[QuantTracer] = []
 
             def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
-                tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories, marks_modes))
+                tracers.append(QuantTracer((*leaf_modules, *paths), leaf_types, bound, factories, marks_training_flag))
                 return tracers[-1]
 
             graph, untraceable = trace_what_can_be(make_tracer, own, keep_untraceable=keep_untraceable)
@@ -198,7 +198,7 @@ def carry_over(model: nn.Module, gm: GraphModule) -> None:
             vars(gm).setdefault(name, value)
     if not isinstance(model, GraphModule):  # such a class holds nothing of the user's
         vars(gm)[USERS_CLASS] = UsersClass(parametrize.type_before_parametrizations(model))
-    vars(gm)[BESIDE] = modules_beside(model, gm)
+    vars(gm)[UNUSED_MODULES] = unused_modules(model, gm)
     for name in _ROOT_HOOKS:
         if name in vars(model):
             setattr(gm, name, vars(model)[name])

@@ -12,7 +12,7 @@ from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.operators.spelling import spellings
 from fxquant.graph.query import module_path, nodes_by_name
 from fxquant.observers.scheme import make_scheme
-from fxquant.passes.configure import decide
+from fxquant.passes.qconfig_rules import decide
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 

@@ -9,7 +9,7 @@ from typing import Any
 from fxquant.compat.configuration import KINDS, mapping_of
 from fxquant.compat.qconfig import qconfig_equals
 from fxquant.graph.query import nodes_by_name
-from fxquant.passes.configure import decide
+from fxquant.passes.qconfig_rules import decide
 from fxquant.plan.quant_plan import Refusal
 from fxquant.quantizer.quantizer import Quantizer
 

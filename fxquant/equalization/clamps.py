@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fxquant.equalization.factors import Limits
-from fxquant.errors import within
+from fxquant.errors import error_context
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.plan.region import Bound, Region
 
@@ -103,6 +103,6 @@ def measure(
     """
     extremes = Extremes({bound.value: bound.axis for region in regions for bound in region.bounds} | dict(more))
     for index, bound in enumerate(inputs):
-        with within(f"calibration batch {index}"):
+        with error_context(f"calibration batch {index}"):
             extremes.observe(gm, bound)
     return extremes

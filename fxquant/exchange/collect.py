@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from fxquant.exchange.given import Means
 from fxquant.exchange.rows import rows_of
 from fxquant.exchange.table import QParamsTable
+from fxquant.exchange.weight_qparams import weight_qparams
 from fxquant.graph.module import get_metadata
 from fxquant.observers.channel_means import ChannelMeans
 from fxquant.plan.quant_plan import QuantPlan
@@ -18,7 +19,6 @@ from fxquant.plan.spec import Handled
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.final_plan import qparams_in_use
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.quantizer.weight_qparams import weight_qparams
 from fxquant.training.trained import quantizer_of
 
 

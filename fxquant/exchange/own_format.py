@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from fxquant.errors import InputError, SpecError, within
+from fxquant.errors import InputError, SpecError, error_context
 from fxquant.exchange.given import Contents, Given, Means, ends_of, short, shortened
 from fxquant.plan.spec import QScheme
 
@@ -92,7 +92,7 @@ def _given(name: str, item: Any) -> Given:
     for field in ("signed", "symmetric", "float_qparams"):
         if not isinstance(given.get(field, False), bool):
             raise SpecError(f"{field} is neither true nor false", at=name, got=ascii(given[field])[:40])
-    with within(at=name):
+    with error_context(at=name):
         scheme = QScheme(**given)
     shared = item.get("shared", [])
     if not isinstance(shared, list) or not all(isinstance(other, str) for other in shared):

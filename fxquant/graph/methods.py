@@ -13,12 +13,12 @@ from torch.fx import GraphModule
 
 from fxquant.errors import MethodError
 
-BESIDE = "fxquant.beside_forward"
+UNUSED_MODULES = "fxquant.beside_forward"
 """Attribute of a traced module: modules without state that its forward does not use, but methods may: a loss, say."""
 
 
-def modules_beside(model: nn.Module, gm: GraphModule) -> dict[str, nn.Module]:
-    """Return the modules of ``model`` itself that belong under ``BESIDE``."""
+def unused_modules(model: nn.Module, gm: GraphModule) -> dict[str, nn.Module]:
+    """Return the modules of ``model`` itself that belong under ``UNUSED_MODULES``."""
     unused = {name: module for name, module in model._modules.items() if module is not None and not hasattr(gm, name)}
     return {name: module for name, module in unused.items() if not module.state_dict()}
 
@@ -73,8 +73,8 @@ class TracedSelf:
 
     def __getattr__(self, name: str) -> Any:
         gm = self.__gm
-        if name in vars(gm).get(BESIDE, {}):
-            return vars(gm)[BESIDE][name]
+        if name in vars(gm).get(UNUSED_MODULES, {}):
+            return vars(gm)[UNUSED_MODULES][name]
         if (module := gm._modules.get(name)) is not None and not _is_whole(module):
             raise self._no_part(name, "it is part of the graph now, and does not run by itself")
         try:

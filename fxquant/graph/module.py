@@ -32,19 +32,19 @@ from fxquant.graph.query import (
     INPLACE,
     NAMED,
     ONLY_IN_TRAINING,
+    ORIGINAL_FUNCTION,
     PRODUCTS,
     REASON,
     REGULARIZER,
     SAME_WHILE_TRAINING,
     VALUE,
     WEIGHT,
-    WRITTEN,
     NamedClass,
 )
 from fxquant.graph.state_format import check_metadata, state_metadata
 
 _SAVED_META = (
-    *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, WRITTEN, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
+    *(VALUE, CALLED, REASON, BY_REQUEST, NAMED, ORIGINAL_FUNCTION, WEIGHT, INPLACE, REGULARIZER, ONLY_IN_TRAINING),
     *(PRODUCTS, SAME_WHILE_TRAINING, "stack_trace"),
 )
 """What of ``node.meta`` is pickled: plain data of this package, and the user's lines."""
@@ -136,7 +136,7 @@ class NamedGraphModule(GraphModule):
         if (engine := self.__dict__.get(ENGINE)) is not None:
             engine.invalidate()
             kind.forward = _with_own_code(engine.wrap(kind.forward))
-        kind.forward = _with_own_code(_explaining(kind.forward))
+        kind.forward = _with_own_code(_with_input_errors(kind.forward))
         return code
 
     def __prepare_scriptable__(self) -> NamedGraphModule:
@@ -200,7 +200,7 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.wraps(given.__wrapped__)(own)
 
 
-def _explaining(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _with_input_errors(forward: Callable[..., Any]) -> Callable[..., Any]:
     """A quantized model says which input is wrong where a call fails, and warns where no gradient can flow."""
 
     @functools.wraps(forward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fxquant.kernels.conv.packing import packed_once
+from fxquant.kernels.conv.packing import deduplicating_weights
 
 
 class PackingModule(nn.Module):
@@ -17,7 +17,7 @@ class PackingModule(nn.Module):
 
 def pack_modules(model: nn.Module) -> None:
     """Have every module in a model pack what it has not packed yet; equal weights are kept once."""
-    with packed_once():
+    with deduplicating_weights():
         for module in model.modules():
             if isinstance(module, PackingModule):
                 module.pack_now()

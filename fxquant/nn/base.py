@@ -17,7 +17,7 @@ from fxquant.graph.packing import PackingModule
 from fxquant.observers.base import cast_dtype, keeping_dtype
 from fxquant.plan.spec import Clamp, QParams, QScheme
 
-PACKING = threading.RLock()
+PACKING_LOCK = threading.RLock()
 """One lock for all modules: it is taken once per module, and a lock kept on the module could not be pickled."""
 
 
@@ -117,7 +117,7 @@ class QuantizedModule(PackingModule):
         self.check_capture()
         found = self._packed
         if found is None:
-            with PACKING:
+            with PACKING_LOCK:
                 found = self._packed
                 if found is None:
                     self._check_calibrated()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fxquant.errors import LoweringError
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.nn.conv import QuantizedConv
-from fxquant.nn.weight import each_channel_is_a_group, unpacking
+from fxquant.nn.weight import each_channel_is_a_group, unpack_method_of
 from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams
 
@@ -241,7 +241,7 @@ class SubConvolutions:
     @property
     def unpacked(self) -> Callable[[], Tensor] | None:
         """What gives the weight again, as ``WeightedModule`` needs it."""
-        whole = all(unpacking(convolve) is not None for _, convolve in self.parts)
+        whole = all(unpack_method_of(convolve) is not None for _, convolve in self.parts)
         return self._put_together if whole else None
 
     def _put_together(self) -> Tensor:
@@ -249,7 +249,7 @@ class SubConvolutions:
         with torch.inference_mode(False):
             weight = torch.empty(shape, dtype=dtype, device=device)
             for phase, convolve in self.parts:
-                unpack = unpacking(convolve)
+                unpack = unpack_method_of(convolve)
                 if unpack is not None and all(along.taps is not None for along in phase):
                     taps: Any = (..., *(along.taps for along in phase))
                     weight[taps] = unpack()

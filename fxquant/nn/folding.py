@@ -25,18 +25,18 @@ def along_outputs(factor: Tensor, layer: Any, axis: int) -> Tensor:
 
     ``axis``: dimension of the weight that counts the output channels; 1 in a transposed convolution, group by group.
     """
-    behind = [1] * (layer.weight.dim() - axis - 1)
+    trailing = [1] * (layer.weight.dim() - axis - 1)
     if axis == 0:
-        return factor.reshape(-1, *behind)
+        return factor.reshape(-1, *trailing)
     by_group = factor.reshape(layer.groups, 1, -1).expand(-1, layer.weight.shape[0] // layer.groups, -1)
-    return by_group.reshape(layer.weight.shape[0], -1, *behind)
+    return by_group.reshape(layer.weight.shape[0], -1, *trailing)
 
 
 def along_inputs(factor: Tensor, layer: Any, axis: int) -> Tensor:
     """Return ``factor`` [C_in] in a shape that multiplies ``layer.weight``; ``axis`` as for ``along_outputs``."""
-    behind = [1] * (layer.weight.dim() - 2)
+    trailing = [1] * (layer.weight.dim() - 2)
     if axis == 1:
-        return factor.reshape(-1, 1, *behind)
+        return factor.reshape(-1, 1, *trailing)
     groups: int = getattr(layer, "groups", 1)
     by_group = factor.reshape(groups, 1, -1).expand(-1, layer.weight.shape[0] // groups, -1)
-    return by_group.reshape(layer.weight.shape[0], -1, *behind)
+    return by_group.reshape(layer.weight.shape[0], -1, *trailing)

@@ -37,13 +37,13 @@ class Quantize(QuantizedModule):
         return quantize_arguments(self.qparams("y"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return quantize(x, **(self._packed or self.packed()), channels_last=self._turns(x))
+        return quantize(x, **(self._packed or self.packed()), channels_last=self._to_channels_last(x))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        return quantize_reference(x, **self.packed(), channels_last=self._turns(x))
+        return quantize_reference(x, **self.packed(), channels_last=self._to_channels_last(x))
 
-    def _turns(self, x: Tensor) -> bool:
+    def _to_channels_last(self, x: Tensor) -> bool:
         return self.channels_last and x.dim() == IMAGE_RANK
 
     def extra_repr(self) -> str:
@@ -75,11 +75,11 @@ class Dequantize(QuantizedModule):
     def forward(self, q: Tensor) -> Tensor:
         if q.dtype != self._schemes["x"].dtype and not q.is_floating_point():  # other integers are other values
             raise self._wrong_dtype(q)
-        return dequantize(self._ordered(q), **(self._packed or self.packed())).to(self.float_result.dtype)
+        return dequantize(self._with_memory_format(q), **(self._packed or self.packed())).to(self.float_result.dtype)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (q,) = inputs
-        return dequantize_reference(self._ordered(q), **self.packed()).to(self.float_result.dtype)
+        return dequantize_reference(self._with_memory_format(q), **self.packed()).to(self.float_result.dtype)
 
     def _wrong_dtype(self, q: Tensor) -> InputError:
         return InputError(
@@ -89,7 +89,7 @@ class Dequantize(QuantizedModule):
             expected=self._schemes["x"].dtype,
         )
 
-    def _ordered(self, q: Tensor) -> Tensor:
+    def _with_memory_format(self, q: Tensor) -> Tensor:
         return q.contiguous() if self.float_result.contiguous else q
 
 

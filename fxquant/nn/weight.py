@@ -17,7 +17,7 @@ from fxquant.kernels import quantize
 from fxquant.kernels.conv.conv import MOST_TAPS
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.library import SETTINGS, native_status
-from fxquant.nn.base import PACKING, QuantizedModule
+from fxquant.nn.base import PACKING_LOCK, QuantizedModule
 from fxquant.plan.spec import QParams
 
 LARGEST_FAN_IN = (2**31 - 1) // (255 * 128)
@@ -122,7 +122,7 @@ class WeightedModule(QuantizedModule):
     @property
     def weight(self) -> Tensor:
         """int8, as the float layer has it."""
-        with PACKING:
+        with PACKING_LOCK:
             plain = self.plain_weight()
             self._keep(plain)
         return plain
@@ -133,21 +133,21 @@ class WeightedModule(QuantizedModule):
 
     def plain_weight(self) -> Tensor:
         """Return the weight in its own order, which the module need not keep."""
-        with PACKING:
+        with PACKING_LOCK:
             if (plain := self._buffers.get("weight")) is not None:
                 return plain
-            unpack = unpacking(self._packed)
+            unpack = unpack_method_of(self._packed)
             assert unpack is not None
             return unpack()
 
     def after_packing(self) -> None:
         """Keep the weight in packed order alone, if there is one."""
-        if unpacking(self._packed) is not None:
+        if unpack_method_of(self._packed) is not None:
             self._keep(None)
 
     def invalidate(self) -> None:
         """Drop what was packed, but not the weight."""
-        with PACKING:
+        with PACKING_LOCK:
             self._keep(self.plain_weight())
             super().invalidate()
 
@@ -159,7 +159,7 @@ class WeightedModule(QuantizedModule):
     @contextmanager
     def _with_plain_weight(self) -> Iterator[None]:
         """Let the buffer be there for a while."""
-        with PACKING:
+        with PACKING_LOCK:
             kept = self._buffers.get("weight")
             self._keep(self.plain_weight())
             try:
@@ -181,14 +181,14 @@ class WeightedModule(QuantizedModule):
             super()._save_to_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        with PACKING:
+        with PACKING_LOCK:
             plain = self.plain_weight()
             if get_spawning_popen() is not None:  # the new process is handed the memory later than this returns
                 self._keep(plain)
         return {**super().__getstate__(), "_buffers": {"weight": plain, **self._buffers}}
 
 
-def unpacking(run: Any) -> Callable[[], Tensor] | None:
+def unpack_method_of(run: Any) -> Callable[[], Tensor] | None:
     """Return what gives back the weight that a kernel was made of, in its own order; None where it does not hold it."""
     return getattr(run, "unpacked", None)
 

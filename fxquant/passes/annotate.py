@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from fxquant.backends.base import Backend
 from fxquant.graph.query import tensors_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.boundaries import Boundaries
-from fxquant.passes.configure import Decision, decide, primary_node, qconfig_of, rounds_results
+from fxquant.passes.qconfig_rules import Rules, decide, qconfig_of, rounds_results
 from fxquant.passes.refusals import computes_nothing, refuse_match, refuse_unmatched
 from fxquant.passes.tuple_outputs import HAS_FLOAT_READER, has_external_item
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of
@@ -53,14 +53,14 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
         matches,
         ctx.backend,
         rounds_output=rounds_results(gm, ctx, decisions),
-        asked_for=lambda found: decisions[primary_node(found)].rule.kind != "global",
+        asked_for=lambda found: decisions[found.weight_node].kind != "global",
     )
     in_float = boundaries.left_in_float()
     refusals += [Refusal(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
     units: list[QuantUnit] = []
     policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
-    for found in map(boundaries.with_inputs_as_read, matches):
+    for found in map(boundaries.without_float_inputs, matches):
         if found.nodes[-1] not in in_float:
             unit, built = unit_of(found, decisions, boundaries.is_float_output(found))
             units.append(unit)
@@ -80,7 +80,7 @@ def _gives_or_takes_tuple(found: Match) -> bool:
 
 
 def _best_match(
-    node: Node, patterns: tuple[Pattern, ...], taken: set[Node], backend: Backend, decisions: Mapping[Node, Decision]
+    node: Node, patterns: tuple[Pattern, ...], taken: set[Node], backend: Backend, decisions: Rules
 ) -> tuple[Match | None, Refusal | None]:
     near: Mismatch | None = None
     refusal: Refusal | None = None
@@ -89,7 +89,7 @@ def _best_match(
         if isinstance(found, Mismatch):
             near = found if near is None or found.matched > near.matched else near
             continue
-        if not taken.isdisjoint(found.nodes) or not _is_meant(found, decisions):
+        if not taken.isdisjoint(found.nodes) or not _suits_qconfig(found, decisions):
             continue
         refusal = refuse_match(found, backend, decisions)
         if refusal is None:
@@ -106,9 +106,9 @@ def _best_match(
     return None, refusal or refuse_unmatched(node, decisions[node])
 
 
-def _is_meant(found: Match, decisions: Mapping[Node, Decision]) -> bool:
+def _suits_qconfig(found: Match, decisions: Rules) -> bool:
     """Tell whether the QConfig fits: dynamic patterns need ``is_dynamic``, weight-only ones float activations."""
-    pattern, qconfig = found.pattern, decisions[primary_node(found)].qconfig
+    pattern, qconfig = found.pattern, decisions[found.weight_node].qconfig
     if qconfig is None:
         return True
     if pattern.rounds_inside and not pattern.dynamic and qconfig.is_dynamic:

@@ -78,9 +78,9 @@ class Boundaries:
                 self._choose(computed)
 
     def left_in_float(self) -> dict[Node, tuple[str, str]]:
-        """Nodes that should not become units -> name of the pattern, and why not: of what is light, the root.
+        """Nodes that should not become units -> name of the pattern, and why not.
 
-        Of a layer all nodes are named, since each of them is then an operator of its own.
+        Of a layer all nodes are named, since each of them is then an operator of its own; of another match, the root.
         """
         left: dict[Node, tuple[str, str]] = {}
         for found in self._matches:
@@ -89,7 +89,7 @@ class Boundaries:
                 left |= dict.fromkeys(nodes, (found.pattern.name, self._slower.get(root) or self._reason(root)))
         return left
 
-    def with_inputs_as_read(self, found: Match) -> Match:
+    def without_float_inputs(self, found: Match) -> Match:
         """Return the match, without inputs where it is a bounded function of a value that is float anyway."""
         if not self._may_read_floats(found):
             return found
@@ -184,8 +184,8 @@ class Boundaries:
         root = found.nodes[-1]
         if not found.inputs:  # the float result is there, and better
             return bool(readers_of(root)) and all(self._takes_integers(reader) for reader in readers_of(root))
-        given_out = root in computed and self._rounds_output(found)
-        return any(given_out if reader.op == "output" else self._takes_integers(reader) for reader in readers_of(root))
+        returned = root in computed and self._rounds_output(found)
+        return any(returned if reader.op == "output" else self._takes_integers(reader) for reader in readers_of(root))
 
     def _takes_integers(self, reader: Node) -> bool:
         found = self._found.get(reader)

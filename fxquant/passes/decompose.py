@@ -9,11 +9,11 @@ from torch.fx import GraphModule, Node
 
 from fxquant.graph.constants import Constants
 from fxquant.graph.decompositions.attention import LAYERS, emit_multihead, emit_product, picked_item, read_call
-from fxquant.graph.decompositions.compounds import COMPOUNDS
+from fxquant.graph.decompositions.composites import COMPOSITES
 from fxquant.graph.edit import Emitter, keep_children_only, replace_node, substitute
 from fxquant.graph.query import DECOMPOSED_FROM, REASON, canonical_type, module_of, module_path, reason_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.configure import decide, own_targets, quantizes_part
+from fxquant.passes.qconfig_rules import decide, own_targets, quantizes_part
 from fxquant.plan.qconfig import Rule
 
 
@@ -30,12 +30,12 @@ def decompose_attention(gm: GraphModule, ctx: PassContext) -> GraphModule:
     decisions = decide(gm, ctx.config)
     multihead = [node for node in gm.graph.nodes if _is_multihead(node)]
     for node in multihead:
-        _take_multihead_apart(gm, node, decisions[node].rule, ctx)
+        _take_multihead_apart(gm, node, decisions[node], ctx)
     for path in dict.fromkeys(str(node.target) for node in multihead if not ctx.trains):
         keep_children_only(gm, path)
     decisions = decide(gm, ctx.config)
     for node in [node for node in gm.graph.nodes if node.target is F.scaled_dot_product_attention]:
-        path, rule = node.meta.get(DECOMPOSED_FROM) or (module_path(node)[0], decisions[node].rule)
+        path, rule = node.meta.get(DECOMPOSED_FROM) or (module_path(node)[0], decisions[node])
         if reason_of(node) is None and quantizes_part(torch.matmul, path, (path, rule), ctx):
             _take_product_apart(gm, node, (path, rule))
     return gm
@@ -80,7 +80,7 @@ def _take_product_apart(gm: GraphModule, node: Node, whole: tuple[str, Rule]) ->
 
 
 @graph_pass(after=("normalize",), keeps_values=True)
-def decompose_compounds(gm: GraphModule, ctx: PassContext) -> GraphModule:
+def decompose_composites(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Write ``torch.einsum`` as a matrix product, ``torch.addmm`` as one and a sum, ``F.glu`` as gate and product.
 
     A rule of the configuration that names the operator decides for its parts. What the configuration leaves in float,
@@ -90,15 +90,15 @@ def decompose_compounds(gm: GraphModule, ctx: PassContext) -> GraphModule:
         return gm
     theirs, decisions, constants = own_targets(ctx), decide(gm, ctx.config), Constants(gm)
     for node in list(gm.graph.nodes):
-        compound = COMPOUNDS.get(node.target) if node.op == "call_function" else None
-        if compound is None or node.target in theirs or reason_of(node) or not _is_known(node):
+        composite = COMPOSITES.get(node.target) if node.op == "call_function" else None
+        if composite is None or node.target in theirs or reason_of(node) or not _is_known(node):
             continue
-        whole = (module_path(node)[0], decisions[node].rule)
-        if not any(quantizes_part(part, whole[0], whole, ctx) for part in compound.parts):
+        whole = (module_path(node)[0], decisions[node])
+        if not any(quantizes_part(part, whole[0], whole, ctx) for part in composite.parts):
             continue
         if constants.holds(node):
             continue
-        new = compound.emit(Emitter(gm, node, {DECOMPOSED_FROM: whole}), node, constants.holds)
+        new = composite.emit(Emitter(gm, node, {DECOMPOSED_FROM: whole}), node, constants.holds)
         if isinstance(new, str):
             node.meta[REASON] = new
         elif new in node.all_input_nodes:

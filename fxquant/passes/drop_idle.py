@@ -31,8 +31,8 @@ from fxquant.graph.query import (
     value_of,
 )
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.configure import own_targets
 from fxquant.passes.idle import record, take_out
+from fxquant.passes.qconfig_rules import own_targets
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match
 from fxquant.patterns.shape import CASTS, DROPOUT_FUNCTIONS, NOTHING

@@ -13,8 +13,8 @@ from fxquant.graph.query import nodes_by_name
 from fxquant.observers.qparams import choose_qparams
 from fxquant.passes.base import PassContext
 from fxquant.passes.boundary_names import given_as_integers
-from fxquant.passes.configure import decide
 from fxquant.passes.elements import readers_of
+from fxquant.passes.qconfig_rules import decide
 from fxquant.patterns.pattern import Bounded, Output
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef

@@ -23,9 +23,18 @@ from fxquant.graph.constants import (
 from fxquant.graph.edit import add_module, erase_unread, retarget, vacate
 from fxquant.graph.layers import LAYERS
 from fxquant.graph.operators.spelling import operator_of
-from fxquant.graph.query import CALLED, COMPUTED_OF, INPLACE, WEIGHT, WRITTEN, qualified_name, reason_of, value_of
+from fxquant.graph.query import (
+    CALLED,
+    COMPUTED_OF,
+    INPLACE,
+    ORIGINAL_FUNCTION,
+    WEIGHT,
+    qualified_name,
+    reason_of,
+    value_of,
+)
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.configure import decide, own_targets
+from fxquant.passes.qconfig_rules import decide, own_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class _Call:
         return all(node.op == "get_attr" and node.target == f"{self.home}.{n}" for n, node in self.computed.items())
 
 
-@graph_pass(after=("normalize", "decompose_compounds"), keeps_values=True)
+@graph_pass(after=("normalize", "decompose_composites"), keeps_values=True)
 def functional_to_module(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``F.conv2d(x, self.weight)`` becomes the layer that holds the weight; calls that share all tensors share it.
 
@@ -77,7 +86,7 @@ def functional_to_module(gm: GraphModule, ctx: PassContext) -> GraphModule:
     paths: dict[tuple[Any, ...], str] = {}
     left = set(gm.graph.nodes)  # a product of two parameters was part of a weight
     for call in (call for call in calls if call.node in left):
-        call.node.meta |= {CALLED: (qualified_name(call.node), None), WRITTEN: call.node.target}
+        call.node.meta |= {CALLED: (qualified_name(call.node), None), ORIGINAL_FUNCTION: call.node.target}
         if isinstance(weight := call.sources[0], Node) and weight.op == "get_attr":
             call.node.meta[WEIGHT] = str(weight.target)
         if call.key not in paths:
@@ -163,7 +172,7 @@ def _is_read_by_others(call: _Call, calls: list[_Call]) -> bool:
     return any(path.startswith(f"{call.home}.") for path in read - own)
 
 
-@graph_pass(after=("normalize", "decompose_compounds", "functional_to_module"), keeps_values=True)
+@graph_pass(after=("normalize", "decompose_composites", "functional_to_module"), keeps_values=True)
 def make_norms(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``conv(x) * self.scale + self.shift`` becomes a ``ChannelAffine`` behind the convolution, named as the sum.
 
@@ -182,7 +191,7 @@ def make_norms(gm: GraphModule, ctx: PassContext) -> GraphModule:
         if tensors is None:
             continue
         node = each.root
-        node.meta |= {CALLED: (qualified_name(node), None), WRITTEN: node.target}
+        node.meta |= {CALLED: (qualified_name(node), None), ORIGINAL_FUNCTION: node.target}
         node.meta.pop(INPLACE, None)
         target = add_module(gm, node.name, ChannelAffine(tensors, each.behind, each.rank).eval())
         if ctx.trains:

@@ -77,14 +77,14 @@ class _Lowering:
                 )
                 node.target = rule.build.function if isinstance(rule.build, KeepAs) else node.target
             else:
-                stored = None if inputs else self._stored_argument(root, rule.build)
-                module = self._build(unit, rule.build, self._view(unit, stored))
+                quantized_arg = None if inputs else self._quantized_argument(root, rule.build)
+                module = self._build(unit, rule.build, self._view(unit, quantized_arg))
                 members = [self.nodes[name] for name in unit.nodes]
-                target = add_module(self.gm, _home(members), module, instead_of=members)
+                target = add_module(self.gm, _target_path(members), module, instead_of=members)
                 _named(module, target)
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
                 if isinstance(rule.build, AsCalled) and not inputs:
-                    first = root.args[:1] if stored is None else (self.integers[stored.name],)
+                    first = root.args[:1] if quantized_arg is None else (self.integers[quantized_arg.name],)
                     arguments: Any = ((*first, *root.args[1:]), root.kwargs)
                 else:
                     arguments = ((*inputs, *computed), {})
@@ -160,15 +160,15 @@ class _Lowering:
         dtype = self.plan.qparams[ref].scheme.dtype
         node.meta = {**source.meta, **node.meta, VALUE: None if info is None else replace(info, dtype=dtype)}
 
-    def _stored_argument(self, root: Node, build: Build | AsCalled) -> TensorRef | None:
+    def _quantized_argument(self, root: Node, build: Build | AsCalled) -> TensorRef | None:
         """Return the first argument of a call, if it may be integers and a unit made it so."""
         first = root.args[0] if root.args else None
-        if not isinstance(build, AsCalled) or not build.or_stored or not isinstance(first, Node):
+        if not isinstance(build, AsCalled) or not build.accepts_quantized or not isinstance(first, Node):
             return None
         lowered = any(unit.root == first.name and "y" in unit.roles for unit in self.plan.units)
         return TensorRef(first.name) if lowered else None
 
-    def _view(self, unit: QuantUnit, stored: TensorRef | None) -> UnitView:
+    def _view(self, unit: QuantUnit, quantized_arg: TensorRef | None) -> UnitView:
         nodes = {capture: self.nodes[name] for capture, name in unit.captures.items()}
         act = nodes.get("act")
         return UnitView(
@@ -178,7 +178,7 @@ class _Lowering:
             modules={capture: module for capture, node in nodes.items() if (module := module_of(node)) is not None},
             qparams={
                 role: self.plan.qparams[ref]
-                for role, ref in {**unit.roles, **({} if stored is None else {"x": stored})}.items()
+                for role, ref in {**unit.roles, **({} if quantized_arg is None else {"x": quantized_arg})}.items()
                 if ref in self.plan.qparams
             },
             activation=clamp_of(act) if act is not None and act.target in CLAMPS else None,
@@ -200,7 +200,7 @@ class _Lowering:
         return module
 
 
-def _home(members: list[Node]) -> str:
+def _target_path(members: list[Node]) -> str:
     """Say where the lowered module lives: at the path of the user's own layer, where the unit begins with one."""
     path, called = module_path(members[0])
     if called is not None:

@@ -7,7 +7,7 @@ from fxquant.passes.base import Pass
 from fxquant.passes.cleanup import choose_layout, eliminate_dead_code, merge_requantize
 from fxquant.passes.computed_tensors import compute_tensors, fold_tensors
 from fxquant.passes.correct_bias import correct_bias
-from fxquant.passes.decompose import decompose_attention, decompose_compounds
+from fxquant.passes.decompose import decompose_attention, decompose_composites
 from fxquant.passes.drop_idle import drop_idle
 from fxquant.passes.fold_constants import fold_constants
 from fxquant.passes.fold_conv_bn import fold_conv_bn
@@ -28,7 +28,7 @@ Pipeline = tuple[Pass, ...]
 PREPARE: Pipeline = (
     fold_constants,  # before normalize: it follows in-place changes as the user wrote them
     normalize,  # before all tables: they name each operator once
-    decompose_compounds,  # before layers are made: products with constant weights are layers
+    decompose_composites,  # before layers are made: products with constant weights are layers
     functional_to_module,  # patterns know layers, not functions that take weights
     make_norms,  # they stand behind layers
     specialize_shapes,  # layers say which sizes are always the same

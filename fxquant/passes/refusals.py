@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import partial
 
@@ -24,9 +23,10 @@ from fxquant.graph.query import (
     value_of,
 )
 from fxquant.graph.recurrent import weight_of
-from fxquant.passes.configure import Decision, primary_node
+from fxquant.passes.qconfig_rules import Rules
 from fxquant.patterns.floats import why_float
 from fxquant.patterns.pattern import Match, Output
+from fxquant.plan.qconfig import Rule
 from fxquant.plan.quant_plan import Refusal
 from fxquant.plan.spec import QScheme
 
@@ -48,11 +48,18 @@ def computes_nothing(node: Node) -> bool:
     return node.target is operator.getitem and isinstance(node.args[0], Node) and value_of(node.args[0]) is None
 
 
-def refuse_unmatched(node: Node, decision: Decision) -> Refusal:
+def left_in_float(rule: Rule) -> str:
+    """Say why an operator stays float for which a rule without QConfig decides."""
+    if rule.kind == "global":
+        return "the configuration has no global QConfig, and no rule for it"
+    return f"the configuration leaves it in float: {rule}"
+
+
+def refuse_unmatched(node: Node, rule: Rule) -> Refusal:
     """Say why an operator that no pattern matches stays float."""
     refusal = partial(Refusal, node.name, "")
-    if decision.qconfig is None:
-        return refusal(decision.in_float, excused=True)
+    if rule.qconfig is None:
+        return refusal(left_in_float(rule), excused=True)
     given = value_of(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
     if node.target in FUNCTIONS_OF_WEIGHTS and given is not None and not given.has_shape:
         return refusal("the number of dimensions of its input is not known without example inputs")
@@ -64,7 +71,7 @@ def refuse_unmatched(node: Node, decision: Decision) -> Refusal:
     return refusal(reason, excused=keeps_state or bool(node.meta.get(BY_REQUEST)))
 
 
-def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decision]) -> Refusal | None:
+def refuse_match(found: Match, backend: Backend, decisions: Rules) -> Refusal | None:
     """Say why a match cannot become a unit; None if it can."""
     refusal = partial(Refusal, found.nodes[-1].name, found.pattern.name)
     for node in found.nodes:
@@ -72,7 +79,7 @@ def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decisi
             return refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
     in_float = [decisions[node] for node in found.nodes if decisions[node].qconfig is None]
     if in_float:
-        return refusal(in_float[-1].in_float, excused=True)
+        return refusal(left_in_float(in_float[-1]), excused=True)
     moves = found.pattern.output is Output.PICKED
     for name in found.inputs:
         if reason := _not_quantizable(found.captures[name], moves):
@@ -81,24 +88,24 @@ def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decisi
         return refusal(f"its output {reason}")
     if found.pattern.handler is not None:
         return None
-    qconfig = decisions[primary_node(found)].qconfig
+    qconfig = decisions[found.weight_node].qconfig
     assert qconfig is not None  # checked above
-    on_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
-    on_qparams = on_qparams or (found.pattern.rounds_inside and not found.pattern.dynamic)
-    if (on_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
+    uses_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
+    uses_qparams = uses_qparams or (found.pattern.rounds_inside and not found.pattern.dynamic)
+    if (uses_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
         return refusal("its QConfig observes without qparams (placeholder or no-op)", excused=True)
-    if on_qparams and qconfig.is_dynamic:
+    if uses_qparams and qconfig.is_dynamic:
         return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
     if found.pattern.check and (rejected := found.pattern.check(found.captures)):
         return refusal(rejected.reason)
-    if found.pattern.rounds_inside and on_qparams and decisions[primary_node(found)].rule.kind == "global":
+    if found.pattern.rounds_inside and uses_qparams and decisions[found.weight_node].kind == "global":
         return refusal(BY_NAME_ALONE)
     rule = backend.rule_for(found.pattern)
     if rule is None:
         return refusal(f"backend {backend.name!r} has no operator for it")
     if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found, rule.takes)):
         return refusal(f"its argument {computed.name!r} is computed at run time")
-    quantizes = on_qparams or bool(found.pattern.dynamic)
+    quantizes = uses_qparams or bool(found.pattern.dynamic)
     reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
     if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
         reason = _why_not_weight(found, rule, qconfig.weight_scheme)
@@ -106,7 +113,7 @@ def refuse_match(found: Match, backend: Backend, decisions: Mapping[Node, Decisi
 
 
 def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | None:
-    layer = called_module(primary_node(found))
+    layer = called_module(found.weight_node)
     if scheme.axis is not None and scheme.axis % weight_of(layer).dim() not in (0, found.pattern.weight_axis):
         return f"its weight has a scale per index of dimension {scheme.axis}, which does not count the output channels"
     return rule.weight(scheme) or rule.layer(layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +13,14 @@ from fxquant.graph.query import called_module
 from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext
-from fxquant.passes.configure import Decision, primary_node, qconfig_of
+from fxquant.passes.qconfig_rules import Rules, qconfig_of
 from fxquant.patterns.pattern import Bounded, Match, Output
 from fxquant.plan.qconfig import QConfig
 from fxquant.plan.quant_plan import QuantUnit
 from fxquant.plan.spec import Dynamic, Fixed, Handled, Means, Observed, QParamsPolicy, SharedWith, TensorRef
 
 
-def unit_of(
-    found: Match, decisions: Mapping[Node, Decision], is_float_output: bool
-) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
+def unit_of(found: Match, decisions: Rules, is_float_output: bool) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
     """Build the unit of a match, and the policies of the tensors that it makes.
 
     ``is_float_output`` tells that the unit gives float values: its result has no qparams.
@@ -68,7 +66,7 @@ def unit_of(
 
 def _means_of_input(found: Match) -> Means | None:
     """Return the policy that measures the input's channel means; None if the input stays float, or no bias is taken."""
-    node = primary_node(found)
+    node = found.weight_node
     layer = called_module(node)
     value = node.args[0]
     if not any(found.captures[name] is value for name in found.inputs) or "bias" not in layer._parameters:
@@ -97,7 +95,7 @@ def _dynamic_policy(qconfig: QConfig) -> Dynamic:
 
 
 def input_observer(
-    node: Node, wanted: list[Callable[[], Any]], decisions: Mapping[Node, Decision], ctx: PassContext
+    node: Node, wanted: list[Callable[[], Any]], decisions: Rules, ctx: PassContext
 ) -> Callable[[], Any]:
     """Return the observer of a value that no unit computes: its readers' if they agree, else that of its own rule."""
     if ctx.input_observer is not None:
@@ -115,7 +113,7 @@ def _weight_observer(found: Match, qconfig: QConfig) -> Callable[[], Any]:
     """
     observer: Any = qconfig.weight
     scheme, axis = qconfig.weight_scheme, found.pattern.weight_axis
-    if scheme is None or scheme.axis != 0 or axis == 0 or each_channel_is_a_group(called_module(primary_node(found))):
+    if scheme is None or scheme.axis != 0 or axis == 0 or each_channel_is_a_group(called_module(found.weight_node)):
         return observer
     if getattr(observer, "arguments", {}).get("scheme") is not None:
         return observer.with_args(scheme=replace(scheme, axis=axis))

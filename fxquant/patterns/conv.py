@@ -22,8 +22,8 @@ def one_channel_axis(captures: Mapping[str, Node]) -> Reject | None:
     """Refuse an unbatched convolution: a batch norm reads its [C, H, W] as [N, C, L], and normalizes along H."""
     conv, value, norm = captures["conv"], value_of(captures["conv"]), called_module(captures["bn"])
     if isinstance(norm, ChannelAffine):
-        behind = called_module(conv).weight.dim() - 2
-        return None if norm.behind == behind else Reject("it multiplies along another dimension than the channels")
+        trailing = called_module(conv).weight.dim() - 2
+        return None if norm.behind == trailing else Reject("it multiplies along another dimension than the channels")
     if value is not None and value.has_shape and len(value.shape) != called_module(conv).weight.dim():
         return Reject("without a batch dimension the batch norm normalizes another dimension than the channels", conv)
     return None

@@ -33,9 +33,7 @@ CLAMPS: dict[object, Callable[[Node], Clamp | None]] = {
     canonical_target(F.hardtanh): _bounds,
     canonical_target(torch.clamp): _bounds,
     canonical_target(torch.clamp_min): _bounds,
-    canonical_target(torch.clamp_max): lambda node: (
-        None if (above := _bounds(node)) is None else Clamp(None, above.low)
-    ),
+    canonical_target(torch.clamp_max): _bound_above,
 }
 
 

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx import Node
 
-from fxquant.graph.decompositions.compounds import COMPOUNDS, MANY
+from fxquant.graph.decompositions.composites import COMPOSITES, MANY
 from fxquant.graph.operators.spelling import canonical_target
 from fxquant.graph.query import canonical_type, module_of
 
-COMPOUND = "as one operator it has no integer form; those that it is made of may have"
+COMPOSITE = "as one operator it has no integer form; those that it is made of may have"
 BATCH_STATISTICS = "it normalizes by statistics of the batch, or by others that are computed at run time"
 OWN_STATISTICS = "it normalizes every sample by the sample's own statistics, which has no integer operator yet"
 EXPONENTIALS = "a sum of exponentials over a dimension has no integer operator yet"
@@ -38,7 +38,7 @@ def _by_name(names: str) -> tuple[Any, ...]:
 
 
 _REASONS: dict[str, tuple[Any, ...]] = {
-    COMPOUND: tuple(COMPOUNDS),
+    COMPOSITE: tuple(COMPOSITES),
     MANY: (nn.Bilinear, F.bilinear, torch.linalg.multi_dot, *_by_name("chain_matmul")),
     BATCH_STATISTICS: (F.batch_norm,),
     OWN_STATISTICS: (

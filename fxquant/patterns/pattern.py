@@ -252,6 +252,12 @@ class Match:
     inputs: tuple[str, ...]
     """Names of the quantized inputs, lists expanded (``x0``, ``x1``, …)."""
 
+    @property
+    def weight_node(self) -> Node:
+        """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
+        node: Node = self.captures[self.pattern.weight] if self.pattern.weight else self.nodes[0]
+        return node
+
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:

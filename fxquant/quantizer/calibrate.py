@@ -16,7 +16,7 @@ from fxquant.calibration.module_paths import module_paths_of
 from fxquant.calibration.observers import observers_by_node
 from fxquant.calibration.problems import find_problems, warn_of_problems
 from fxquant.calibration.range_history import FEWEST_BATCHES
-from fxquant.errors import CalibrationError, warn, within
+from fxquant.errors import CalibrationError, error_context, warn
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.inputs import bind
 from fxquant.plan.spec import Means, Observed
@@ -84,7 +84,7 @@ def calibrate(
     example = prepared.example_args if prepared.has_example else None
     found = batches(data, example, prepared.graph_module, num_batches=limit, progress=progress)
     for index, (args, kwargs) in enumerate(found):
-        with within(f"calibration batch {index}"):
+        with error_context(f"calibration batch {index}"):
             observe_batch(*args, **kwargs)
         if until_stable and (stable := statistics.stable(prepared.observers)):
             break

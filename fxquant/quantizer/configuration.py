@@ -15,7 +15,7 @@ from fxquant.errors import DuplicateNameError, InputError, SpecError
 from fxquant.fake_quantize.defaults import get_default_qat_qconfig_mapping
 from fxquant.graph.inputs import example_tuple
 from fxquant.observers.defaults import get_default_qconfig_mapping
-from fxquant.passes.configure import unused_rules
+from fxquant.passes.qconfig_rules import unused_rules
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import in_own_namespace, known_patterns
 from fxquant.plan.qconfig import QConfig, QConfigMapping, UnusedRule

@@ -8,7 +8,7 @@ from torch.fx import GraphModule
 
 from fxquant.analysis.tune import Make, tuned
 from fxquant.calibration.batches import inputs_of
-from fxquant.errors import InputError, within
+from fxquant.errors import InputError, error_context
 from fxquant.graph.module import set_metadata
 from fxquant.measure.parity import measure_parity, warn_of_breaches
 from fxquant.measure.parity_table import Parity
@@ -26,7 +26,7 @@ def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) ->
             hint="tune it without, and give what the table leaves in float to set_module_name(name, None)",
         )
     args, kwargs = inputs_of(batch, prepared.example_args, "the batch to tune on", prepared.graph_module)
-    with within("the batch to tune on"):
+    with error_context("the batch to tune on"):
         found, tuning = tuned(prepared.graph_module, plan, make, args, kwargs)
     converted: GraphModule = found
     set_metadata(converted, tuning=tuning)
@@ -37,7 +37,7 @@ def fastest(prepared: PreparedModel, plan: QuantPlan, make: Make, batch: Any) ->
 def check_parity(prepared: PreparedModel, int8: GraphModule, simulated: GraphModule, batch: Any) -> Parity:
     """Compare int8 operators, their reference and the simulation on a batch, and warn of what breaks the contract."""
     args, kwargs = inputs_of(batch, prepared.example_args, "the batch to check parity on", prepared.graph_module)
-    with within("the batch to check parity on"):
+    with error_context("the batch to check parity on"):
         found = measure_parity(int8, simulated, args, kwargs)
     log_table(found)
     warn_of_breaches(found)

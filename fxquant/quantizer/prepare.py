@@ -9,8 +9,8 @@ from torch import nn
 
 from fxquant.capture.automatic import captured
 from fxquant.graph.inputs import bind
-from fxquant.passes.configure import unused_rules
 from fxquant.passes.pipelines import PREPARE
+from fxquant.passes.qconfig_rules import unused_rules
 from fxquant.patterns.registry import module_types
 from fxquant.quantizer.checks import in_eval
 from fxquant.quantizer.configuration import warn_of_unused_rules

@@ -61,5 +61,5 @@ def run_passes(
     """Run a pipeline on ``gm``, with the instruments that the environment asks for. ``prepared`` is not changed."""
     context = replace(pass_context(prepared, plan), factors=factors)
     manager = PassManager(tuple(passes), instruments_for(read_settings()), first=len(prepared.snapshots))
-    found: Any = manager.run(gm, context)
-    return PassRun(found, context, prepared.snapshots + manager.snapshots)
+    result: Any = manager.run(gm, context)
+    return PassRun(result, context, prepared.snapshots + manager.snapshots)

@@ -10,7 +10,7 @@ import torch
 
 from fxquant.calibration.batches import check_iterable, inputs_of
 from fxquant.calibration.interpreter import CalibrationInterpreter
-from fxquant.errors import CalibrationError, InputError, within
+from fxquant.errors import CalibrationError, InputError, error_context
 from fxquant.graph.inputs import bind
 from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.parity import measure_parity, simulated_noise
@@ -54,7 +54,7 @@ def watch(subject: Subject, data: Iterable[Any]) -> tuple[Parity | None, dict[st
         if seen:
             bound = bind(subject.float_graph, args, kwargs, what)
             observers = {name: [observer] for name, observer in seen.items()}
-            with within(what), torch.no_grad(), unchanged_state(subject.float_graph):
+            with error_context(what), torch.no_grad(), unchanged_state(subject.float_graph):
                 CalibrationInterpreter(subject.float_graph, bound, observers, {}, subject.plan.rounding_inside()).run()
     if index < 0:
         raise CalibrationError("there is no data to report on", got="no batch", expected="at least one batch")

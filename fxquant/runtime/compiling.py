@@ -34,7 +34,13 @@ from fxquant.runtime.execution_plan import (
     without_programs,
 )
 from fxquant.runtime.program import Program
-from fxquant.runtime.recording import ForbidCompute, NotRecordableError, Recording, copy_apart, is_lazy
+from fxquant.runtime.recording import (
+    ForbidCompute,
+    NotRecordableError,
+    Recording,
+    clone_reversed,
+    has_pending_conj_or_neg,
+)
 
 
 def compile_graph(
@@ -106,7 +112,7 @@ class _Compiler:
         given = [node for node in nodes if node.op == "placeholder"]
         for node, value in zip(given, inputs, strict=True):
             self._values[node] = value
-            self._at(node)
+            self._slot_of(node)
         for node in nodes:  # first, so that they interrupt nothing
             if node.op == "get_attr" and not self._is_constant(node):
                 self._by_python(node, "its value may be another one in the next call")
@@ -121,7 +127,7 @@ class _Compiler:
     def plan(self) -> ExecutionPlan:
         steps = tuple(self._python(step) if isinstance(step, _Segment) else step for step in self._steps)
         last_use = {slot: index for index, step in enumerate(steps) for slot in (*step.takes, *step.gives)}
-        result = self._at(next(node for node in self._gm.graph.nodes if node.op == "output"))
+        result = self._slot_of(next(node for node in self._gm.graph.nodes if node.op == "output"))
         unused = tuple(
             tuple(slot for slot, last in last_use.items() if last == index and slot != result)
             for index in range(len(steps))
@@ -146,7 +152,7 @@ class _Compiler:
         constants = (x for step in steps if isinstance(step, ProgramStep) for x in step.program.constants)
         return (MemoryGuard(x, x.data_ptr()) for x in constants if x.untyped_storage().data_ptr() in held)
 
-    def _at(self, node: Node) -> int:
+    def _slot_of(self, node: Node) -> int:
         return self._slot.setdefault(node, len(self._slot))
 
     def _is_constant(self, node: Node) -> bool:
@@ -155,7 +161,7 @@ class _Compiler:
             path, _, name = str(node.target).rpartition(".")
             owner = self._gm.get_submodule(path)
             constants = self._constants.add_attribute(node, owner, name, self._call(node))
-            self._watch_place(path)
+            self._guard_path(path)
         else:
             constants = self._constants.attempt(node, self._fixed.__contains__, lambda: self._call(node))
         if not constants:
@@ -214,7 +220,7 @@ class _Compiler:
         segment.nodes.append(node)
         if isinstance(module, QuantizedModule):
             self._state_guards[module] = StateGuard(module, module._packed)
-            self._watch_place(str(node.target))
+            self._guard_path(str(node.target))
         return None
 
     def _read(self, node: Node, segment: _Segment, recording: Recording) -> None:
@@ -226,7 +232,7 @@ class _Compiler:
             value = self._values[used]
             if type(value) not in (Tensor, nn.Parameter) or not value.is_cpu or not _is_plain(value):
                 raise NotRecordableError("it reads what is no plain tensor on the CPU")
-            copied = copy_apart(value)
+            copied = clone_reversed(value)
             recording.add_input(copied)
             segment.inputs.append(used)
             segment.values[used] = copied
@@ -289,8 +295,8 @@ class _Compiler:
         body = [node for node in segment.nodes if node.op != "output"]
         results = tuple(node.args[0] if node.op == "output" else node for node in gives)
         return PythonStep(
-            tuple(self._at(node) for node in read),
-            tuple(self._at(node) for node in gives),
+            tuple(self._slot_of(node) for node in read),
+            tuple(self._slot_of(node) for node in gives),
             function_of(body, read, results, self._fixed),
             tuple(self._layout(node) for node in gives),
             tuple((node.name, self._reasons[node]) for node in body),
@@ -309,7 +315,7 @@ class _Compiler:
         try:
             if recording.steps:
                 program = recording.finish(recorded)
-                if not program.gives([self._values[node] for node in segment.inputs], wanted):
+                if not program.reproduces([self._values[node] for node in segment.inputs], wanted):
                     program, reason = None, "the program gave other values"
                     warn_of_dropped("a program gave other values than the graph that it was made of", segment.nodes)
         except KernelError as error:
@@ -330,8 +336,8 @@ class _Compiler:
             for value in (self._values[node] for node in gives)
         )
         return ProgramStep(
-            tuple(self._at(node) for node in segment.inputs),
-            tuple(self._at(node) for node in gives),
+            tuple(self._slot_of(node) for node in segment.inputs),
+            tuple(self._slot_of(node) for node in gives),
             program,
             slots,
             len(segment.nodes),
@@ -342,7 +348,7 @@ class _Compiler:
         value = self._values[node]
         return layout_of(value) if isinstance(value, Tensor) else None
 
-    def _watch_place(self, path: str) -> None:
+    def _guard_path(self, path: str) -> None:
         owner: Any = self._gm
         for end, name in enumerate(path.split(".") if path else (), start=1):
             module = owner._modules[name]
@@ -355,7 +361,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _is_plain(x: Tensor) -> bool:
-    return x.layout is torch.strided and not is_lazy(x)
+    return x.layout is torch.strided and not has_pending_conj_or_neg(x)
 
 
 def _items(value: Any) -> Sequence[Tensor]:
@@ -365,7 +371,7 @@ def _items(value: Any) -> Sequence[Tensor]:
 def _checked(value: Any) -> Any:
     """Return a value that a program can give: tensors that autograd does not follow, or a tuple or list of them."""
     tensors = value if type(value) in (tuple, list) else (value,)
-    if any(type(item) is not Tensor or needs_gradient(item) or is_lazy(item) for item in tensors):
+    if any(type(item) is not Tensor or needs_gradient(item) or has_pending_conj_or_neg(item) for item in tensors):
         raise NotRecordableError("it gives what is no plain tensor, or one that autograd follows")
     return value
 

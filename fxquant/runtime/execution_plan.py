@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from fxquant.errors import warn
 from fxquant.graph.text_table import format_rows
 from fxquant.runtime.program import Program
-from fxquant.runtime.recording import is_lazy
+from fxquant.runtime.recording import has_pending_conj_or_neg
 
 TensorLayout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], bool, bool]
 
@@ -26,7 +26,7 @@ def needs_gradient(x: Tensor) -> bool:
 
 def layout_of(x: Tensor) -> TensorLayout:
     """All that a plan depends on but the values."""
-    return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x), is_lazy(x)
+    return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x), has_pending_conj_or_neg(x)
 
 
 class ShapesChangedError(Exception):

@@ -99,7 +99,7 @@ class Program:
         """
         return self._run(inputs, [buffer.make() for buffer in self._buffers], -1)
 
-    def gives(self, inputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
+    def reproduces(self, inputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
         """Check that runs give certain results to the bit, strides included, whatever lay in their memory before.
 
         Args:

@@ -100,7 +100,7 @@ class Recording(_Mode):
         Raises:
             NotRecordableError: another tensor of the recording lies in the same memory.
         """
-        self._know(x.data_ptr(), _extent(x) * x.element_size(), INPUT, len(self._inputs))
+        self._add_region(x.data_ptr(), _extent(x) * x.element_size(), INPUT, len(self._inputs))
         self._inputs.append(x)
 
     @property
@@ -134,7 +134,7 @@ class Recording(_Mode):
         buffers, views, outputs = self._described(results)
         try:
             for begin, index in outputs.items():
-                self._know(begin, self._allocated[begin].untyped_storage().nbytes(), OUTPUT, index)
+                self._add_region(begin, self._allocated[begin].untyped_storage().nbytes(), OUTPUT, index)
         except NotRecordableError as error:
             raise KernelError("what was recorded makes no program", got=error) from None
         return Program(self._handle, len(self._inputs), buffers, views, tuple(self._constants.values()))
@@ -144,7 +144,7 @@ class Recording(_Mode):
         self._free()
         self._inputs, self._allocated, self._constants = [], {}, {}
 
-    def _know(self, begin: int, bytes_: int, role: int, index: int = 0) -> None:
+    def _add_region(self, begin: int, bytes_: int, role: int, index: int = 0) -> None:
         if not self._library.fxquant_record_region(self._handle, begin, bytes_, role, index):
             raise NotRecordableError(last_failure())
 
@@ -154,21 +154,21 @@ class Recording(_Mode):
         kwargs = kwargs or {}
         if func in RECORDED:
             self._read(_tensors(args))
-            return self._own(func(*args, **kwargs))
+            return self._track_result(func(*args, **kwargs))
         if func in RECORDED_QUANTIZE:
             qparams = (*args[1:3], *kwargs.values())
             if any(self._is_input(x) or x.untyped_storage().data_ptr() in self._allocated for x in _tensors(qparams)):
                 raise NotRecordableError("qparams that are computed in each call")
             self._read(_tensors(args[:1]))
-            return self._own(func(*args, **kwargs))
+            return self._track_result(func(*args, **kwargs))
         if func in TRANSLATED:
             return TRANSLATED[func](self, *args, **kwargs)
         return _view_or_metadata(self, func, args, kwargs)
 
-    def _own(self, result: Tensor) -> Tensor:
+    def _track_result(self, result: Tensor) -> Tensor:
         storage = result.untyped_storage()
         if storage.nbytes() and storage.data_ptr() not in self._allocated:
-            self._know(storage.data_ptr(), storage.nbytes(), TEMPORARY)
+            self._add_region(storage.data_ptr(), storage.nbytes(), TEMPORARY)
             self._allocated[storage.data_ptr()] = result
             self._bytes += storage.nbytes()
         if self._bytes > LARGEST_RECORDING:
@@ -177,11 +177,11 @@ class Recording(_Mode):
 
     def _read(self, tensors: Iterator[Tensor]) -> None:
         for tensor in tensors:
-            if is_lazy(tensor):
+            if has_pending_conj_or_neg(tensor):
                 raise NotRecordableError("a tensor whose values are not what lies in memory")
             begin = tensor.untyped_storage().data_ptr()
             if begin and begin not in self._allocated and begin not in self._constants and not self._is_input(tensor):
-                self._know(begin, tensor.untyped_storage().nbytes(), CONSTANT)
+                self._add_region(begin, tensor.untyped_storage().nbytes(), CONSTANT)
                 self._constants[begin] = tensor.detach()
 
     def _is_input(self, tensor: Tensor) -> bool:
@@ -221,7 +221,7 @@ class Recording(_Mode):
         buffers: list[OutputBuffer] = []
         views: list[View | Tensor] = []
         for result in results:
-            if is_lazy(result):
+            if has_pending_conj_or_neg(result):
                 raise KernelError("no program gives a tensor whose values are not what lies in memory")
             begin = result.untyped_storage().data_ptr()
             where = (tuple(result.shape), tuple(result.stride()))
@@ -271,7 +271,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def copy_apart(x: Tensor) -> Tensor:
+def clone_reversed(x: Tensor) -> Tensor:
     """Copy ``x`` with the same shape, strides and dtype, its elements in reverse.
 
     So whatever a program holds of the values or of the memory of its recording shows when it runs on ``x``.
@@ -283,7 +283,7 @@ def copy_apart(x: Tensor) -> Tensor:
     return copied.requires_grad_() if x.requires_grad and torch.is_grad_enabled() else copied
 
 
-def is_lazy(x: Tensor) -> bool:
+def has_pending_conj_or_neg(x: Tensor) -> bool:
     """Tell whether a negation or conjugation of the values is pending, so that the memory holds others."""
     return x.is_neg() or x.is_conj()
 
@@ -296,7 +296,7 @@ def _extent(x: Tensor) -> int:
 
 
 def _copied(recording: Recording, x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
-    recording.copy(made := recording._own(x.clone(memory_format=memory_format or torch.preserve_format)), x)
+    recording.copy(made := recording._track_result(x.clone(memory_format=memory_format or torch.preserve_format)), x)
     return made
 
 
@@ -306,13 +306,13 @@ def _copied_into(recording: Recording, to: Tensor, source: Tensor, non_blocking:
 
 
 def _flipped(recording: Recording, x: Tensor, dims: Sequence[int]) -> Tensor:
-    recording.copy(made := recording._own(x.flip(tuple(dims))), x, dims)
+    recording.copy(made := recording._track_result(x.flip(tuple(dims))), x, dims)
     return made
 
 
 def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float = 0) -> Tensor:
     sides = [(0, 0)] * (x.dim() - len(widths) // 2) + list(zip(widths[::2], widths[1::2], strict=True))[::-1]
-    made = recording._own(torch.constant_pad_nd(x, tuple(widths), value))
+    made = recording._track_result(torch.constant_pad_nd(x, tuple(widths), value))
     recording.copy(made, torch.full((), value, dtype=x.dtype))
     inside, kept = made, x
     for dim, (length, (before, after)) in enumerate(zip(x.shape, sides, strict=True)):
@@ -325,7 +325,7 @@ def _padded(recording: Recording, x: Tensor, widths: Sequence[int], value: float
 def _rolled(recording: Recording, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     if not dims:
         raise NotRecordableError("a roll of all elements in a row")
-    pieces = [(x, made := recording._own(x.roll(tuple(shifts), tuple(dims))))]
+    pieces = [(x, made := recording._track_result(x.roll(tuple(shifts), tuple(dims))))]
     for shift, dim in zip(shifts, dims, strict=True):
         length = x.shape[dim]
         shift = shift % length if length else 0
@@ -355,13 +355,13 @@ def _by_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             raise NotRecordableError("an operator on numbers that are no bytes")
         entries = function(torch.arange(256, dtype=torch.int32).to(torch.uint8).view(x.dtype), *args)
         recording._read(iter((x, entries)))
-        return recording._own(torch.ops.fxquant.table.default(x, entries))
+        return recording._track_result(torch.ops.fxquant.table.default(x, entries))
 
     return look_up
 
 
 def _allocating(func: Any) -> Callable[..., Tensor]:
-    return lambda recording, *args, **kwargs: recording._own(func(*args, **kwargs))
+    return lambda recording, *args, **kwargs: recording._track_result(func(*args, **kwargs))
 
 
 _aten = torch.ops.aten

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError, within, writing
+from fxquant.errors import InputError, error_context, writing
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.measure.runner import OrderedNodes
 
@@ -47,7 +47,7 @@ class ResumableRun:
         value: Any = None
         if self._reached[batch] < stop:
             env = self._memory.read(self._values[batch])
-            with torch.no_grad(), within(f"calibration batch {batch}"):
+            with torch.no_grad(), error_context(f"calibration batch {batch}"):
                 value = self._nodes.advance(self._run, env, self._reached[batch], stop)
             self._reached[batch] = stop
             self._values[batch] = self._memory.keep((id(self), batch), env)

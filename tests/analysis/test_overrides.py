@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.analysis.overrides import addresses, keeping
 from fxquant.errors import UnknownNameError
-from fxquant.passes.configure import decide
+from fxquant.passes.qconfig_rules import decide
 from tests.outputs import rounding_outputs
 
 

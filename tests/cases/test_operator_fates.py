@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.graph.decompositions.compounds import BROADCAST, DIAGONAL, MANY, SPELLING
+from fxquant.graph.decompositions.composites import BROADCAST, DIAGONAL, MANY, SPELLING
 from fxquant.measure.parity import measure_parity
 from fxquant.patterns.floats import (
     CHOICE,

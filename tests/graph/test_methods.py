@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.capture.tracing import trace
 from fxquant.errors import MethodError
-from fxquant.graph.methods import modules_beside
+from fxquant.graph.methods import unused_modules
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 FORMS = ("int8", "fake_quant", "reference")
@@ -97,7 +97,7 @@ def test_what_is_not_there_at_all():
 
 def test_only_modules_without_state_are_kept_beside_the_graph():
     model = Net().eval()
-    assert modules_beside(model, trace(model, example_args=(X,))) == {"criterion": model.criterion}
+    assert unused_modules(model, trace(model, example_args=(X,))) == {"criterion": model.criterion}
 
 
 class Base(nn.Module):

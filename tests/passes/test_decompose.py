@@ -14,7 +14,7 @@ import fxquant as fxq
 from fxquant.backends.base import BACKENDS
 from fxquant.capture.trace_guards import require_value
 from fxquant.capture.tracing import trace
-from fxquant.graph.decompositions.compounds import MANY
+from fxquant.graph.decompositions.composites import MANY
 from fxquant.graph.query import module_path, reason_of
 from fxquant.graph.shapes import record_values
 from fxquant.observers.defaults import get_default_qconfig_mapping
@@ -23,7 +23,7 @@ from fxquant.passes.decompose import decompose_attention
 from fxquant.passes.manager import PassManager
 from fxquant.passes.normalize import normalize
 from fxquant.patterns import DEFAULT_PATTERNS, Pattern, op, tensor
-from fxquant.patterns.floats import COMPOUND
+from fxquant.patterns.floats import COMPOSITE
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.settings import Settings
 from tests.outputs import rounding_outputs
@@ -394,7 +394,7 @@ def test_where_no_part_would_be_quantized_it_stays_whole():
     patterns = tuple(p for p in DEFAULT_PATTERNS if torch.matmul not in p.root.all_targets)
     prepared = fxq.prepare(Products().eval(), X, rounding_outputs(), patterns=patterns)
     assert units(prepared) == ["linear"]
-    assert reasons(prepared) == {"einsum": COMPOUND}
+    assert reasons(prepared) == {"einsum": COMPOSITE}
 
 
 def test_integers_and_constants_are_left_alone():

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxquant.graph.decompositions.compounds import MANY
+from fxquant.graph.decompositions.composites import MANY
 from fxquant.patterns.defaults import DEFAULT_PATTERNS
 from fxquant.patterns.floats import (
     EXPONENTIALS,

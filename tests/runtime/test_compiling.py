@@ -166,7 +166,7 @@ class Rows(nn.Module):
 
 def stale(recording: Recording, x: Tensor, dims: Any) -> Tensor:
     """A copy past the recording, as of a binding that forgets to make a step of it."""
-    return recording._own(x.flip(dims))
+    return recording._track_result(x.flip(dims))
 
 
 def frozen(recording: Recording, x: Tensor, dims: Any) -> Tensor:

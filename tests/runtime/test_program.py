@@ -124,11 +124,11 @@ def test_what_is_read_before_it_is_written_shows():
     results = recording.attempt(call)
     program = recording.finish([results[1]])
     half_written[:, ::2] = x[:, ::2]
-    assert not program.gives([x.clone()], [kernels.table(half_written, TABLE)])
+    assert not program.reproduces([x.clone()], [kernels.table(half_written, TABLE)])
     whole = program_of(x)
-    assert whole.gives([x.clone()], [chain(x)])
-    assert not whole.gives([x.clone()], [chain(x).contiguous()])
-    assert not whole.gives([x.clone()], [chain(image(1))])
+    assert whole.reproduces([x.clone()], [chain(x)])
+    assert not whole.reproduces([x.clone()], [chain(x).contiguous()])
+    assert not whole.reproduces([x.clone()], [chain(image(1))])
 
 
 def test_bits_count():
@@ -136,8 +136,8 @@ def test_bits_count():
     recording = Recording()
     recording.add_input(x)
     program = recording.finish([recording.attempt(x.clone)])
-    assert program.gives([x], [x.clone()])
-    assert not program.gives([-x], [x])
+    assert program.reproduces([x], [x.clone()])
+    assert not program.reproduces([-x], [x])
 
 
 def test_a_view_is_made_of_an_input_or_of_a_buffer():

@@ -17,8 +17,8 @@ from fxquant.graph.operators.table import OPERATORS
 from fxquant.graph.query import (
     BY_REQUEST,
     NAMED,
+    ORIGINAL_FUNCTION,
     VALUE,
-    WRITTEN,
     canonical_type,
     has_hooks,
     is_number,
@@ -226,8 +226,8 @@ def spellings(node: Node) -> tuple[Any, ...]:
     """
     if node.op not in ("call_module", "call_function", "call_method"):
         return ()
-    target: Any = node.meta.get(WRITTEN, node.target)
-    if node.op == "call_module" and WRITTEN not in node.meta:
+    target: Any = node.meta.get(ORIGINAL_FUNCTION, node.target)
+    if node.op == "call_module" and ORIGINAL_FUNCTION not in node.meta:
         module = module_of(node)
         target = None if module is None else canonical_type(module)
         if target is None:

@@ -14,7 +14,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import check_qparams, check_result, check_stored, integer_range
 from fxquant.kernels.call import OperatorCall, define_operator
 from fxquant.kernels.checks import check_dtype
-from fxquant.kernels.conv.packing import PackedOrder, unpack_weight
+from fxquant.kernels.conv.packing import PackedLayout, unpack_weight
 from fxquant.kernels.conv.reference import ConvGeometry, exact_sums, pad
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.pool.windows import LARGEST
@@ -209,7 +209,7 @@ class ConvCall(ProductCall):
         known = [max(1, size) for size in sizes if isinstance(size, int)]  # others are symbols, of a graph
         if math.prod(known) > _MOST_BYTES // 8:
             raise KernelError(f"{op}: the result is too large", got=sizes, expected="a size that memory has room for")
-        self.check_product(PackedOrder.of(scale.numel(), x.shape[1], self.kernel_size, self.groups).shape, sizes)
+        self.check_product(PackedLayout.of(scale.numel(), x.shape[1], self.kernel_size, self.groups).shape, sizes)
         return torch.empty(sizes, dtype=self.dtype, device=x.device, memory_format=_CHANNELS_LAST[spatial])
 
     def _windows(self, axis: int) -> int:

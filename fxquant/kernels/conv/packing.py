@@ -33,7 +33,7 @@ FEW_CHANNELS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class PackedOrder:
+class PackedLayout:
     """How a packed weight is divided; csrc/conv/conv_shape.h says the same.
 
     A window is read in K blocks: stretches of bytes that are multiplied by as many weights. A K block is
@@ -61,12 +61,12 @@ class PackedOrder:
     """Panels of an N block at most."""
 
     @classmethod
-    def of(cls, channels: int, in_channels: int, kernel_size: Sequence[int], groups: int = 1) -> PackedOrder:
+    def of(cls, channels: int, in_channels: int, kernel_size: Sequence[int], groups: int = 1) -> PackedLayout:
         """For a convolution from ``in_channels`` to ``channels``, both in all groups together."""
         rows, columns = _rows_and_columns(kernel_size)
         if is_depthwise(channels, in_channels, groups):
             return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / K_GROUP), 1)
-        group_bundles = groups // groups_together(channels, groups)
+        group_bundles = groups // bundled_groups(channels, groups)
         panels = math.ceil(channels // group_bundles / PANEL)
         if groups == 1 and in_channels < FEW_CHANNELS and rows * columns > 1:
             return cls(1, panels, rows, math.ceil(columns * in_channels / K_GROUP))
@@ -95,7 +95,7 @@ def is_depthwise(channels: int, in_channels: int, groups: int) -> bool:
     return 1 < groups == in_channels == channels
 
 
-def groups_together(channels: int, groups: int) -> int:
+def bundled_groups(channels: int, groups: int) -> int:
     """How many groups are multiplied together: as many as fill 16 output channels."""
     most = max(1, PANEL * groups // channels) if channels else 1
     return max(count for count in range(1, min(most, groups) + 1) if groups % count == 0)
@@ -109,17 +109,17 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
         groups: Of the convolution.
 
     Returns:
-        int8 [group_bundles * panels * k_blocks * k_groups, 16, 4] as :class:`PackedOrder` says, contiguous, zero where
+        int8 [group_bundles * panels * k_blocks * k_groups, 16, 4] as :class:`PackedLayout` says, contiguous, zero where
         there is no channel.
     """
     channels, in_channels, *kernel_size = weight.shape
-    order = PackedOrder.of(channels, in_channels * groups, kernel_size, groups)
-    k_blocks = _in_k_blocks(weight, order, groups)  # [group bundle, channel, K block, byte]
+    layout = PackedLayout.of(channels, in_channels * groups, kernel_size, groups)
+    k_blocks = _in_k_blocks(weight, layout, groups)  # [group bundle, channel, K block, byte]
     widths = (0, -k_blocks.shape[3] % K_GROUP, 0, 0, 0, -k_blocks.shape[1] % PANEL)
     padded = F.pad(k_blocks, widths) if any(widths) else k_blocks  # by nothing it would be a copy, too
-    split = padded.reshape(order.group_bundles, order.panels, PANEL, order.k_blocks, order.k_groups, K_GROUP)
-    packed = weight.new_empty(order.shape)
-    for panels, block in _n_blocks(packed, order):
+    split = padded.reshape(layout.group_bundles, layout.panels, PANEL, layout.k_blocks, layout.k_groups, K_GROUP)
+    packed = weight.new_empty(layout.shape)
+    for panels, block in _n_blocks(packed, layout):
         block.copy_(split[:, panels].permute(0, 3, 4, 1, 2, 5))
     return packed
 
@@ -136,18 +136,18 @@ def unpack_weight(
         kernel_size: Of the convolution.
         groups: Of the convolution.
     """
-    order = PackedOrder.of(channels, in_channels * groups, kernel_size, groups)
+    layout = PackedLayout.of(channels, in_channels * groups, kernel_size, groups)
     taps, each = math.prod(kernel_size), channels // groups
-    split = packed.new_empty((order.group_bundles, order.panels, PANEL, order.k_blocks, order.k_groups, K_GROUP))
-    for panels, block in _n_blocks(packed, order):
+    split = packed.new_empty((layout.group_bundles, layout.panels, PANEL, layout.k_blocks, layout.k_groups, K_GROUP))
+    for panels, block in _n_blocks(packed, layout):
         split[:, panels].permute(0, 3, 4, 1, 2, 5).copy_(block)
-    k_blocks = split.view(order.group_bundles, order.panels * PANEL, order.k_blocks, order.k_groups * K_GROUP)
+    k_blocks = split.view(layout.group_bundles, layout.panels * PANEL, layout.k_blocks, layout.k_groups * K_GROUP)
     if is_depthwise(channels, in_channels * groups, groups):
-        ordered = k_blocks[0, :channels, :, : taps // order.k_blocks].transpose(1, 2)
+        ordered = k_blocks[0, :channels, :, : taps // layout.k_blocks].transpose(1, 2)
     else:
-        together = groups // order.group_bundles
-        bytes_of = k_blocks[:, : together * each, :, : together * in_channels * taps // order.k_blocks]
-        of_group = bytes_of.reshape(order.group_bundles, together, each, taps, together, in_channels).diagonal(
+        per_bundle = groups // layout.group_bundles
+        bytes_of = k_blocks[:, : per_bundle * each, :, : per_bundle * in_channels * taps // layout.k_blocks]
+        of_group = bytes_of.reshape(layout.group_bundles, per_bundle, each, taps, per_bundle, in_channels).diagonal(
             dim1=1, dim2=4
         )
         ordered = of_group.permute(0, 4, 1, 3, 2)  # [group bundle, group, channel, input channel, tap]
@@ -156,40 +156,43 @@ def unpack_weight(
     return weight
 
 
-def _n_blocks(packed: Tensor, order: PackedOrder) -> Iterator[tuple[slice, Tensor]]:
+def _n_blocks(packed: Tensor, layout: PackedLayout) -> Iterator[tuple[slice, Tensor]]:
     """Give the panels of each N block, and their weights: views [group_bundles, k_blocks, k_groups, panels, 16, 4]."""
-    lines = packed.view(order.group_bundles, order.panels, order.k_blocks * order.k_groups * PANEL * K_GROUP)
-    for panels in order.n_blocks:
+    lines = packed.view(layout.group_bundles, layout.panels, layout.k_blocks * layout.k_groups * PANEL * K_GROUP)
+    for panels in layout.n_blocks:
         count = panels.stop - panels.start
-        yield panels, lines[:, panels].view(order.group_bundles, order.k_blocks, order.k_groups, count, PANEL, K_GROUP)
+        sizes = (layout.group_bundles, layout.k_blocks, layout.k_groups, count, PANEL, K_GROUP)
+        yield panels, lines[:, panels].view(sizes)
 
 
-def _in_k_blocks(weight: Tensor, order: PackedOrder, groups: int) -> Tensor:
+def _in_k_blocks(weight: Tensor, layout: PackedLayout, groups: int) -> Tensor:
     """Return [group_bundles, channels of a group bundle, k_blocks, bytes of a K block]."""
     channels, in_channels, *sizes = weight.shape
     rows, columns = _rows_and_columns(sizes)
     if is_depthwise(channels, in_channels * groups, groups):
         return weight.reshape(1, channels, rows, columns).transpose(2, 3)
     taps = weight.reshape(channels, in_channels, rows * columns).transpose(1, 2)  # [channel, tap, input channel]
-    together = groups // order.group_bundles
-    if together == 1:
-        length = rows * columns * in_channels // order.k_blocks
-        return taps.reshape(order.group_bundles, channels // order.group_bundles, order.k_blocks, length)
-    of_group = taps.reshape(order.group_bundles, together, channels // groups, rows * columns, in_channels)
+    per_bundle = groups // layout.group_bundles
+    if per_bundle == 1:
+        length = rows * columns * in_channels // layout.k_blocks
+        return taps.reshape(layout.group_bundles, channels // layout.group_bundles, layout.k_blocks, length)
+    of_group = taps.reshape(layout.group_bundles, per_bundle, channels // groups, rows * columns, in_channels)
     bundle = weight.new_zeros(
-        (order.group_bundles, together, channels // groups, rows * columns, together, in_channels)
+        (layout.group_bundles, per_bundle, channels // groups, rows * columns, per_bundle, in_channels)
     )
-    for i in range(together):
+    for i in range(per_bundle):
         bundle[:, i, :, :, i] = of_group[:, i]
-    return bundle.reshape(order.group_bundles, channels // order.group_bundles, rows * columns, together * in_channels)
+    return bundle.reshape(
+        layout.group_bundles, channels // layout.group_bundles, rows * columns, per_bundle * in_channels
+    )
 
 
 _PACKED: ContextVar[dict[tuple[object, ...], list[Tensor]] | None] = ContextVar("packed weights", default=None)
-"""Of the block of ``packed_once`` that runs: packed values by form and first bytes."""
+"""Of the block of ``deduplicating_weights`` that runs: packed values by form and first bytes."""
 
 
 @contextmanager
-def packed_once() -> Iterator[None]:
+def deduplicating_weights() -> Iterator[None]:
     """Within the block, weights that are packed to equal bytes lie in memory once, however many layers hold them.
 
     A layer that is called at several places, or shares its weight, is several layers once it is quantized.
@@ -201,7 +204,7 @@ def packed_once() -> Iterator[None]:
         _PACKED.reset(token)
 
 
-def in_one_place(values: Tensor, form: tuple[object, ...]) -> Tensor:
+def deduplicated(values: Tensor, form: tuple[object, ...]) -> Tensor:
     """Return packed values, or equal ones that were packed before in this block."""
     known = _PACKED.get()
     if known is None or not values.numel():
@@ -229,7 +232,7 @@ class PackedWeight:
     def of(cls, weight: Tensor, groups: int = 1) -> PackedWeight:
         """Pack a weight: int8 [C_out, C_in / groups, *kernel_size]."""
         values = pack_weight(weight, groups)
-        return cls(in_one_place(values, (weight.shape, groups, weight.device)), weight.shape, groups)
+        return cls(deduplicated(values, (weight.shape, groups, weight.device)), weight.shape, groups)
 
     def unpacked(self) -> Tensor:
         """The weight as it was, in memory of its own."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fxquant.kernels.conv.packing import PANEL, in_one_place
+from fxquant.kernels.conv.packing import PANEL, deduplicated
 
 HALF_BITS = 4
 """Bits of quantized values of which two share a byte."""
@@ -92,7 +92,7 @@ class GroupedWeight:
         values = pack_grouped(signed, groups, stored)
         points = panels_of((zero_point - moved).to(torch.int8)) if bool((zero_point != moved).any()) else None
         form = ("groups", weight.shape, groups, stored, weight.device)
-        return cls(in_one_place(values, form), panels_of(scale), points, stored, weight.shape, moved)
+        return cls(deduplicated(values, form), panels_of(scale), points, stored, weight.shape, moved)
 
     def unpacked(self) -> Tensor:
         """The weight as it was, in memory of its own."""

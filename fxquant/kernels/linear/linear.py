@@ -14,7 +14,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.call import OperatorCall, define_operator
 from fxquant.kernels.conv.conv import ProductCall
 from fxquant.kernels.conv.native import output_arguments, packed_arguments
-from fxquant.kernels.conv.packing import PackedOrder, PackedWeight, unpack_weight, zero_point_correction
+from fxquant.kernels.conv.packing import PackedLayout, PackedWeight, unpack_weight, zero_point_correction
 from fxquant.kernels.epilogue import Epilogue
 
 
@@ -59,7 +59,7 @@ class LinearCall(ProductCall):
         if self.x.dim() == 0:
             raise KernelError(f"{self.op}: x has the wrong shape", got=[], expected="[..., in_features]")
         sizes = [*self.x.shape[:-1], self.scale.numel()]
-        self.check_product(PackedOrder.of(self.scale.numel(), self.x.shape[-1], ()).shape, sizes)
+        self.check_product(PackedLayout.of(self.scale.numel(), self.x.shape[-1], ()).shape, sizes)
         return torch.empty(sizes, dtype=self.dtype, device=self.x.device)
 
 

@@ -13,7 +13,7 @@ from fxquant.errors import KernelError
 from fxquant.kernels.arithmetic import STORED, check_qparams
 from fxquant.kernels.call import Call, define_operator
 from fxquant.kernels.checks import check_count, check_dtype, check_limits, check_zero_points
-from fxquant.kernels.conv.packing import PackedOrder, unpack_weight
+from fxquant.kernels.conv.packing import PackedLayout, unpack_weight
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.fake_quantize.moving_average_qparams import reference as measure
 from fxquant.kernels.linear.reference import linear_reference
@@ -135,7 +135,7 @@ class RecurrentStepsCall(Call[Result]):
     def _check_weight(
         self, prefix: str, weight: Tensor, correction: Tensor, scale: Tensor, rows: int, columns: int
     ) -> None:
-        op, packed = self.op, PackedOrder.of(rows, columns, ()).shape
+        op, packed = self.op, PackedLayout.of(rows, columns, ()).shape
         name = prefix.removesuffix("_") or "weight"
         check_dtype(op, name, weight, (torch.int8,))
         if list(weight.shape) != packed:

@@ -9,7 +9,7 @@ import torch
 
 from fxquant.errors import KernelError
 from fxquant.kernels.conv.conv import Conv2dCall, Conv3dCall
-from fxquant.kernels.conv.packing import PackedOrder
+from fxquant.kernels.conv.packing import PackedLayout
 
 LARGEST = 2**63 - 1
 CALLS = {2: Conv2dCall, 3: Conv3dCall}
@@ -17,7 +17,7 @@ CALLS = {2: Conv2dCall, 3: Conv3dCall}
 
 def arguments(spatial: int, channels: int = 2, groups: int = 1, depth: int = 4, **changes: Any) -> dict[str, Any]:
     ones = [1] * spatial
-    packed = PackedOrder.of(channels, depth, ones, 1 if groups < 1 or channels % groups or depth % groups else groups)
+    packed = PackedLayout.of(channels, depth, ones, 1 if groups < 1 or channels % groups or depth % groups else groups)
     return {
         "x": torch.zeros((1, depth, *[3] * spatial), dtype=torch.uint8), "x_zero_point": 0,
         "weight": torch.zeros(packed.shape, dtype=torch.int8),

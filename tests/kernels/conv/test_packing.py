@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fxquant.kernels.conv.packing import (
-    PackedOrder,
+    PackedLayout,
     PackedWeight,
+    deduplicating_weights,
     pack_weight,
-    packed_once,
     unpack_weight,
     zero_point_correction,
 )
@@ -39,7 +39,7 @@ def test_unpacking_gives_the_weight_back(shape: tuple[int, ...], groups: int) ->
     packed = pack_weight(weight(*shape), groups)
 
     assert packed.is_contiguous()
-    assert list(packed.shape) == PackedOrder.of(shape[0], shape[1] * groups, shape[2:], groups).shape
+    assert list(packed.shape) == PackedLayout.of(shape[0], shape[1] * groups, shape[2:], groups).shape
     assert torch.equal(unpack_weight(packed, *shape[:2], shape[2:], groups), weight(*shape))
     assert int(packed.long().sum()) == int(weight(*shape).long().sum())  # the rest is zero
 
@@ -56,8 +56,8 @@ def test_panels_are_divided_evenly_into_blocks() -> None:
     w = weight(9 * 16, 20)
     packed = pack_weight(w)  # 5 K groups; N blocks of 3, 3 and 3 panels
 
-    assert PackedOrder.of(9 * 16, 20, ()).n_blocks == [slice(0, 3), slice(3, 6), slice(6, 9)]
-    assert PackedOrder.of(10 * 16, 20, ()).n_blocks == [slice(0, 3), slice(3, 6), slice(6, 10)]
+    assert PackedLayout.of(9 * 16, 20, ()).n_blocks == [slice(0, 3), slice(3, 6), slice(6, 9)]
+    assert PackedLayout.of(10 * 16, 20, ()).n_blocks == [slice(0, 3), slice(3, 6), slice(6, 10)]
     block = packed.reshape(3, 5, 48, 4)[1]
     assert torch.equal(block.transpose(0, 1).reshape(48, 20), w[48:96])
 
@@ -122,7 +122,7 @@ def test_equal_weights_are_packed_once_within_a_block():
     one, other = weight(40, 20, 3, 3), weight(40, 20, 3, 3)
     near = weight(40, 20, 3, 3)
     near[7, 7, 1, 1] ^= 1
-    with packed_once():
+    with deduplicating_weights():
         packed = [PackedWeight.of(each) for each in (one, other, near, weight(40, 20, 9))]
     assert packed[0].values is packed[1].values
     assert len({each.values.data_ptr() for each in packed}) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fxquant.kernels.conv.packing import packed_once
+from fxquant.kernels.conv.packing import deduplicating_weights
 from fxquant.kernels.linear.grouped_weight import GroupedWeight, bytes_of_group, dequantized, pack_grouped
 
 SHAPES = [(1, 1, 1), (5, 7, 1), (16, 64, 2), (33, 66, 2), (3, 35, 5), (0, 8, 2), (4, 0, 1)]
@@ -56,7 +56,7 @@ def test_zero_points_of_any_group_and_one_scale_for_all() -> None:
 
 def test_equal_weights_lie_in_memory_once() -> None:
     weight, scale, zero_point = integers(5, 12, 4, torch.int8), torch.ones(5), torch.zeros(5, dtype=torch.int32)
-    with packed_once():
+    with deduplicating_weights():
         first, second = (GroupedWeight.of(weight.clone(), scale, zero_point, 4) for _ in range(2))
         other = GroupedWeight.of(weight.clone(), scale, zero_point, 8)
     assert first.values is second.values

@@ -23,7 +23,7 @@ COMPUTED = "an argument beside its tensors is computed at run time, so it is not
 
 
 @dataclass(frozen=True, slots=True)
-class Compound:
+class Composite:
     """The rule that takes one operator apart."""
 
     emit: Emit
@@ -173,22 +173,22 @@ def _lerp(emit: Emitter, node: Node, is_constant: IsConstant) -> Node | str:
 
 _PRODUCTS = (torch.matmul,)
 
-COMPOUNDS: dict[Any, Compound] = {
-    torch.einsum: Compound(_einsum, _PRODUCTS),
-    torch.mv: Compound(_product_of("ij", "j", "i"), _PRODUCTS),
-    torch.dot: Compound(_product_of("i", "i", ""), _PRODUCTS),
-    torch.vdot: Compound(_product_of("i", "i", ""), _PRODUCTS),
-    torch.inner: Compound(_inner, _PRODUCTS),
-    torch.tensordot: Compound(_tensordot, _PRODUCTS),
-    torch.outer: Compound(_product_of("i", "j", "ij"), (torch.mul,)),
-    torch.addmm: Compound(_added(_matmul), _PRODUCTS),
-    torch.baddbmm: Compound(_added(_matmul), _PRODUCTS),
-    torch.addbmm: Compound(_added(_sum_of_batch), _PRODUCTS),
-    torch.addmv: Compound(_added(_matmul), _PRODUCTS),
-    torch.addr: Compound(_added(_outer), (torch.mul,)),
-    torch.addcmul: Compound(_addcmul, (torch.mul,)),
-    torch.lerp: Compound(_lerp, (torch.mul,)),
-    F.glu: Compound(_glu, (torch.sigmoid, torch.mul)),
+COMPOSITES: dict[Any, Composite] = {
+    torch.einsum: Composite(_einsum, _PRODUCTS),
+    torch.mv: Composite(_product_of("ij", "j", "i"), _PRODUCTS),
+    torch.dot: Composite(_product_of("i", "i", ""), _PRODUCTS),
+    torch.vdot: Composite(_product_of("i", "i", ""), _PRODUCTS),
+    torch.inner: Composite(_inner, _PRODUCTS),
+    torch.tensordot: Composite(_tensordot, _PRODUCTS),
+    torch.outer: Composite(_product_of("i", "j", "ij"), (torch.mul,)),
+    torch.addmm: Composite(_added(_matmul), _PRODUCTS),
+    torch.baddbmm: Composite(_added(_matmul), _PRODUCTS),
+    torch.addbmm: Composite(_added(_sum_of_batch), _PRODUCTS),
+    torch.addmv: Composite(_added(_matmul), _PRODUCTS),
+    torch.addr: Composite(_added(_outer), (torch.mul,)),
+    torch.addcmul: Composite(_addcmul, (torch.mul,)),
+    torch.lerp: Composite(_lerp, (torch.mul,)),
+    F.glu: Composite(_glu, (torch.sigmoid, torch.mul)),
 }
 """Canonical function -> how it is taken apart."""
 

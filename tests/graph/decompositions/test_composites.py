@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from fxquant.capture.tracing import trace
-from fxquant.graph.decompositions.compounds import (
+from fxquant.graph.decompositions.composites import (
     BROADCAST,
-    COMPOUNDS,
+    COMPOSITES,
     COMPUTED,
     DIAGONAL,
     MANY,
@@ -45,12 +45,12 @@ class Body(nn.Module):
 
 
 def emitted(body, *inputs):
-    """The graph with the parts in place of the compound, or why there are none."""
+    """The graph with the parts in place of the composite, or why there are none."""
     gm = trace(Body(body), example_args=inputs)
     ctx: PassContext | None = None
     normalize(gm, ctx)
-    node = next(node for node in gm.graph.nodes if node.target in COMPOUNDS)
-    new = COMPOUNDS[node.target].emit(Emitter(gm, node), node, lambda node: False)
+    node = next(node for node in gm.graph.nodes if node.target in COMPOSITES)
+    new = COMPOSITES[node.target].emit(Emitter(gm, node), node, lambda node: False)
     if isinstance(new, Node):
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)
@@ -96,7 +96,7 @@ def emitted(body, *inputs):
 def test_the_parts_give_the_same(body):
     gm = emitted(body, M, B)
     torch.testing.assert_close(gm(M, B), body(M, B), atol=CLOSE, rtol=0)
-    assert not any(node.target in COMPOUNDS for node in gm.graph.nodes)
+    assert not any(node.target in COMPOSITES for node in gm.graph.nodes)
     said = {node.name: str(node.meta[VALUE]) for node in gm.graph.nodes if node.op.startswith("call")}
     record_values(gm, (M, B), {})
     assert said == {node.name: str(node.meta[VALUE]) for node in gm.graph.nodes if node.op.startswith("call")}

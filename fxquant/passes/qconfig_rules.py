@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch.fx import GraphModule, Node
 
 from fxquant.graph.operators.spelling import canonical_target, spellings, spellings_of
-from fxquant.graph.query import DECOMPOSED_FROM, WEIGHT, WRITTEN, NamedClass, module_of, module_path
+from fxquant.graph.query import DECOMPOSED_FROM, ORIGINAL_FUNCTION, WEIGHT, NamedClass, module_of, module_path
 from fxquant.passes.base import PassContext
 from fxquant.passes.boundary_names import given_as_integers
 from fxquant.patterns.defaults import DEFAULT_PATTERNS
@@ -30,45 +29,31 @@ class Names(NamedTuple):
     weight: str
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The rule that decides for one node."""
-
-    rule: Rule
-
-    @property
-    def qconfig(self) -> QConfig | None:
-        return self.rule.qconfig
-
-    @property
-    def in_float(self) -> str:
-        """Why the node stays float, where its QConfig is None."""
-        if self.rule.kind == "global":
-            return "the configuration has no global QConfig, and no rule for it"
-        return f"the configuration leaves it in float: {self.rule}"
+Rules = Mapping[Node, Rule]
+"""Call of a graph -> the rule that decides for it."""
 
 
-def decide(gm: GraphModule, config: QConfigMapping) -> Mapping[Node, Decision]:
-    """Return the decision for every call of the graph."""
+def decide(gm: GraphModule, config: QConfigMapping) -> Rules:
+    """Return the rule that decides for each call of the graph."""
     return {node: _decision(node, names, config) for node, names in names_of_calls(gm).items()}
 
 
-def _decision(node: Node, names: Names, config: QConfigMapping) -> Decision:
+def _decision(node: Node, names: Names, config: QConfigMapping) -> Rule:
     if DECOMPOSED_FROM not in node.meta:
-        return Decision(config.resolve(*names))
+        return config.resolve(*names)
     path, rule = node.meta[DECOMPOSED_FROM]
     return decide_part(config, names, path, rule)
 
 
-def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) -> Decision:
-    """Return the decision for a part of an operator that was taken apart.
+def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) -> Rule:
+    """Return the rule that decides for a part of an operator that was taken apart.
 
     ``rule``, which decided for the operator at the path ``whole``, holds for its parts as well, unless it is the global
     one, or a rule names something inside.
     """
     own = config.resolve(*names)
     inside = own.kind == "module_name" and str(own.key).startswith(f"{whole}.")
-    return Decision(own if inside or rule.kind == "global" else rule)
+    return own if inside or rule.kind == "global" else rule
 
 
 def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassContext) -> bool:
@@ -116,7 +101,7 @@ def names_of_calls(gm: GraphModule) -> dict[Node, Names]:
 
 def _types_of(node: Node, own_type: type | None) -> tuple[ObjectType, ...]:
     """Return all names of an operator, the most exact first: the user's class, its torch class, every spelling."""
-    module = None if WRITTEN in node.meta else module_of(node)
+    module = None if ORIGINAL_FUNCTION in node.meta else module_of(node)
     classes = (own_type,) if own_type is not None else (type(module),) if module is not None else ()
     known = spellings(node)
     names = (getattr(target, "__name__", "") for target in known if not isinstance(target, (str, type)))
@@ -130,19 +115,14 @@ def _types_around(node: Node) -> tuple[ObjectType, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-def primary_node(found: Match) -> Node:
-    """Return the node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
-    return found.captures[found.pattern.weight] if found.pattern.weight else found.nodes[0]
-
-
-def qconfig_of(found: Match, decisions: Mapping[Node, Decision]) -> QConfig:
+def qconfig_of(found: Match, decisions: Rules) -> QConfig:
     """Return the QConfig of a match that was not refused."""
-    qconfig = decisions[primary_node(found)].qconfig
+    qconfig = decisions[found.weight_node].qconfig
     assert qconfig is not None  # refuse_match saw to it
     return qconfig
 
 
-def rounds_results(gm: GraphModule, ctx: PassContext, decisions: Mapping[Node, Decision]) -> Callable[[Match], bool]:
+def rounds_results(gm: GraphModule, ctx: PassContext, decisions: Rules) -> Callable[[Match], bool]:
     """Return what tells whether a match is rounded where the model returns it: observed, or given as integers."""
     as_integers = given_as_integers(gm, ctx.integer_outputs)
     return lambda found: found.nodes[-1].name in as_integers or qconfig_of(found, decisions).output is not None

@@ -1,4 +1,4 @@
-"""Chooses the qparams of weights as a conversion does: behind folded batch norms."""
+"""Chooses the qparams of weights for an exchange: those of weights with batch norms folded in, as in a conversion."""
 
 from __future__ import annotations
 
