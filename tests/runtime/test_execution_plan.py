@@ -167,7 +167,7 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fails
 
 
-IN_A_PROGRAM = ((Recording, "finish"), (Program, "__init__"), (Program, "gives"))
+IN_A_PROGRAM = ((Recording, "finish"), (Program, "__init__"), (Program, "reproduces"))
 AROUND_IT = (
     (compiling._Compiler, "plan"),
     (compiling, "function_of"),
