@@ -9,8 +9,8 @@
 //                 to one 32-bit lane.
 //   panel         kPanel output channels: the lanes of a 512-bit register.
 //   N block       At most kNBlockPanels panels. Their weights for one K group lie side by side.
-//   K block       A stretch of the input that is contiguous in memory, for all of which the weights lie together: one tap
-//                 of the window; a row of taps, if the input has few channels; a column of taps of a depthwise convolution.
+//   K block       Contiguous bytes of the input, whose weights are contiguous, too: one tap (kernel element); a row of taps,
+//                 if the input has few channels; a column of taps of a depthwise convolution.
 //   group bundle  Groups of a grouped convolution that are multiplied together, so that they fill a panel. Weights between
 //                 different groups of a bundle are zero.
 #pragma once
@@ -44,8 +44,8 @@ struct ConvShape {
   FXQ_INLINE int64_t kernel_rows() const { return kernel_planes * kernel_height; }
   FXQ_INLINE int64_t taps() const { return kernel_rows() * kernel_width; }
   FXQ_INLINE int64_t all_planes() const { return batch * out_planes; }
-  FXQ_INLINE int64_t rows() const { return all_planes() * out_height * out_width; }
-  FXQ_INLINE bool empty() const { return rows() == 0 || channels == 0; }
+  FXQ_INLINE int64_t out_pixels() const { return all_planes() * out_height * out_width; }  // of the whole batch
+  FXQ_INLINE bool empty() const { return out_pixels() == 0 || channels == 0; }
   // In a depthwise convolution each output channel reads the input channel of the same number alone.
   FXQ_INLINE bool depthwise() const { return groups > 1 && groups == in_channels && groups == channels; }
   FXQ_INLINE bool has_few_channels() const { return taps() > 1 && in_channels < kFewChannels && groups == 1; }

@@ -10,8 +10,8 @@ namespace fxquant {
 inline std::atomic<int64_t> allocations_until_failure{-1};
 inline std::atomic<int64_t> allocations_between_failures{-1};
 
-// Whoever allocates calls this first.
-inline void count_allocation() {
+// Fails if a test asked for it. Whoever allocates calls this first.
+inline void maybe_fail_allocation() {
   if (allocations_until_failure.load(std::memory_order_relaxed) < 0) return;
   if (allocations_until_failure.fetch_sub(1) == 0) {
     allocations_until_failure = allocations_between_failures.load();

@@ -1,11 +1,11 @@
 // Instruction sets. cpu/loops/*.cpp is compiled once for each, in a namespace of its name; a binding calls through
-// loops_of, which picks by the set that is active.
+// FXQ_LOOP, which picks by active_isa().
 #pragma once
 #include <cstdint>
 
 namespace fxquant {
 
-// kBrgemm is kAvx512Vnni, but for large products, which the framework's kernels do: see brgemm.h.
+// kBrgemm: kAvx512Vnni, with large products left to oneDNN (brgemm.h).
 enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kBrgemm = 4 };
 
 // The set that runs now: the best for this CPU, unless another one was chosen through fxquant_set_isa.

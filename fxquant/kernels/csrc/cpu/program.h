@@ -48,7 +48,7 @@ using Memory = std::unique_ptr<uint8_t[], FreeMemory>;
 inline Memory allocate(int64_t bytes) {
   constexpr int64_t kHuge = 2 << 20;
   const int64_t alignment = bytes >= kHuge ? kHuge : kCacheLine;
-  count_allocation();
+  maybe_fail_allocation();
   const int64_t whole = (std::max<int64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   Memory memory(static_cast<uint8_t*>(std::aligned_alloc(alignment, whole)));
   if (!memory) throw std::bad_alloc();
@@ -153,7 +153,7 @@ struct Workspace {
 class Program {
  public:
   explicit Program(const Recorder& recorder) : steps_(recorder.steps), arguments_(recorder.arguments.bytes) {
-    count_allocation();
+    maybe_fail_allocation();
     // Fuse lookup tables into the steps before them.
     std::vector<ArgumentPointer> pointers = recorder.arguments.pointers;
     fuse_tables(steps_, pointers);
@@ -171,7 +171,7 @@ class Program {
       // Pointers come in the order of their steps, as the argument structs do.
       while (step + 1 < static_cast<int64_t>(steps_.size()) && steps_[step + 1].args <= pointer.at) ++step;
       if (pointer.region == nullptr) {
-        internal_.push_back({pointer.at, 0, pointer.offset});
+        argument_block_patches_.push_back({pointer.at, 0, pointer.offset});
         continue;
       }
       const Region& region = *pointer.region;
@@ -288,7 +288,7 @@ class Program {
     workspace->progress = std::make_unique<Progress>(steps());
     uint8_t* arguments = workspace->arguments.get();
     std::memcpy(arguments, arguments_.data(), arguments_.size());
-    for (const PointerPatch& patch : internal_) write(arguments, patch.at, arguments + patch.offset);
+    for (const PointerPatch& patch : argument_block_patches_) write(arguments, patch.at, arguments + patch.offset);
     for (const PointerPatch& patch : arena_) write(arguments, patch.at, workspace->arena.get() + patch.offset);
     return workspace;
   }
@@ -302,7 +302,8 @@ class Program {
 
   std::vector<Step> steps_;
   std::vector<uint8_t> arguments_;
-  std::vector<PointerPatch> inputs_, outputs_, internal_, arena_;
+  std::vector<PointerPatch> inputs_, outputs_, arena_;
+  std::vector<PointerPatch> argument_block_patches_;  // pointers that lead into the argument block itself
   int64_t arena_bytes_ = 0;
   int64_t scratch_bytes_ = 0;
   std::mutex mutex_;

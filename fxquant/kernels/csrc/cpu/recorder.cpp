@@ -16,7 +16,7 @@ thread_local Recorder* active = nullptr;
 Recorder* recorder() { return active; }
 
 Tensor allocated(Tensor x) {
-  count_allocation();
+  maybe_fail_allocation();
   if (active != nullptr) active->keep_alive(x);
   return x;
 }
@@ -28,7 +28,7 @@ Tensor allocated(Tensor x) {
 // Returns a new recording, or null where that failed.
 FXQ_EXPORT fxquant::Recorder* fxquant_record_begin() {
   return fxquant::guarded<fxquant::Recorder*>(nullptr, [] {
-    fxquant::count_allocation();
+    fxquant::maybe_fail_allocation();
     return new fxquant::Recorder();
   });
 }

@@ -32,7 +32,7 @@ class Regions {
  public:
   void add(const Region& added) {
     if (added.bytes == 0) return;
-    count_allocation();
+    maybe_fail_allocation();
     const auto after = regions_.upper_bound(added.begin);
     if (after != regions_.begin()) {
       Region& before = std::prev(after)->second;
@@ -99,7 +99,7 @@ struct ArgumentBlock {
   template <typename T>
   int64_t append(const T* from, int64_t count) {
     static_assert(std::is_trivially_copyable_v<T>);
-    count_allocation();
+    maybe_fail_allocation();
     const int64_t place = static_cast<int64_t>(bytes.size());
     const int64_t length = count * static_cast<int64_t>(sizeof(T));
     bytes.resize(place + (length + kCacheLine - 1) / kCacheLine * kCacheLine);
@@ -189,7 +189,7 @@ class Recorder {
 
   // Keeps a dense tensor alive until the recording ends, so that no other tensor gets its address.
   void keep_alive(const torch::stable::Tensor& x) {
-    count_allocation();
+    maybe_fail_allocation();
     keep_alive_.push_back(x);
     const int64_t bytes = x.numel() * x.element_size();
     regions.add({static_cast<const uint8_t*>(x.const_data_ptr()), bytes, Role::kTemporary, 0});

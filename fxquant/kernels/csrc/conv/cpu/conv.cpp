@@ -40,7 +40,7 @@ Tensor conv_cpu(const Conv& c) {
            depthwise.scratch());
     return c.y;
   }
-  if (prefers_brgemm(s.rows(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
+  if (prefers_brgemm(s.out_pixels(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {
     const BrgemmConvArgs brgemm_args(args, torch::stable::get_num_threads());
     launch(brgemm_args, brgemm_args.tasks(), brgemm_args.grain(),
            [](const BrgemmConvArgs& a, int64_t begin, int64_t end, void* scratch) {

@@ -2,7 +2,7 @@
 #pragma once
 #include "common/types.h"
 #include "cpu/loops/halves.h"
-#include "cpu/loops/vector.h"
+#include "cpu/loops/loop_pragmas.h"
 #include "math/half.h"
 
 #define FXQ_RESTRICT __restrict__

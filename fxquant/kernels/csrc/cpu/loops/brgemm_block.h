@@ -8,8 +8,8 @@
 
 #include "cpu/brgemm.h"
 #include "cpu/loops/brgemm_sizes.h"
+#include "cpu/loops/loop_pragmas.h"
 #include "cpu/loops/products.h"
-#include "cpu/loops/vector.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

@@ -1,8 +1,8 @@
 // The last step of an epilogue: float values are requantized to the bytes of the result, or stored as float32. No torch.
 #pragma once
 #include "conv/conv_shape.h"
+#include "cpu/loops/loop_pragmas.h"
 #include "cpu/loops/products.h"
-#include "cpu/loops/vector.h"
 #include "math/requantize.h"
 
 namespace fxquant {

@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 
-#include "cpu/loops/vector.h"
+#include "cpu/loops/loop_pragmas.h"
 
 namespace fxquant {
 

@@ -28,11 +28,11 @@ FXQ_INLINE void init_rows(Accumulators (*acc)[V], const Accumulators* initial) {
   if constexpr (r + 1 < R) init_rows<R, V, r + 1>(acc, initial);
 }
 
-// Loads the initial accumulators of V panels, of whose channels `left` exist.
+// Loads the initial accumulators of V panels, of whose channels `channels_left` exist.
 template <int V, int v = 0>
-FXQ_INLINE void load_initial(Accumulators* initial, const int32_t* from, int64_t left) {
-  initial[v] = init_accumulators(from + v * kPanel, left - v * kPanel);
-  if constexpr (v + 1 < V) load_initial<V, v + 1>(initial, from, left);
+FXQ_INLINE void load_initial(Accumulators* initial, const int32_t* from, int64_t channels_left) {
+  initial[v] = init_accumulators(from + v * kPanel, channels_left - v * kPanel);
+  if constexpr (v + 1 < V) load_initial<V, v + 1>(initial, from, channels_left);
 }
 
 // Loads the weights of V panels, `panel` bytes apart, for one K group.

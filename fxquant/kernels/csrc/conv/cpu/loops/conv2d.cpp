@@ -31,26 +31,26 @@ struct NBlock {
   const Conv2dArgs& a;
   const Epilogue& epilogue;
   int64_t k_blocks = a.shape.k_blocks();
-  int64_t width = 0;  // panels
+  int64_t block_panels = 0;
   // Bytes of the last K group of a K block, where they are fewer. Copies of rows of taps may be read further.
   int64_t tail = a.shape.has_few_channels() ? 0 : a.shape.k_block_bytes() % kKGroup;
   int64_t whole = a.shape.k_groups() - (tail != 0);  // K groups of kKGroup bytes
   int64_t shift = 0;                                 // from a pixel's first channel to that of the group bundle
   const int8_t* weight = nullptr;
   int64_t channel = 0;
-  int64_t left = 0;  // channels of the group bundle, from `channel` on
+  int64_t channels_left = 0;  // of the group bundle, from `channel` on
 
   // Computes a tile: R pixels of the result, from number `row` on, times V panels.
   template <int R, int V, bool kSigned>
   void tile(const uint8_t* const* pointers, int64_t row) const {
     const int8_t* w = weight;
-    const int64_t step = width * kPanelGroupBytes;
+    const int64_t step = block_panels * kPanelGroupBytes;
     // Start at the correction for the zero point of x.
     Accumulators initial[V];
-    load_initial<V>(initial, a.zero_point_correction + channel, left);
+    load_initial<V>(initial, a.zero_point_correction + channel, channels_left);
     Accumulators acc[R][V];
     init_rows<R, V>(acc, initial);
-    // Add the products of each K block.
+    // Add the products of each K block: for each K group, acc[r][v] += x[r] * weights[v].
     for (int64_t i = 0; i < k_blocks; ++i, pointers += kStripRows) {
       const uint8_t* x[R];
       FXQ_UNROLL
@@ -66,7 +66,7 @@ struct NBlock {
         w += step;
       }
     }
-    store_rows<R, V>(Epilogue(epilogue), acc, row, channel, left);
+    store_rows<R, V>(Epilogue(epilogue), acc, row, channel, channels_left);
   }
 
   // Covers the pixels of the strip from r on by tiles of R pixels, then of fewer.
@@ -81,8 +81,11 @@ struct NBlock {
   // Covers so many panels by tiles of V panels, then of fewer.
   template <int V, bool kSigned>
   void run(const Strip& strip, int64_t panels) {
-    for (; panels >= V; panels -= V, weight += V * kPanelGroupBytes, channel += V * kPanel, left -= V * kPanel) {
+    for (; panels >= V; panels -= V) {
       tiles<rows_of_tile(V), V, kSigned>(strip, 0);
+      weight += V * kPanelGroupBytes;
+      channel += V * kPanel;
+      channels_left -= V * kPanel;
     }
     if constexpr (V > 1) {
       if (panels > 0) run<V - 1, kSigned>(strip, panels);
@@ -90,23 +93,24 @@ struct NBlock {
   }
 };
 
-// The order of tasks: strips are taken in rounds, and each round goes through all N blocks.
+// The order of tasks: an M block is some successive strips, and goes through all N blocks before the next M block.
 struct TaskOrder {
   int64_t strips;
   int64_t n_blocks;
-  int64_t per_round;
+  int64_t per_m_block;  // strips
 
-  explicit TaskOrder(const Conv2dArgs& a) : strips(a.strips()), n_blocks(a.n_blocks()), per_round(a.strips_per_round()) {}
+  explicit TaskOrder(const Conv2dArgs& a)
+      : strips(a.strips()), n_blocks(a.n_blocks()), per_m_block(a.strips_per_m_block()) {}
 
   // Calls f(strip, N block) for the tasks begin <= i < end.
   template <typename F>
   FXQ_INLINE void for_each(int64_t begin, int64_t end, F f) const {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t round = i / (per_round * n_blocks);
-      const int64_t in_round = i - round * per_round * n_blocks;
-      const int64_t rest = strips - round * per_round;
-      const int64_t count = rest < per_round ? rest : per_round;
-      f(round * per_round + in_round % count, in_round / count);
+      const int64_t m_block = i / (per_m_block * n_blocks);
+      const int64_t first = m_block * per_m_block;
+      const int64_t inside = i - first * n_blocks;
+      const int64_t count = strips - first < per_m_block ? strips - first : per_m_block;
+      f(first + inside % count, inside / count);
     }
   }
 };
@@ -122,19 +126,20 @@ void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scr
   DeferredLookup lookup{a};
   int64_t found = -1;  // the strip whose pointers were found last
   TaskOrder(a).for_each(begin, end, [&](int64_t number, int64_t block_number) {
-    if (number != found) strip.find(number * kStripRows, s.rows());
+    if (number != found) strip.find(number * kStripRows, s.out_pixels());
     found = number;
     // Where the weights and the channels of the N block begin.
     const int64_t bundle = block_number / n_blocks;
     const int64_t first = s.first_panel(block_number % n_blocks);
     block.weight = a.weight + (bundle * panels + first) * s.panel_bytes();
-    block.width = s.first_panel(block_number % n_blocks + 1) - first;
+    block.block_panels = s.first_panel(block_number % n_blocks + 1) - first;
     block.shift = bundle * in_channels;
     block.channel = bundle * channels + first * kPanel;
-    block.left = channels - first * kPanel;
+    block.channels_left = channels - first * kPanel;
     const int64_t channel = block.channel;
-    const int64_t written = block.left < block.width * kPanel ? block.left : block.width * kPanel;
-    block.template run<kVectors, kSigned>(strip, block.width);
+    const int64_t block_channels = block.block_panels * kPanel;
+    const int64_t written = block.channels_left < block_channels ? block.channels_left : block_channels;
+    block.template run<kVectors, kSigned>(strip, block.block_panels);
     if (a.table != nullptr) lookup.next({a, 1, 0, strip.first, strip.count, channel, written});
   });
   lookup.finish();

@@ -15,22 +15,22 @@ struct Conv2dArgs : ConvArgs {
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // products
     constexpr int64_t kEpilogue = 48;   // products that take as long as the epilogue of one output
-    const int64_t outputs = shape.rows() * shape.group_bundles() * shape.panels() * kPanel;
+    const int64_t outputs = shape.out_pixels() * shape.group_bundles() * shape.panels() * kPanel;
     const int64_t products = shape.k_blocks() * shape.k_groups() * kKGroup;
     const int64_t work = outputs * (products + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
 
   FXQ_INLINE int64_t strips() const {
-    return (shape.rows() + kStripRows - 1) / kStripRows;
+    return (shape.out_pixels() + kStripRows - 1) / kStripRows;
   }
   FXQ_INLINE int64_t n_blocks() const { return shape.group_bundles() * shape.n_blocks(); }
-  // The order of tasks: so many successive strips with one N block, then with the next N block, then the next strips.
-  FXQ_INLINE int64_t strips_per_round() const {
+  // The strips of an M block: tasks take an M block with one N block, then with the next N block, then the next M block.
+  FXQ_INLINE int64_t strips_per_m_block() const {
     constexpr int64_t kNear = 256 << 10;  // bytes that stay in the L2 cache
     const int64_t weight = shape.group_bundles() * shape.panels() * shape.panel_bytes();
     // Few rows share all weights, so each thread keeps to its channels. With many rows it keeps to its rows.
-    if (weight > shape.rows() * (shape.in_channels + shape.channels)) return strips();
+    if (weight > shape.out_pixels() * (shape.in_channels + shape.channels)) return strips();
     return weight <= kNear ? 1 : 4;
   }
 

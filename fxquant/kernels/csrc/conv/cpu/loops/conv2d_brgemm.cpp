@@ -98,7 +98,7 @@ struct ConvTask {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t bundle = i / blocks % group_bundles;
       const int64_t row = i / (blocks * group_bundles) * a.strip_rows;
-      const int64_t rest = a.shape.rows() - row;
+      const int64_t rest = a.shape.out_pixels() - row;
       const int64_t count = rest < a.strip_rows ? rest : a.strip_rows;
       if (i / blocks != found) x = pack_lhs(row, count, bundle);
       found = i / blocks;

@@ -16,12 +16,12 @@ struct BrgemmConvArgs : Conv2dArgs {
     constexpr int64_t kTries = 16;
     int64_t most = 4 * kBrgemmRows;
     while (most > kBrgemmRows && most * k_size() > kNear) most /= 2;
-    const int64_t fewest = (shape.rows() + most - 1) / most;
+    const int64_t fewest = (shape.out_pixels() + most - 1) / most;
     int64_t least = 0;
     for (int64_t count = fewest; count < fewest + kTries; ++count) {
       const int64_t rows =
-          ((shape.rows() + count - 1) / count + kBrgemmRowMultiple - 1) / kBrgemmRowMultiple * kBrgemmRowMultiple;
-      const int64_t tasks = (shape.rows() + rows - 1) / rows * shape.group_bundles() * shape.n_blocks();
+          ((shape.out_pixels() + count - 1) / count + kBrgemmRowMultiple - 1) / kBrgemmRowMultiple * kBrgemmRowMultiple;
+      const int64_t tasks = (shape.out_pixels() + rows - 1) / rows * shape.group_bundles() * shape.n_blocks();
       const int64_t time = (tasks + threads - 1) / threads * (rows + kWeights);
       if (strip_rows == 0 || time < least) {
         strip_rows = rows;
@@ -30,14 +30,14 @@ struct BrgemmConvArgs : Conv2dArgs {
     }
   }
 
-  FXQ_INLINE int64_t strips() const { return (shape.rows() + strip_rows - 1) / strip_rows; }
+  FXQ_INLINE int64_t strips() const { return (shape.out_pixels() + strip_rows - 1) / strip_rows; }
   FXQ_INLINE int64_t tasks() const { return strips() * shape.group_bundles() * shape.n_blocks(); }
   FXQ_INLINE int64_t k_size() const { return shape.k_blocks() * shape.k_groups() * kKGroup; }  // K, with padding
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // as conv2d.h says; tiles multiply a few times as fast
     constexpr int64_t kEpilogue = 48;
     const int64_t work =
-        shape.rows() * shape.group_bundles() * shape.panels() * kPanel * (k_size() / 4 + kEpilogue) / tasks();
+        shape.out_pixels() * shape.group_bundles() * shape.panels() * kPanel * (k_size() / 4 + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;
   }
   // Scratch memory for the pointers of a strip of Conv2dArgs, and for the packed LHS.

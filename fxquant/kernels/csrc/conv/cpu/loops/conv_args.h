@@ -39,7 +39,7 @@ struct ConvArgs {
   // A program may fuse a lookup table into the store of y: see fuse_tables.h.
   template <typename Visitor>
   void accepts_lookup(Visitor visit) const {
-    visit(y, table, shape.rows() * shape.channels);
+    visit(y, table, shape.out_pixels() * shape.channels);
   }
 };
 

@@ -1,9 +1,9 @@
 // Epilogue of a convolution: value = accumulator * scale + bias + residual, for each channel; then it is stored. No torch.
 #pragma once
 #include "conv/cpu/loops/conv_args.h"
+#include "cpu/loops/loop_pragmas.h"
 #include "cpu/loops/output_store.h"
 #include "cpu/loops/products.h"
-#include "cpu/loops/vector.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

@@ -41,7 +41,7 @@ struct DepthwiseArgs : ConvArgs {
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // products
     constexpr int64_t kEpilogue = 24;   // products that take as long as the epilogue of one output
-    const int64_t outputs = shape.rows() * shape.panels() * kPanel;
+    const int64_t outputs = shape.out_pixels() * shape.panels() * kPanel;
     const int64_t products = shape.k_blocks() * shape.k_groups() * kKGroup;
     const int64_t work = outputs * (products + kEpilogue) / tasks();
     return work < kWork ? kWork / (work + 1) : 1;

@@ -18,7 +18,7 @@
 #include "conv/cpu/loops/depthwise_ending.h"
 #include "conv/cpu/loops/depthwise_registers_portable.h"
 #include "cpu/loops/intrinsics.h"
-#include "cpu/loops/vector.h"
+#include "cpu/loops/loop_pragmas.h"
 #include "math/requantize.h"
 
 namespace fxquant {

@@ -6,7 +6,7 @@
 
 #include "conv/conv_shape.h"
 #include "conv/cpu/loops/depthwise_ending.h"
-#include "cpu/loops/vector.h"
+#include "cpu/loops/loop_pragmas.h"
 #include "math/requantize.h"
 
 namespace fxquant {

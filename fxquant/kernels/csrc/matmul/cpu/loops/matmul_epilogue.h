@@ -1,8 +1,8 @@
 // Epilogue of a product of two activations: value = (accumulator + term of the row) * scale; then it is stored. No torch.
 #pragma once
+#include "cpu/loops/loop_pragmas.h"
 #include "cpu/loops/output_store.h"
 #include "cpu/loops/products.h"
-#include "cpu/loops/vector.h"
 #include "matmul/cpu/loops/matmul.h"
 
 namespace fxquant {

@@ -8,7 +8,7 @@
 #include "pool/cpu/loops/max_pool2d.h"
 
 #include "cpu/loops/channels.h"
-#include "cpu/loops/vector.h"
+#include "cpu/loops/loop_pragmas.h"
 
 namespace fxquant {
 namespace FXQ_ISA {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "cpu/loops/vector.h"
+#include "cpu/loops/loop_pragmas.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
