@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any
@@ -17,8 +14,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fxquant.capture.attempts import EXPORT, FX, Capture
+from fxquant.capture.exported.exporting import export_and_import
 from fxquant.capture.exported.in_place import put_in_place
-from fxquant.capture.exported.program import import_program
 from fxquant.capture.leaf_modules import LeafModules, mark_module_calls
 from fxquant.capture.tracing import carry_over, copy_of, trace
 from fxquant.capture.untraceable import UNTRACEABLE
@@ -194,17 +191,16 @@ class _Tracing:
         """Export the whole model."""
         self._check_no_leaf("", self.model)
         own = copy_of(self.model)
-        gm = export_and_import(own, self.args, self.kwargs, "the model")
+        gm = export_and_import(copy_of(own), self.args, self.kwargs, "the model")
         carry_over(own, gm)
         return self.trace(gm, (), False)
 
     def _part(self, path: str) -> NamedGraphModule | None:
         """Export a submodule on what the model calls it with; None if that fails."""
         try:
-            own = copy_of(self.model)
-            module = own.get_submodule(path)
+            module = copy_of(self.model).get_submodule(path)
             self._check_no_leaf(path, module)
-            args, kwargs = _inputs_of(own, module, self.args, self.kwargs)
+            args, kwargs = _inputs_of(copy_of(self.model), path, self.args, self.kwargs)  # a run may change buffers
             gm = export_and_import(module, args, kwargs, f"the submodule {path!r}")
         except TracingError as error:
             self.attempts.append(Capture(path, EXPORT, error.summary))
@@ -239,60 +235,6 @@ class _Tracing:
         return gm
 
 
-def export_and_import(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str
-) -> NamedGraphModule:
-    """Export a module with all sizes left open that can be, and import the program.
-
-    Args:
-        module: In evaluation mode.
-        args: Positional inputs.
-        kwargs: Keyword inputs.
-        what: The module's name, for the message.
-
-    Raises:
-        TracingError: ``torch.export`` refuses.
-    """
-    failure: Exception | None = None
-    for shapes in (_open_sizes((args, kwargs)), None):
-        try:
-            with torch.enable_grad(), _quiet():
-                program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=False)
-            return import_program(program)
-        except FxQuantError:
-            raise
-        except Exception as error:
-            failure = failure or error
-    lines = str(failure).strip().splitlines() or [""]
-    raise TracingError(
-        f"torch.export cannot export {what} (a {type(module).__name__})",
-        got=f"{type(failure).__name__}: {lines[0]}",
-        expected="a forward that torch.export.export takes",
-        hint="torch.export.export(model, example_inputs, strict=False) by itself says more",
-    ) from failure
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch.export from printing and warning of what the error says anyway."""
-    loggers = [
-        logging.getLogger(f"torch.{name}") for name in _TALKING if not logging.getLogger(f"torch.{name}").disabled
-    ]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger in loggers:
-            logger.disabled = False
-
-
-_TALKING = ("fx.experimental.symbolic_shapes", "_export.non_strict_utils", "export._trace", "_subclasses.fake_tensor")
-"""Modules of torch that log while they export."""
-
-
 def _clones(inputs: Any) -> Any:
     return pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
 
@@ -309,18 +251,11 @@ def _listed(value: Any) -> str:
     return ", ".join(map(str, _tensors(value)))
 
 
-def _open_sizes(inputs: Any) -> Any:
-    shapes = torch.export.ShapesCollection()
-    for tensor in pytree.tree_leaves(inputs):
-        if isinstance(tensor, Tensor) and tensor.dim():
-            shapes[tensor] = dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO)
-    return shapes
-
-
 def _inputs_of(
-    model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    model: nn.Module, path: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of the first call of a submodule."""
+    """Run a copy of the model, and return the arguments of the first call of the submodule at ``path``."""
+    module = model.get_submodule(path)
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
     handle = module.register_forward_pre_hook(lambda _, given, named: seen.append((given, named)), with_kwargs=True)
     copies = _clones((args, dict(kwargs)))

@@ -1,0 +1,83 @@
+"""Exports a module by ``torch.export``, with all sizes left open that can be, and imports the program."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from fxquant.capture.exported.program import import_program
+from fxquant.capture.exported.state import check_state, check_stored
+from fxquant.errors import FxQuantError, TracingError
+from fxquant.graph.module import NamedGraphModule
+
+
+def export_and_import(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str
+) -> NamedGraphModule:
+    """Export a module with all sizes left open that can be, and import the program.
+
+    Args:
+        module: In evaluation mode, as it is before its first call. Attributes that it assigns to may change.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        what: The module's name, for the message.
+
+    Raises:
+        TracingError: ``torch.export`` refuses, or the program would lose what the forward keeps between calls.
+    """
+    assigned = check_state(module, args, kwargs, what)
+    failure: Exception | None = None
+    for shapes in (_open_sizes((args, kwargs)), None):
+        try:
+            with torch.enable_grad(), _quiet():
+                program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=False)
+            check_stored(program, assigned, what)
+            return import_program(program)
+        except FxQuantError:
+            raise
+        except Exception as error:
+            failure = failure or error
+    lines = str(failure).strip().splitlines() or [""]
+    raise TracingError(
+        f"torch.export cannot export {what} (a {type(module).__name__})",
+        got=f"{type(failure).__name__}: {lines[0]}",
+        expected="a forward that torch.export.export takes",
+        hint="torch.export.export(model, example_inputs, strict=False) by itself says more",
+    ) from failure
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch.export from printing and warning of what the error says anyway."""
+    loggers = [
+        logging.getLogger(f"torch.{name}") for name in _TALKING if not logging.getLogger(f"torch.{name}").disabled
+    ]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
+
+
+_TALKING = ("fx.experimental.symbolic_shapes", "_export.non_strict_utils", "export._trace", "_subclasses.fake_tensor")
+"""Modules of torch that log while they export."""
+
+
+def _open_sizes(inputs: Any) -> Any:
+    shapes = torch.export.ShapesCollection()
+    for tensor in pytree.tree_leaves(inputs):
+        if isinstance(tensor, Tensor) and tensor.dim():
+            shapes[tensor] = dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO)
+    return shapes
