@@ -33,7 +33,7 @@ def fused(model: nn.Module, backend: Any) -> GraphModule:
             continue
         for row in rows:
             found = _match(gm, node, _nested(row), is_last=True)
-            if found is not None:
+            if found is not None and not _is_used_elsewhere(gm, _root(row, found)):
                 _fuse(gm, node, found, row)
                 break
     gm.delete_all_unused_submodules()
@@ -79,9 +79,34 @@ def _is_call_of(gm: GraphModule, node: Node, operator: Any) -> bool:
     return node.op in ("call_function", "call_method") and node.target is operator
 
 
+def _root(row: Any, found: Any) -> Node:
+    """Return the node that reads the input."""
+    root: Node = row._root_node_getter(found) if row._root_node_getter is not None else _innermost(found)
+    return root
+
+
+def _is_used_elsewhere(gm: GraphModule, root: Node) -> bool:
+    """Tell whether other nodes call the module of ``root``, by any name, or read its parameters.
+
+    The fused module would take its place there, too. Modules behind it, such as one ReLU for all layers, may be shared.
+    """
+    if root.op != "call_module":
+        return False
+    inside = set(gm.get_submodule(str(root.target)).modules())
+    for node in gm.graph.nodes:
+        path = str(node.target)
+        if node is root or node.op not in ("call_module", "get_attr"):
+            continue
+        if node.op == "call_module" and not inside.isdisjoint(gm.get_submodule(path).modules()):
+            return True
+        if node.op == "get_attr" and gm.get_submodule(path.rpartition(".")[0]) in inside:
+            return True
+    return False
+
+
 def _fuse(gm: GraphModule, last: Node, found: Any, row: Any) -> None:
     # The module that stands for all of them takes the place of the one that reads the input.
-    root = row._root_node_getter(found) if row._root_node_getter is not None else _innermost(found)
+    root = _root(row, found)
     modules = _modules(gm, found)
     if row._pattern_complex_format is None:
         arguments: tuple[Any, ...] = tuple(reversed(_flat(modules)))
@@ -97,7 +122,7 @@ def _fuse(gm: GraphModule, last: Node, found: Any, row: Any) -> None:
     for node in _flat(found):
         if isinstance(node, Node) and not node.users and node.op != "placeholder" and node not in more:
             gm.graph.erase_node(node)
-            called = {str(other.target) for other in gm.graph.nodes if other.op == "call_module"}
+            called = {str(other.target) for other in gm.graph.nodes if other.op in ("call_module", "get_attr")}
             if node.op == "call_module" and not any(f"{path}.".startswith(f"{node.target}.") for path in called):
                 gm.delete_submodule(str(node.target))  # torch.fx misses modules that have two names
 
