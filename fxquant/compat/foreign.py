@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fxquant import fake_quantize, observers
@@ -14,6 +13,7 @@ from fxquant.compat import observer as our_observers
 from fxquant.compat.duck_typing import scheme_of
 from fxquant.compat.observer_classes import PlaceholderObserver, ReuseInputObserver
 from fxquant.compat.partial import PartialConstructor
+from fxquant.compat.range_qparams import qparams_of_answer
 from fxquant.errors import SpecError
 from fxquant.plan.spec import QParams, QScheme
 
@@ -21,7 +21,23 @@ _ARGUMENTS = ("quant_min", "quant_max", "averaging_constant", "ch_axis", "bins",
 """Attributes of observers of torch.ao that are arguments of their classes."""
 
 
-class Foreign(observers.ObserverBase):
+class ShowsInner(nn.Module):
+    """A module that answers with the attributes of the module inside where it has none of that name itself."""
+
+    hidden: tuple[str, ...] = ()
+    """Names that are not looked for inside."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            inner = self.__dict__.get("_modules", {}).get("inner")
+            if inner is None or name.startswith("__") or name in self.hidden or not hasattr(inner, name):
+                raise
+            return getattr(inner, name)
+
+
+class Foreign(ShowsInner, observers.ObserverBase):
     """An observer of another library, which measures and chooses as it does."""
 
     def __init__(self, make: Any) -> None:
@@ -38,8 +54,10 @@ class Foreign(observers.ObserverBase):
         return as_qparams(self.inner, self.scheme)
 
 
-class ForeignFakeQuantize(fake_quantize.FakeQuantizeBase):
+class ForeignFakeQuantize(ShowsInner, fake_quantize.FakeQuantizeBase):
     """A fake-quantize module of another library, which measures and rounds as it does."""
+
+    hidden = ("activation_post_process",)  # an observer of another library, of which the methods here know nothing
 
     def __init__(self, make: Any) -> None:
         super().__init__()
@@ -81,10 +99,7 @@ def as_qparams(observer: Any, scheme: QScheme) -> QParams:
     """Return what ``calculate_qparams`` of an observer of any library answers; one of fxquant says it itself."""
     if isinstance(observer, observers.ObserverBase):
         return observer.qparams()
-    scale, zero_point = observer.calculate_qparams()
-    kind = torch.float32 if scheme.float_qparams else torch.int32
-    scale, zero_point = scale.detach().float().reshape(-1), zero_point.detach().to(kind).reshape(-1)
-    return QParams(scheme, *torch.broadcast_tensors(scale, zero_point))
+    return qparams_of_answer(scheme, observer.calculate_qparams())
 
 
 def constructor_of(constructor: Any) -> Any:

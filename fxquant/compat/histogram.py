@@ -5,7 +5,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fxquant.compat.observer_classes import EPS, Range, halves, on_device, require_per_tensor
+from fxquant.compat.observer_classes import EPS, halves, on_device, require_per_tensor
+from fxquant.compat.range_qparams import Range
 from fxquant.errors import warn
 from fxquant.observers.qparams import choose_qparams
 from fxquant.observers.range_observer import RangeObserver
@@ -180,11 +181,11 @@ class HistogramObserver(Range, RangeObserver):
 
     def chosen_range(self) -> tuple[Tensor, Tensor]:
         """Return the ends of the range that is going to be quantized."""
-        return self.search()
+        return self._non_linear_param_search()
 
-    def qparams(self) -> QParams:
-        super().qparams()  # raises where nothing was seen
-        return choose_qparams(*self._non_linear_param_search(), self.scheme, self.eps)
+    def own_qparams(self) -> QParams:
+        super().own_qparams()  # raises where nothing was seen
+        return choose_qparams(*self.chosen_range(), self.scheme, self.eps)
 
     def reset_min_max_vals(self) -> None:
         super().reset_min_max_vals()

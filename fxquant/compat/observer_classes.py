@@ -13,19 +13,14 @@ from torch import Tensor, nn
 
 from fxquant import observers
 from fxquant.compat.partial import WithArgs
-from fxquant.errors import warn
+from fxquant.compat.range_qparams import Range, qparams_of_answer, warn_unseen
 from fxquant.observers.scheme import make_scheme
-from fxquant.plan.spec import QScheme
+from fxquant.plan.spec import QParams
 
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations of modules as they stand.
 
 EPS = torch.finfo(torch.float32).eps
 """The smallest scale of torch.ao."""
-
-
-def warn_unseen() -> None:
-    """Warn in the words of torch.ao that an observer has seen nothing."""
-    warn("must run observer before calling calculate_qparams. Returning default scale and zero point")
 
 
 class ObserverBase(ABC, WithArgs, nn.Module):
@@ -103,71 +98,6 @@ class UniformQuantizationObserverBase(ObserverBase):
 _base = UniformQuantizationObserverBase
 _base.register(observers.MinMaxObserver)
 _base.register(observers.PerChannelMinMaxObserver)
-
-
-class Range(WithArgs):
-    """Mixed into observers of ranges: one that has seen nothing warns, and answers with scale 1 and zero point 0.
-
-    Where unsigned symmetric values are halved by ``reduce_range``, ``calculate_qparams`` answers with torch.ao's zero
-    point 128, outside of the limits. What is quantized has the middle of these, as ``qparams`` says.
-    """
-
-    min_val: Tensor
-    max_val: Tensor
-    eps: Tensor
-    middle_of_byte: bool
-    symmetric_by_name: bool
-    wide: bool
-
-    def answer_as_torch(self, scheme: QScheme, dtype: torch.dtype, reduce_range: bool, is_custom: bool) -> None:
-        """Keep in what the answers of ``calculate_qparams`` are torch.ao's alone.
-
-        Args:
-            scheme: What is measured for.
-            dtype: What was named.
-            reduce_range: Whether limits are halved.
-            is_custom: Whether limits were given.
-        """
-        self.symmetric_by_name = scheme.symmetric
-        self.middle_of_byte = reduce_range and scheme.symmetric and not scheme.signed and scheme.bits == 8
-        self.wide = dtype in (torch.int32, getattr(torch, "qint32", torch.int32)) and not is_custom
-
-    qparams: Any
-    qparams_in_script: Any
-
-    @torch.jit.export
-    def calculate_qparams(self) -> tuple[Tensor, Tensor]:
-        """Return ``(scale, zero_point)`` for what was seen."""
-        if self.min_val.numel() == 0 or bool((self.min_val > self.max_val).any()):
-            if not torch.jit.is_scripting():
-                warn_unseen()
-            return (
-                torch.ones(1, device=self.min_val.device),
-                torch.zeros(1, dtype=torch.int32, device=self.min_val.device),
-            )
-        if torch.jit.is_scripting():
-            scale, zero_point = self.qparams_in_script()
-        else:
-            found = self.qparams()
-            scale, zero_point = found.scale, found.zero_point
-        if self.symmetric_by_name:
-            zero_point = zero_point.to(torch.int64)  # as torch.ao's are
-        if self.middle_of_byte:
-            zero_point = torch.full_like(zero_point, 128)
-        if self.wide:
-            return self.qparams_of_32_bits()
-        return scale, zero_point
-
-    def qparams_of_32_bits(self) -> tuple[Tensor, Tensor]:
-        """Return qparams over 32 bits: observers of fxquant know 16, and nothing is quantized to more."""
-        low, high = torch.clamp(self.min_val, max=0.0).reshape(-1), torch.clamp(self.max_val, min=0.0).reshape(-1)
-        steps = float(2**32 - 1)
-        if self.symmetric_by_name:
-            scale = torch.max(torch.max(-low, high) / (steps / 2), self.eps)
-            return scale, torch.zeros_like(scale).to(torch.int64)
-        scale = torch.max((high - low) / steps, self.eps)
-        zero_point = -float(2**31) - torch.round(low / scale)
-        return scale, zero_point.clamp(-float(2**31), float(2**31 - 1)).to(torch.int64)
 
 
 class MinMaxObserver(Range, observers.MinMaxObserver):
@@ -317,6 +247,9 @@ class FixedQParamsObserver(WithArgs, observers.FixedQParamsObserver):
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:
         """Return ``(scale, zero_point)``."""
         return self.scale, self.zero_point
+
+    def qparams(self) -> QParams:
+        return qparams_of_answer(self.scheme, self.calculate_qparams())
 
 
 class PlaceholderObserver(WithArgs, observers.PlaceholderObserver):

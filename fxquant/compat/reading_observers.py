@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from fxquant.compat.foreign import as_qparams
-from fxquant.compat.observer_classes import warn_unseen
+from fxquant.compat.range_qparams import warn_unseen
 from fxquant.errors import CalibrationError
 from fxquant.graph.module import METADATA, get_metadata
 from fxquant.graph.query import move_to_device_of

@@ -11,6 +11,9 @@ from torch import nn
 from fxquant.compat import fake_quantize, observer
 from fxquant.compat.duck_typing import scheme_of
 from fxquant.compat.foreign import constructor_of
+from fxquant.compat.qconfig import QConfig, default_debug_qconfig
+from fxquant.compat.qconfig_mapping import QConfigMapping
+from fxquant.compat.quantize_fx import prepare_fx
 from fxquant.errors import FxQuantWarning, SpecError, StateError
 
 CONSTRUCTORS = [name for name in observer.__all__ if name.startswith(("default_", "weight_", "per_channel"))]
@@ -184,3 +187,57 @@ def test_fake_quantize_modules_of_others_keep_their_switches():
     x = torch.randn(4)
     assert torch.equal(made(x), made.inner(x))
     assert made.has_qparams() in (True, False)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_attributes_of_an_observer_that_stands_inside_another_are_shown():
+    class Own(observer.ObserverBase):
+        """Derived from neither library's observers; it has an attribute and a method of its own."""
+
+        def __init__(self) -> None:
+            super().__init__(torch.quint8)
+            self.register_buffer("top", torch.zeros(()))
+
+        def forward(self, x):
+            self.top.copy_(x.abs().max())
+            return x
+
+        def calculate_qparams(self):
+            return self.top.reshape(1) / 100, torch.tensor([128])
+
+        def twice(self):
+            return 2 * self.top
+
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(3, 4)
+    for make, look in ((Own, lambda own: own.twice() / 2), (observer.RecordingObserver, lambda own: own.tensor_val[0])):
+        rules = QConfigMapping().set_global(QConfig(make, observer.default_weight_observer))
+        prepared = prepare_fx(model, rules, (x,))
+        prepared(x)
+        for graph in (prepared, copy.deepcopy(prepared)):
+            seen = look(graph.activation_post_process_0)
+            assert torch.equal(seen, x if seen.dim() else x.abs().max())
+        with pytest.raises(AttributeError, match="no attribute 'no_such'"):
+            _ = prepared.activation_post_process_0.no_such
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_default_debug_qconfig_keeps_the_tensors():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(3, 4)
+    prepared = prepare_fx(model, QConfigMapping().set_global(default_debug_qconfig), (x,))
+    prepared(x), prepared(2 * x)
+    kept = prepared.activation_post_process_0.tensor_val
+    assert [torch.equal(each, x * n) for n, each in enumerate(kept, 1)] == [True, True]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_foreign_fake_quantize_module_shows_its_attributes():
+    theirs = pytest.importorskip("torch.ao.quantization")
+
+    class Own(theirs.FakeQuantize):
+        note = "own"
+
+    made = constructor_of(Own)()
+    assert (made.note, made.qscheme) == ("own", torch.per_tensor_affine)
+    assert not hasattr(
+        made, "activation_post_process"
+    )  # of another library: nothing of fxquant may take it for its own
