@@ -285,8 +285,19 @@ def _record(node: Node) -> _Record:
         _with_names(node.args),
         _with_names(node.kwargs),
         node.type,
-        {key: node.meta[key] for key in _SAVED_META if key in node.meta} | _modules_around(node),
+        {key: node.meta[key] for key in _SAVED_META if key in node.meta} | _module_called(node) | _modules_around(node),
     )
+
+
+def _module_called(node: Node) -> dict[str, Any]:
+    """Path and type of the module of the user's that the node calls: of a type that pickle cannot find, its name.
+
+    ``torch.fx`` makes a class of its own for each graph, inside a function: ``GraphModule`` stands for these.
+    """
+    path, kind = node.meta.get(CALLED, ("", None))
+    if kind is None or "<locals>" not in getattr(kind, "__qualname__", ""):
+        return {}
+    return {CALLED: (path, GraphModule if issubclass(kind, GraphModule) else NamedClass(_name_of(kind)))}
 
 
 def _modules_around(node: Node) -> dict[str, Any]:

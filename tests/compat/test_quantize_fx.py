@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import subprocess
 import sys
 import warnings
@@ -339,3 +340,13 @@ def test_normal_use_warns_of_nothing(net):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         convert_fx(calibrated(net, get_default_qconfig_mapping()))(batches()[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_models_with_standalone_modules_are_pickled():
+    model, x = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 3)).eval(), torch.randn(5, 4)
+    custom = PrepareCustomConfig().set_standalone_module_name("0", None, (x,), None, None)
+    prepared = prepare_fx(model, get_default_qconfig_mapping("fbgemm"), (x,), custom)
+    prepared(x)
+    for one in (prepared, convert_fx(prepared)):
+        assert torch.equal(pickle.loads(pickle.dumps(one))(x), one(x))

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fxquant as fxq
 from fxquant.capture.tracing import trace
-from fxquant.graph.query import CALLED, VALUE
+from fxquant.graph.query import CALLED, VALUE, NamedClass
 from fxquant.passes.normalize import normalize
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -141,3 +142,26 @@ def test_a_class_that_cannot_be_imported_is_done_without():
     assert float(loaded(torch.zeros(1))) == 1
     with pytest.raises(AttributeError, match="has no attribute 'twice'"):
         _ = loaded.twice
+
+
+def test_a_model_with_a_graph_module_that_is_kept_whole_is_pickled():
+    inner = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    model, x = nn.Sequential(inner, nn.Linear(4, 3)).eval(), torch.rand(5, 4)
+    prepared = fxq.prepare(model, x, leaf_modules=("0",))
+    prepared(x)
+    for one in (prepared.graph_module, prepared, fxq.convert(prepared)):
+        loaded = pickle.loads(pickle.dumps(one))
+        assert torch.equal(loaded(x), one(x))
+    assert ("0", torch.fx.GraphModule) in [node.meta.get(CALLED) for node in loaded.graph.nodes]
+
+
+def test_the_type_of_a_call_that_cannot_be_imported_is_pickled_by_its_name():
+    class Own(nn.Linear):
+        pass
+
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Own(4, 3)).eval(), torch.rand(5, 4)
+    quantized = fxq.quantize(model, [x])
+    loaded = pickle.loads(pickle.dumps(quantized))
+    assert torch.equal(loaded(x), quantized(x))
+    kinds = [node.meta[CALLED][1] for node in loaded.graph.nodes if CALLED in node.meta]
+    assert NamedClass(f"{__name__}.{Own.__qualname__}") in kinds
