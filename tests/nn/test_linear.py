@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError, KernelError, LoweringError
 from fxquant.fake_quantize.converted import DynamicFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize
@@ -420,3 +421,21 @@ def test_an_input_of_another_shape_is_refused_of_dynamic_linear(shape):
             f"  got:      39 features in {list(shape)}\n"
             "  expected: 40 features: [..., 40]"
         )
+
+
+@pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+@pytest.mark.parametrize(
+    "qconfig", [fxq.default_dynamic_qconfig, fxq.get_default_qconfig()], ids=["call", "calibrated"]
+)
+def test_nan_and_infinities_lie_at_the_ends_of_the_range(qconfig, to):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 5)).eval(), torch.randn(3, 8).clamp(-2, 2)
+    x[0, 3], x[1, 0], x[2, 5] = 0.0, -4.0, 3.0  # the ends are the same with and without the value that is replaced
+    prepared = fxq.prepare(model, x, fxq.QConfigMapping().set_object_type(nn.Linear, qconfig))
+    prepared(x)
+    converted = fxq.convert(prepared, to=to)
+    for value, end in ((torch.nan, -4.0), (-torch.inf, -4.0), (torch.inf, 3.0)):
+        bad, known = x.clone(), x.clone()
+        bad[0, 3], known[0, 3] = value, end
+        assert torch.equal(converted(bad), converted(known))
+        assert not model(bad).isfinite().all()

@@ -491,3 +491,17 @@ def test_training_with_qparams_of_its_own():
             converted = fxq.convert(model, to=form)
             assert torch.allclose(converted(x), y, atol=0.02)
     assert torch.equal(converted.layer.activation_fake_quant.scale, model.layer.activation_fake_quant.scale)
+
+
+@pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_nan_and_infinities_lie_at_the_ends_of_the_range_of_a_call(kind, to):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(kind(8, 6)).eval(), torch.randn(4, 2, 8).clamp(-2, 2)
+    x[0, 0, 3], x[1, 0, 0], x[2, 1, 5] = 0.0, -4.0, 3.0
+    prepared = fxq.prepare(model, x, fxq.QConfigMapping().set_global(fxq.default_dynamic_qconfig))
+    converted = fxq.convert(prepared, to=to)
+    for value, end in ((torch.nan, -4.0), (-torch.inf, -4.0), (torch.inf, 3.0)):
+        bad, known = x.clone(), x.clone()
+        bad[0, 0, 3], known[0, 0, 3] = value, end
+        assert torch.equal(converted(bad)[0], converted(known)[0])
