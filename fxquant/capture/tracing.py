@@ -18,10 +18,11 @@ from fxquant.capture.leaf_modules import LeafModules, check_leaf_modules, check_
 from fxquant.capture.tracer import QuantTracer
 from fxquant.capture.untraceable import Untraceable, trace_what_can_be
 from fxquant.errors import TracingError
+from fxquant.graph.assumptions import assume_values
 from fxquant.graph.inputs import bind_example
 from fxquant.graph.methods import UNUSED_MODULES, unused_modules
 from fxquant.graph.module import USERS_CLASS, NamedGraphModule, UsersClass
-from fxquant.graph.shapes import assume_values, record_values
+from fxquant.graph.shapes import record_values
 
 _Traced = tuple[Graph, tuple[Untraceable, ...], QuantTracer]
 

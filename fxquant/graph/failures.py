@@ -194,6 +194,6 @@ def _mismatch(
     return InputError(
         f"the input {path!r} {what}",
         got=describe_value(value),
-        expected=f"{kind}, as {list(known.shape)} when it was prepared",
+        expected=f"{kind}, as {list(known.shape)} when it was prepared" if known.has_shape else kind,
         hint=hint,
     )

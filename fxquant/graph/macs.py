@@ -18,7 +18,7 @@ from torch.fx import Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxquant.graph.query import PRODUCTS, canonical_type, module_of, value_of
+from fxquant.graph.query import PRODUCTS, canonical_type, module_of, tensors_of, value_of
 
 Shape = tuple[int, ...]
 
@@ -60,7 +60,9 @@ _NO_PRODUCTS = frozenset(("torch", "_operator", "builtins", "math", "fxquant"))
 
 
 def multiply_accumulates(node: Node) -> int:
-    """Multiply-accumulates of a node on the example inputs; 0 for operators that are no sum of products."""
+    """Multiply-accumulates of a node on the example inputs; 0 without them, and where nothing sums products."""
+    if not all(info.has_shape for each in (node, *node.all_input_nodes) for info in tensors_of(each)):
+        return 0
     output, target = value_of(node), _target(node, module_of(node))
     if target is nn.MultiheadAttention:
         return _attention(node)

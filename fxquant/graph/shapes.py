@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,16 +16,7 @@ from fxquant.graph.failures import not_running
 from fxquant.graph.inputs import bind
 from fxquant.graph.interpreter import BoundInterpreter
 from fxquant.graph.macs import run_counted
-from fxquant.graph.query import (
-    VALUE,
-    TensorInfo,
-    UnknownShape,
-    attribute_at,
-    described,
-    info_of,
-    is_shape_query,
-    module_of,
-)
+from fxquant.graph.query import VALUE, info_of, module_of
 
 Visit = Callable[[Node, Any], None]
 
@@ -43,55 +32,6 @@ def record_values(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, A
         node.meta[VALUE] = info_of(value)
 
     run_example(gm, args, kwargs, write)
-
-
-_LISTS = ("split", "chunk", "unbind", "tensor_split", "split_with_sizes")
-"""Functions and methods that give several tensors."""
-
-_DTYPES = {
-    torch.bool: ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "isnan", "bool"),
-    torch.int64: ("argmax", "argmin", "argsort", "long", "int", "arange", "randint"),
-}
-"""Functions and methods that give no floats."""
-
-_FLOAT = TensorInfo(UnknownShape(), torch.float32, torch.device("cpu"))
-
-_SEVERAL: dict[type[nn.Module], Any] = {
-    nn.LSTM: (_FLOAT, (_FLOAT, _FLOAT)),
-    **dict.fromkeys((nn.GRU, nn.RNN, nn.LSTMCell, nn.MultiheadAttention), (_FLOAT, _FLOAT)),
-}
-"""Layers that do, and what they give."""
-
-
-def assume_values(gm: GraphModule) -> None:
-    """Write to each node what can be told of its value without running it: float tensors of no known shape, sizes."""
-    for node in gm.graph.nodes:
-        if node.op == "output":
-            node.meta[VALUE] = described(node.args[0])
-        elif node.op == "get_attr":
-            node.meta[VALUE] = info_of(attribute_at(gm, str(node.target)))
-        else:
-            node.meta[VALUE] = _assumed(node)
-
-
-def _assumed(node: Node) -> Any:
-    inputs = [value for value in node.all_input_nodes if VALUE in value.meta]
-    if is_shape_query(node):
-        several = node.target is getattr or (node.target == "size" and len(node.args) == 1)
-        return torch.Size if several else int
-    if inputs and node.op == "call_function" and all(isinstance(value.meta[VALUE], type) for value in inputs):
-        return int  # what is computed of sizes
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    for kind, values in _SEVERAL.items():
-        if isinstance(module_of(node), kind):
-            return values
-    if node.op != "call_module" and name in _LISTS:
-        return ()
-    source = inputs[0].meta[VALUE] if inputs and node.target is operator.getitem else None
-    if isinstance(source, tuple) and isinstance(node.args[1], int) and node.args[1] < len(source):
-        return source[node.args[1]]
-    dtype = next((kind for kind, names in _DTYPES.items() if name.strip("_") in names), torch.float32)
-    return replace(_FLOAT, dtype=dtype)
 
 
 def run_example(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], visit: Visit) -> Any:

@@ -75,7 +75,7 @@ class QuantizedBatchNorm(QuantizedConv):
     def from_unit(cls, unit: UnitView) -> QuantizedBatchNorm:
         """Build the module of a unit, from its norm ``bn``."""
         value, (x, y) = value_of(unit.nodes["bn"]), (unit.qparams[name] for name in ("x", "y"))
-        dims = None if value is None else len(value.shape)
+        dims = len(value.shape) if value is not None and value.has_shape else None
         return cls(unit.modules["bn"], x=x, y=y, activation=unit.activation, dims=dims)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from fxquant.graph.aliases import changed_argument
 from fxquant.graph.macs import CONV_FUNCTIONS, TRANSPOSED_FUNCTIONS
 from fxquant.graph.query import (
     BY_REQUEST,
+    VALUE,
     called_module,
     is_number,
     is_tuple_of_tensors,
@@ -141,6 +142,8 @@ def _not_quantizable(value: object, or_tuple: bool, or_first: bool = False) -> s
         return f"is the number {value}, not a tensor" if not isinstance(value, Node) else "is a number, not a tensor"
     if not isinstance(value, Node):
         return f"is {value!r}"
+    if VALUE not in value.meta:
+        return "is of a dtype that is not known"
     infos = tensors_of(value)[:1] if or_first else tensors_of(value)
     if or_first and infos:
         pass

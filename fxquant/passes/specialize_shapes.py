@@ -97,14 +97,19 @@ def guard_ranks(gm: GraphModule, ctx: PassContext) -> GraphModule:
             continue
         source: Any = first.args[0]
         info = value_of(source)
-        asked = source_of_rank(source)
-        if info is None or (asked, len(info.shape)) in guarded:
+        if info is None:
             continue
-        guarded.add((asked, len(info.shape)))
+        if info.has_shape:
+            asked, dims = source_of_rank(source), len(info.shape)
+        else:  # without example inputs only convolutions get here: a batch of theirs has the rank of the weight
+            asked, dims = source, called_module(first).weight.dim()
+        if (asked, dims) in guarded:
+            continue
+        guarded.add((asked, dims))
         with gm.graph.inserting_before(first):
             rank = gm.graph.call_method("dim", (asked,))
             layers = " and ".join(dict.fromkeys(type(called_module(node)).__name__ for node in (first, norm)))
-            gm.graph.call_function(require_rank, (rank, len(info.shape), f"{norm.target} ({layers})", user_line(norm)))
+            gm.graph.call_function(require_rank, (rank, dims, f"{norm.target} ({layers})", user_line(norm)))
     return gm
 
 

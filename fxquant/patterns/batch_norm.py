@@ -24,7 +24,11 @@ def fixed_statistics(captures: Mapping[str, Node]) -> Reject | None:
 def channels_behind_batch(captures: Mapping[str, Node]) -> Reject | None:
     """Alone, the channels are dimension 1."""
     module, value = called_module(captures["bn"]), value_of(captures["bn"])
-    if value is None or not value.has_shape:
+    if value is not None and not value.has_shape:
+        if isinstance(module, (ChannelAffine, nn.SyncBatchNorm)):  # these take inputs of several ranks
+            return Reject("the number of dimensions of its input is not known without example inputs", captures["bn"])
+        return None
+    if value is None:
         return None
     if isinstance(module, ChannelAffine) and len(value.shape) != module.behind + 2:
         return Reject("its channels are not dimension 1", captures["bn"])

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
+from fxquant.errors import InputError
 
 
 class Net(nn.Module):
@@ -76,3 +77,45 @@ def test_training_needs_no_example():
     qat = fxq.prepare_qat(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), None)
     qat(torch.randn(2, 4)).sum().backward()
     assert fxq.convert(qat.eval())(torch.randn(3, 4)).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "sizes"),
+    [
+        ((nn.Linear(8, 8), nn.BatchNorm1d(8)), (5, 8)),
+        ((nn.Conv2d(3, 4, 3), nn.ReLU(), nn.BatchNorm2d(4)), (2, 3, 6, 6)),
+        ((nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU()), (2, 3, 8)),
+    ],
+    ids=["linear", "behind_relu", "conv1d"],
+)
+def test_batch_norms_take_the_rank_that_they_take_in_float(layers, sizes):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*layers), torch.randn(sizes)
+    model.train()(x + 1)
+    model.eval()
+    prepared = fxq.prepare(model, None)
+    prepared.observe(x)
+    assert (fxq.convert(prepared)(x) - model(x)).abs().max() < 0.05 * model(x).abs().max()
+
+
+def test_a_norm_behind_a_convolution_counts_the_channels_of_a_batch():
+    prepared = fxq.prepare(nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4)).eval(), None)
+    with pytest.raises(InputError, match="a norm was planned for inputs of 3 dimensions"):
+        prepared(torch.randn(3, 6))
+
+
+def test_products_of_two_tensors():
+    class Products(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.a(x) @ self.b(x).transpose(-1, -2)
+            return torch.bmm(y, y) + torch.einsum("bij,bjk->bik", y, y)
+
+    torch.manual_seed(0)
+    model, x = Products().eval(), torch.randn(2, 5, 8)
+    prepared = fxq.prepare(model, None)
+    prepared.observe(x)
+    assert (fxq.convert(prepared)(x) - model(x)).abs().max() < 0.1 * model(x).abs().max()
