@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ Snapshots = dict[tuple[Node, Node], Tensor]
 """(reader, constant) -> the constant's value when it is read."""
 
 
-def constant_values(gm: GraphModule, program: GraphModule) -> tuple[set[Node], Snapshots]:
+def constant_values(gm: GraphModule, program: GraphModule, parts: Collection[Node] = ()) -> tuple[set[Node], Snapshots]:
     """Return the nodes that are the same in every call, and their values where other nodes read them.
 
     What is written in place later does not show in them. Parameters and buffers are no constants, nor is what random
@@ -29,6 +29,7 @@ def constant_values(gm: GraphModule, program: GraphModule) -> tuple[set[Node], S
     Args:
         gm: What is read.
         program: The program's module, which tells its buffers from the tensors that torch.export found in the code.
+        parts: Nodes that a layer will stand for: what they read has a value even where they are constants themselves.
     """
     nodes = [node for node in gm.graph.nodes if node.op in ("call_function", "get_attr")]
     constants = _constants(program, nodes)
@@ -39,16 +40,15 @@ def constant_values(gm: GraphModule, program: GraphModule) -> tuple[set[Node], S
     taken: dict[tuple[Node, int], Tensor] = {}
     with torch.no_grad():
         for node in gm.graph.nodes:
-            if node in constants:
-                values[node] = _compute(gm, node, values)
-                continue
-            for source in node.all_input_nodes:
+            for source in () if node in constants and node not in parts else node.all_input_nodes:
                 value = values.get(source)
                 if isinstance(value, Tensor):
                     version = source, value._version
                     if version not in taken:
                         taken[version] = value.detach().clone(memory_format=torch.preserve_format)
                     snapshots[node, source] = taken[version]
+            if node in constants:
+                values[node] = _compute(gm, node, values)
     return constants, snapshots
 
 

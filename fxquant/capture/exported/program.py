@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -97,10 +98,13 @@ class _Import:
 
     def run(self) -> NamedGraphModule:
         self._write_inputs()
-        (constants, snapshots), attention = (
-            constant_values(self._source, self._program),
-            attentions(self._source),
-        )
+        attention = attentions(self._source)
+        constants, snapshots = constant_values(self._source, self._program, attention)
+        first_read = {  # a mask that is a constant
+            (attention[reader], source): value
+            for (reader, source), value in reversed(snapshots.items())
+            if reader in attention
+        }
         stored: list[tuple[str, Node]] = []
         for node in self._source.graph.nodes:
             if node.op == "placeholder" or node.target == "_guards_fn" or node in constants:
@@ -109,7 +113,7 @@ class _Import:
                 flat = [self._mapped(value, node, snapshots) for value in node.args[0]]
                 self._graph.output(write_output(self._graph, flat, self._spec.out_spec))
             elif node in attention:
-                self._write_attention(node, attention[node])
+                self._write_attention(node, attention[node], first_read)
             elif node.target is _COPY and getattr(node.args[0], "op", "") == "get_attr" and not node.users:
                 stored.append((str(node.args[0].target), self._mapped(node.args[1], node, snapshots)))
             else:
@@ -236,12 +240,17 @@ class _Import:
         parent, _, name = path.rpartition(".")
         _submodule(self._holder, parent).add_module(name, layer)
 
-    def _write_attention(self, node: Node, found: Attention) -> None:
+    def _write_attention(self, node: Node, found: Attention, constants: Mapping[Any, Tensor]) -> None:
         if node not in found.results:
             return
         if found not in self._calls:
             self._put(found.path, found.module)
-            args, kwargs = _map((found.args, dict(found.kwargs)), self._nodes.__getitem__)
+
+            def node_of(source: Node) -> Any:
+                constant = constants.get((found, source))
+                return self._nodes[source] if constant is None else self._constant(constant)
+
+            args, kwargs = _map((found.args, dict(found.kwargs)), node_of)
             name = found.path.replace(".", "_")
             call = self._graph.create_node("call_module", found.path, args, kwargs, name)
             call.meta = {STACK: stack_of(node), CALLED: (found.path, nn.MultiheadAttention)}

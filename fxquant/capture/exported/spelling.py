@@ -58,7 +58,7 @@ celu elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu mish prel
 threshold dropout pad pixel_shuffle pixel_unshuffle rms_norm one_hot
 """
 _OF_TORCH = """
-cat stack where rsub channel_shuffle meshgrid block_diag kron cross cdist cosine_similarity isin bucketize searchsorted
+cat stack where rsub channel_shuffle meshgrid block_diag kron cross cosine_similarity isin bucketize searchsorted
 logaddexp polar view_as_complex view_as_real complex real imag
 arange empty eye full linspace ones rand randn scalar_tensor zeros bernoulli multinomial
 empty_like full_like ones_like rand_like randn_like zeros_like
@@ -215,7 +215,15 @@ def _to_copy(g: Given) -> Spelled:
     return _method("to", g["self"], **given, copy=True)
 
 
+_MODES_OF_CDIST = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
+
+
+def _cdist(g: Given) -> Spelled:
+    return _call(torch.cdist, g["x1"], g["x2"], g["p"], _MODES_OF_CDIST[g["compute_mode"] or 0])
+
+
 SPECIAL: Mapping[str, Write] = {
+    "cdist": _cdist,
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
     **{f"adaptive_max_pool{n}d": _adaptive_max_pool(n) for n in (1, 2, 3)},
@@ -309,7 +317,7 @@ def _row_of(target: Any) -> Write | None:
         return None
     by_symbol = name.startswith("__") and name.endswith("__")  # x & y
     if name in IN_PLACE_ONLY or ((plain in METHODS or by_symbol) and hasattr(torch.Tensor, name)):
-        return _by_method(name)
+        return _by_method(name, target)
     if plain not in FUNCTIONS:
         return None
     if not in_place:
@@ -320,10 +328,14 @@ def _row_of(target: Any) -> Write | None:
     return None if function is None else _by_function(function, plain)
 
 
-def _by_method(name: str) -> Write:
+def _by_method(name: str, target: Any) -> Write:
+    takes_tensor = isinstance(target._schema.arguments[0].type, torch.TensorType)
+
     def write(g: Given) -> Spelled:
         args, kwargs = _arguments(g)
-        return "call_method", name, args, kwargs
+        if takes_tensor and isinstance(args[0], Node):
+            return "call_method", name, args, kwargs
+        return "call_function", getattr(torch, name, target), args, kwargs  # 2 ** x: a number has no such method
 
     return write
 

@@ -172,6 +172,36 @@ def test_what_a_program_computes(forward):
     assert [node.target for node in gm.graph.nodes if node.op == "call_module"] == ["fc"]
 
 
+NUMBER_FIRST: dict[str, Callable[..., Any]] = {
+    "pow": lambda self, x: self.fc(2**x),
+    "pow of a size": lambda self, x: self.fc(x.shape[0] ** x),
+    "remainder": lambda self, x: self.fc(5 % (x.abs() + 1)),
+    "floor_divide": lambda self, x: self.fc(7 // (x.abs() + 1)),
+    "div": lambda self, x: self.fc(1 / (x.abs() + 1)),
+    "xlogy": lambda self, x: self.fc(torch.xlogy(2.0, x.abs() + 1)),
+    "bitwise_and": lambda self, x: self.fc(x * (3 & x.long())),
+    "bitwise_or": lambda self, x: self.fc(x * (3 | x.long())),
+    "bitwise_xor": lambda self, x: self.fc(x * (3 ^ x.long())),
+    "shift": lambda self, x: self.fc(x * (1 << x.long().abs())),
+    "isin": lambda self, x: self.fc(x * torch.isin(0, x.long())),
+    "copysign": lambda self, x: self.fc(torch.copysign(x, 2)),
+    "cdist": lambda self, x: self.fc(torch.cdist(x, x) @ x),
+    "cdist by differences": lambda self, x: self.fc(torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist") @ x),
+    "cdist by products": lambda self, x: self.fc(torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist") @ x),
+}
+
+
+@pytest.mark.parametrize("name", NUMBER_FIRST)
+def test_a_number_may_come_first(name):
+    model = Lines(NUMBER_FIRST[name], fc=nn.Linear(8, 8)).eval()
+    program = export(model, X)
+    prepared = fxq.prepare(program, X)
+    with torch.no_grad():
+        torch.testing.assert_close(prepared(X), model(X), rtol=0, atol=0)
+    converted = fxq.convert(prepared.calibrate([X], progress=False))
+    assert converted(X).isfinite().all()
+
+
 def parts(self: Any, x: Tensor) -> Tensor:
     y = self.fc(x)
     return torch.cat((y[1:, 0::2], y[:-1, 1::2], y[..., 1:, 4:]), 1) * y[0, 3]
@@ -438,6 +468,27 @@ ATTENTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "mask": (lambda a, x, y: a(x, x, x, attn_mask=y[0, :5, :5] > 0.5)[0], {"batch_first": True}),
     "padding": (lambda a, x, y: a(x, x, x, key_padding_mask=y[:, :5, 0] > 1)[0], {"batch_first": True}),
 }
+
+
+CONSTANT_MASKS: dict[str, Callable[..., Any]] = {
+    "bool": lambda a, x, y: a(x, x, x, attn_mask=torch.triu(torch.ones(5, 5, dtype=torch.bool), 1))[0],
+    "float": lambda a, x, y: a(x, x, x, attn_mask=torch.triu(torch.full((5, 5), -1e9), 1), need_weights=False)[0],
+    "padding": lambda a, x, y: a(x, x, x, key_padding_mask=(torch.arange(5) > 3).expand(2, 5))[0],
+    "both": lambda a, x, y: a(
+        x, x, x, attn_mask=MASK.clone(), key_padding_mask=(torch.arange(5) > 3).expand(2, 5), need_weights=False
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", CONSTANT_MASKS)
+def test_attention_with_a_constant_mask_computes_the_same(name):
+    model = Attends(CONSTANT_MASKS[name], batch_first=True).eval()
+    x = torch.randn(2, 5, 8)
+    gm = import_program(torch.export.export(model, (x, x)))
+    if name != "both":
+        assert [node.target for node in gm.graph.nodes if node.op == "call_module"] == ["attention"]
+    with torch.no_grad():
+        torch.testing.assert_close(gm(x, x), model(x, x))
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
