@@ -14,10 +14,10 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from fxquant.capture.attempts import EXPORT, FX, Capture
-from fxquant.capture.exported.exporting import export_and_import
+from fxquant.capture.exported.exporting import export_and_import, export_model
 from fxquant.capture.exported.in_place import put_in_place
 from fxquant.capture.leaf_modules import LeafModules, mark_module_calls
-from fxquant.capture.tracing import carry_over, copy_of, trace
+from fxquant.capture.tracing import copy_of, trace
 from fxquant.capture.untraceable import UNTRACEABLE
 from fxquant.errors import FxQuantError, FxQuantWarning, InputError, TracingError, UnknownNameError
 from fxquant.graph.inputs import bind_example, signature_of
@@ -190,10 +190,7 @@ class _Tracing:
     def exported(self) -> GraphModule:
         """Export the whole model."""
         self._check_no_leaf("", self.model)
-        own = copy_of(self.model)
-        gm = export_and_import(copy_of(own), self.args, self.kwargs, "the model")
-        carry_over(own, gm)
-        return self.trace(gm, (), False)
+        return self.trace(export_model(self.model, self.args, self.kwargs), (), False)
 
     def _part(self, path: str) -> NamedGraphModule | None:
         """Export a submodule on what the model calls it with; None if that fails."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune, remove_spectral_norm, remove_weight_norm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils import _pytree as pytree
 
 from fxquant.errors import listing, warn
 from fxquant.graph.constants import COMPUTATION, TensorComputation
@@ -68,6 +69,35 @@ def watched_hooks(module: nn.Module, path: str, lost: LostHooks) -> Iterator[Non
             hooks.update({key: items[key] for key in hooks if key in items})
         for hooks, items in backward:
             hooks.update(items)
+
+
+@contextmanager
+def hooks_that_compute(root: nn.Module) -> Iterator[set[int]]:
+    """While a module is called, note its hooks that give another value, or change one in place, by their keys."""
+    found: set[int] = set()
+    kept = [(hooks, dict(hooks)) for hooks in (root._forward_pre_hooks, root._forward_hooks)]
+    for hooks, items in kept:
+        hooks.update({key: _watched_for_changes(hook, key, found) for key, hook in items.items()})
+    try:
+        yield found
+    finally:
+        for hooks, items in kept:
+            hooks.update(items)
+
+
+def _watched_for_changes(hook: Callable[..., Any], key: int, changing: set[int]) -> Callable[..., Any]:
+    def watched(module: nn.Module, *given: Any) -> Any:
+        before = _versions(given)
+        result = hook(module, *given)
+        if result is not None or _versions(given) != before:
+            changing.add(key)
+        return result
+
+    return watched
+
+
+def _versions(given: Any) -> list[tuple[int, int]]:
+    return [(id(one), one._version if isinstance(one, Tensor) else 0) for one in pytree.tree_leaves(given)]
 
 
 def _watched(hook: Callable[..., Any], path: str, watching: dict[str, None]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 import fxquant as fxq
@@ -84,6 +84,47 @@ def test_hooks_of_layers_and_of_the_model_run_in_every_call():
     int8(X)
     int8(X)
     assert seen == ["model", "last"] * 2
+
+
+class MakesModules(nn.Module):
+    """Calls a module that it does not hold, so that the whole model is exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.last = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(nn.ReLU()(self.fc(x)))
+
+
+def doubled_in_place(module: nn.Module, args: tuple[Tensor]) -> None:
+    args[0].mul_(2)
+
+
+HOOKS = {
+    "result": lambda model: model.register_forward_hook(lambda module, args, result: result * 3 + 1),
+    "always": lambda model: model.register_forward_hook(lambda module, args, y: y * 3 + 1, always_call=True),
+    "inputs": lambda model: model.register_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+    "by name": lambda model: model.register_forward_pre_hook(
+        lambda module, args, kwargs: ((args[0] * 2,), kwargs), with_kwargs=True
+    ),
+    "in place": lambda model: model.register_forward_pre_hook(doubled_in_place),
+    "of a layer": lambda model: model.fc.register_forward_hook(lambda module, args, result: result * 3 + 1),
+}
+
+
+@pytest.mark.parametrize("capture", ["auto", "export"])
+@pytest.mark.parametrize("name", HOOKS)
+def test_hooks_of_an_exported_model_run_once(name, capture):
+    model, seen = MakesModules().eval(), []
+    HOOKS[name](model)
+    model.register_forward_hook(lambda module, args, result: seen.append(1))
+    expected = model(X.clone())
+    prepared = fxq.prepare(model, X.clone(), capture=capture)
+    seen.clear()
+    torch.testing.assert_close(prepared(X.clone()), expected)
+    assert seen == [1]
+    assert len(model._forward_hooks) + len(model._forward_pre_hooks) == (1 if name == "of a layer" else 2)
 
 
 BACKWARD = ["register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook"]

@@ -15,6 +15,8 @@ from torch.utils import _pytree as pytree
 
 from fxquant.capture.exported.program import import_program
 from fxquant.capture.exported.state import check_state, check_stored
+from fxquant.capture.hooks import hooks_that_compute
+from fxquant.capture.tracing import carry_over, copy_of
 from fxquant.errors import FxQuantError, TracingError
 from fxquant.graph.module import NamedGraphModule
 
@@ -52,6 +54,24 @@ def export_and_import(
         expected="a forward that torch.export.export takes",
         hint="torch.export.export(model, example_inputs, strict=False) by itself says more",
     ) from failure
+
+
+def export_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NamedGraphModule:
+    """Export a copy of a whole model, and give the graph what the program leaves out.
+
+    Of the hooks of the model itself those that compute are in the program; the others go on running in every call.
+
+    Raises:
+        TracingError: as ``export_and_import``.
+    """
+    own, exported = copy_of(model), copy_of(model)
+    with hooks_that_compute(exported) as computing:
+        gm = export_and_import(exported, args, kwargs, "the model")
+    for hooks in (own._forward_pre_hooks, own._forward_hooks):
+        for key in computing & hooks.keys():
+            del hooks[key]
+    carry_over(own, gm)
+    return gm
 
 
 @contextmanager
