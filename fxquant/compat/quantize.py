@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
 
 from fxquant.compat.configuration import qconfig_of
 from fxquant.compat.migration import NOT_OFFERED
@@ -17,7 +16,8 @@ from fxquant.compat.qconfig import (
     float_qparams_weight_only_qconfig,
     float_qparams_weight_only_qconfig_4bit,
 )
-from fxquant.errors import NotOffered, listing, warn
+from fxquant.compat.swapping import swap_layers
+from fxquant.errors import NotOffered, TracingError, listing, warn
 from fxquant.plan.qconfig import QConfigMapping
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell)
@@ -36,10 +36,11 @@ def quantize_dynamic(
     dtype: torch.dtype = torch.qint8,
     mapping: Any = None,
     inplace: bool = False,
-) -> GraphModule:
+) -> nn.Module:
     """Make a model whose linear layers are int8 and measure their inputs in each call; or whose tables are integers.
 
-    Nothing is calibrated. Recurrent layers that stay float are warned of.
+    Nothing is calibrated. Recurrent layers that stay float are warned of. The result is a graph; of a model whose own
+    forward torch.fx cannot trace, it is a copy in which the layers are quantized one by one.
 
     Args:
         model: The float model, in evaluation mode. It is not changed.
@@ -64,7 +65,11 @@ def quantize_dynamic(
     for key, value in spec.items():
         setter: Any = rules.set_module_name if isinstance(key, str) else rules.set_object_type
         setter(key, qconfig_of(value))
-    converted = Observing(model, None, rules).convert()
+    converted: nn.Module
+    try:
+        converted = Observing(model, None, rules).convert()
+    except TracingError:
+        converted = swap_layers(model, spec, (nn.Linear, *RECURRENT, nn.Embedding, nn.EmbeddingBag))
     float_paths = {path for path, module in converted.named_modules() if isinstance(module, RECURRENT)}
     left = [
         f"{path} ({type(module).__name__})"
