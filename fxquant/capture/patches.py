@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -89,12 +89,18 @@ class PatchedNames:
                 if name in vars(torch.Tensor):
                     delattr(torch.Tensor, name)  # what it inherits is there again
             self._seen.clear()
-            while self._before:
-                namespace, name, value = self._before.pop()
-                if value is UNKNOWN:
-                    del namespace[name]
-                else:
-                    namespace[name] = value
+            _set(reversed(self._before))
+            self._before.clear()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Give the names their meaning back, so that what is imported meanwhile, as dynamo is, gets no other."""
+        patched = [(namespace, name, namespace[name]) for namespace, name, _ in self._before]
+        _set(reversed(self._before))
+        try:
+            yield
+        finally:
+            _set(patched)
 
     def patch_isinstance(self, code: Any) -> None:
         """Let ``isinstance`` in the module of a function (or of a module's forward) see what a proxy stands for.
@@ -149,6 +155,14 @@ class PatchedNames:
     def _put(self, namespace: Globals, name: str, value: Any) -> None:
         self._before.append((namespace, name, namespace.get(name, UNKNOWN)))
         namespace[name] = value
+
+
+def _set(names: Iterable[tuple[Globals, str, Any]]) -> None:
+    for namespace, name, value in names:
+        if value is not UNKNOWN:
+            namespace[name] = value
+        elif name in namespace:
+            del namespace[name]
 
 
 def _isinstance(value: Any, kind: Any) -> bool:

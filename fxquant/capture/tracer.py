@@ -335,7 +335,7 @@ class QuantTracer(Tracer):
 
         self._running = True
         try:
-            with nullcontext() if module is None else plain_modes(module):
+            with self._patches.suspended(), nullcontext() if module is None else plain_modes(module):
                 return run_on_example(node, module, call, lambda: (args, kwargs))
         finally:
             self._running = False

@@ -316,3 +316,28 @@ def test_the_classes_are_put_back():
 def test_kept_whole_on_request():
     gm = trace(Inside(encoder()).eval(), example_args=(SEQUENCES,), leaf_modules=(nn.TransformerEncoder,))
     assert called(gm) == {nn.TransformerEncoder}
+
+
+def test_names_have_their_meaning_while_operators_run():
+    """What imports something late, as functions of torch do that import dynamo, would keep a patched name for good."""
+
+    class Looks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append((torch.finfo, torch.iinfo, torch.zeros, torch.rand, torch.is_tensor, F.dropout))
+            return x
+
+    seen: list[tuple[object, ...]] = []
+    expected = torch.finfo, torch.iinfo, torch.zeros, torch.rand, torch.is_tensor, F.dropout
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.looks, self.linear = Looks(), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(self.looks(x)).clamp(torch.finfo(x.dtype).min)
+
+    gm = trace(Model().eval(), example_args=(X,), leaf_modules=["looks"])
+    assert seen
+    assert all(one is other for names in seen for one, other in zip(names, expected, strict=True))
+    assert torch.equal(gm(X), gm.linear(X))

@@ -20,6 +20,7 @@ from fxquant.kernels.conv.native import NativeConv
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
+from fxquant.kernels.linear.grouped_weight import PANEL, pack_grouped
 from fxquant.kernels.linear.linear import NativeLinear
 from fxquant.nn.shape import interpolate, taps_of
 from fxquant.runtime.program import last_failure, library
@@ -66,6 +67,9 @@ VOLUMES = NativeConv(
 )  # fmt: skip
 LINEAR = NativeLinear(torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.uint8, 7, epilogue(5))
 
+GROUPED_WEIGHT = pack_grouped(torch.arange(7 * 24).remainder(16).sub(8).to(torch.int8).view(7, 24), 3, 4)
+GROUPED_ARGUMENTS = GROUPED_WEIGHT, torch.linspace(0.01, 0.1, 3 * PANEL).view(3, PANEL), None, torch.arange(7.0), 4
+
 SHARES = (1 / 256, 3, 0, 255, torch.uint8)
 COEFFICIENTS = (torch.linspace(1, 2, 6), torch.linspace(-1, 1, 6))
 
@@ -81,6 +85,12 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     ),
     "depthwise conv2d": (DEPTHWISE, (lambda: draw(3, 6, 5, 7),)),
     "linear": (LINEAR, (lambda: draw(3, 4, 6),)),
+    "weight_only_linear": (
+        lambda x: kernels.weight_only_linear(x, *GROUPED_ARGUMENTS), (lambda: torch.randn(3, 4, 24),)
+    ),
+    "weight_only_linear of some values": (
+        lambda x: kernels.weight_only_linear(x[..., ::2], *GROUPED_ARGUMENTS), (lambda: torch.randn(3, 4, 48),)
+    ),
     "matmul": (
         lambda a, b: kernels.matmul(a, *QPARAMS, b, 0.2, 9, *OUTPUT, torch.uint8),
         (lambda: draw(2, 3, 5, 7, channels_last=False), lambda: draw(3, 7, 4)),

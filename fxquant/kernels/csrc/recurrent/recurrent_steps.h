@@ -171,7 +171,6 @@ class RecurrentSteps {
     projection = matrix("projection_", *call.projection, *call.projection_correction, *call.projection_scale, outputs,
                         size);
     projection.bias = empty_as(projection.scale, {outputs}, false);
-    torch::stable::zero_(projection.bias);
   }
 
   void check_states() {
@@ -229,11 +228,13 @@ inline Conv step_product(const RecurrentMemory& memory, const StepMatrix& m, int
 using RecurrentResults = std::tuple<Tensor, Tensor, Tensor>;
 
 // Runs all steps. Device has
+//   clear(values): writes zeros, the bias of the projection;
 //   multiply(x, count, matrix, y): quantizes x [count, matrix.columns], multiplies, and writes y [count, matrix.rows];
 //   advance(t, count, to): the gates of step t, which write the hidden states to `to`, and the cell states in place;
 //   keep(t, count): the first `count` hidden states become rows of the result, the others are 0 there.
 template <typename Device>
 RecurrentResults run_recurrent_steps(const RecurrentSteps& s, const RecurrentMemory& memory, Device& device) {
+  if (s.has_projection()) device.clear(s.projection.bias);
   for (int64_t i = 0; i < s.steps && s.rows > 0; ++i) {
     const int64_t t = s.call.reverse ? s.steps - 1 - i : i;
     const int64_t count = s.count(t);

@@ -15,6 +15,10 @@ class OnCpu {
  public:
   OnCpu(const RecurrentSteps& steps, const RecurrentMemory& memory) : s_(steps), memory_(memory) {}
 
+  void clear(const Tensor& values) const {
+    std::fill_n(values.mutable_data_ptr<float>(), values.numel(), 0.0f);
+  }
+
   void multiply(const Tensor& x, int64_t count, const StepMatrix& m, const Tensor& y) const {
     const int64_t numel = count * m.columns;
     const float* values = x.const_data_ptr<float>();

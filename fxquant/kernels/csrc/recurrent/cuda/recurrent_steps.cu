@@ -102,6 +102,10 @@ class OnCuda {
         scale_(empty_as(steps.of_input, {1}, false)),
         zero_point_(empty_as(steps.of_input, {1}, false, ScalarType::Int)) {}
 
+  void clear(const Tensor& values) const {
+    for_each(values, values.numel(), KeepStates{nullptr, values.mutable_data_ptr<float>(), 0});
+  }
+
   void multiply(const Tensor& x, int64_t count, const StepMatrix& m, const Tensor& y) const {
     const int64_t numel = count * m.columns;
     float* scale = scale_.mutable_data_ptr<float>();
