@@ -137,7 +137,7 @@ def _demanded(node: Node) -> torch.dtype | None:
     while pending:
         reader = pending.pop()
         module, first = module_of(reader), reader.args[0] if reader.args else None
-        if first not in seen:
+        if first not in seen or not _is_of_torch(reader):
             continue
         kind = None if module is None else canonical_type(module)
         if kind in (nn.Embedding, nn.EmbeddingBag) or (_name(reader) == "embedding" and reader.op == "call_function"):
@@ -177,6 +177,8 @@ def _assumed(node: Node) -> Any:
     sizes = bool(inputs) and all(isinstance(value.meta.get(VALUE), type) for value in inputs)
     if node.op == "call_function" and sizes and getattr(node.target, "__module__", "") in _NUMBERS:
         return float if node.target is operator.truediv else int  # what is computed of sizes
+    if not _is_of_torch(node):
+        return None
     if name in _LISTS:
         return ()
     if name in _WITH_INDICES or (name in _WITH_INDICES_OF_A_DIM and _is_of_a_dim(node)):
@@ -240,6 +242,8 @@ def _result_dtype(node: Node, name: str) -> torch.dtype | None:
         return _CASTS[name]
     if node.op == "call_method" and name in ("to", "type", "type_as"):
         return _cast_dtype(node, name)
+    if name in _UNKNOWN or "fft" in name:
+        return None
     written = node.kwargs.get("dtype") or next((a for a in flat_arguments(node) if isinstance(a, torch.dtype)), None)
     if written is not None:
         return _named_dtype(written)
@@ -248,8 +252,6 @@ def _result_dtype(node: Node, name: str) -> torch.dtype | None:
     if name in _INT64:
         plain = not node.kwargs.get("out_int32") and not node.kwargs.get("as_tuple")
         return torch.int64 if plain else None
-    if name in _UNKNOWN or "fft" in name or not _is_of_torch(node):
-        return None
     if name in _FACTORIES:
         return _factory_dtype(node, name)
     if name in _OF_THE_FIRST or _is_in_place(node) or (node.target is getattr and node.args[1] in _VIEWS):
@@ -269,7 +271,7 @@ def _is_in_place(node: Node) -> bool:
 
 def _is_of_torch(node: Node) -> bool:
     package = getattr(node.target, "__module__", None) or "torch"
-    return node.op == "call_method" or package.partition(".")[0] in ("torch", "torchvision", *_NUMBERS)
+    return node.op in ("call_method", "call_module") or package.partition(".")[0] in ("torch", "torchvision", *_NUMBERS)
 
 
 def _cast_dtype(node: Node, name: str) -> torch.dtype | None:
