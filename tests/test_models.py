@@ -24,7 +24,7 @@ SIDE = 64
 """Pixels: small images, so that six networks take seconds. Their last maps are small, which costs all tools many dB."""
 
 NETWORKS = (
-    *("resnet18", "resnet50", "mobilenet_v2", "vgg11_bn", "alexnet", "googlenet"),
+    *("resnet18", "resnet50", "mobilenet_v2", "alexnet", "googlenet"),
     *("mobilenet_v3_large", "shufflenet_v2_x1_0", "squeezenet1_1", "regnet_y_400mf"),
 )
 

@@ -55,7 +55,7 @@ def annotate(gm, ctx):
 
 def run(settings: Settings) -> PassManager:
     gm = trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.LogSoftmax(1)), example_args=(X,))
-    ctx = SimpleNamespace(plan=QuantPlan(), example_args=(X,), example_kwargs={})
+    ctx = SimpleNamespace(plan=QuantPlan(), example_args=(X,), example_kwargs={}, has_example=True)
     manager = PassManager((normalize, annotate), instruments_for(settings), settings=settings)
     manager.run(gm, ctx)
     return manager

@@ -32,7 +32,7 @@ def traced():
 
 
 def context():
-    return SimpleNamespace(plan=QuantPlan(), example_args=(X,), example_kwargs={})
+    return SimpleNamespace(plan=QuantPlan(), example_args=(X,), example_kwargs={}, has_example=True)
 
 
 @graph_pass()

@@ -351,6 +351,7 @@ def check_network(network: nn.Module, programs: int | None, isas=("",)) -> None:
                 assert torch.equal(model(other), graph(other))
 
 
+@pytest.mark.filterwarnings("ignore:calibration saw one and the same number")  # of a channel whose ReLU is dead
 @settings(max_examples=8, deadline=None)
 @given(
     channels=st.lists(st.integers(1, 40), min_size=1, max_size=4),
