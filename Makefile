@@ -58,6 +58,7 @@ SANITIZED := build/sanitize
 RUNTIMES = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-c++} -print-file-name=$(name)))
 sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer and UBSan, with every instruction set (about 20 minutes)
 	@echo "== native kernels for AddressSanitizer and UBSan, in $(SANITIZED)"
+	@rm -rf $(SANITIZED) # sources that are gone would stay there, and the library be taken for one of other sources
 	@FXQUANT_SANITIZE=1 FXQUANT_CUDA=0 $(BIN)/python setup.py -q build --build-lib $(SANITIZED)
 	@echo "== pytest"
 	@FXQUANT_SANITIZE=1 PYTHONPATH=$(SANITIZED) LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 \
