@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from fxquant.kernels.library import available_isas, native_status
+
+
+def pytest_sessionstart() -> None:
+    """Without its library, ``make sanitize`` would test the reference and find nothing."""
+    if os.environ.get("FXQUANT_SANITIZE") == "1" and not available_isas():
+        pytest.exit(f"no sanitized kernels: {native_status().reason}", returncode=1)
 
 
 @pytest.fixture
