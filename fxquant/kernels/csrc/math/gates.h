@@ -62,9 +62,4 @@ FXQ_HOST_DEVICE float gru_step(float reset, float update, float x_new, float h_n
   return fresh + gate_sigmoid(update) * (hidden - fresh);
 }
 
-// The first value of an accumulator. It fits an int32, unless the correction is none.
-FXQ_HOST_DEVICE int32_t times_zero_point(int32_t correction, int32_t zero_point) {
-  return static_cast<int32_t>(static_cast<uint32_t>(correction) * static_cast<uint32_t>(zero_point));
-}
-
 }  // namespace fxquant

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cpu/loops/intrinsics.h"
+#include "math/modulo.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
@@ -171,7 +172,8 @@ inline Weights load_weights(const int8_t* w) {
 inline void add_products(Accumulators& to, const Pixel& x, const Weights& w) {
   for (int c = 0; c < 16; ++c) {
     const int8_t* four = w.of + 4 * c;
-    to.of[c] += x.of[0] * four[0] + x.of[1] * four[1] + x.of[2] * four[2] + x.of[3] * four[3];
+    const int32_t sum = x.of[0] * four[0] + x.of[1] * four[1] + x.of[2] * four[2] + x.of[3] * four[3];
+    to.of[c] = add_modulo(to.of[c], sum);
   }
 }
 inline void horizontal_sum(const Accumulators& of, int32_t* acc) { std::memcpy(acc, of.of, sizeof(of.of)); }
@@ -192,7 +194,7 @@ inline Accumulators accumulators_of_sum(const int32_t* a, const int32_t* b) {
 #else
   int32_t both[16];
   for (int c = 0; c < 16; ++c) {
-    both[c] = static_cast<int32_t>(static_cast<uint32_t>(a[c]) + static_cast<uint32_t>(b[c]));
+    both[c] = add_modulo(a[c], b[c]);
   }
   return init_accumulators(both, 16);
 #endif

@@ -4,6 +4,7 @@
 
 #include "conv/cuda/conv.h"
 #include "fake_quantize/cuda/extremes.h"
+#include "math/modulo.h"
 
 namespace fxquant {
 namespace {
@@ -57,7 +58,7 @@ struct ScaleStep {
 
   FXQ_MEMBER void operator()(int64_t i) const {
     step_scale[i] = weight_scale[i] * *scale;
-    step_correction[i] = times_zero_point(correction[i], *zero_point + moved);
+    step_correction[i] = multiply_modulo(correction[i], *zero_point + moved);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "conv/conv_shape.h"
 #include "conv/cpu/loops/depthwise_ending.h"
 #include "cpu/loops/loop_pragmas.h"
+#include "math/modulo.h"
 #include "math/requantize.h"
 
 namespace fxquant {
@@ -79,7 +80,7 @@ FXQ_INLINE void add_products(SumLanes* to, const uint8_t* x, int64_t plane, cons
   for (int c = 0; c < 16; ++c) {
     const uint8_t* const four = bytes + 4 * c;
     const int8_t* const by = weights + 4 * c;
-    sums[c] += four[0] * by[0] + four[1] * by[1] + four[2] * by[2] + four[3] * by[3];
+    sums[c] = add_modulo(sums[c], four[0] * by[0] + four[1] * by[1] + four[2] * by[2] + four[3] * by[3]);
   }
   std::memcpy(to, sums, sizeof(sums));
 }

@@ -5,6 +5,7 @@
 #include "recurrent/cpu/loops/recurrent_steps.h"
 
 #include "cpu/loops/blocks.h"
+#include "math/modulo.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
@@ -42,7 +43,7 @@ FXQ_ONE_LOOP void scales(const StepScalesArgs a, const float* FXQ_RESTRICT weigh
                          const int32_t* FXQ_RESTRICT correction, float* FXQ_RESTRICT scale,
                          int32_t* FXQ_RESTRICT step_correction, int64_t count) {
   for (int64_t i = 0; i < count; ++i) scale[i] = weight_scale[i] * a.x_scale;
-  for (int64_t i = 0; i < count; ++i) step_correction[i] = times_zero_point(correction[i], a.zero_point);
+  for (int64_t i = 0; i < count; ++i) step_correction[i] = multiply_modulo(correction[i], a.zero_point);
 }
 
 }  // namespace

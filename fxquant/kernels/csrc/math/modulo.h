@@ -1,0 +1,15 @@
+// int32 arithmetic modulo 2^32, as vector instructions do it: parts of a sum may overflow, which C++ leaves undefined for int.
+#pragma once
+#include "math/affine.h"
+
+namespace fxquant {
+
+FXQ_HOST_DEVICE int32_t add_modulo(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+
+FXQ_HOST_DEVICE int32_t multiply_modulo(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+}
+
+}  // namespace fxquant
