@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from fxquant.compat.backend_config import BackendConfig
 from fxquant.compat.qconfig_mapping import QConfigMapping
@@ -31,7 +31,18 @@ class StandaloneModuleConfigEntry:
     backend_config: Any
 
 
+Config = TypeVar("Config", bound="_Config")
+
+
 class _Config:
+    def __init__(self) -> None:
+        self.preserved_attributes: list[str] = []
+
+    def set_preserved_attributes(self: Config, attributes: list[str]) -> Config:
+        """Keep these attributes of the model, though its forward does not use them."""
+        self.preserved_attributes = attributes
+        return self
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({ {key: value for key, value in vars(self).items() if len(value) > 0} })"
 
@@ -43,6 +54,7 @@ class PrepareCustomConfig(_Config):
     """Says what ``prepare_fx`` does beside the rules of a ``QConfigMapping``. Every method returns the object."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.standalone_module_names: dict[str, StandaloneModuleConfigEntry] = {}
         self.standalone_module_classes: dict[type, StandaloneModuleConfigEntry] = {}
         self.float_to_observed_mapping: Classes = {}
@@ -50,7 +62,6 @@ class PrepareCustomConfig(_Config):
         self.non_traceable_module_classes: list[type] = []
         self.input_quantized_indexes: list[int] = []
         self.output_quantized_indexes: list[int] = []
-        self.preserved_attributes: list[str] = []
 
     def set_standalone_module_name(
         self,
@@ -111,11 +122,6 @@ class PrepareCustomConfig(_Config):
         self.output_quantized_indexes = indexes
         return self
 
-    def set_preserved_attributes(self, attributes: list[str]) -> PrepareCustomConfig:
-        """Keep these attributes of the model, though its forward does not use them."""
-        self.preserved_attributes = attributes
-        return self
-
     @classmethod
     def from_dict(cls, prepare_custom_config_dict: Mapping[str, Any]) -> PrepareCustomConfig:
         """Read torch.ao's older form; every key may be left out.
@@ -166,19 +172,14 @@ class ConvertCustomConfig(_Config):
     """Says what ``convert_fx`` does beside the rules. Every method returns the object."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.observed_to_quantized_mapping: Classes = {}
-        self.preserved_attributes: list[str] = []
 
     def set_observed_to_quantized_mapping(
         self, observed_class: type, quantized_class: type, quant_type: Any = QuantType.STATIC
     ) -> ConvertCustomConfig:
         """Let ``quantized_class.from_observed`` make what takes the place of modules of a class."""
         self.observed_to_quantized_mapping.setdefault(QuantType(int(quant_type)), {})[observed_class] = quantized_class
-        return self
-
-    def set_preserved_attributes(self, attributes: list[str]) -> ConvertCustomConfig:
-        """Keep these attributes of the model."""
-        self.preserved_attributes = attributes
         return self
 
     @classmethod
@@ -201,14 +202,6 @@ class ConvertCustomConfig(_Config):
 
 class FuseCustomConfig(_Config):
     """Says what ``fuse_fx`` does beside fusing. Every method returns the object."""
-
-    def __init__(self) -> None:
-        self.preserved_attributes: list[str] = []
-
-    def set_preserved_attributes(self, attributes: list[str]) -> FuseCustomConfig:
-        """Keep these attributes of the model."""
-        self.preserved_attributes = attributes
-        return self
 
     @classmethod
     def from_dict(cls, fuse_custom_config_dict: Mapping[str, Any]) -> FuseCustomConfig:
