@@ -20,18 +20,19 @@ inline bool is_channels_last(const Tensor& x) {
 }
 
 // Strides of a dense tensor of these sizes, as torch gives them to one without elements too. Channels are dimension 1.
+// Modulo 2^64: where a size is 0, the product of the others may be any.
 inline std::vector<int64_t> dense_strides(const std::vector<int64_t>& sizes, bool channels_last) {
   std::vector<int64_t> strides(sizes.size());
   if (channels_last) {
-    int64_t step = sizes[1];
-    for (size_t d = sizes.size() - 1; d > 1; step *= sizes[d--]) strides[d] = step;
-    strides[0] = step;
+    uint64_t step = sizes[1];
+    for (size_t d = sizes.size() - 1; d > 1; step *= sizes[d--]) strides[d] = static_cast<int64_t>(step);
+    strides[0] = static_cast<int64_t>(step);
     strides[1] = 1;
     return strides;
   }
-  int64_t step = 1;
+  uint64_t step = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
-    strides[d] = step;
+    strides[d] = static_cast<int64_t>(step);
     step *= std::max<int64_t>(sizes[d], 1);
   }
   return strides;

@@ -214,8 +214,9 @@ class Program {
     }
     // Fill the memory, and run.
     if (pattern.has_value()) {
-      std::memset(workspace->arena.get(), *pattern, arena_bytes_);
-      std::memset(workspace->scratch.get(), *pattern, workspace->scratch_bytes);
+      // either may be empty, and then has no address
+      std::fill_n(workspace->arena.get(), arena_bytes_, *pattern);
+      std::fill_n(workspace->scratch.get(), workspace->scratch_bytes, *pattern);
     }
     if (most == 1) {
       for (const Step& step : steps_) {

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "fake_quantize/cpu/loops/histogram.h"
+#include "math/modulo.h"
 
 namespace fxquant {
 namespace {
@@ -34,7 +35,9 @@ struct Row {
   void accumulate(const Count* added, const BinWindow& from, const BinWindow& to) {
     for (int64_t b = 0; b < bins; ++b) {
       // Clamped, since counts and range of a state that was loaded may not belong together.
-      if (added[b] != 0) counts[std::clamp<int64_t>(rebinned_index(b, from, to), 0, bins - 1)] += added[b];
+      if (added[b] == 0) continue;
+      int64_t& count = counts[std::clamp<int64_t>(rebinned_index(b, from, to), 0, bins - 1)];
+      count = add_modulo(count, static_cast<int64_t>(added[b]));
     }
   }
 };
