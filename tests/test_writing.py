@@ -17,7 +17,7 @@ from fxquant.demo.story import run_demo
 from fxquant.errors import FxQuantError, InputError, SampleError, writing
 from fxquant.reporting.plots import Plots
 from fxquant.samples.archives import Archive
-from fxquant.training.checkpoint import Checkpoint, Learned
+from fxquant.training.checkpoint import Checkpoint
 from fxquant.training.resumable_run import Memory
 
 X = torch.rand(4, 8)
@@ -110,7 +110,7 @@ def test_a_checkpoint(prepared: fxq.Quantizer, file: Path, tmp_path: Path) -> No
         assert lines[-1] == f"  hint:     {HINTS['checkpoint']}"
     checkpoint = Checkpoint(tmp_path / "folder", {"seed": "1"})
     (tmp_path / "folder" / "0000.pt").mkdir()
-    lines = refusal(lambda: checkpoint.save(0, Learned(torch.zeros(2), 1.0, 0.5)))
+    lines = refusal(lambda: checkpoint.save(0, {"V": torch.zeros(2), "before": 1.0, "after": 0.5}))
     assert lines[0] == "the checkpoint cannot be written"
     assert fxq.adaround(prepared, [X], checkpoint=tmp_path / "new", iterations=1, progress=False) is not None
 

@@ -110,20 +110,21 @@ class Reconstructor:
         with tqdm(total=total, desc="adaround", unit="step", disable=not progress) as bar:
             for index, (unit, place) in enumerate(places):
                 bar.set_postfix_str(f"{unit.root}, {index + 1} of {len(places)}")
-                learned = self._learn(index, unit, place, exact, quantized, bar)
-                losses.append(UnitLoss(unit.root, unit.pattern, learned.before, learned.after))
+                before, after = self._learn(index, unit, place, exact, quantized, bar)
+                losses.append(UnitLoss(unit.root, unit.pattern, before, after))
         return tuple(losses)
 
     def _learn(
         self, index: int, unit: QuantUnit, place: range, exact: ResumableRun, quantized: ResumableRun, bar: Any
-    ) -> Learned:
+    ) -> tuple[float, float]:
         layer = self.layers[unit.root]
         rounding: AdaRoundFakeQuantize = layer.weight_fake_quant
-        if self.checkpoint is not None and (found := self.checkpoint.load(index, rounding.V.shape)) is not None:
-            rounding.V.data.copy_(found.v)
+        like: Learned = {"V": rounding.V, "before": 0.0, "after": 0.0}
+        if self.checkpoint is not None and (found := self.checkpoint.load(index, like)) is not None:
+            rounding.V.data.copy_(found["V"])
             rounding.set_soft_rounding(False)
             bar.update(self.learning.iterations)
-            return found
+            return found["before"], found["after"]
         targets = [exact.advance(batch, place.stop) for batch in range(len(self.inputs))]
         for batch in range(len(self.inputs)):
             quantized.advance(batch, place.start)
@@ -137,10 +138,9 @@ class Reconstructor:
         with torch.enable_grad():
             before, after = learn(rounding, weight, samples, self.learning, generator, bar.update, module.output_axis)
         self.memory.free("rows")
-        learned = Learned(rounding.V.detach(), before, after)
         if self.checkpoint is not None:
-            self.checkpoint.save(index, learned)
-        return learned
+            self.checkpoint.save(index, {"V": rounding.V.detach(), "before": before, "after": after})
+        return before, after
 
     def _samples(self, unit: QuantUnit, run: ResumableRun, targets: Sequence[Tensor], generator: Generator) -> Samples:
         nodes = self._unit_nodes(unit)

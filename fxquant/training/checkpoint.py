@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,8 @@ from fxquant.plan.quant_plan import QuantPlan
 IDENTITY = "identity.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """Holds the rounding that a finished unit learned, and its error before and after."""
-
-    v: Tensor
-    before: float
-    after: float
+Learned = Mapping[str, Tensor | float]
+"""What a finished unit learned: tensors and numbers by their names."""
 
 
 class Checkpoint:
@@ -67,15 +61,15 @@ class Checkpoint:
         else:
             self._write(path, (json.dumps(dict(identity), indent=1) + "\n").encode())
 
-    def load(self, index: int, shape: torch.Size) -> Learned | None:
+    def load(self, index: int, like: Learned) -> dict[str, Any] | None:
         """Return what the unit of that number learned; None if it is not finished.
 
         Args:
             index: Of the unit.
-            shape: Of its weight.
+            like: Names, with tensors of the shapes and dtypes that belong to them, or any number.
 
         Raises:
-            InputError: the file is damaged, or of another weight.
+            InputError: the file is damaged, or of another unit.
         """
         path = self._folder / f"{index:04}.pt"
         if not path.exists():
@@ -86,19 +80,18 @@ class Checkpoint:
             raise _damaged(
                 path, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             ) from error
-        match state:
-            case {"V": Tensor() as v, "before": float() as before, "after": float() as after}:
-                if v.shape == shape and v.is_floating_point() and bool(v.isfinite().all()):
-                    return Learned(v, before, after)
-                got = f"V: {v.dtype} {list(v.shape)}" + ("" if v.is_complex() or v.isfinite().all() else ", not finite")
-                raise _damaged(path, got, f"V: finite numbers, {list(shape)}")
-        raise _damaged(path, f"{type(state).__name__} of other entries", "V, before, after")
+        if not isinstance(state, dict) or not all(_alike(state.get(name), value) for name, value in like.items()):
+            raise _damaged(path, f"{type(state).__name__} of other entries", ", ".join(like))
+        for name, value in like.items():
+            _check_tensor(path, name, state[name], value)
+        return {name: state[name] for name in like}
 
     def save(self, index: int, learned: Learned) -> None:
         """Write down what the unit of that number learned."""
         path = self._folder / f"{index:04}.pt"
+        state = {name: value.cpu() if isinstance(value, Tensor) else value for name, value in learned.items()}
         content = io.BytesIO()
-        torch.save({"V": learned.v.cpu(), "before": learned.before, "after": learned.after}, content)
+        torch.save(state, content)
         self._write(path, content.getbuffer())
 
     def _write(self, path: Path, content: bytes | memoryview) -> None:
@@ -113,6 +106,22 @@ class Checkpoint:
         )
 
 
+def _alike(found: object, like: Tensor | float) -> bool:
+    """Tell whether an entry of a file is a tensor or a number, as it should be."""
+    return isinstance(found, Tensor if isinstance(like, Tensor) else float)
+
+
+def _check_tensor(path: Path, name: str, found: Tensor | float, like: Tensor | float) -> None:
+    """Refuse a tensor of another shape or kind, or one that is not finite."""
+    if not isinstance(found, Tensor) or not isinstance(like, Tensor):
+        return
+    known = found.is_complex() or bool(found.isfinite().all())
+    kind = like.is_floating_point()
+    if found.shape != like.shape or found.is_complex() or found.is_floating_point() != kind or not known:
+        got = f"{name}: {found.dtype} {list(found.shape)}" + ("" if known else ", not finite")
+        raise _damaged(path, got, f"{name}: {'finite' if kind else 'whole'} numbers, {list(like.shape)}")
+
+
 def _read_identity(path: Path) -> dict[str, str]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +132,7 @@ def _read_identity(path: Path) -> dict[str, str]:
     return found
 
 
-def _damaged(path: Path, got: str, expected: str = "a file that adaround wrote whole") -> InputError:
+def _damaged(path: Path, got: str, expected: str = "a file that was written whole") -> InputError:
     return InputError(
         "a file of the checkpoint is damaged, or of another run",
         at=str(path),

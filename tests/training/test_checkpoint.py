@@ -8,18 +8,19 @@ import pytest
 import torch
 
 from fxquant.errors import InputError
-from fxquant.training.checkpoint import Checkpoint, Learned, digest
+from fxquant.training.checkpoint import Checkpoint, digest
 
 
 def test_what_was_learned_is_there_again(tmp_path: Path) -> None:
     v = torch.randn(3, 4)
-    Checkpoint(tmp_path / "run", {"seed": "1"}).save(2, Learned(v, 0.5, 0.25))
+    Checkpoint(tmp_path / "run", {"seed": "1"}).save(2, {"V": v, "before": 0.5, "after": 0.25})
+    like = {"V": torch.empty(3, 4), "before": 0.0, "after": 0.0}
     again = Checkpoint(tmp_path / "run", {"seed": "1"})
-    found = again.load(2, v.shape)
+    found = again.load(2, like)
     assert found is not None
-    assert torch.equal(found.v, v)
-    assert (found.before, found.after) == (0.5, 0.25)
-    assert again.load(1, v.shape) is None
+    assert torch.equal(found["V"], v)
+    assert (found["before"], found["after"]) == (0.5, 0.25)
+    assert again.load(1, like) is None
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["0002.pt", "identity.json"]
 
 
@@ -39,27 +40,28 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
 def test_damaged_files_are_refused_with_words(tmp_path: Path) -> None:
     """Not KeyError, EOFError, UnicodeDecodeError: what is wrong, where, and what to do."""
     shape = torch.Size([3, 4])
+    like = {"V": torch.zeros(shape), "before": 0.0, "after": 0.0}
     checkpoint = Checkpoint(tmp_path, {"seed": "1"})
-    checkpoint.save(0, Learned(torch.zeros(shape), 1.0, 0.5))
+    checkpoint.save(0, {"V": torch.zeros(shape), "before": 1.0, "after": 0.5})
     whole = (tmp_path / "0000.pt").read_bytes()
     for content in (b"", whole[: len(whole) // 2], b"\xff\xfe not a file of torch"):
         (tmp_path / "0000.pt").write_bytes(content)
         with pytest.raises(InputError, match=r"(?s)is damaged.*at: .*0000\.pt.*hint: *remove the file"):
-            checkpoint.load(0, shape)
+            checkpoint.load(0, like)
     good = {"V": torch.zeros(shape), "before": 1.0, "after": 0.5}
     for bad in (
         {"V": torch.zeros(4)},
         {"V": torch.zeros(3, 4, dtype=torch.complex64)},
         {"V": torch.full(shape, torch.nan)},
-        {"before": "1"},
+        {"V": torch.zeros(shape, dtype=torch.int8)},
     ):
         torch.save({**good, **bad}, tmp_path / "0000.pt")
         with pytest.raises(InputError, match=r"is damaged, or of another run"):
-            checkpoint.load(0, shape)
-    for state in ({"V": torch.zeros(shape)}, torch.zeros(3), {}):
+            checkpoint.load(0, like)
+    for state in ({"V": torch.zeros(shape)}, {**good, "before": "1"}, torch.zeros(3), {}):
         torch.save(state, tmp_path / "0000.pt")
         with pytest.raises(InputError, match="expected: V, before, after"):
-            checkpoint.load(0, shape)
+            checkpoint.load(0, like)
     for text in (b"", b"\xff\xfe", b'{"seed": ', b"[1]"):
         (tmp_path / "identity.json").write_bytes(text)
         with pytest.raises(InputError, match=r"(?s)is damaged.*identity\.json"):
