@@ -80,6 +80,7 @@ from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal, Rejection
 from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
 from fxquant.quantizer.distributed import synchronize_observers
+from fxquant.quantizer.low_bit import low_bit_qconfig
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
 from fxquant.training.learned_rounding import adaround
@@ -176,6 +177,7 @@ __all__ = [
     "inspect_artifact",
     "kernels",
     "load",
+    "low_bit_qconfig",
     "nn",
     "op",
     "prepare",
