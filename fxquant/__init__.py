@@ -63,6 +63,7 @@ from fxquant.observers.defaults import (
     get_default_qconfig_mapping,
     weight_only_qconfig,
 )
+from fxquant.observers.low_bit import low_bit_qconfig
 from fxquant.passes.instruments import print_passes
 from fxquant.patterns import (
     DEFAULT_PATTERNS,
@@ -80,7 +81,6 @@ from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal, Rejection
 from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
 from fxquant.quantizer.distributed import synchronize_observers
-from fxquant.quantizer.low_bit import low_bit_qconfig
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
 from fxquant.training.learned_rounding import adaround

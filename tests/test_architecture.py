@@ -321,6 +321,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "capture/exported/spelling.py",
         "capture/exported/structure.py",
     ),
+    "quantizer/test_ends.py": ("observers/low_bit.py",),
     "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/measured.py"),
     "calibration/test_interpreter.py": ("quantizer/calibrate.py",),
 }
