@@ -36,7 +36,35 @@ def prepare(
 ) -> Quantizer:
     """Trace a model, find what can be quantized, and make it ready for calibration. ``model`` is not changed.
 
-    Arguments and errors are those of :class:`Quantizer`.
+    Args:
+        model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning. Or a
+            program that ``torch.export.export`` gave of one, or its ``module()``: names are those of the model. Of what
+            ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` gave, the module inside is taken.
+        example_inputs: Tuple of the positional inputs (a lone tensor is taken as a one-tuple). They are run once. None:
+            nothing is run, and what depends on shapes stays float with that reason: functions that take weights, batch
+            norms behind linear layers, products of two tensors, attention, residuals inside a convolution.
+        qconfig: A ``QConfig`` for everything, or a ``QConfigMapping``; None: the backend's default.
+        example_kwargs: Keyword inputs.
+        backend: Name of the backend that decides what can be quantized and what is fused.
+        patterns: What to look for; None: what was registered, and ``DEFAULT_PATTERNS``.
+        leaf_modules: Module types or qualified names that are kept whole and in float.
+        strict: Raise if anything that the configuration asks to quantize stays float.
+        capture: How the graph is made. ``"fx"``: torch.fx traces. ``"export"``: ``torch.export`` exports the model.
+            ``"auto"``: torch.fx; what it cannot trace is exported, that submodule alone if it can be, else the model;
+            what neither takes is kept in float. The coverage names what was exported, and why.
+        integer_inputs: Names of the arguments that int8 and reference models take as quantized values, on the qparams
+            that calibration chooses for them; True: all that are float tensors. Calibration and the simulation go on
+            taking floats.
+        integer_outputs: Positions of the tensors that they return as quantized values, among all that the model
+            returns; True: all float ones. The simulation returns the floats that these stand for.
+
+    Raises:
+        InputError: the example inputs do not fit, or do not run.
+        TracingError: the model's own forward can neither be traced nor exported, or, if ``strict``, a submodule's.
+            Otherwise the smallest such submodule is kept whole and in float, with a warning.
+        PlanError: nothing can be quantized; if ``strict``, something stays float; or what is to be taken or given as
+            quantized values does.
+        UnknownNameError: no backend has that name, or ``leaf_modules`` names what does not exist.
 
     Example:
         >>> import torch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -22,14 +22,17 @@ from fxquant.graph.inputs import bind
 from fxquant.plan.spec import Means, Observed
 from fxquant.quantizer.data import PreparedModel
 
+Prepared = TypeVar("Prepared", bound=PreparedModel)
+
 MOST_BATCHES = 1000
 """Where ``until_stable`` ends at the latest, unless ``num_batches`` says otherwise."""
 
 
-def observe(prepared: PreparedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one batch, show every planned value to its observer, and return the float output.
+def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
+    """Run one batch, show every planned tensor to its observer, and return the float output.
 
-    A batch that fails changes no observer.
+    A batch that fails changes no observer. :meth:`calibrate` calls this for each batch, so that a subclass may override
+    it. Threads may each have a Quantizer, or take turns on one.
 
     Raises:
         CalibrationError: the model was trained, and has no observers.
@@ -65,18 +68,17 @@ def _check_has_observers(prepared: PreparedModel) -> None:
         )
 
 
-def calibrate(
-    prepared: PreparedModel,
-    observe_batch: Callable[..., Any],
+def calibrate_prepared(
+    prepared: Prepared,
     data: Iterable[Any],
-    num_batches: int | None,
-    progress: bool,
-    until_stable: bool,
-) -> None:
-    """Call ``observe_batch`` with every batch of ``data``, and warn of what looks wrong.
+    *,
+    num_batches: int | None = None,
+    progress: bool = True,
+    until_stable: bool = False,
+) -> Prepared:
+    """Call :meth:`observe` with every batch of ``data``, and warn of what looks wrong.
 
-    ``observe_batch`` is the method of the object that the user holds, which a subclass may override. The other
-    arguments are those of the public function.
+    Arguments and errors are those of :func:`fxquant.calibrate`.
     """
     statistics = prepared.statistics
     limit = MOST_BATCHES if until_stable and num_batches is None else num_batches
@@ -85,7 +87,7 @@ def calibrate(
     found = batches(data, example, prepared.graph_module, num_batches=limit, progress=progress)
     for index, (args, kwargs) in enumerate(found):
         with error_context(f"calibration batch {index}"):
-            observe_batch(*args, **kwargs)
+            prepared.observe(*args, **kwargs)
         if until_stable and (stable := statistics.stable(prepared.observers)):
             break
     if until_stable:
@@ -94,6 +96,7 @@ def calibrate(
             (name, kind) for name, kind in prepared.warned if kind != "moving"
         }  # it is asked about again
     warn_of_calibration(prepared)
+    return prepared
 
 
 def _say_where_it_stopped(stable: bool, batches: int, progress: bool) -> None:

@@ -20,10 +20,10 @@ from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.final_plan import final_plan, qparams_in_use, refused_by_handlers
 from fxquant.quantizer.measured import check_parity, fastest
 from fxquant.quantizer.run_passes import run_passes
-from fxquant.runtime import attach_engine
+from fxquant.runtime.program_engine import attach_engine
 
 
-def convert(
+def convert_prepared(
     prepared: PreparedModel,
     *,
     to: str = "int8",
@@ -32,7 +32,7 @@ def convert(
     engine: str | None = None,
     tune: Any = None,
 ) -> GraphModule:
-    """Return a new module. The arguments and the errors are those of the public function."""
+    """Return a new module; arguments and errors are those of :func:`fxquant.convert`."""
     # Refuse what cannot be done.
     check_target(to, prepared.backend, checked=check is not None)
     if tune is not None:
@@ -55,7 +55,7 @@ def convert(
 
     # Compare int8 with the simulation.
     if check is not None:
-        int8 = converted if to == "int8" else convert(prepared)
+        int8 = converted if to == "int8" else convert_prepared(prepared)
         simulated = convert_by(prepared, "fake_quant", plans[converted])
         set_metadata(converted, parity=check_parity(prepared, int8, simulated, check))
     return converted
@@ -68,7 +68,7 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
         prepared: Its graph is copied.
         to: A key of ``CONVERT``.
         plan: With the qparams of all activations.
-        engine: As for :func:`convert`.
+        engine: As for :func:`fxquant.convert`.
     """
     passes = passes_for(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
     done = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)

@@ -39,6 +39,9 @@ class PreparedModel:
     lenient: ClassVar[bool] = False
     """Rules that match nothing are not warned of, and a plan may have no units: what other libraries allow."""
 
+    observe: ClassVar[Callable[..., Any]]
+    """Runs one batch; the class that users hold has it, and its subclasses may override it."""
+
     # Set by configure.
     backend: Backend = field(init=False)
     config: QConfigMapping = field(init=False)

@@ -20,7 +20,7 @@ from fxquant.quantizer.mutation import WeightChecksums
 from fxquant.quantizer.plan_checks import check_groups, check_plan, check_weights
 
 
-def prepare(
+def prepare_model(
     prepared: PreparedModel,
     model: nn.Module,
     leaf_modules: Sequence[type[nn.Module] | str],
@@ -32,7 +32,7 @@ def prepare(
     Args:
         prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weight_checksums``.
         model: The float model. It is not changed.
-        leaf_modules: As for :class:`Quantizer`, as are the errors.
+        leaf_modules: As for :func:`fxquant.prepare`, as are the errors.
         strict: The same.
         capture: The same.
     """

@@ -1,9 +1,9 @@
-"""The object that users hold. Each step is a function of the file that has its name."""
+"""The object that users hold. Its methods are functions of other files, each file named after its step."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,11 +16,11 @@ from fxquant.passes.handlers import make_handlers
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.quantizer.attach_observers import attach_observers
-from fxquant.quantizer.calibrate import calibrate, observe
+from fxquant.quantizer.calibrate import calibrate_prepared, observe_batch
 from fxquant.quantizer.configuration import configure
-from fxquant.quantizer.convert import convert
+from fxquant.quantizer.convert import convert_prepared
 from fxquant.quantizer.data import PreparedModel
-from fxquant.quantizer.prepare import prepare
+from fxquant.quantizer.prepare import prepare_model
 from fxquant.quantizer.state import load_state_dict, pickled, state_dict, unpickle
 
 
@@ -35,36 +35,10 @@ class Quantizer(PreparedModel):
     layer with batch norm folded in. ``convert`` takes the integers from its ``weight_fake_quant``.
 
     Args:
-        model: The float model. In training mode it is taken as if ``eval()`` had been called, with a warning. Or a
-            program that ``torch.export.export`` gave of one, or its ``module()``: names are those of the model. Of what
-            ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` gave, the module inside is taken.
-        example_inputs: Tuple of the positional inputs (a lone tensor is taken as a one-tuple). They are run once. None:
-            nothing is run, and what depends on shapes stays float with that reason: functions that take weights, batch
-            norms behind linear layers, products of two tensors, attention, residuals inside a convolution.
-        qconfig: A ``QConfig`` for everything, or a ``QConfigMapping``; None: the backend's default.
-        example_kwargs: Keyword inputs.
-        backend: Name of the backend that decides what can be quantized and what is fused.
-        patterns: What to look for; None: what was registered, and ``DEFAULT_PATTERNS``.
-        leaf_modules: Module types or qualified names that are kept whole and in float.
-        strict: Raise if anything that the configuration asks to quantize stays float.
-        capture: How the graph is made. ``"fx"``: torch.fx traces. ``"export"``: ``torch.export`` exports the model.
-            ``"auto"``: torch.fx; what it cannot trace is exported, that submodule alone if it can be, else the model;
-            what neither takes is kept in float. The coverage names what was exported, and why.
         input_observer: Constructor of the observer for values that no pattern covers; None: as the ``QConfig`` of
             the operator that reads them says.
-        integer_inputs: Names of the arguments that int8 and reference models take as quantized values, on the qparams
-            that calibration chooses for them; True: all that are float tensors. Calibration and the simulation go on
-            taking floats.
-        integer_outputs: Positions of the tensors that they return as quantized values, among all that the model
-            returns; True: all float ones. The simulation returns the floats that these stand for.
 
-    Raises:
-        InputError: the example inputs do not fit, or do not run.
-        TracingError: the model's own forward can neither be traced nor exported, or, if ``strict``, a submodule's.
-            Otherwise the smallest such submodule is kept whole and in float, with a warning.
-        PlanError: nothing can be quantized; if ``strict``, something stays float; or what is to be taken or given as
-            quantized values does.
-        UnknownNameError: no backend has that name, or ``leaf_modules`` names what does not exist.
+    The other arguments, and the errors, are those of :func:`prepare`.
     """
 
     def __init__(
@@ -84,6 +58,7 @@ class Quantizer(PreparedModel):
         integer_outputs: bool | int | Sequence[int] = False,
     ) -> None:
         super().__init__()
+        # Check what was asked for, and fill in the defaults.
         module = configure(
             self,
             model,
@@ -96,9 +71,15 @@ class Quantizer(PreparedModel):
             integer_inputs=integer_inputs,
             integer_outputs=integer_outputs,
         )
-        prepare(self, module, leaf_modules, strict, capture)
+        # Trace a copy of the model, and decide what becomes int8.
+        prepare_model(self, module, leaf_modules, strict, capture)
+        # Make what sees the values: observers beside the graph, and handlers of the user's own patterns.
         attach_observers(self)
         self.handlers = make_handlers(self, self.graph_module, self.plan, self.patterns)
+
+    observe = observe_batch
+    calibrate = calibrate_prepared
+    convert = convert_prepared
 
     @property
     def graph(self) -> Graph:
@@ -115,29 +96,9 @@ class Quantizer(PreparedModel):
         """The modules of the traced copy, under their qualified names."""
         return dict(self.graph_module.named_modules())
 
-    def observe(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one batch, show every planned tensor to its observer, and return the float output.
-
-        :meth:`calibrate` calls it for each batch, so that a subclass may override it.
-        Observers are changed by it, unless it raises. Threads may each have a Quantizer, or take turns on one.
-        """
-        return observe(self, args, kwargs)
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Observe one batch: the same as :meth:`observe`."""
         return self.observe(*args, **kwargs)
-
-    def calibrate(
-        self,
-        data: Iterable[Any],
-        *,
-        num_batches: int | None = None,
-        progress: bool = True,
-        until_stable: bool = False,
-    ) -> Quantizer:
-        """Call :meth:`observe` with every batch of ``data``; see :func:`calibrate`."""
-        calibrate(self, self.observe, data, num_batches, progress, until_stable)
-        return self
 
     def quantize(self) -> GraphModule:
         """Return the int8 model; see :func:`convert`."""
@@ -146,18 +107,6 @@ class Quantizer(PreparedModel):
     def fake_quantize(self) -> GraphModule:
         """Return the simulation in float; see :func:`convert`."""
         return self.convert(to="fake_quant")
-
-    def convert(
-        self,
-        *,
-        to: str = "int8",
-        check: Any = None,
-        allow_uncalibrated: bool = False,
-        engine: str | None = None,
-        tune: Any = None,
-    ) -> GraphModule:
-        """Return a new module; see :func:`convert`."""
-        return convert(self, to=to, check=check, allow_uncalibrated=allow_uncalibrated, engine=engine, tune=tune)
 
     def calibration_report(self) -> CalibrationReport:
         """Report what calibration found, value by value, the worst first: ranges and whether they have settled, clipped

@@ -54,10 +54,10 @@ def prepare_qat(
 
     Args:
         model: The float model, in the mode in which training goes on; each module keeps its own. Or a program of
-            ``torch.export``, as for :class:`Quantizer`.
+            ``torch.export``, as for :func:`prepare`.
         qconfig: None: ``get_default_qat_qconfig_mapping(backend)``.
 
-    All other arguments, and errors, are those of :class:`Quantizer`.
+    All other arguments, and errors, are those of :func:`prepare`.
 
     Returns:
         A ``torch.fx.GraphModule`` whose parameters are named as in ``model``, with fake-quantize modules beside them.
