@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import Parameter
 from typing import Any
 
@@ -61,56 +62,45 @@ def captured(
     if how not in WAYS:
         hint = did_you_mean(how, WAYS) if isinstance(how, str) else ""
         raise UnknownNameError("unknown way to capture", got=repr(how), expected=", ".join(WAYS), hint=hint)
-    kwargs = dict(example_kwargs or {})
     if example_args is None and how == "export":
         raise InputError("torch.export runs example inputs", got="None", expected="a tuple of the positional inputs")
+    kwargs = dict(example_kwargs or {})
+    trace_model = partial(trace, example_args=example_args, example_kwargs=kwargs, leaf_types=leaf_types, trains=trains)
     if example_args is None:  # there is nothing to export, or to compare results on
-        return trace(
-            model,
-            example_args=None,
-            leaf_modules=leaf_modules,
-            leaf_types=leaf_types,
-            keep_untraceable=keep_untraceable,
-            trains=trains,
-        )
-    tracing = _Tracing(model, example_args, kwargs, tuple(leaf_modules), tuple(leaf_types), trains)
+        return trace_model(model, leaf_modules=leaf_modules, keep_untraceable=keep_untraceable)
+    attempts = _Attempts(model, example_args, kwargs, tuple(leaf_modules), tuple(leaf_types), trace_model)
     if how == "fx" or isinstance(model, GraphModule):
-        return tracing.traced((), keep_untraceable)
+        return attempts.traced((), keep_untraceable)
     if how == "export":
         bind_example(model, example_args, kwargs)
-        return tracing.exported()
-    return tracing.automatic(keep_untraceable)
+        return attempts.exported()
+    return attempts.automatic(keep_untraceable)
 
 
 @dataclass
-class _Tracing:
-    """One model, and the attempts to make a graph of it."""
+class _Attempts:
+    """The attempts to make a graph of one model, until one succeeds."""
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     leaf_modules: tuple[Any, ...]
     leaf_types: tuple[type[nn.Module], ...]
-    trains: bool
+    trace_model: Callable[..., GraphModule]
+    """``trace`` with the example inputs and ``leaf_types``."""
     attempts: list[Capture] = field(default_factory=list)
+    """Those that the coverage tells of."""
 
     def traced(self, exported: tuple[str, ...], keep_untraceable: bool) -> GraphModule:
-        """Trace the model, and see that the graph gives what the model gives."""
-        gm = self.trace(self.model, exported, keep_untraceable)
+        """Trace the model, and see that the graph gives what the model gives.
+
+        ``exported`` are the paths of submodules that have graphs already: they stay whole in this one.
+        """
+        whole = (*self.leaf_modules, *exported)
+        gm = self.trace_model(self.model, leaf_modules=whole, keep_untraceable=keep_untraceable)
         if not isinstance(self.model, GraphModule):
             self._check_results(gm)
         return gm
-
-    def trace(self, model: nn.Module, exported: tuple[str, ...], keep_untraceable: bool) -> GraphModule:
-        return trace(
-            model,
-            example_args=self.args,
-            example_kwargs=self.kwargs,
-            leaf_modules=(*self.leaf_modules, *exported),
-            leaf_types=self.leaf_types,
-            keep_untraceable=keep_untraceable,
-            trains=self.trains,
-        )
 
     def _check_results(self, gm: GraphModule) -> None:
         """Refuse the graph of code that asked a number among its arguments for its type, which torch.fx hides.
@@ -190,7 +180,7 @@ class _Tracing:
     def exported(self) -> GraphModule:
         """Export the whole model."""
         self._check_no_leaf("", self.model)
-        return self.trace(export_model(self.model, self.args, self.kwargs), (), False)
+        return self.trace_model(export_model(self.model, self.args, self.kwargs), leaf_modules=self.leaf_modules)
 
     def _part(self, path: str) -> NamedGraphModule | None:
         """Export a submodule on what the model calls it with; None if that fails."""

@@ -82,6 +82,7 @@ def trace(
         UnknownNameError: ``leaf_modules`` names what the model does not have.
         TracingError: the model cannot be copied or traced; the message names the submodule and the user's line.
     """
+    # Check what was given, and copy the model.
     check_unscripted(model)
     kwargs = dict(example_kwargs or {})
     bound = None if example_args is None else bind_example(model, example_args, kwargs)
@@ -92,6 +93,8 @@ def trace(
     untraceable: tuple[Untraceable, ...] = ()
     if isinstance(own, GraphModule):
         check_taken(own, leaf_modules)
+
+    # Take the graph that is there, or trace.
     traces_weights = trains and has_computed_weights(own)
     if isinstance(own, NamedGraphModule) and not traces_weights:
         gm = own
@@ -101,6 +104,7 @@ def trace(
     else:
 
         def attempt(marks_training_flag: bool) -> _Traced:
+            """Trace with new tracers; one more whenever a submodule cannot be traced, and is kept whole."""
             tracers: list[QuantTracer] = []
 
             def make_tracer(paths: tuple[str, ...], factories: bool) -> QuantTracer:
@@ -115,6 +119,8 @@ def trace(
         tracer.lost_hooks.warn()
         gm = NamedGraphModule(own, graph, type(model).__name__)
         carry_over(own, gm)
+
+    # Record in node.meta what is known of each value: modules, then shapes and dtypes.
     mark_module_calls(gm, leaf_modules, leaf_types, {one.path: one.reason for one in untraceable})
     if example_args is None:
         assume_values(gm)
