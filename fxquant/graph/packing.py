@@ -1,26 +1,41 @@
-"""Modules that compute with what they packed from their state, and the call that has all of a model pack."""
+"""Has the modules of a model pack what they compute with: graph modules do so when their state is new."""
 
 from __future__ import annotations
 
-from torch import nn
+from contextlib import suppress
+from typing import Any
+
+from torch import Tensor, nn
 
 from fxquant.kernels.conv.packing import deduplicating_weights
 
 
 class PackingModule(nn.Module):
-    """A module that computes with what it packed from its state, not with the state itself."""
+    """Base of ``QuantizedModule``: computes with what it packed from its state, not with the state itself."""
 
-    def pack_now(self) -> None:
-        """Pack now, where the state is known: graphs that ``torch.export`` captures cannot."""
+    _packed: Any
+    """None: nothing is packed."""
+
+    def packed(self) -> Any:
+        """Return what is packed; it is packed now if it was not."""
         raise NotImplementedError
 
 
 def pack_modules(model: nn.Module) -> None:
-    """Have every module in a model pack what it has not packed yet; equal weights are kept once."""
+    """Have every module in a model pack what it has not packed yet; equal weights are kept once.
+
+    Where a state is unknown, or cannot be right, it is left to the first call to say so.
+    """
     with deduplicating_weights():
         for module in model.modules():
-            if isinstance(module, PackingModule):
-                module.pack_now()
+            if isinstance(module, PackingModule) and module._packed is None and _has_values(module):
+                with suppress(Exception):
+                    module.packed()
+
+
+def _has_values(module: nn.Module) -> bool:
+    """Tell whether the state is known: graphs that ``torch.export`` captures do not know it."""
+    return all(type(x) is Tensor and not x.is_meta for x in module.buffers())
 
 
 def holds_integers(model: nn.Module) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +29,9 @@ class FloatResult:
     contiguous: bool = False
     """In the order of its dimensions, as the float value lay, though integers are channels last."""
 
-    def of(self, real: Tensor) -> Tensor:
+    def of(self, result: Tensor) -> Tensor:
         """Bring a result into this form."""
-        return (real.contiguous() if self.contiguous else real).to(self.dtype)
+        return (result.contiguous() if self.contiguous else result).to(self.dtype)
 
     def __str__(self) -> str:
         return str(self.dtype).removeprefix("torch.") + (" contiguous" if self.contiguous else "")
@@ -63,7 +62,7 @@ class QuantizedModule(PackingModule):
         self.unit = ""
         self.float_result = None
         self._schemes: dict[str, QScheme] = {}
-        self._packed: Any = None
+        self._packed = None
 
     def add_qparams(self, role: str, qparams: QParams) -> None:
         """Copy the qparams of one operand to the buffers ``<role>_scale`` and ``<role>_zero_point``."""
@@ -125,13 +124,6 @@ class QuantizedModule(PackingModule):
                         self._packed = found = self.pack()
                     self.after_packing()
         return found
-
-    def pack_now(self) -> None:
-        """Pack now. Where the state is unknown, or cannot be right, it is left to the first call to say so."""
-        tensors = tuple(self.buffers())
-        if self._packed is None and all(type(x) is Tensor and not x.is_meta for x in tensors):
-            with suppress(Exception):
-                self.packed()
 
     def check_capture(self) -> None:
         """Refuse to be captured in a graph before anything was packed: no graph reads values.

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fxquant.errors import KernelError, LoweringError
-from fxquant.kernels import quantize
 from fxquant.kernels.conv.conv import MOST_TAPS
 from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.kernels.library import SETTINGS, native_status
+from fxquant.kernels.quantize.quantize import quantize
 from fxquant.nn.base import PACKING_LOCK, QuantizedModule
 from fxquant.plan.spec import QParams
 
