@@ -107,12 +107,13 @@ def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[
     for index, name in enumerate(history.names):
         observer, channels = observers[name], statistics.channels_of(name)
         keeps_extremes = extremes_of(observer) is not None  # else only its qparams are known
+        may_vary = keeps_extremes and name in statistics.from_inputs
         course = [(int(batch), float(low), float(high)) for batch, (low, high) in zip(at, ends[:, index], strict=True)]
         checks = (
             _nonfinite(name, observer, int(history.first_nonfinite[index])),
             _unseen(name, observer) if keeps_extremes else None,
             _tiny(name, observer),
-            _constant(name, observer, int(history.batches)) if keeps_extremes and name in statistics.given else None,
+            _constant(name, observer, int(history.batches)) if may_vary else None,
             _unequal(name, statistics),
             # Beside others with the same qparams, a value may well be small.
             _outlier(name, observer, channels, _width(*course[-1][1:])) if name in statistics.channels else None,

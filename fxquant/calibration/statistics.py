@@ -52,8 +52,8 @@ class Statistics(nn.Module):
         super().__init__()
         self.refs = observed(gm, plan)
         self.history = RangeHistory([ref.name for ref in self.refs])
-        self.given = _given(gm)
-        """Names of the values that follow from the inputs; the others are constants of the model."""
+        self.from_inputs = _computed_from_inputs(gm)
+        """Names of the values that depend on values of the inputs; the others are constants of the model."""
         self.channels = nn.ModuleDict()
         self.channel_owners: dict[str, str] = {}
         """Name of an observed value -> the value sharing its qparams whose channel extremes are recorded."""
@@ -144,7 +144,7 @@ def observed(gm: GraphModule, plan: QuantPlan) -> tuple[TensorRef, ...]:
     return tuple(sorted(refs, key=lambda ref: order[ref.name]))
 
 
-def _given(gm: GraphModule) -> frozenset[str]:
+def _computed_from_inputs(gm: GraphModule) -> frozenset[str]:
     """Return the names of values that depend on the values of inputs, and not on their shapes alone."""
     found: set[str] = set()
     for node in gm.graph.nodes:

@@ -28,7 +28,7 @@ _WORTH_CLIPPING = 0.02
 """Part of the error that must be saved."""
 
 
-class Chosen:
+class _CachedRange:
     """The range that a search found, cached with the statistics and settings it was found for."""
 
     def __init__(self, observer: "HistogramObserver", low: Tensor, high: Tensor) -> None:
@@ -140,7 +140,7 @@ class HistogramObserver(RangeObserver):
         self.ch_axis = qparams.axis
         empty = torch.zeros((*self.min_val.shape, bins), dtype=torch.int64, device=self.min_val.device)
         self.register_buffer("counts", empty)
-        self._chosen: Chosen | None = None
+        self._chosen: _CachedRange | None = None
 
     def update(self, x: Tensor) -> None:
         x = x.to(self.min_val.device, x.dtype if x.is_floating_point() else torch.float32)
@@ -192,7 +192,7 @@ class HistogramObserver(RangeObserver):
         if self.min_val.is_meta:
             return torch.empty_like(self.min_val), torch.empty_like(self.max_val)
         if self._chosen is None or not self._chosen.holds_for(self):
-            self._chosen = Chosen(self, *self._choose())
+            self._chosen = _CachedRange(self, *self._choose())
         return self._chosen.low.to(self.min_val.device, copy=True), self._chosen.high.to(self.min_val.device, copy=True)
 
     def _choose(self) -> tuple[Tensor, Tensor]:

@@ -30,11 +30,14 @@ CALLS = ("call_module", "call_function", "call_method")
 @graph_pass(after=("normalize", "functional_to_module", "drop_idle"), keeps_values=True, required=True)
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
+    # Find the rule of the configuration for each call, and the patterns that may end in each node.
     decisions = decide(gm, ctx.config)
     index = PatternIndex(ctx.patterns)
     taken: set[Node] = set()
     matches: list[Match] = []
     refusals: list[Refusal] = []
+
+    # Match: each node belongs to one match at most.
     for node in reversed(gm.graph.nodes):
         if node.op not in CALLS or node in taken:
             continue
@@ -44,11 +47,15 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
             matches.append(found)
         elif refusal is not None:
             refusals.append(refusal)
+
+    # Leave in float the matches that give a tuple of which a float operator reads an item.
     with_external_item = has_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
     refusals += [
         Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in with_external_item if not computes_nothing(n)
     ]
     matches = [found for found in matches if found.nodes[-1] not in with_external_item]
+
+    # Leave in float what gains nothing by int8. What multiplies by a weight gains, unless it is small and alone.
     boundaries = Boundaries(
         matches,
         ctx.backend,
@@ -57,6 +64,8 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     )
     in_float = boundaries.left_in_float()
     refusals += [Refusal(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
+
+    # Build a unit of each other match, and the policies of the tensors that it makes.
     units: list[QuantUnit] = []
     policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
@@ -67,6 +76,8 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
             policies.update(built)
             for name in found.inputs:
                 readers.setdefault(found.captures[name], []).append(qconfig_of(found, decisions).activation)
+
+    # Observe each value that no unit makes, as the units that read it ask for.
     for node, wanted in readers.items():
         policies.setdefault(TensorRef(node.name), observed_policy(input_observer(node, wanted, decisions, ctx)))
     ctx.plan = replace(ctx.plan, units=tuple(reversed(units)), policies=policies, refusals=tuple(reversed(refusals)))

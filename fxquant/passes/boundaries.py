@@ -19,7 +19,7 @@ from fxquant.patterns.pattern import Bounded, Match, Output
 ISOLATED = "neither what makes its input nor what reads its output is quantized"
 UNREAD = "nothing reads its output"
 READ_AS_FLOAT = "not all of what reads it takes integers, and it has float values to give"
-GIVEN_OUT = "the model gives it out, and it has float values to give"
+RETURNED_UNROUNDED = "the model gives it out, and it has float values to give"
 RETURNED = "the model returns it as float, so nothing is gained by rounding it; QConfig(output=...) would"
 IN_PARTS = "float operators read elements of it that nothing reads as integers"
 PART = "only a part is read as integers of what it reads, which stays float; what reads the part rounds it"
@@ -210,14 +210,16 @@ class Boundaries:
         readers = readers_of(root)
         if not readers:
             return UNREAD
-        has_real_numbers = not self._found[root].inputs
-        if has_real_numbers and any(self._takes_integers(reader) for reader in readers):
+        has_float_values = not self._found[root].inputs
+        if has_float_values and any(self._takes_integers(reader) for reader in readers):
             return READ_AS_FLOAT
         in_part = self._in_parts.get(root)
         if in_part == IN_PARTS or (in_part and any(self._takes_integers(reader) for reader in readers)):
             return in_part
         if any(reader.op == "output" for reader in readers):
-            return GIVEN_OUT if has_real_numbers else ISOLATED if self._rounds_output(self._found[root]) else RETURNED
+            if has_float_values:
+                return RETURNED_UNROUNDED
+            return ISOLATED if self._rounds_output(self._found[root]) else RETURNED
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
         return f"only float operators read it ({names})"
 

@@ -71,17 +71,20 @@ class _Lowering:
             return
         with self.gm.graph.inserting_before(root):
             if isinstance(rule.build, (Lower, KeepAs)):
+                # The call itself, or that of another function, on quantized values.
                 # Of a second tensor (``x.expand_as(y)``) only the shape counts, which the integers have too.
                 node = self.gm.graph.node_copy(
                     root, lambda n: inputs[0] if n is root.args[0] else self.integers.get(n.name, n)
                 )
                 node.target = rule.build.function if isinstance(rule.build, KeepAs) else node.target
             else:
+                # A module of the back end, at the path of the layer that it takes the place of.
                 quantized_arg = None if inputs else self._quantized_argument(root, rule.build)
                 module = self._build(unit, rule.build, self._view(unit, quantized_arg))
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _target_path(members), module, instead_of=members)
                 _named(module, target)
+                # Its arguments: the quantized inputs, or those of the float call.
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
                 if isinstance(rule.build, AsCalled) and not inputs:
                     first = root.args[:1] if quantized_arg is None else (self.integers[quantized_arg.name],)

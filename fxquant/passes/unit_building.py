@@ -27,6 +27,7 @@ def unit_of(found: Match, decisions: Rules, is_float_output: bool) -> tuple[Quan
     """
     pattern, root = found.pattern, found.nodes[-1]
     qconfig = qconfig_of(found, decisions)
+    # Inputs. Their policies are those of the units that make them, or of the pass.
     roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
     policies: dict[TensorRef, QParamsPolicy] = {}
     for name in pattern.dynamic:
@@ -35,6 +36,7 @@ def unit_of(found: Match, decisions: Rules, is_float_output: bool) -> tuple[Quan
     if pattern.rounds_inside and not pattern.dynamic:
         roles["x"] = TensorRef(root.name)
         policies[roles["x"]] = observed_policy(qconfig.activation)
+    # The output: its range is measured, known beforehand, or that of the input.
     if not is_float_output:
         roles["y"] = TensorRef(root.name)
     if "y" not in roles:
@@ -51,6 +53,7 @@ def unit_of(found: Match, decisions: Rules, is_float_output: bool) -> tuple[Quan
         policies[roles["y"]] = SharedWith(roles[found.inputs[0]], factor=factor)
     else:
         policies[roles["y"]] = observed_policy((_is_returned(root) and qconfig.output) or qconfig.activation)
+    # The weight, and the means of the input's channels, with which the bias is corrected.
     if pattern.weight:
         # A module called at two places is two units: each may fold a batch norm of its own into the weight.
         module = found.captures[pattern.weight].target

@@ -108,6 +108,7 @@ class _Compiler:
         """Why nodes run in Python."""
 
     def run(self, inputs: Sequence[Any]) -> Any:
+        """Run the graph once, and record on the way what can be recorded; return its result."""
         nodes = list(self._gm.graph.nodes)
         given = [node for node in nodes if node.op == "placeholder"]
         for node, value in zip(given, inputs, strict=True):
@@ -125,8 +126,9 @@ class _Compiler:
         return self._values[output]
 
     def plan(self) -> ExecutionPlan:
+        """Return the plan of what was recorded."""
         steps = tuple(self._python(step) if isinstance(step, _Segment) else step for step in self._steps)
-        last_use = {slot: index for index, step in enumerate(steps) for slot in (*step.takes, *step.gives)}
+        last_use = {slot: index for index, step in enumerate(steps) for slot in (*step.input_slots, *step.output_slots)}
         result = self._slot_of(next(node for node in self._gm.graph.nodes if node.op == "output"))
         unused = tuple(
             tuple(slot for slot, last in last_use.items() if last == index and slot != result)
@@ -253,10 +255,10 @@ class _Compiler:
     def _call(self, node: Node) -> Any:
         inside = {} if self._open is None else self._open.values
 
-        def real(argument: Any) -> Any:
+        def values_of(argument: Any) -> Any:
             return _with_values(argument, lambda used: inside[used] if used in inside else self._values[used])
 
-        args, kwargs = real(node.args), real(node.kwargs)
+        args, kwargs = values_of(node.args), values_of(node.kwargs)
         match node.op:
             case "call_module":
                 return self._gm.get_submodule(str(node.target))(*args, **kwargs)
@@ -331,7 +333,7 @@ class _Compiler:
             self._reasons.update(dict.fromkeys(segment.nodes, reason))
             return None
         ends = iter(range(len(recorded)))
-        slots = tuple(
+        results_of_slots = tuple(
             next(ends) if isinstance(value, Tensor) else tuple(next(ends) for _ in value)
             for value in (self._values[node] for node in gives)
         )
@@ -339,7 +341,7 @@ class _Compiler:
             tuple(self._slot_of(node) for node in segment.inputs),
             tuple(self._slot_of(node) for node in gives),
             program,
-            slots,
+            results_of_slots,
             len(segment.nodes),
             program.loops,
         )

@@ -36,19 +36,19 @@ class ShapesChangedError(Exception):
 class Step(Protocol):
     """A part of the graph. Values lie in numbered slots."""
 
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
+    input_slots: tuple[int, ...]
+    output_slots: tuple[int, ...]
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the values for the slots in ``gives``, of those in ``takes``."""
+        """Return the values for ``output_slots``, from those of ``input_slots``."""
 
 
 @dataclass(slots=True)
 class PythonStep:
     """Runs as it does in the graph."""
 
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
+    input_slots: tuple[int, ...]
+    output_slots: tuple[int, ...]
     function: Generated
     expected: tuple[TensorLayout | None, ...]
     """Of each value that is given; None where it is no tensor."""
@@ -72,17 +72,17 @@ class PythonStep:
 class ProgramStep:
     """Runs as a program."""
 
-    takes: tuple[int, ...]
-    gives: tuple[int, ...]
+    input_slots: tuple[int, ...]
+    output_slots: tuple[int, ...]
     program: Program
-    slots: tuple[tuple[int, ...] | int, ...]
-    """For each slot in ``gives``: index of the program's result, or indices if the value is a tuple."""
+    results: tuple[tuple[int, ...] | int, ...]
+    """For each output slot: index of the program's result, or indices if the value is a tuple."""
     nodes: int
     loops: int
 
     def run(self, module: nn.Module, values: Sequence[Any]) -> Sequence[Any]:
         results = self.program(values)
-        return [results[at] if isinstance(at, int) else tuple(results[i] for i in at) for at in self.slots]
+        return [results[at] if isinstance(at, int) else tuple(results[i] for i in at) for at in self.results]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ class ExecutionPlan:
         for slot, value in self.constants:
             values[slot] = value
         for step, unused in zip(self.steps, self.unused, strict=True):
-            results = step.run(module, [values[slot] for slot in step.takes])
-            for slot, value in zip(step.gives, results, strict=True):
+            results = step.run(module, [values[slot] for slot in step.input_slots])
+            for slot, value in zip(step.output_slots, results, strict=True):
                 values[slot] = value
             for slot in unused:
                 values[slot] = None

@@ -115,7 +115,7 @@ class Recording(_Mode):
             NotRecordableError: it runs an operator that no program can hold; nothing of it was recorded then.
         """
         steps = self.steps
-        before = self._library.fxquant_record_to(self._handle)
+        before = self._library.fxquant_record_to(self._handle)  # loops that this thread launches are noted from here on
         try:
             with self:
                 return call()

@@ -14,7 +14,15 @@ from fxquant.backends.cpu import CPU
 from fxquant.measure.noise import sqnr
 from fxquant.measure.parity import measure_parity
 from fxquant.nn.base import FloatResult
-from fxquant.passes.boundaries import GIVEN_OUT, IN_PARTS, ISOLATED, PART, READ_AS_FLOAT, RETURNED, UNREAD
+from fxquant.passes.boundaries import (
+    IN_PARTS,
+    ISOLATED,
+    PART,
+    READ_AS_FLOAT,
+    RETURNED,
+    RETURNED_UNROUNDED,
+    UNREAD,
+)
 from fxquant.patterns.registry import unregister_pattern
 from tests.outputs import rounding_outputs
 
@@ -267,7 +275,7 @@ class Rounding(Net):
         (stream, {"n": True, "a": False, "o": True, "b": False, "n_1": True, "c": True}, {}),
         (lambda m, x: m.b(F.gelu(m.n(m.a(x)))), {"a": False, "n": True, "gelu": True, "b": True}, {}),
         (lambda m, x: m.b(y := m.n(x)).exp() + y.exp(), {"b": False, "add": True}, {"n": READ_AS_FLOAT}),
-        (lambda m, x: m.n(m.a(x)), {"a": False}, {"n": GIVEN_OUT}),
+        (lambda m, x: m.n(m.a(x)), {"a": False}, {"n": RETURNED_UNROUNDED}),
         (lambda m, x: (m.b(y := m.n(x)), y), {"b": True}, {"n": READ_AS_FLOAT}),
         (lambda m, x: m.b(x) + m.n(x).exp(), {"b": True, "add": True}, {"n": COSTS.format("exp")}),
         (lambda m, x: (m.n(x), m.b(x))[1], {"b": True}, {"n": UNREAD}),
