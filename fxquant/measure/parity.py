@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -253,19 +253,7 @@ def _compare(
     near_boundary = (_steps_to_qparams(unrounded, y) - 0.5).abs() <= NEAR
     far = ((gap > 0) & ~near_boundary) | (_steps_to_qparams(rounded, y) > NEAR)
     is_blurred = y.scale < 2 * blur
-    gap, far = gap.masked_fill(is_blurred, 0), far.masked_fill(is_blurred, False)
-    count = max(reference.numel(), 1)
-    return ParityRow(
-        unit.root,
-        unit.pattern,
-        reference.numel(),
-        1 - int((off > 0).sum()) / count,
-        int(off.max()) if off.numel() else 0,
-        1 - int((gap > 0).sum()) / count,
-        int(gap.max()) if gap.numel() else 0,
-        int(far.sum()),
-        noise,
-    )
+    return _row(unit, off, gap.masked_fill(is_blurred, 0), far.masked_fill(is_blurred, False), noise, "int8")
 
 
 def _compare_floats(
@@ -274,18 +262,34 @@ def _compare_floats(
     expected, relative = reference.double(), max(FLOAT_STEP, torch.finfo(reference.dtype).eps)
     step = max(relative * _largest(expected), blur, torch.finfo(torch.float32).tiny)
     off, gap = (torch.floor((values.double() - expected).abs() / step) for values in (native, simulated))
-    count = max(expected.numel(), 1)
+    return _row(unit, off, gap, gap > 0, noise, "float")
+
+
+def _row(
+    unit: QuantUnit, off: Tensor, gap: Tensor, far: Tensor, noise: UnitNoise, gives: Literal["int8", "float"]
+) -> ParityRow:
+    """Return the row of a unit.
+
+    Args:
+        unit: It is named in the row.
+        off: Difference between the operator and its reference, in steps, for each element.
+        gap: The same between the simulation and the reference.
+        far: Whether this gap is more than a rounding that was close explains.
+        noise: That of the unit.
+        gives: Whether the elements are quantized or float values.
+    """
+    count = max(off.numel(), 1)
     return ParityRow(
         unit.root,
         unit.pattern,
-        expected.numel(),
+        off.numel(),
         1 - int((off > 0).sum()) / count,
         int(off.max()) if off.numel() else 0,
         1 - int((gap > 0).sum()) / count,
         int(gap.max()) if gap.numel() else 0,
-        int((gap > 0).sum()),
+        int(far.sum()),
         noise,
-        "float",
+        gives,
     )
 
 

@@ -10,23 +10,12 @@ from torch import Tensor
 
 from fxquant.kernels.arithmetic import float32
 from fxquant.kernels.call import define_operator
-from fxquant.kernels.norm.rows import RowsCall, power_of_two
+from fxquant.kernels.norm.rows import RowsCall, exp_parts, power_of_two
 
 EXP_BITS = 30
 """Exponentials are whole multiples of 2^-30."""
 SMALLEST_POWER = -40.0
 """Of two: what is smaller is 0 of these steps."""
-SERIES = (
-    0.00015403530393381608,
-    0.0013333558146428443,
-    0.009618129107628477,
-    0.05550410866482158,
-    0.2402265069591007,
-    0.6931471805599453,
-    1.0,
-)
-"""Of ``2^x`` around 0, from the sixth power down: ``ln(2)^k / k!``. It is off by 1.2e-7 at most for |x| <= 0.5."""
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(eq=False, repr=False)
@@ -92,15 +81,8 @@ def exp_steps(x: Tensor) -> Tensor:
     Returns:
         int32, of that shape.
     """
-    doublings = x * float32(LOG2_E)
-    power = torch.where(doublings > SMALLEST_POWER, doublings, SMALLEST_POWER)
-    whole = torch.round(power)
-    part = power - whole
-    first, *others = SERIES
-    y = torch.full_like(part, float32(first))
-    for coefficient in others:
-        y = y * part + float32(coefficient)
-    return torch.round(y * power_of_two(whole.to(torch.int32) + EXP_BITS)).to(torch.int32)
+    y, power = exp_parts(x, SMALLEST_POWER)
+    return torch.round(y * power_of_two(power + EXP_BITS)).to(torch.int32)
 
 
 softmax, reference = define_operator(SoftmaxCall)

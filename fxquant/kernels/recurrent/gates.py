@@ -7,9 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fxquant.kernels.arithmetic import float32
-from fxquant.kernels.norm.rows import power_of_two
-from fxquant.kernels.norm.softmax import LOG2_E, SERIES
+from fxquant.kernels.norm.rows import exp_parts, power_of_two
 
 LOWEST_POWER = -126.0
 """Of two: smaller exponentials are this one."""
@@ -21,15 +19,8 @@ GATES = (4, 3, 1, 1)
 
 def exp_below_zero(x: Tensor) -> Tensor:
     """Return ``e^x`` for float32 x <= 0, off by 2e-7 of it at most; below 2^-126 it is 2^-126."""
-    doublings = x * float32(LOG2_E)
-    power = torch.where(doublings > LOWEST_POWER, doublings, LOWEST_POWER)
-    whole = torch.round(power)
-    part = power - whole
-    first, *others = SERIES
-    y = torch.full_like(part, float32(first))
-    for coefficient in others:
-        y = y * part + float32(coefficient)
-    return y * power_of_two(whole.to(torch.int32))
+    y, power = exp_parts(x, LOWEST_POWER)
+    return y * power_of_two(power)
 
 
 def sigmoid(x: Tensor) -> Tensor:
