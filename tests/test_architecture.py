@@ -253,7 +253,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "passes/annotate.py",
         "passes/qconfig_rules.py",
         "passes/refusals.py",
-        "passes/tuple_outputs.py",
         "passes/unit_building.py",
     ),
     # What conversion does to a graph is read as one text, pass by pass, in the order of the pipelines.

@@ -17,7 +17,7 @@ from fxquant.passes.pipelines import EQUALIZE
 from fxquant.plan.region import Region
 from fxquant.quantizer.attach_observers import attach_observers
 from fxquant.quantizer.convert import convert_by
-from fxquant.quantizer.final_plan import final_plan, refused_by_handlers
+from fxquant.quantizer.final_plan import final_plan
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.quantizer.run_passes import run_passes
 
@@ -52,5 +52,5 @@ def simulation(scaled: Quantizer, data: Iterable[Batch], seen: Callable[[], obje
     qparams = qparams_of(scaled.graph_module, scaled.plan, observers, scaled.handlers)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FxQuantWarning)
-        plan = final_plan(scaled, qparams, refused_by_handlers(scaled, qparams))
+        plan = final_plan(scaled, qparams)
         return convert_by(scaled, "fake_quant", plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,6 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.boundaries import Boundaries
 from fxquant.passes.qconfig_rules import Rules, decide, qconfig_of, rounds_results
 from fxquant.passes.refusals import computes_nothing, refuse_match, refuse_unmatched
-from fxquant.passes.tuple_outputs import HAS_FLOAT_READER, has_external_item
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match, Mismatch, Pattern
@@ -23,6 +22,8 @@ from fxquant.plan.quant_plan import QuantUnit, Refusal
 from fxquant.plan.spec import QParamsPolicy, TensorRef
 
 logger = logging.getLogger("fxquant")
+
+HAS_FLOAT_READER = "not all of what takes one of its tensors can run on integers"
 
 CALLS = ("call_module", "call_function", "call_method")
 
@@ -49,7 +50,7 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
             refusals.append(refusal)
 
     # Leave in float the matches that give a tuple of which a float operator reads an item.
-    with_external_item = has_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
+    with_external_item = _nodes_with_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
     refusals += [
         Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in with_external_item if not computes_nothing(n)
     ]
@@ -88,6 +89,28 @@ def _gives_or_takes_tuple(found: Match) -> bool:
     """Tell whether the result of a match, or one of its inputs, is several tensors at once, as that of a split is."""
     alone = value_of(found.nodes[-1]) is None and found.pattern.can_give_integers
     return alone or any(value_of(found.captures[name]) is None for name in found.inputs)
+
+
+def _nodes_with_external_item(matches: Sequence[Match]) -> set[Node]:
+    """Return the roots of matches that cannot be units: their tuple has an item that a float operator reads or makes.
+
+    A tuple of quantized tensors cannot be dequantized as one, so all that makes and reads its items becomes units, or
+    nothing does.
+    """
+    units = {found.nodes[-1]: found for found in matches if found.pattern.can_give_integers}
+    dropped: set[Node] = set()
+    while gone := {root for root, found in units.items() if _has_external_item(found, units.keys())}:
+        dropped |= gone
+        units = {root: found for root, found in units.items() if root not in gone}
+    return dropped
+
+
+def _has_external_item(found: Match, roots: Collection[Node]) -> bool:
+    root = found.nodes[-1]
+    sources = [found.captures[name] for name in found.inputs]
+    if any(value_of(source) is None and source not in roots for source in sources):
+        return True
+    return value_of(root) is None and any(user not in roots for user in root.users)
 
 
 def _best_match(

@@ -17,7 +17,7 @@ from fxquant.passes.pipelines import passes_for
 from fxquant.plan.quant_plan import QuantPlan, Refusal
 from fxquant.quantizer.checks import check_target, check_tunable
 from fxquant.quantizer.data import PreparedModel
-from fxquant.quantizer.final_plan import final_plan, qparams_in_use, refused_by_handlers
+from fxquant.quantizer.final_plan import final_plan, qparams_in_use
 from fxquant.quantizer.measured import check_parity, fastest
 from fxquant.quantizer.run_passes import run_passes
 from fxquant.runtime.program_engine import attach_engine
@@ -38,20 +38,19 @@ def convert_prepared(
     if tune is not None:
         check_tunable(to, allow_uncalibrated)
 
-    # Find the qparams, and the units that they leave in float.
+    # Ask the observers for the qparams of activations. Weights get theirs from a pass, once batch norms are folded.
     qparams = qparams_in_use(prepared, allow_uncalibrated)
-    refused = refused_by_handlers(prepared, qparams)
 
     # Make the model, or several of which the fastest is taken.
     plans: dict[Any, QuantPlan] = {}
 
     def make(in_float: Sequence[Refusal] = ()) -> Any:
-        plan = final_plan(prepared, qparams, (*refused, *in_float))
+        plan = final_plan(prepared, qparams, in_float)
         made = convert_by(prepared, to, plan, engine)
         plans[made] = plan
         return made
 
-    converted = make() if tune is None else fastest(prepared, final_plan(prepared, qparams, refused), make, tune)
+    converted = make() if tune is None else fastest(prepared, final_plan(prepared, qparams), make, tune)
 
     # Compare int8 with the simulation.
     if check is not None:

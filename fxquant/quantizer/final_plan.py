@@ -31,14 +31,15 @@ def qparams_in_use(prepared: PreparedModel, allow_uncalibrated: bool) -> dict[Te
     return qparams_of(prepared.graph_module, prepared.plan, observers, prepared.handlers, allow_uncalibrated)
 
 
-def refused_by_handlers(prepared: PreparedModel, qparams: Mapping[TensorRef, QParams]) -> list[Refusal]:
-    """Return the units that a user's handler leaves in float, now that their qparams are known."""
-    plan = prepared.plan.with_observations(qparams)
-    return declined_by_handlers(prepared.graph_module, plan, prepared.handlers)
+def final_plan(
+    prepared: PreparedModel, qparams: Mapping[TensorRef, QParams], in_float: Sequence[Refusal] = ()
+) -> QuantPlan:
+    """Return the plan with the qparams of activations, and without the units that stay float because of them.
 
-
-def final_plan(prepared: PreparedModel, qparams: Mapping[TensorRef, QParams], refused: Sequence[Refusal]) -> QuantPlan:
-    """Return the plan with ``qparams``, without the units that are ``refused`` and the joins of unequal ranges."""
+    These are the units that a user's handler declines, the joins of unequal ranges, and those of ``in_float``.
+    """
+    declined = declined_by_handlers(prepared.graph_module, prepared.plan.with_observations(qparams), prepared.handlers)
+    refused = (*declined, *in_float)
     joins = prepared.statistics.joins()
     if not joins:
         return prepared.plan.with_observations(qparams, refused)

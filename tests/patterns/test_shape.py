@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxquant as fxq
+from fxquant.passes.annotate import HAS_FLOAT_READER
 from fxquant.passes.boundaries import UNREAD
-from fxquant.passes.tuple_outputs import HAS_FLOAT_READER
 from fxquant.patterns.pattern import Output
 from fxquant.patterns.shape import SHAPE
 from fxquant.plan.spec import SharedWith, TensorRef
