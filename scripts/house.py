@@ -88,11 +88,28 @@ def share_of_signatures(package: Path, parsed: dict[Path, ast.Module]) -> float:
     return 100 * heads / lines
 
 
-def copies(parsed: dict[Path, ast.Module]) -> int:
-    """Pairs of neighbouring windows of lines that are equal once names are replaced, each stretch counted once."""
+def statements_apart(tree: ast.Module) -> set[int]:
+    """Numbers of the lines of imports, docstrings and ``__all__``, which are alike in all files."""
+    numbers: set[int] = set()
+    for node in ast.walk(tree):
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        if text or names or isinstance(node, (ast.Import, ast.ImportFrom)):
+            numbers.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return numbers
+
+
+def copies(parsed: dict[Path, ast.Module], *, of_code: bool = False) -> int:
+    """Pairs of neighbouring windows of lines that are equal once names are replaced, each stretch counted once.
+
+    ``of_code``: without imports, docstrings and ``__all__``.
+    """
     places: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
-    for path in parsed:
-        lines = [re.sub(r"[A-Za-z_]\w*", "n", line.strip()) for line in path.read_text(encoding="utf-8").splitlines()]
+    for path, tree in parsed.items():
+        apart = statements_apart(tree) if of_code else set()
+        texts = path.read_text(encoding="utf-8").splitlines()
+        lines = [text.strip() for number, text in enumerate(texts, start=1) if number not in apart]
+        lines = [re.sub(r"[A-Za-z_]\w*", "n", line) for line in lines]
         lines = [line for line in lines if line and not line.startswith(("#", '"""'))]
         for start in range(len(lines) - WINDOW + 1):
             window = tuple(lines[start : start + WINDOW])
@@ -138,6 +155,7 @@ def main() -> None:
             3,
         ),
         (f"places with {WINDOW} equal lines, names replaced", copies(parsed), "a third of the start"),
+        ("of these, of neither imports nor docstrings", copies(parsed, of_code=True), "–"),
         ("lines of fxquant/**/*.py", sum(len(path.read_text("utf-8").splitlines()) for path in parsed), "4,000 fewer"),
         ("files, functions", f"{len(parsed)}, {functions}", "–"),
     )

@@ -46,5 +46,14 @@ def test_copies_are_found_though_names_differ(house, package):
     assert house.copies(house.trees(package)) == 1
 
 
+def test_lists_of_imports_are_copies_of_text_and_not_of_code(house, package):
+    for name in ("c.py", "d.py"):
+        (package / name).write_text(
+            '"""It imports."""\n\n' + "".join(f"from fxquant.{x} import {x}\n" for x in "klmnop")
+        )
+    parsed = house.trees(package)
+    assert (house.copies(parsed), house.copies(parsed, of_code=True)) == (2, 1)
+
+
 def test_fragments(house, package):
     assert [bool(house.FRAGMENT.match(text)) for text in house.docstrings(house.trees(package))] == [False, True]
