@@ -1,4 +1,8 @@
-"""Fake-quantize modules under torch.ao's names, with its defaults: they are those of fxquant."""
+"""Fake-quantize modules under torch.ao's names, with its defaults: they are those of fxquant.
+
+What is filled in is written out, with torch.ao's dtypes: programs read ``default_weight_fake_quant.p.keywords``, and
+the defaults of ``fxquant.fake_quantize`` may change.
+"""
 
 from typing import Any
 

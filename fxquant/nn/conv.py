@@ -114,7 +114,10 @@ class QuantizedConv(WeightedModule):
         return self.convolution(self.plain_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
-        """Return what runs a convolution with this unit's qparams and bias: the native operator if it can."""
+        """Return what runs a convolution with this unit's qparams and bias: the native operator if it can.
+
+        A transposed convolution is several convolutions, and calls this for each.
+        """
         refusal = native_refusal(self.weight_zero_point, geometry)
         if not refusal:
             return NativeConv(weight, self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())

@@ -22,7 +22,7 @@ INPUT, OUTPUT, TEMPORARY, CONSTANT = range(4)
 """The kinds of memory of a program: the enum ``Role`` of ``csrc/cpu/recorder.h``."""
 
 
-PATTERNS = (0xA5, 0x5A)
+FILL_BYTES = (0xA5, 0x5A)
 """Bytes that fill the memory of a program before it runs to be checked: what is read before it is written shows."""
 
 
@@ -109,21 +109,22 @@ class Program:
         Raises:
             KernelError: as for a call.
         """
-        for pattern in PATTERNS:
+        for fill in FILL_BYTES:
             buffers = [buffer.make() for buffer in self._buffers]
             for buffer in buffers:
-                torch.tensor([], dtype=torch.uint8).set_(buffer.untyped_storage()).fill_(pattern)
-            found = self._run(inputs, buffers, pattern)
+                torch.tensor([], dtype=torch.uint8).set_(buffer.untyped_storage()).fill_(fill)
+            found = self._run(inputs, buffers, fill)
             if not all(map(_same_bits, found, wanted)):
                 return False
         return True
 
-    def _run(self, inputs: Sequence[Tensor], buffers: Sequence[Tensor], pattern: int) -> list[Tensor]:
+    def _run(self, inputs: Sequence[Tensor], buffers: Sequence[Tensor], fill: int) -> list[Tensor]:
+        """Run once. Arena and scratch memory are filled with a byte first, unless ``fill`` is -1."""
         ran = self._library.fxquant_program_run(
             self._handle,
             self._inputs(*[x.data_ptr() for x in inputs]),
             self._outputs(*[buffer.data_ptr() for buffer in buffers]),
-            pattern,
+            fill,
         )
         if not ran:
             raise KernelError(
