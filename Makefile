@@ -52,16 +52,17 @@ hostile: $(READY) ## FILES (10000) damaged .fxq files of two kinds, from SEED (1
 large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
 	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py
 
-# A copy of the package whose libraries check themselves, before the installed one on the path. The runtimes come before all
-# else that is loaded. pytest must not hold stderr back: an error ends the process at once, and says there what it was.
-SANITIZED := build/sanitize
+# A copy of the package whose libraries check themselves, before the installed one on the path, and before this folder (which
+# Python would put first in the processes that tests start). The runtimes come before all else that is loaded. pytest must not
+# hold stderr back: an error ends the process at once, and says there what it was.
+SANITIZED := $(CURDIR)/build/sanitize
 RUNTIMES = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-c++} -print-file-name=$(name)))
 sanitize: $(READY) ## the tests of kernels and programs under AddressSanitizer and UBSan, with every instruction set (about 20 minutes)
 	@echo "== native kernels for AddressSanitizer and UBSan, in $(SANITIZED)"
-	@rm -rf $(SANITIZED) # sources that are gone would stay there, and the library be taken for one of other sources
-	@FXQUANT_SANITIZE=1 FXQUANT_CUDA=0 $(BIN)/python setup.py -q build --build-lib $(SANITIZED)
+	@rm -rf "$(SANITIZED)" # sources that are gone would stay there, and the library be taken for one of other sources
+	@FXQUANT_SANITIZE=1 FXQUANT_CUDA=0 $(BIN)/python setup.py -q build --build-lib "$(SANITIZED)"
 	@echo "== pytest"
-	@FXQUANT_SANITIZE=1 PYTHONPATH=$(SANITIZED) LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 \
+	@FXQUANT_SANITIZE=1 PYTHONSAFEPATH=1 PYTHONPATH="$(SANITIZED)" LD_PRELOAD="$(RUNTIMES)" ASAN_OPTIONS=detect_leaks=0 \
 	  UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=2 \
 	  $(BIN)/pytest --capture=sys --ignore tests/kernels/test_build.py tests/kernels tests/runtime
 

@@ -27,6 +27,8 @@ SPEC.loader.exec_module(calls)
 PACKAGE = str(Path(fxquant.__file__).parents[1])
 SANITIZER = {"ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=0"}
 """Of ``make sanitize``: an allocation that fails is an error as without it, and so is a signal."""
+PATH = os.pathsep.join((PACKAGE, str(HERE)))
+"""With the modules beside the sweep, which ``PYTHONSAFEPATH`` of ``make sanitize`` hides."""
 SEEDS = {"guarded": 40, "hostile": 1}
 
 BEYOND_THE_CONTRACT = re.compile(
@@ -47,7 +49,7 @@ def sweep(kind: str, out: Path, **environment: str) -> Any:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FXQUANT_")}
     done = subprocess.run(
         [sys.executable, HERE / "sweep.py", kind, out, str(SEEDS[kind])],
-        env={**inherited, **SANITIZER, "PYTHONPATH": PACKAGE, "OMP_NUM_THREADS": "1", **environment},
+        env={**inherited, **SANITIZER, "PYTHONPATH": PATH, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -87,10 +89,8 @@ def test_one_byte_more_ends_the_process(behind: bool, offset: int) -> None:
         f"x = Guarded({behind}).place(torch.ones(5, dtype=torch.uint8)); print(x.tolist(), flush=True); "
         f"ctypes.string_at(x.data_ptr() + {offset}, 1)"
     )
-    environment = {**os.environ, **SANITIZER}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=HERE, env=environment, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, **SANITIZER, "PYTHONPATH": PATH}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
     assert done.stdout == "[1, 1, 1, 1, 1]\n"
     assert done.returncode == -signal.SIGSEGV
