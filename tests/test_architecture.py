@@ -168,6 +168,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "compat/stubs.py",
     ),
     "compat/test_fuse.py": ("compat/fusion_rows.py",),
+    "compat/test_numeric_suite.py": ("compat/logged_models.py", "compat/numeric_suite_fx.py"),
     "analysis/test_sensitivity.py": ("analysis/unit_scores.py",),
     "analysis/test_profile.py": ("analysis/operator_times.py",),
     # An explicit model is what all of these make of a converted one.
@@ -401,6 +402,7 @@ IMPORTS = 12
 """Modules of ours that a file imports at most."""
 
 TABLES = {
+    "compat/quantization.py": "the table of the modules that hold names of torch.ao.quantization",
     "passes/pipelines.py": "the table of all passes in their order",
 }
 """File -> the table that it is, whose rows name modules."""

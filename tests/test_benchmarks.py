@@ -52,6 +52,17 @@ def test_int8(benchmark: Run) -> None:
     assert "geometric mean" in text
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch.ao
+def test_migration(benchmark: Run) -> None:
+    pytest.importorskip("torch.ao.quantization")
+    text, results = benchmark("migration.py", "--only", "equalization", "--rounds", "1", "--threads", "1")
+    (row,) = results["rows"]
+    assert row["imports"] > 0 == row["others"]
+    assert row["after dB"] > row["before dB"]
+    assert all(row[f"{kind} ms"] > 0 for kind in ("float", "before", "after"))
+    assert "1 of 1 programs change nothing but imports" in text
+
+
 def test_exports(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process and on a small network: a contestant with one of its own takes half a minute."""
     pytest.importorskip("openvino")

@@ -1,29 +1,33 @@
-"""Dynamic quantization of the linear layers of a text classifier, as torch's recipe does it, and a table of words."""
+"""Dynamic quantization of the LSTM and of the linear layer of a language model.
+
+The pattern is that of "Dynamic Quantization on an LSTM Word Language Model", a tutorial of PyTorch.
+"""
 
 import torch
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
 
 
-class Classifier(nn.Module):
-    """Words to the mean of their vectors, and two linear layers."""
+class LanguageModel(nn.Module):
+    """Words to vectors, two recurrent layers, and a score for each word that may come next."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = 200, size: int = 64) -> None:
         super().__init__()
-        self.words = nn.Embedding(100, 32)
-        self.hidden, self.head = nn.Linear(32, 64), nn.Linear(64, 3)
+        self.encoder = nn.Embedding(words, size)
+        self.rnn = nn.LSTM(size, size, num_layers=2)
+        self.decoder = nn.Linear(size, words)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.relu(self.hidden(self.words(words).mean(1))))
+        output, _ = self.rnn(self.encoder(words))
+        return self.decoder(output)
 
 
-def main() -> tuple[torch.Tensor, torch.Tensor]:
+def main() -> tuple[nn.Module, nn.Module, tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
-    model, words = Classifier().eval(), torch.randint(0, 100, (4, 7))
-    quantized = quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    return model(words), quantized(words)
+    model, words = LanguageModel().eval(), torch.randint(0, 200, (20, 4))
+    return model, quantize_dynamic(model, {nn.LSTM, nn.Linear}, dtype=torch.qint8), (words,)
 
 
 if __name__ == "__main__":
-    expected, got = main()
-    print(f"largest difference: {(got - expected).abs().max():.4f}")
+    float_model, quantized, inputs = main()
+    print(f"largest difference: {(quantized(*inputs) - float_model(*inputs)).abs().max():.4f}")

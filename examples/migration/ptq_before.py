@@ -1,4 +1,7 @@
-"""Post-training quantization, as torch's FX tutorial does it: rules by class and by name, calibration, conversion."""
+"""Post-training quantization, as torch's FX tutorial does it: rules by class and by name, calibration, conversion.
+
+The pattern is that of "FX Graph Mode Post Training Static Quantization", a tutorial of PyTorch.
+"""
 
 import torch
 from torch import nn
@@ -8,21 +11,20 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
-    return nn.Sequential(body, nn.Flatten(), nn.Linear(16, 10)).eval()
+    body = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3))
+    return nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).eval()
 
 
-def main() -> tuple[torch.Tensor, torch.Tensor]:
-    model, data = network(), [torch.randn(4, 3, 16, 16) for _ in range(8)]
+def main() -> tuple[nn.Module, nn.Module, tuple[torch.Tensor, ...]]:
+    model, data = network(), [torch.randn(4, 3, 24, 24) for _ in range(8)]
     mapping = QConfigMapping().set_global(get_default_qconfig("x86")).set_object_type(nn.Linear, None)
     prepared = prepare_fx(model, mapping, (data[0],))
     with torch.no_grad():
         for x in data:
             prepared(x)
-    quantized = convert_fx(prepared)
-    return model(data[0]), quantized(data[0])
+    return model, convert_fx(prepared), (data[0],)
 
 
 if __name__ == "__main__":
-    expected, got = main()
-    print(f"largest difference: {(got - expected).abs().max():.4f}")
+    float_model, quantized, inputs = main()
+    print(f"largest difference: {(quantized(*inputs) - float_model(*inputs)).abs().max():.4f}")

@@ -1,4 +1,10 @@
-"""Quantization-aware training, as torch's FX guide does it: fake quantization, frozen observers, conversion."""
+"""Quantization-aware training, as torch's FX guide does it: fake quantization, frozen observers, conversion.
+
+The pattern is that of "FX Graph Mode Quantization User Guide", a tutorial of PyTorch, and of the training scripts of
+pytorch/vision (references/classification/train_quantization.py).
+"""
+
+import copy
 
 import torch
 from torch import nn
@@ -8,12 +14,13 @@ from torch.ao.quantization.quantize_fx import convert_fx, prepare_qat_fx
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).train()
+    body = nn.Sequential(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU())
+    return nn.Sequential(body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4)).train()
 
 
-def main() -> tuple[torch.Tensor, torch.Tensor]:
-    x, target = torch.randn(16, 1, 8, 8), torch.randint(0, 4, (16,))
-    prepared = prepare_qat_fx(network(), get_default_qat_qconfig_mapping("fbgemm"), (x,))
+def main() -> tuple[nn.Module, nn.Module, tuple[torch.Tensor, ...]]:
+    model, x, target = network(), torch.randn(16, 1, 16, 16), torch.randint(0, 4, (16,))
+    prepared = prepare_qat_fx(model, get_default_qat_qconfig_mapping("fbgemm"), (x,))
     optimizer = torch.optim.SGD(prepared.parameters(), lr=0.05)
     for step in range(6):
         if step == 4:
@@ -22,9 +29,9 @@ def main() -> tuple[torch.Tensor, torch.Tensor]:
         nn.functional.cross_entropy(prepared(x), target).backward()
         optimizer.step()
     prepared.eval()
-    return prepared(x), convert_fx(prepared)(x)
+    return prepared, convert_fx(copy.deepcopy(prepared)), (x,)
 
 
 if __name__ == "__main__":
-    expected, got = main()
-    print(f"largest difference: {(got - expected).abs().max():.4f}")
+    trained, quantized, inputs = main()
+    print(f"largest difference: {(quantized(*inputs) - trained(*inputs)).abs().max():.4f}")

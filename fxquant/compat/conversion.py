@@ -16,6 +16,7 @@ from fxquant.compat.reading_observers import quantizer_from
 from fxquant.compat.refinement import without_units_left_in_float
 from fxquant.compat.submodules import convert_submodules
 from fxquant.errors import InputError
+from fxquant.exporting import explicit
 from fxquant.graph.module import get_metadata
 
 _PRESERVED = "_user_preserved_attributes"
@@ -50,6 +51,12 @@ def converted_model(graph_module: nn.Module, convert_custom_config: Any, qconfig
     convert_submodules(converted, custom, lambda child: converted_model(child, None, None, to), is_prepared)
     preserve(converted, graph_module, custom.preserved_attributes)
     return converted
+
+
+def explicit_model(graph_module: nn.Module, convert_custom_config: Any, qconfig_mapping: Any) -> GraphModule:
+    """Return the reference with quantize and dequantize as operators of ``quantized_decomposed``."""
+    reference = converted_model(graph_module, convert_custom_config, qconfig_mapping, "reference")
+    return reference if get_metadata(reference, "quant_plan") is None else explicit(reference)
 
 
 def read_config(config: Any, kind: Any) -> Any:

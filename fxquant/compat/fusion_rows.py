@@ -24,13 +24,16 @@ class FusionRow:
     _extra_inputs_getter: Any = None
 
 
-def default_rows() -> list[FusionRow]:
+def default_rows(containers: Any = None) -> list[FusionRow]:
     """Return the table, larger patterns first.
+
+    Args:
+        containers: Has the classes of containers as attributes; None: those of torch.ao.
 
     Raises:
         NotOffered: torch has no containers any more.
     """
-    containers = _containers()
+    containers = _containers() if containers is None else containers
     rows: list[FusionRow] = []
     for dims in (1, 2, 3):
         conv, norm = getattr(nn, f"Conv{dims}d"), getattr(nn, f"BatchNorm{dims}d")

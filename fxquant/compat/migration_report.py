@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Literal, get_args
 
 from fxquant.compat.migration import CHANGED, ELSEWHERE, HOMES, NOT_OFFERED
-from fxquant.compat.quantization import OFFERED
+from fxquant.compat.quantization import OFFERED, public_names
 from fxquant.graph.text_table import format_rows
 
 Verdict = Literal["as it is", "with a change", "not"]
@@ -74,30 +75,28 @@ def _names(tree: ast.Module) -> Iterator[Move]:
         if isinstance(node, ast.Assign) and any(
             isinstance(t, ast.Attribute) and t.attr == "qconfig" for t in node.targets
         ):
-            yield Move(
-                node.lineno, ".qconfig = ...", "with a change", "QConfigMapping().set_module_name(name, qconfig)"
-            )
+            yield Move(node.lineno, ".qconfig = ...", "as it is", "prepare reads it; prepare_fx takes a QConfigMapping")
 
 
 def _judge(path: str, line: int) -> Move | None:
     """Return what becomes of a dotted name; None if it is none of torch.ao."""
+    home = max((module for module in HOMES if path.startswith(f"{module}.")), key=len, default=None)
+    if home is not None:
+        parts = path.removeprefix(f"{home}.").split(".")
+        offered = {*OFFERED, *public_names(import_module(HOMES[home]))}
+        name = next((part for part in parts if part in NOT_OFFERED or part in CHANGED or part in offered), None)
+        if name in NOT_OFFERED:
+            return Move(line, name, "not", NOT_OFFERED[name])
+        if name in CHANGED:
+            return Move(line, name, "with a change", CHANGED[name])
+        if name is not None:
+            return Move(line, name, "as it is", f"from {HOMES[home]} import {name}")
+    if path in HOMES:
+        return None
     for start, note in ELSEWHERE.items():
         if path == start or path.startswith(f"{start}."):
             return Move(line, path, "not", note)
-    home = max((module for module in HOMES if path.startswith(f"{module}.")), key=len, default=None)
-    if home is None:
-        return None
-    parts = path.removeprefix(f"{home}.").split(".")
-    name = next((part for part in parts if part in OFFERED or part in NOT_OFFERED or part in CHANGED), None)
-    if name is None:
-        if path in HOMES:
-            return None
-        return Move(line, path, "not", "fxquant.compat has no such name")
-    if name in NOT_OFFERED:
-        return Move(line, name, "not", NOT_OFFERED[name])
-    if name in CHANGED:
-        return Move(line, name, "with a change", CHANGED[name])
-    return Move(line, name, "as it is", f"from {HOMES[home]} import {name}")
+    return None if home is None else Move(line, path, "not", "fxquant.compat has no such name")
 
 
 def name_table() -> str:

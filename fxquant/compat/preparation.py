@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -54,6 +54,7 @@ def observe(
     custom: Any,
     whole: tuple[Any, ...],
     backend: Any,
+    refine: Callable[[Any], Any],
     *,
     trains: bool,
 ) -> GraphModule:
@@ -66,6 +67,7 @@ def observe(
         custom: A ``PrepareCustomConfig``.
         whole: Paths and classes of what stays whole.
         backend: A ``BackendConfig``, or None.
+        refine: Returns, of a Quantizer that has observed nothing, the one to go on with.
         trains: Whether it is going to be trained.
     """
     # Plan the units.
@@ -96,6 +98,7 @@ def observe(
         quantizer = planned(example_inputs)
     if backend is not None:
         quantizer.plan = allowed_by(quantizer.graph_module, quantizer.plan, config, backend)
+    quantizer = refine(quantizer)
 
     # Put modules into the graph that measure or round.
     passes = TO_TRAINING if trains else (insert_observers,)

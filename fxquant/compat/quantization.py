@@ -9,6 +9,7 @@ from fxquant import freeze_bn_stats, update_bn_stats
 from fxquant.compat import (
     backend_config,
     custom_config,
+    equalization,
     fake_quantize,
     observer,
     qconfig,
@@ -17,6 +18,7 @@ from fxquant.compat import (
     quantize_fx,
     stubs,
 )
+from fxquant.compat import fuse_modules as fusing
 from fxquant.compat import quantize as eager_mode
 from fxquant.compat.migration import NOT_OFFERED
 
@@ -30,8 +32,18 @@ _HOMES: tuple[ModuleType, ...] = (
     backend_config,
     quant_type,
     eager_mode,
+    equalization,
+    fusing,
     stubs,
 )
+
+
+def public_names(module: ModuleType) -> dict[str, Any]:
+    """Return what a module of this package offers by torch.ao's names: ``__all__``, or what is ours in it."""
+    listed = getattr(module, "__all__", None)
+    if listed is not None:
+        return {name: getattr(module, name) for name in listed}
+    return {name: value for name, value in vars(module).items() if _is_public(module, name, value)}
 
 
 def _is_public(module: ModuleType, name: str, value: Any) -> bool:
@@ -45,8 +57,8 @@ OFFERED: dict[str, Any] = {
     **{
         name: value
         for module in reversed(_HOMES)
-        for name, value in vars(module).items()
-        if _is_public(module, name, value) and not name.isupper() and name not in NOT_OFFERED
+        for name, value in public_names(module).items()
+        if not name.isupper() and name not in NOT_OFFERED
     },
 }
 """Name -> what it stands for."""

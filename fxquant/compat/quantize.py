@@ -1,4 +1,4 @@
-"""``quantize_dynamic``, and what torch.ao's eager mode has beside it: refused with the name of what does the same."""
+"""``quantize_dynamic``, and what torch.ao's eager mode has beside it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import torch
 from torch import nn
 
 from fxquant.compat.configuration import qconfig_of
+from fxquant.compat.eager import (
+    add_quant_dequant,
+    convert,
+    prepare,
+    prepare_qat,
+    propagate_qconfig_,
+    quantize,
+    quantize_qat,
+)
 from fxquant.compat.migration import NOT_OFFERED
 from fxquant.compat.preparation import Observing
 from fxquant.compat.qconfig import (
@@ -93,12 +102,18 @@ def refusing(name: str) -> Callable[..., Any]:
     return refuse
 
 
-convert = refusing("convert")
-prepare = refusing("prepare")
-prepare_qat = refusing("prepare_qat")
-quantize = refusing("quantize")
-quantize_qat = refusing("quantize_qat")
-propagate_qconfig_ = refusing("propagate_qconfig_")
-add_quant_dequant = refusing("add_quant_dequant")
 swap_module = refusing("swap_module")
 get_default_custom_config_dict = refusing("get_default_custom_config_dict")
+
+__all__ = [
+    "add_quant_dequant",
+    "convert",
+    "get_default_custom_config_dict",
+    "prepare",
+    "prepare_qat",
+    "propagate_qconfig_",
+    "quantize",
+    "quantize_dynamic",
+    "quantize_qat",
+    "swap_module",
+]

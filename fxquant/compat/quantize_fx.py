@@ -9,8 +9,9 @@ from torch.fx import GraphModule
 
 from fxquant.compat.backend_config import BackendConfig
 from fxquant.compat.configuration import note_qconfigs, rules_of
-from fxquant.compat.conversion import converted_model, preserve, read_config
+from fxquant.compat.conversion import converted_model, explicit_model, preserve, read_config
 from fxquant.compat.custom_config import ConvertCustomConfig, FuseCustomConfig, PrepareCustomConfig
+from fxquant.compat.equalization import asks_for_equalization, equalized
 from fxquant.compat.fuse import fused
 from fxquant.compat.preparation import observe
 from fxquant.compat.qconfig_mapping import (
@@ -21,7 +22,6 @@ from fxquant.compat.qconfig_mapping import (
 from fxquant.compat.submodules import prepare_submodules
 from fxquant.compat.torch_registration import take_torch_switches
 from fxquant.errors import NotOffered
-from fxquant.exporting import explicit
 from fxquant.graph.module import get_metadata
 
 
@@ -40,13 +40,13 @@ def prepare_fx(
         qconfig_mapping: A ``QConfigMapping`` of this package or of torch.ao, or the dict form.
         example_inputs: Tuple of the positional inputs. If they do not run, the model is prepared without them.
         prepare_custom_config: A ``PrepareCustomConfig``, or the dict form.
+        _equalization_config: A ``QConfigMapping`` of equalization QConfigs, or the dict form. Channels between layers
+            are scaled by ``fxquant.equalize`` on the example inputs, before anything is measured, where the noise
+            falls by it; the weights of the result are the scaled ones.
         backend_config: A ``BackendConfig``: what it forbids stays float.
 
     Returns:
         A ``GraphModule`` to run calibration data through; then ``convert_fx``.
-
-    Raises:
-        NotOffered: an equalization configuration is given.
     """
     return _prepare(model, qconfig_mapping, example_inputs, prepare_custom_config, _equalization_config, backend_config)
 
@@ -71,22 +71,20 @@ def _prepare(
     backend_config: Any,
     trains: bool = False,
 ) -> GraphModule:
-    if equalization is not None and any(rules_of(equalization).values()):
-        raise NotOffered(
-            "equalization is not part of fxquant.compat",
-            got=f"_equalization_config={type(equalization).__name__}",
-            hint="per channel weights, the default, take most of what it is for",
-        )
     custom = read_config(prepare_custom_config, PrepareCustomConfig)
     backend = None if backend_config is None else read_config(backend_config, BackendConfig)
     rules = rules_of(qconfig_mapping)
+    scaling = {} if equalization is None else rules_of(equalization)
+
+    def refine(planned: Any) -> Any:
+        return equalized(planned, scaling) if asks_for_equalization(scaling) else planned
 
     def prepare_one(child: nn.Module, rules: Any, inputs: Any, custom: Any, backend: Any) -> nn.Module:
         return _prepare(child, rules, inputs, custom, None, backend, trains)
 
     model, whole = prepare_submodules(model, custom, rules, backend, prepare_one)
     take_torch_switches()
-    observed = observe(model, rules, example_inputs, custom, whole, backend, trains=trains)
+    observed = observe(model, rules, example_inputs, custom, whole, backend, refine, trains=trains)
     note_qconfigs(observed, model, rules)
     preserve(observed, model, custom.preserved_attributes)
     return observed
@@ -160,8 +158,7 @@ def _convert_to_reference_decomposed_fx(
     qconfig_mapping: Any = None,
     backend_config: Any = None,
 ) -> GraphModule:
-    reference = converted_model(graph_module, convert_custom_config, qconfig_mapping, "reference")
-    return reference if get_metadata(reference, "quant_plan") is None else explicit(reference)
+    return explicit_model(graph_module, convert_custom_config, qconfig_mapping)
 
 
 __all__ = [

@@ -6,10 +6,13 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fxquant.compat.configuration import original_qconfig
+from fxquant.compat.foreign import constructor_of
 from fxquant.errors import NotOffered, UnknownNameError
+
+_OBSERVER = "activation_post_process"
 
 PrepareOne = Callable[[nn.Module, Any, Any, Any, Any], nn.Module]
 
@@ -53,8 +56,23 @@ def prepare_submodules(
         found = original_qconfig(rules, path, type(child))
         if found is not None:
             vars(child)["qconfig"] = found
-            model.set_submodule(path, observed_classes[type(child)].from_float(child).train(child.training))
+            observed = observed_classes[type(child)].from_float(child).train(child.training)
+            model.set_submodule(path, _with_observer(observed, found))
     return model, (*whole, *entries, *custom_paths)
+
+
+def _with_observer(observed: nn.Module, qconfig: Any) -> nn.Module:
+    """Let a custom module measure what it gives, in the child that torch.ao attaches, which ``from_observed`` reads."""
+    made = constructor_of(qconfig.activation)()
+    if made.scheme is not None and not getattr(made, "is_dynamic", False) and not hasattr(observed, _OBSERVER):
+        observed.add_module(_OBSERVER, made.train(observed.training))
+        observed.register_forward_hook(_measure)
+    return observed
+
+
+def _measure(module: nn.Module, inputs: Any, result: Any) -> None:
+    if isinstance(result, Tensor):
+        module.get_submodule(_OBSERVER)(result)
 
 
 def _standalone(model: nn.Module, custom: Any) -> dict[str, Any]:

@@ -28,6 +28,10 @@ torch.backends.quantized.engine = "x86"
 prepared = prepare_fx(model, get_default_qconfig_mapping("x86"), (x,))
 torch.ao.quantization.observer.MinMaxObserver.with_args(dtype=torch.qint8)
 tq.fx.graph_module.ObservedGraphModule
+torch.ao.nn.quantized.FloatFunctional()
+torch.ao.ns._numeric_suite_fx.add_loggers
+torch.ao.ns._numeric_suite_fx.prepare_n_shadows_model
+torch.ao.quantization.fx._equalize.default_equalization_qconfig
 """
 
 
@@ -35,18 +39,22 @@ def test_each_name_is_judged():
     found = {(move.line, move.name): move for move in read(SOURCE).names}
     assert {key: move.verdict for key, move in found.items()} == {
         (4, "get_default_qconfig_mapping"): "with a change",
-        (4, "prepare"): "not",
+        (4, "prepare"): "with a change",
         (5, "prepare_fx"): "with a change",
         (6, "torch.ao.nn.quantized.Linear"): "not",
-        (8, ".qconfig = ..."): "with a change",
+        (8, ".qconfig = ..."): "as it is",
         (8, "default_qconfig"): "as it is",
         (9, "torch.backends.quantized.engine"): "not",
         (11, "MinMaxObserver"): "as it is",
         (12, "torch.ao.quantization.fx.graph_module.ObservedGraphModule"): "not",
+        (13, "FloatFunctional"): "with a change",
+        (14, "add_loggers"): "as it is",
+        (15, "prepare_n_shadows_model"): "not",
+        (16, "default_equalization_qconfig"): "with a change",
     }
     assert found[8, "default_qconfig"].note == "from fxquant.compat.quantization import default_qconfig"
     assert found[11, "MinMaxObserver"].note == "from fxquant.compat.observer import MinMaxObserver"
-    assert "2 as it is, 3 with a change, 4 not" in str(read(SOURCE))
+    assert "4 as it is, 5 with a change, 4 not" in str(read(SOURCE))
     assert str(read("x = 1")) == "no name of torch.ao.quantization is used"
 
 

@@ -32,7 +32,7 @@ from fxquant.compat.quantize_fx import (
     prepare_fx,
     prepare_qat_fx,
 )
-from fxquant.errors import FxQuantWarning, InputError, NotOffered, UnknownNameError
+from fxquant.errors import FxQuantWarning, InputError, UnknownNameError
 from fxquant.nn import QuantizedConv, QuantizedLinear
 
 
@@ -315,8 +315,6 @@ def test_a_backend_config_forbids(net):
 
 
 def test_what_is_not_offered_says_so(net):
-    with pytest.raises(NotOffered, match="equalization"):
-        prepare_fx(net, {"": default_qconfig}, (batches(1)[0],), _equalization_config={"": object()})
     with pytest.raises(NotImplementedError, match="keep_original_weights"):
         convert_fx(calibrated(net), keep_original_weights=True)
     with pytest.raises(InputError, match="was not prepared"):
