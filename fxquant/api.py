@@ -42,7 +42,7 @@ def prepare(
             ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` gave, the module inside is taken.
         example_inputs: Tuple of the positional inputs (a lone tensor is taken as a one-tuple). They are run once. None:
             nothing is run, and what depends on shapes stays float with that reason: functions that take weights, batch
-            norms behind linear layers, products of two tensors, attention, residuals inside a convolution.
+            norms after linear layers, products of two tensors, attention, residuals inside a convolution.
         qconfig: A ``QConfig`` for everything, or a ``QConfigMapping``; None: the backend's default.
         example_kwargs: Keyword inputs.
         backend: Name of the backend that decides what can be quantized and what is fused.

@@ -135,7 +135,7 @@ class FloatUnit:
 
         Args:
             values: Those of ``inputs``.
-            layer: Called in place of the layer with the weight and of a batch norm behind it.
+            layer: Called in place of the layer with the weight and of a batch norm after it.
         """
         if layer is None:
             return run_nodes(self.members, values)
@@ -149,7 +149,7 @@ class FloatUnit:
         return next((node for node in self.members if is_layer(module_of(node))), None)
 
     def layer_as_run(self) -> nn.Module | None:
-        """Return the layer with the weight, with a batch norm behind it folded in."""
+        """Return the layer with the weight, with a batch norm after it folded in."""
         norm = next((m for node in self.members if isinstance(m := module_of(node), (_BatchNorm, ChannelAffine))), None)
         layer = None if self.layer is None else module_of(self.layer)
         if layer is None or norm is None or norm.running_var is None:

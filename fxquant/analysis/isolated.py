@@ -18,7 +18,7 @@ class UnitsAlone:
     """For each unit the output of the float model in which it alone is quantized.
 
     The float model runs once for each batch. At each unit a second run goes on from there, with the unit quantized, on
-    the values that are alive at this point: so each unit costs what lies behind it, and memory holds what two runs need
+    the values that are alive at this point: so each unit costs what lies after it, and memory holds what two runs need
     at one point of the graph, nothing of other units.
 
     Args:

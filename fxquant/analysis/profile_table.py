@@ -24,7 +24,7 @@ Python. share: of the int8 model. A border quantizes or dequantizes, and is in t
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One operator of the int8 model. Times are medians in µs, without what comes before and behind it."""
+    """One operator of the int8 model. Times are medians in µs, without what comes before and after it."""
 
     unit: str
     """Name of its node; of a unit, of its root."""

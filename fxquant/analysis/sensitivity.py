@@ -40,7 +40,7 @@ def sensitivity(
     """Find out what each unit costs alone: for each, the model runs with that unit quantized and all others in float.
 
     A unit alone has its inputs, its weight and its result rounded. The float model runs once for each batch, and the
-    run with a unit quantized goes on from where this unit is: it costs what lies behind the unit, half a run on
+    run with a unit quantized goes on from where this unit is: it costs what lies after the unit, half a run on
     average. Memory holds what two runs need at one point of the graph; nothing is kept for other units or batches.
 
     Args:
@@ -49,7 +49,7 @@ def sensitivity(
         metric: ``metric(output, expected)``, a number for each batch, averaged by the size of batches. None: signal to
             noise of the output against that of the float model, in dB.
         against: What ``expected`` is: ``"float"``, the output of the float model; ``"target"``, what a batch holds
-            behind the inputs, a label say (a tuple, if that is several things).
+            after the inputs, a label say (a tuple, if that is several things).
         higher_is_better: Of the user's metric.
         num_batches: Stop after so many.
         seed: Of what the model draws at random: the same numbers in every run. Random states outside are left alone.

@@ -15,7 +15,7 @@ LONGEST_NAME = 40
 
 @dataclass(frozen=True, slots=True)
 class TuningRow:
-    """One unit. Times are medians, without what comes before and behind it."""
+    """One unit. Times are medians, without what comes before and after it."""
 
     unit: str
     """Name of its root."""

@@ -177,7 +177,7 @@ def _metadata(found: Any) -> dict[str, str]:
 
 
 def _stored(found: Mapping[str, Any], room: int) -> dict[str, Stored]:
-    """Check that tensors lie one behind the other, and fill the file."""
+    """Check that tensors lie one after the other, and fill the file."""
     tensors = {name: _entry(name, entry) for name, entry in found.items()}
     place = 0
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):

@@ -105,7 +105,7 @@ def _of_converted(version: int) -> set[str]:
 
 
 def _checked_modules(data: Any, given: Mapping[str, nn.Module], limits: LoadLimits) -> dict[str, Any]:
-    """Return the descriptions of all modules, each behind its parent."""
+    """Return the descriptions of all modules, each after its parent."""
     if not isinstance(data, dict) or len(data) > limits.nodes or "" not in data:
         raise ArtifactError("the file holds no modules, or more than allowed", expected=f"at most {limits.nodes}")
     seen: set[str] = set()

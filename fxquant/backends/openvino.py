@@ -27,7 +27,7 @@ OPENVINO = register_backend(
     Backend(
         "openvino",
         rules=(
-            # Sums and functions behind a layer are fused into it, past any quantize that stands between: so none does.
+            # Sums and functions after a layer are fused into it, past any quantize that stands between: so none does.
             integer_rule((*RESIDUAL_PATTERNS, *CONV_PATTERNS), ACTIVATION, symmetric_weight, float_result=True),
             integer_rule(LINEAR_PATTERNS, ACTIVATION, symmetric_weight, float_result=True),
             integer_rule(MATMUL_PATTERNS, zero_point_zero, float_result=True),

@@ -56,7 +56,7 @@ TENSORRT = register_backend(
         joins_on_one_qparams=True,
     )
 )
-"""ReLU and SiLU behind a layer are fused into it, and other functions run in float. Biases stay float."""
+"""ReLU and SiLU after a layer are fused into it, and other functions run in float. Biases stay float."""
 
 DEFAULT_QCONFIGS.add(
     "tensorrt",

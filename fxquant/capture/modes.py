@@ -108,7 +108,7 @@ def last_of(graph: Graph) -> Node:
 
 
 def gave_back(result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], last: Node) -> bool:
-    """Tell whether a call made no node behind ``last`` and gave its first argument, a tensor, back."""
+    """Tell whether a call made no node after ``last`` and gave its first argument, a tensor, back."""
     if not isinstance(result, TensorProxy) or not isinstance(result.example, Tensor):
         return False
     same = bool(args) and result is args[0] and not any(proxies_in((args[1:], kwargs)))

@@ -80,7 +80,7 @@ def measure_accuracy(
 
 
 def labels_of(batch: Any, inputs: int) -> Tensor | None:
-    """Return the labels in a batch: integers, one for each sample, behind the inputs or under a usual name."""
+    """Return the labels in a batch: integers, one for each sample, after the inputs or under a usual name."""
     found: Any = None
     if isinstance(batch, Mapping):
         found = next((batch[key] for key in LABELS if key in batch), None)

@@ -112,7 +112,7 @@ def _timm(name: str) -> nn.Module:
 
 
 _ZOOS: dict[str, Callable[[str], nn.Module]] = {"torchvision": _torchvision, "timm": _timm}
-"""What may stand before the colon -> what makes a model of the name behind it."""
+"""What may stand before the colon -> what makes a model of the name after it."""
 
 
 def call_of_users(spec: str, function: Callable[[], Any], does: str, failure: str) -> Any:

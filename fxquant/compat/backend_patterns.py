@@ -55,7 +55,7 @@ def _names(node: Node) -> set[Any]:
 
 
 def _covers(pattern: Any, named: list[set[Any]]) -> bool:
-    """Tell whether a pattern, or its first operator, is that of a unit: what is fused behind it comes along."""
+    """Tell whether a pattern, or its first operator, is that of a unit: what is fused after it comes along."""
     if isinstance(pattern, tuple):
         flat = [item for item in pattern if not isinstance(item, tuple)]
         return any(item in names for item in flat for names in named)

@@ -42,7 +42,7 @@ def fused(model: nn.Module, backend: Any) -> GraphModule:
 
 
 def _nested(row: Any) -> Any:
-    """Return the pattern with the last operator first, and what it reads behind it."""
+    """Return the pattern with the last operator first, and what it reads after it."""
     if row._pattern_complex_format is not None:
         return row._pattern_complex_format
     pattern = row.pattern if isinstance(row.pattern, tuple) else (row.pattern,)
@@ -88,7 +88,7 @@ def _root(row: Any, found: Any) -> Node:
 def _is_used_elsewhere(gm: GraphModule, root: Node) -> bool:
     """Tell whether other nodes call the module of ``root``, by any name, or read its parameters.
 
-    The fused module would take its place there, too. Modules behind it, such as one ReLU for all layers, may be shared.
+    The fused module would take its place there, too. Modules after it, such as one ReLU for all layers, may be shared.
     """
     if root.op != "call_module":
         return False

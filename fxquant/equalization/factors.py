@@ -64,7 +64,7 @@ class WeightRanges:
         regions: Whose factors are looked for.
 
     Raises:
-        CalibrationError: a weight, or the batch norm behind it, holds values that are not finite.
+        CalibrationError: a weight, or the batch norm after it, holds values that are not finite.
     """
 
     def __init__(self, gm: GraphModule, regions: Sequence[Region]) -> None:
@@ -97,7 +97,7 @@ class WeightRanges:
 
 
 def _at(factors: Tensor, count: int) -> Tensor:
-    """Let channels that keep their scale count behind all others."""
+    """Let channels that keep their scale count after all others."""
     return torch.where(factors < 0, count, factors)
 
 

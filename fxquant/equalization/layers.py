@@ -72,7 +72,7 @@ def _layer_norm(tracker: Tracker, node: Node) -> Result:
 
 
 def _group_norm(tracker: Tracker, node: Node) -> Result:
-    """Group and instance norms have their channels behind the batch."""
+    """Group and instance norms have their channels after the batch."""
     shape = shape_of(node)
     if shape is None:
         return f"the shape of {node.name} is not known"

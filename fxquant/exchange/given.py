@@ -20,7 +20,7 @@ class TensorQParams:
     """Holds the qparams of a tensor, and of those that share them."""
 
     name: str
-    """Of an activation the node that gives it, of a weight its path; behind ``@`` the unit, where several use it."""
+    """Of an activation the node that gives it, of a weight its path; after ``@`` the unit, where several use it."""
     kind: Literal["activation", "weight"]
     qparams: QParams
     shared: tuple[str, ...] = ()

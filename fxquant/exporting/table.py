@@ -98,7 +98,7 @@ def reduced(function: Callable[..., Tensor], dim: list[int], keepdim: bool, x: T
 
 
 def softmax(dim: int, safe: bool, x: Tensor, *known: Any, **also_known: Any) -> Tensor:
-    """The arguments behind the tensor are those that the module was made for."""
+    """The arguments after the tensor are those that the module was made for."""
     return torch._safe_softmax(x, dim) if safe else F.softmax(x, dim)
 
 
@@ -153,7 +153,7 @@ class PReLU(nn.Module):
 
 
 def max_pool2d(module: qnn.QuantizedMaxPool2d) -> nn.Module:
-    """Of float values: ``explicit`` dequantizes before it and quantizes behind it, by the qparams of its input."""
+    """Of float values: ``explicit`` dequantizes before it and quantizes after it, by the qparams of its input."""
     kernel_size, stride, padding, dilation, ceil_mode = module.arguments
     return nn.MaxPool2d(kernel_size, stride, padding, dilation, ceil_mode=ceil_mode)
 

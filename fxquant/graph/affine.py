@@ -97,7 +97,7 @@ class Affine:
 
 
 def affines(gm: GraphModule, theirs: Collection[Any]) -> Iterator[Affine]:
-    """Yield every such operator behind a layer with a weight, and every product and sum together that stand anywhere.
+    """Yield every such operator after a layer with a weight, and every product and sum together that stand anywhere.
 
     Args:
         gm: A normalized graph.

@@ -168,7 +168,7 @@ def attributes_read(node: Node) -> set[str]:
 
 
 class PutBack:
-    """Copies nodes from beside into the graph of a model: once each, behind its inputs."""
+    """Copies nodes from beside into the graph of a model: once each, after its inputs."""
 
     def __init__(self, gm: GraphModule) -> None:
         self._gm = gm

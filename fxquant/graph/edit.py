@@ -57,7 +57,7 @@ def _exists(gm: GraphModule, target: str) -> bool:
 
 
 def free_name(model: nn.Module, name: str) -> str:
-    """Return a name that no part of a module has: the one given, or that with ``_`` behind it."""
+    """Return a name that no part of a module has: the one given, or that with ``_`` after it."""
     while name in model._modules or name in model._parameters or name in model._buffers:
         name += "_"
     return name
@@ -160,7 +160,7 @@ def redirect_later_reads(node: Node, new: Node, order: Mapping[Node, int]) -> No
 
 
 def order_alike(module: nn.Module, like: nn.Module) -> None:
-    """Let parameters, buffers and modules stand in the order of those of the same names in ``like``, others behind."""
+    """Let parameters, buffers and modules stand in the order of those of the same names in ``like``, others after."""
     others = dict(like.named_modules(remove_duplicate=False))
     for path, own in module.named_modules(remove_duplicate=False):
         if path in others:
@@ -192,7 +192,7 @@ def drop_unused_modules(gm: GraphModule) -> None:
 
 
 def erase_behind(last: Node) -> set[Node]:
-    """Erase the nodes behind one, which it answers with, while a trace is under way.
+    """Erase the nodes after one, which it answers with, while a trace is under way.
 
     Not those that others hold on to, or may: parameters, and attributes of proxies from before.
     """

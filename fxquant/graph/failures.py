@@ -142,7 +142,7 @@ def warn_of_no_gradient(gm: GraphModule, args: tuple[Any, ...], result: Any) -> 
 def _leads_to(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> bool:
     """Tell whether a gradient of a result reaches an input.
 
-    That of a float layer behind integers reaches only its weight.
+    That of a float layer after integers reaches only its weight.
     """
     sources = {id(value) for value in inputs if value.grad_fn is None}
     nodes = {value.grad_fn for value in inputs if value.grad_fn is not None}

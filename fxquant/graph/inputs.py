@@ -63,7 +63,7 @@ def keywords_in_order(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[s
         kwargs: Keyword inputs.
 
     Raises:
-        InputError: they do not fit the signature, leave out an input in front of one that is given, or stand behind
+        InputError: they do not fit the signature, leave out an input in front of one that is given, or stand after
             ``*args`` or in ``**kwargs``.
     """
     if not kwargs:

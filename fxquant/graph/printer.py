@@ -41,7 +41,7 @@ def format_graph(gm: GraphModule, notes: Mapping[str, str] | None = None) -> str
 
     Args:
         gm: Any graph module.
-        notes: Node name -> text that is put behind the value: its qparams, say.
+        notes: Node name -> text that is put after the value: its qparams, say.
     """
     beside = notes or {}
     return "\n".join(_line(node, beside.get(node.name, "")) for node in gm.graph.nodes)
@@ -200,7 +200,7 @@ def _told(names: list[str], likes: list[str], lines: int) -> str:
 
 
 def _blocks(lines: Sequence[str], level: int) -> list[_Block]:
-    """Runs of lines of one block; what has no such name belongs to the block before it, unless none comes behind."""
+    """Runs of lines of one block; what has no such name belongs to the block before it, unless none comes after."""
     names = [_block_name(line, level) for line in lines]
     after = ""
     following = [after := name or after for name in reversed(names)][::-1]

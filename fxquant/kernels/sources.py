@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = b"fxquant-sources:"
-"""What the fingerprint stands behind in a library."""
+"""The marker that comes before the fingerprint in a library."""
 DIGITS = 32
 """Hexadecimal digits of a fingerprint."""
 

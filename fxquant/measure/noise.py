@@ -81,7 +81,7 @@ class Deviation:
 
 @dataclass(slots=True)
 class DeviationSums:
-    """Keeps the sums behind a ``Deviation``, float64, one of each kind per channel, and no values.
+    """Keeps the sums of which a ``Deviation`` is computed, float64, one of each kind per channel, and no values.
 
     Infinities and NaN count as in ``sqnr``.
     """

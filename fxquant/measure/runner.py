@@ -118,7 +118,7 @@ class OrderedNodes:
         self.order, self._seed = order, seed
         place = {node: index for index, node in enumerate(order)}
         self._dead: list[list[Node]] = [[] for _ in order]
-        """For each place, the nodes whose value nobody reads behind it."""
+        """For each place, the nodes whose value nobody reads after it."""
         for node, own in place.items():
             self._dead[max([own, *(place[user] for user in node.users if user in place)])].append(node)
 
@@ -177,7 +177,7 @@ class Stepper(BoundInterpreter):
         return self.env[node]
 
     def free_after(self, node: Node) -> None:
-        """Free what nobody reads behind a node."""
+        """Free what nobody reads after a node."""
         for dead in self.user_to_last_uses.get(node, ()):
             self.env.pop(dead, None)
 

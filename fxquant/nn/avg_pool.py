@@ -30,7 +30,7 @@ class _Average(SameDtypeModule):
     CAPTURE: ClassVar[str] = "pool"
     """Name of the operator in its pattern."""
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"output_size": None}
-    """Its arguments behind the first, by name, and what they are if they are not given."""
+    """Its arguments after the first, by name, and what they are if they are not given."""
 
     def __init__(self, x: QParams, y: QParams) -> None:
         super().__init__()

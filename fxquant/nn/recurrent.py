@@ -26,7 +26,7 @@ class Sequence:
     """The input of a layer, and the way back to the form that it came in."""
 
     x: Tensor
-    """[steps, rows, features], 0 behind the end of a packed sequence."""
+    """[steps, rows, features], 0 after the end of a packed sequence."""
     counts: list[int] | None
     """How many rows take part in each step, of a packed sequence."""
     packed: PackedSequence | None = None

@@ -29,7 +29,7 @@ class ElementFunction:
     before: tuple[Any, ...] = ()
     """Positional arguments before the tensor: the 2 in ``2 / x``."""
     after: tuple[Any, ...] = ()
-    """Positional arguments behind it."""
+    """Positional arguments after it."""
     keywords: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fxquant.errors import warn
 from fxquant.observers.base import keeping_dtype
 
 STATE = "statistics_frozen"
-"""Key in the state of a training model, behind the name of a batch norm that is frozen; in its metadata, of each."""
+"""Key in the state of a training model, after the name of a batch norm that is frozen; in its metadata, of each."""
 
 
 class FrozenStatistics(nn.Module):

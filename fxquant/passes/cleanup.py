@@ -1,4 +1,4 @@
-"""Cleans the graph up behind lowering: removes conversions that cancel, chooses memory layouts, removes dead code."""
+"""Cleans the graph up after lowering: removes conversions that cancel, chooses memory layouts, removes dead code."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fxquant.passes.base import PassContext, graph_pass
 def compute_tensors(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Layers whose tensors are computed of parameters are given them; what stood for such a tensor is computed.
 
-    Parameters stay where the user has them, under their names. A weight is rounded behind its computation.
+    Parameters stay where the user has them, under their names. A weight is rounded after its computation.
     """
     put_back = PutBack(gm)
     read: list[Node] = []

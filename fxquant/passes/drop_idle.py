@@ -58,7 +58,7 @@ def drop_idle(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """``bn(identity(conv(x)))`` becomes ``bn(conv(x))``: identities, dropouts in evaluation mode, clones, conversions.
 
     A copy stays where something is changed in place later, and where it is returned; what sees to a memory order stays,
-    but behind activations. What training needs is noted in the plan, and stands there again in a model that trains.
+    but after activations. What training needs is noted in the plan, and stands there again in a model that trains.
     """
     idle, order = _idle_calls(gm, own_targets(ctx))
     recorded = [node for node in idle if not _is_always_idle(node)]
@@ -125,7 +125,7 @@ class _Memory:
         self._returned = frozenset[Any]().union(*(self.roots[node] for node in graph.output_node().all_input_nodes))
 
     def is_changed_after(self, node: Node, source: Node) -> bool:
-        """Tell whether a value, or the one that it is a copy of, is changed in place behind it."""
+        """Tell whether a value, or the one that it is a copy of, is changed in place after it."""
         own = self.roots[node] | self.roots[source]
         return any(place > self._order[node] and memory & own for place, memory in self._changes)
 

@@ -137,7 +137,7 @@ def _read_through_strides(root: Node, shape: tuple[int, ...], wanted: Callable[[
 
 
 def _viewed(source: Tensor, view: Tensor, elements: Elements) -> Elements:
-    """Return the elements of a contiguous source behind those of a view, or None where dimensions are mixed."""
+    """Return which elements of a contiguous source a view shows, or None where dimensions are mixed."""
     if 0 in (*source.shape, *view.shape) or (view is not source and view._base is not source):
         return None
     if elements is None:

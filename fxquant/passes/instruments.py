@@ -225,7 +225,7 @@ def _policy(policy: Any) -> str:
 
 
 def with_notes(diff: str, notes: dict[str, str]) -> str:
-    """Put the notes behind the lines of a diff that define their nodes; in a line of its own where there is no room.
+    """Put the notes after the lines of a diff that define their nodes; in a line of its own where there is no room.
 
     A type that stands before the shape is not said again, and what is padded moves together if that makes room.
     They are of the graph as it is now, so a line that went (``- ``) gets none: its node may have had other qparams.

@@ -30,7 +30,7 @@ PREPARE: Pipeline = (
     normalize,  # before all tables: they name each operator once
     decompose_composites,  # before layers are made: products with constant weights are layers
     functional_to_module,  # patterns know layers, not functions that take weights
-    make_norms,  # they stand behind layers
+    make_norms,  # they follow layers
     specialize_shapes,  # layers say which sizes are always the same
     decompose_attention,  # before the plan is made: it is made of the parts
     drop_idle,  # patterns know operators that stand side by side; all passes before read through no-ops
@@ -43,7 +43,7 @@ EQUALIZE: Pipeline = (
     scale_channels,
     scale_clamped_channels,  # apart, since clamps keep values only as far as data has shown
 )
-"""What ``equalize`` runs on a graph that ``PREPARE`` has made, batch norms not folded."""
+"""The passes that ``equalize`` runs on the graph of ``PREPARE``, whose batch norms are not folded."""
 
 FOLD: Pipeline = (
     fold_conv_bn,
@@ -67,13 +67,16 @@ TO_INT8: Pipeline = (
 )
 
 CONVERT: dict[str, Pipeline] = {"int8": TO_INT8, "fake_quant": TO_FAKE_QUANT, "reference": TO_REFERENCE}
-"""What ``convert(..., to=...)`` runs."""
+"""Argument ``to`` of ``convert`` -> the passes that it runs."""
 
 
 def passes_for(to: str, *, integers: bool) -> Pipeline:
-    """Return the passes that make a form; with ``integers``, of a model that takes or gives quantized values.
+    """Return the passes of ``convert(..., to=to)``.
 
-    The simulation takes and gives the floats that these stand for.
+    Args:
+        to: A key of ``CONVERT``.
+        integers: Whether the model takes or returns quantized values. The simulation takes and returns floats all the
+            same.
     """
     if not integers or to == "fake_quant":
         return CONVERT[to]
@@ -81,7 +84,7 @@ def passes_for(to: str, *, integers: bool) -> Pipeline:
 
 
 TO_TRAINING: Pipeline = (insert_training_fake_quant, compute_tensors)
-"""What ``prepare_qat`` runs behind ``PREPARE``: nothing is folded, since batch norms go on learning."""
+"""The passes that ``prepare_qat`` runs after ``PREPARE``: nothing is folded, since batch norms go on learning."""
 
 FROM_TRAINING: Pipeline = (strip_fake_quant, fold_tensors)
-"""What ``convert`` runs first on a model that was trained."""
+"""The passes that ``convert`` runs first on a model that was trained."""

@@ -169,7 +169,7 @@ def _alike(
 ) -> list[list[TensorRef]]:
     """Group qparams that one can stand for: the widest with all nearly as wide, then the widest of the rest, …
 
-    What is joined behind a factor counts as wide as it is there.
+    What is joined after a factor counts as wide as it is there.
     """
     ends = {
         ref: _ends(plan.qparams[ref].scaled(factors.get(ref, 1.0)))

@@ -25,7 +25,7 @@ _MODULES = {module.__name__ for module in (math, builtins)} | {operator.add.__mo
 
 @graph_pass(after=("normalize", "functional_to_module"), keeps_values=True)
 def specialize_shapes(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """``q * (x.shape[-1] // heads) ** -0.5`` behind a layer becomes ``q * 0.125``: a number, which can be int8.
+    """``q * (x.shape[-1] // heads) ** -0.5`` after a layer becomes ``q * 0.125``: a number, which can be int8.
 
     Only of dimensions that a layer makes, or takes in that size alone; other resolutions and batches go on as before.
     The number of dimensions is asked of what a layer reads, so that nothing but the next operator reads what it makes.

@@ -56,7 +56,7 @@ def _is_fake_quant_of(policy: QParamsPolicy) -> bool:
 def _quantize_weights(gm: GraphModule, ctx: PassContext, known: Mapping[TensorRef, str]) -> dict[TensorRef, str]:
     """Put layers that round their weight in place of plain ones, with the same parameters; the answer is where.
 
-    A layer that is called several times stays one layer, unless a batch norm behind a call makes its weight another.
+    A layer that is called several times stays one layer, unless a batch norm after a call makes its weight another.
     """
     calls = weighted_nodes(gm, ctx)
     nodes = nodes_by_name(gm)

@@ -1,4 +1,4 @@
-"""Batch norm: behind an operator with a weight it is folded away, alone it is a unit. Some instance norms are one."""
+"""Batch norm: after an operator with a weight it is folded away, alone it is a unit. Some instance norms are one."""
 
 from __future__ import annotations
 

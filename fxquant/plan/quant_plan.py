@@ -59,7 +59,7 @@ class IdleCall:
     readers: tuple[tuple[str, tuple[int, ...]], ...]
     """Names of what reads it, each with the places where it stands among the nodes that the reader takes."""
     before: str
-    """Name of the first node behind it that is left."""
+    """Name of the first node after it that is left."""
     op: str
     target: Any
     arguments: tuple[tuple[Any, ...], dict[str, Any]]

@@ -124,9 +124,11 @@ class Quantizer(PreparedModel):
         return f"{type(self.graph_module).__name__} for backend {self.backend.name!r}\n{self.coverage()}"
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the float model's state under its own names; behind ``observers.<value>.`` that of the observers,
-        behind ``weight_layers.<unit>.`` that of ``weight_layers``, behind ``calibration_statistics.`` what only the
-        report shows.
+        """Return the state of the float model and of what measures it.
+
+        The float model's state has its own names. That of observers begins with ``observers.<value>.``, that of
+        ``weight_layers`` with ``weight_layers.<unit>.``, and that of the calibration report with
+        ``calibration_statistics.``.
 
         Raises:
             StateError: ``apply_qparams`` or training gave it qparams, which no state holds: ``save`` writes them.

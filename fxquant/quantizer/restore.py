@@ -44,7 +44,7 @@ class Parts:
     integer_inputs: bool | tuple[str, ...]
     integer_outputs: bool | tuple[int, ...]
     state: Mapping[str, Tensor]
-    """Of the observers and of the statistics, behind ``observers.`` and ``statistics.``."""
+    """The state of the observers and of the statistics; its names begin with ``observers.`` and ``statistics.``."""
 
 
 def restore(gm: GraphModule, parts: Parts) -> Quantizer:

@@ -49,7 +49,7 @@ def prepare_qat(
     The weight before a batch norm is quantized as it will be when the batch norm is folded into it, and trained as it
     is: ``bn(conv(x, fake_quantize(w * f) / f))``, with ``f = gamma / sqrt(running_var + eps)``, 1 where below 1e-12.
     A weight that ``forward`` computes (``w * mask``, ``w + a @ b``, a parametrization, a part of a parameter) is
-    computed in each call, and rounded behind that; ``convert`` takes the value that it has then. Parameters that this
+    computed in each call, and rounded after that; ``convert`` takes the value that it has then. Parameters that this
     graph does not hold, as those of heads that only training uses, are named in a warning.
 
     Args:

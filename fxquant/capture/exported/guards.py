@@ -34,7 +34,7 @@ _OPERATORS: Mapping[type[ast.AST], Any] = {
 _FUNCTIONS: Mapping[str, Any] = {"torch.sym_max": torch.sym_max, "torch.sym_min": torch.sym_min, "max": max, "min": min}
 
 FAILED = "Guard failed: "
-"""What the messages of torch's own checks begin with; the condition stands behind it."""
+"""What the messages of torch's own checks begin with; the condition stands after it."""
 
 
 class UnreadableGuardError(Exception):

@@ -66,7 +66,7 @@ def write_output(graph: Graph, values: Sequence[Any], spec: Any) -> Any:
 
     Args:
         graph: Gets a call for each instance of a class that is no tuple, list or dict.
-        values: The nodes and numbers that the program gives, one behind the other.
+        values: The nodes and numbers that the program gives, one after the other.
         spec: The structure of the output.
 
     Raises:

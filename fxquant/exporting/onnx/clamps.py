@@ -1,4 +1,4 @@
-"""Drops clamps that the quantize behind them implies: kernels for integers take no others."""
+"""Drops clamps that the quantize after them implies: kernels for integers take no others."""
 
 from __future__ import annotations
 

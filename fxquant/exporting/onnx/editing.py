@@ -128,7 +128,7 @@ class Editor:
         return value
 
     def quantize_again(self, value: Any, qparams_of: Any) -> Any:
-        """Put a quantize and a dequantize behind a value whose numbers lie on qparams already.
+        """Put a quantize and a dequantize after a value whose numbers lie on qparams already.
 
         Args:
             value: All that reads it reads the result of these then.

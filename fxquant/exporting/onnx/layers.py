@@ -13,7 +13,7 @@ MATRIX = (1, 0)
 
 
 def mean_to_global_pool(editor: Editor) -> None:
-    """Make ``GlobalAveragePool`` of a mean over all dimensions behind the channels: ``ReduceMean`` is float."""
+    """Make ``GlobalAveragePool`` of a mean over all dimensions after the channels: ``ReduceMean`` is float."""
     for node in editor.nodes("ReduceMean"):
         x = node.inputs[0]
         axes = editor.constant(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -65,7 +65,7 @@ def matrix_products(editor: Editor) -> None:
 def product_to_gemm(editor: Editor) -> None:
     """Make ``Gemm`` between two reshapes of a product with a bias: of more than two dimensions it is fused in parts.
 
-    The input must be of integers, and the weight a constant. What quantizes the sum stands right behind the ``Gemm``.
+    The input must be of integers, and the weight a constant. What quantizes the sum stands right after the ``Gemm``.
     """
     for node in editor.nodes("Add"):
         product, bias = _product_and_bias(editor, node)

@@ -58,7 +58,7 @@ def read_equation(equation: str, ranks: list[int]) -> tuple[list[Labels], Labels
         rank - len(term.replace("...", "")) if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)
     ]
     labels = [_labels(term, count) for term, count in zip(terms, rest, strict=True)]
-    if not arrow:  # then it is all that stands once, in the order of the alphabet, behind what "..." stands for
+    if not arrow:  # then it is all that stands once, in the order of the alphabet, after what "..." stands for
         right = "..." + "".join(letter for letter in sorted({*left} - {".", ","}) if left.count(letter) == 1)
     return labels, _labels(right, max(rest))
 
@@ -279,7 +279,7 @@ def _product(emit: Emitter, a: Operand, b: Operand, output: Labels) -> Operand:
 
 
 def _comes_last(a: Operand, shared: list[str], output: Labels) -> bool:
-    """Tell whether the dimensions of ``a`` alone come last in the output, behind those of the other factor alone."""
+    """Tell whether the dimensions of ``a`` alone come last in the output, after those of the other factor alone."""
     own = [label for label in output if label not in shared]
     return bool(own) and own[0] not in a.labels and own[-1] in a.labels
 

@@ -120,7 +120,7 @@ class WeightOnlyLinearCall(OperatorCall):
 
 
 def in_stretches(rows: Tensor, groups: int) -> Tensor:
-    """Divide rows into the stretches of their groups, zeros behind the last value of each.
+    """Divide rows into the stretches of their groups, zeros after the last value of each.
 
     Args:
         rows: float32 [rows, groups * group_size].
