@@ -16,6 +16,7 @@ present fails the installation.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -73,7 +74,11 @@ X86_FLAGS: dict[str, tuple[str, ...]] = {
     ),
 }
 X86_FLAGS["avx512_vnni"] = (*X86_FLAGS["avx512"], "-mavx512vnni")
-"""One compilation of the loops for each; of ``avx512_vnni`` only where a source asks __AVX512VNNI__."""
+X86_FLAGS["amx"] = (*X86_FLAGS["avx512_vnni"], "-mamx-tile", "-mamx-int8")
+"""One compilation of the loops for each, but as ``is_compiled_for`` says."""
+TILE_LOOPS = ("portable", "avx512_vnni", "amx")
+"""The sets that loops on tiles are compiled for; tiles are emulated but for the last."""
+USES_TILES = "#include <immintrin.h>\nvoid use() { _tile_zero(0); _tile_dpbssd(0, 1, 2); _tile_release(); }\n"
 NVCC_FLAGS = (
     *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-ffp-contract=off,-Wall,-Wextra,-Werror"),
     # what ptxas says of registers and spills goes to the logs, where a test reads it
@@ -150,15 +155,38 @@ def cpu_steps(cxx: str, torch: Path) -> list[Step]:
     shared would be merged by the linker, and the portable set could get the AVX-512 version of it.
     """
     machine = ("-DFXQ_X86=1",) if is_x86() else ()
+    knows_amx = is_x86() and compiles(cxx, X86_FLAGS["amx"], USES_TILES)
+    if knows_amx:
+        machine = (*machine, "-DFXQ_AMX=1")
     binding = (cxx, *CXX_FLAGS, *machine, TORCH_TARGET, *OUR_HEADERS, *include_flags(torch))
     steps = [Step(path, f"cpu-{path.stem}", binding) for path in sources("cpu/*.cpp")]
     for isa, flags in (X86_FLAGS if is_x86() else {"portable": ()}).items():
         loops = (cxx, *CXX_FLAGS, *machine, *flags, f"-DFXQ_ISA={isa}", *OUR_HEADERS)
-        paths = sources("cpu/loops/*.cpp")
-        if isa == "avx512_vnni":
-            paths = [path for path in paths if any("__AVX512VNNI__" in each.read_text() for each in sources_of(path))]
-        steps += [Step(path, f"{isa}-{path.stem}", loops) for path in paths]
+        paths = [path for path in sources("cpu/loops/*.cpp") if is_compiled_for(isa, path)]
+        if isa != "amx" or knows_amx:
+            steps += [Step(path, f"{isa}-{path.stem}", loops) for path in paths]
     return steps
+
+
+def is_compiled_for(isa: str, path: Path) -> bool:
+    """Say whether a set has a version of a loop of its own.
+
+    Loops on tiles, which ask __AMX_INT8__, have one for each of ``TILE_LOOPS``. Of the others ``amx`` has none, and
+    ``avx512_vnni`` only where a source asks __AVX512VNNI__.
+    """
+    texts = [each.read_text() for each in sources_of(path)]
+    if any("__AMX_INT8__" in text for text in texts):
+        return isa in TILE_LOOPS
+    if isa == "avx512_vnni":
+        return any("__AVX512VNNI__" in text for text in texts)
+    return isa != "amx"
+
+
+@functools.lru_cache
+def compiles(cxx: str, flags: tuple[str, ...], source: str) -> bool:
+    """Say whether the compiler and its assembler take a source in C++."""
+    command = [cxx, *flags, "-x", "c++", "-c", "-", "-o", os.devnull]
+    return subprocess.run(command, input=source, capture_output=True, text=True, check=False).returncode == 0
 
 
 def cuda_steps(nvcc: str, torch: Path) -> list[Step]:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torchvision
 from layer_turns import TurnsRow, geometric_mean, in_turns, serve
-from multiply_rate import products_per_second
+from multiply_rate import products_per_second, tile_products_per_second
 from tabulate import tabulate
 from torch import Tensor, nn
 
@@ -305,7 +305,8 @@ def main() -> None:
         if options.json:
             Path(options.json).write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
         return
-    rate = products_per_second()
+    on_tiles = native_status().cpu_isa in ("amx", "brgemm")  # the latter where the CPU has tiles
+    rate = (tile_products_per_second() if on_tiles else None) or products_per_second()
     print("\n".join(f"{key}: {value}" for key, value in machine().items()))
     print(f"products: {'unknown' if rate is None else f'{rate / 1e9:.0f} 10^9 per second and thread'}")
     results = []

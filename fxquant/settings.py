@@ -11,7 +11,7 @@ from fxquant.errors import SpecError, warn
 from fxquant.registry import did_you_mean
 
 Kernels = Literal["auto", "native", "reference"]
-CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni", "brgemm"]
+CpuIsa = Literal["auto", "portable", "avx2", "avx512", "avx512_vnni", "brgemm", "amx", "amx_emulated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Settings:
     kernels: Kernels = "auto"
     """FXQUANT_KERNELS: which kernels run; ``native`` raises where one is missing."""
     cpu_isa: CpuIsa = "auto"
-    """FXQUANT_CPU_ISA: what the CPU kernels use; ``brgemm`` leaves large int8 products to the framework's kernels."""
+    """FXQUANT_CPU_ISA: what the CPU kernels use; ``brgemm`` leaves large int8 products to the framework's kernels,
+    ``amx`` multiplies on tiles, and ``amx_emulated`` runs the same loops without AMX, slowly."""
     cache_dir: str = ""
     """FXQUANT_CACHE: folder for the demo's weights and photographs; empty: fxquant in the user's cache folder."""
 

@@ -593,7 +593,7 @@ def test_every_operator_has_native_sources_of_its_stem(place):
 
 
 def test_every_native_source_belongs_to_an_operator():
-    stems = {*definitions(), "isa", "brgemm", "copy", "program", "recorder"}  # what bindings and programs share
+    stems = {*definitions(), "isa", "amx", "brgemm", "copy", "program", "recorder"}  # what bindings and programs share
     found = {path.stem for folder in ("cpu", "cuda") for path in CSRC.rglob(f"{folder}/*.c*")}
     assert found - stems == set()
 

@@ -70,7 +70,7 @@ the environment variable FXQUANT_KERNELS has an unknown value
             """\
 the environment variable FXQUANT_CPU_ISA has an unknown value
   got:      'neon'
-  expected: auto, portable, avx2, avx512, avx512_vnni, brgemm""",
+  expected: auto, portable, avx2, avx512, avx512_vnni, brgemm, amx, amx_emulated""",
         ),
         (
             "FXQUANT_DEBUG",

@@ -90,6 +90,12 @@ def native_cpu(status: NativeStatus) -> Finding:
 
 def tiles(status: NativeStatus) -> str:
     """Say which instructions multiply large int8 products, and why."""
+    if status.cpu_isa == "amx":
+        return "int8 products on AMX tiles"
+    if status.cpu_isa == "amx_emulated":
+        return "int8 products on emulated tiles, slowly: for tests"
+    if status.amx_refusal:
+        return f"amx was asked for and cannot run: {status.amx_refusal}"
     if status.cpu_isa != "brgemm":
         return f"no AMX tiles: {status.tiles_refusal or f'{status.cpu_isa} was asked for'}"
     without = f", without AMX tiles: {status.tiles_refusal}" if status.tiles_refusal else " on AMX tiles"

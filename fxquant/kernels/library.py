@@ -59,6 +59,8 @@ class NativeStatus:
     """Why the reference runs in place of native kernels on the CPU; empty if it does not."""
     tiles_refusal: str = ""
     """Why the CPU library multiplies without the tiles of AMX; empty if it can with them, or is not loaded."""
+    amx_refusal: str = ""
+    """Why the set ``amx`` does not run, though FXQUANT_CPU_ISA asks for it; empty if it does, or is not asked for."""
 
 
 def define(
@@ -154,16 +156,18 @@ def native_status() -> NativeStatus:
         cpu_isa=CPU_ISAS[_cpu.handle.fxquant_active_isa()] if _cpu.handle is not None else "",
         best_cpu_isa=CPU_ISAS[_cpu.handle.fxquant_best_isa()] if _cpu.handle is not None else "",
         reason=_cpu.reason,
-        tiles_refusal=_tiles_refusal(),
+        tiles_refusal=_said("fxquant_tiles_refusal"),
+        amx_refusal=_said("fxquant_tile_loops_refusal") if SETTINGS.cpu_isa == "amx" else "",
     )
 
 
-def _tiles_refusal() -> str:
+def _said(function: str) -> str:
+    """Return the text that a function of the CPU library gives; an empty one where that is not loaded."""
     if _cpu.handle is None:
         return ""
-    refusal = _cpu.handle.fxquant_tiles_refusal
-    refusal.restype = ctypes.c_char_p
-    return refusal().decode()
+    call = getattr(_cpu.handle, function)
+    call.restype = ctypes.c_char_p
+    return call().decode()
 
 
 def native_library() -> Any:
@@ -187,7 +191,7 @@ def set_isa(name: str) -> None:
     if name not in available_isas() or not _cpu.handle.fxquant_set_isa(CPU_ISAS.index(name)):
         raise KernelError(
             f"the CPU kernels cannot use the instruction set {name!r}",
-            got=_cpu.reason or None,
+            got=_cpu.reason or (_said("fxquant_tile_loops_refusal") if name == "amx" else None),
             expected=", ".join(available_isas()) or "a native CPU library",
             hint="unset FXQUANT_CPU_ISA, or ask for a lower one",
         )
@@ -267,5 +271,8 @@ _cuda = (
     if torch.cuda.is_available()
     else _Native(reason="torch sees no CUDA device")
 )
-if SETTINGS.cpu_isa != "auto" and _cpu.handle is not None:
+if SETTINGS.cpu_isa == "amx" and _said("fxquant_tile_loops_refusal"):
+    # A container or an old kernel may hide AMX from one of many machines: the next set gives the same bits.
+    _log.warning("FXQUANT_CPU_ISA=amx: %s, so %s runs", _said("fxquant_tile_loops_refusal"), native_status().cpu_isa)
+elif SETTINGS.cpu_isa != "auto" and _cpu.handle is not None:
     set_isa(SETTINGS.cpu_isa)

@@ -58,6 +58,14 @@ def test_native_cpu_kernels() -> None:
     )
     lowered = replace(tiles, cpu_isa="avx2")
     assert doctor.native_cpu(lowered).fact == "using avx2 (the best here is brgemm); no AMX tiles: avx2 was asked for"
+    own = replace(tiles, cpu_isa="amx")
+    assert doctor.native_cpu(own).fact == "using amx (the best here is brgemm); int8 products on AMX tiles"
+    emulated = doctor.native_cpu(replace(without, cpu_isa="amx_emulated"))
+    assert emulated.fact.endswith("(the best here is avx512_vnni); int8 products on emulated tiles, slowly: for tests")
+    refused = doctor.native_cpu(replace(without, amx_refusal="the operating system lets no process use AMX"))
+    assert refused.fact == (
+        "using avx512_vnni; amx was asked for and cannot run: the operating system lets no process use AMX"
+    )
     chosen = doctor.native_cpu(status(reason="FXQUANT_KERNELS=reference"))
     assert (chosen.state, chosen.advice) == ("slow", "unset FXQUANT_KERNELS")
     absent = doctor.native_cpu(status(reason="the native library was not built: install a C++ compiler"))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fxquant.kernels.library import available_isas, native_status, use_isa
 
-OF_PRODUCTS = ("avx512_vnni", "brgemm")
-"""Instruction sets that run the loops of avx512, but for operators that multiply bytes."""
+OF_PRODUCTS = ("avx512_vnni", "brgemm", "amx", "amx_emulated")
+"""Instruction sets that run the loops of a lower one, but for operators that multiply bytes."""
 
 
 @pytest.fixture(params=[isa for isa in available_isas() if isa not in OF_PRODUCTS] or ["none"])

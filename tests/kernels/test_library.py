@@ -100,11 +100,43 @@ def test_environment_lowers_the_set_and_insists_on_native_kernels() -> None:
     assert done.stdout.split() == ["portable", "1.0"], done.stderr
 
 
+MISSING_ISAS = [isa for isa in CPU_ISAS if isa not in available_isas()]
+
+
 @needs_native
-@pytest.mark.skipif(available_isas() == CPU_ISAS, reason="this CPU has every instruction set")
+@pytest.mark.skipif(MISSING_ISAS in ([], ["amx"]), reason="this CPU has every instruction set")
 def test_environment_cannot_raise_the_set() -> None:
-    done = run("", FXQUANT_CPU_ISA=CPU_ISAS[-1])
-    assert f"KernelError: the CPU kernels cannot use the instruction set '{CPU_ISAS[-1]}'" in done.stderr
+    done = run("", FXQUANT_CPU_ISA=MISSING_ISAS[0])
+    assert f"KernelError: the CPU kernels cannot use the instruction set '{MISSING_ISAS[0]}'" in done.stderr
+
+
+@needs_native
+@pytest.mark.skipif("amx" not in MISSING_ISAS, reason="this CPU has AMX")
+def test_the_next_set_runs_where_amx_is_refused() -> None:
+    program = (
+        "status = library.native_status()\n"
+        "print(status.cpu_isa == status.best_cpu_isa, status.amx_refusal)\n"
+        "library.set_isa('amx')"
+    )
+    done = run(program, FXQUANT_CPU_ISA="amx")
+    known, _, reason = done.stdout.strip().partition(" ")
+    assert known == "True"
+    assert reason in (
+        "this CPU has no AMX",
+        "this CPU has AMX without AVX-512 VNNI",
+        "the operating system lets no process use AMX",
+        "AMX is used on Linux alone",
+        "the compiler that built the kernels knows no AMX",
+    )
+    assert done.stderr.startswith(f"FXQUANT_CPU_ISA=amx: {reason}, so {native_status().best_cpu_isa} runs\n")
+    assert f"cannot use the instruction set 'amx'\n  got:      {reason}\n" in done.stderr
+    assert native_status().amx_refusal == ""  # nobody asked
+
+
+@needs_native
+def test_environment_asks_for_emulated_tiles() -> None:
+    done = run(f"print(library.native_status().cpu_isa)\n{DEQUANTIZE}", FXQUANT_CPU_ISA="amx_emulated")
+    assert done.stdout.split() == ["amx_emulated", "1.0"], done.stderr
 
 
 def test_environment_asks_for_the_reference() -> None:
@@ -113,7 +145,7 @@ def test_environment_asks_for_the_reference() -> None:
     assert done.stdout.splitlines() == [
         "1.0",
         "NativeStatus(paths=(), devices=(), cpu_isa='', best_cpu_isa='', reason='FXQUANT_KERNELS=reference', "
-        "tiles_refusal='')",
+        "tiles_refusal='', amx_refusal='')",
     ], done.stderr
     assert done.stderr.endswith(
         "fxquant.errors.KernelError: the CPU kernels cannot use the instruction set 'portable'\n"

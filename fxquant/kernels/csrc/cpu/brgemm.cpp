@@ -8,12 +8,10 @@
 #include <vector>
 
 #if defined(FXQ_X86) && defined(__linux__)
-#include <cpuid.h>
 #include <dlfcn.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
+#include "cpu/amx.h"
 #include "cpu/isa.h"
 
 namespace fxquant {
@@ -90,21 +88,9 @@ std::string forbidding_variable() {
 }
 
 std::string find_tiles_refusal() {
-#if defined(FXQ_X86) && defined(__linux__)
-  unsigned int a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned int kTile = 1u << 24, kInt8 = 1u << 25;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) {
-    return "this CPU has no AMX";
-  }
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
-  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
-    return "the operating system lets no process use AMX";
-  }
+  if (*amx_refusal() != 0) return amx_refusal();
   const std::string variable = forbidding_variable();
   return variable.empty() ? functions().refusal : variable + " leaves AMX out";
-#else
-  return "AMX is used on Linux alone";
-#endif
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "cpu/amx.h"
 #include "cpu/brgemm.h"
 
 namespace fxquant {
@@ -23,17 +24,27 @@ Isa highest_isa() {
 
 bool has_isa(int32_t isa) {
   if (isa == kBrgemm) return highest_isa() == kAvx512Vnni && has_brgemm();
+  if (isa == kAmx) return *tile_loops_refusal() == 0;
+  if (isa == kAmxEmulated) return true;
   return isa >= kPortable && isa <= highest_isa();
 }
 
 // Without tiles the framework's kernels do what ours do.
 Isa best_isa() { return *tiles_refusal() == 0 && has_isa(kBrgemm) ? kBrgemm : highest_isa(); }
 
+// Which version of the loops a set runs.
+Isa loops_of(Isa isa) {
+  if (isa == kAmxEmulated) return highest_isa();
+  return isa > kAvx512Vnni ? kAvx512Vnni : isa;
+}
+
 std::atomic<Isa> active{best_isa()};
+std::atomic<Isa> loops{loops_of(active)};
 
 }  // namespace
 
 Isa active_isa() { return active.load(std::memory_order_relaxed); }
+Isa loop_isa() { return loops.load(std::memory_order_relaxed); }
 
 }  // namespace fxquant
 
@@ -42,6 +53,7 @@ Isa active_isa() { return active.load(std::memory_order_relaxed); }
 
 FXQ_EXPORT int32_t fxquant_has_isa(int32_t isa) { return fxquant::has_isa(isa); }
 FXQ_EXPORT const char* fxquant_tiles_refusal() { return fxquant::tiles_refusal(); }
+FXQ_EXPORT const char* fxquant_tile_loops_refusal() { return fxquant::tile_loops_refusal(); }
 FXQ_EXPORT int32_t fxquant_best_isa() { return fxquant::best_isa(); }
 FXQ_EXPORT int32_t fxquant_active_isa() { return fxquant::active_isa(); }
 
@@ -49,5 +61,6 @@ FXQ_EXPORT int32_t fxquant_active_isa() { return fxquant::active_isa(); }
 FXQ_EXPORT int32_t fxquant_set_isa(int32_t isa) {
   if (!fxquant::has_isa(isa)) return false;
   fxquant::active.store(static_cast<fxquant::Isa>(isa), std::memory_order_relaxed);
+  fxquant::loops.store(fxquant::loops_of(static_cast<fxquant::Isa>(isa)), std::memory_order_relaxed);
   return true;
 }

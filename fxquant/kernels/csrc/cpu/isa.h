@@ -6,10 +6,24 @@
 namespace fxquant {
 
 // kBrgemm: kAvx512Vnni, with large products left to oneDNN (brgemm.h).
-enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3, kBrgemm = 4 };
+// kAmx: kAvx512Vnni, with products of our own tile loops. kAmxEmulated: the same loops on tiles in memory (tiles.h), and
+// all others as the best set below kBrgemm runs them. It runs on every CPU, for tests.
+enum Isa : int32_t {
+  kPortable = 0,
+  kAvx2 = 1,
+  kAvx512 = 2,
+  kAvx512Vnni = 3,
+  kBrgemm = 4,
+  kAmx = 5,
+  kAmxEmulated = 6
+};
 
 // The set that runs now: the best for this CPU, unless another one was chosen through fxquant_set_isa.
 Isa active_isa();
+// Which version of a loop it runs: kPortable to kAvx512Vnni.
+Isa loop_isa();
+// Whether products run on tiles.
+inline bool uses_tile_loops() { return active_isa() >= kAmx; }
 
 }  // namespace fxquant
 
@@ -18,7 +32,9 @@ Isa active_isa();
 // and called by the binding as
 //   FXQ_LOOP(dequantize_loop)(args, begin, end)
 // A loop with instructions of VNNI, whose source asks __AVX512VNNI__ and so is compiled for avx512_vnni too, says
-// FXQ_DECLARE_VNNI_LOOP and FXQ_VNNI_LOOP instead; avx512_vnni and brgemm run the avx512 version of every other loop.
+// FXQ_DECLARE_VNNI_LOOP and FXQ_VNNI_LOOP instead; avx512_vnni and those above run the avx512 version of every other loop.
+// A loop on tiles, whose source includes tiles.h, says FXQ_DECLARE_TILE_LOOP and FXQ_TILE_LOOP. It is compiled for amx, and
+// with emulated tiles for portable and avx512_vnni.
 #if defined(FXQ_X86)
 #define FXQ_DECLARE_LOOP(name, parameters)                       \
   namespace fxquant {                                            \
@@ -27,8 +43,8 @@ Isa active_isa();
   namespace avx512 { void name parameters; }                     \
   }
 #define FXQ_LOOP(name)                                           \
-  (::fxquant::active_isa() >= ::fxquant::kAvx512 ? ::fxquant::avx512::name \
-   : ::fxquant::active_isa() == ::fxquant::kAvx2 ? ::fxquant::avx2::name   \
+  (::fxquant::loop_isa() >= ::fxquant::kAvx512 ? ::fxquant::avx512::name \
+   : ::fxquant::loop_isa() == ::fxquant::kAvx2 ? ::fxquant::avx2::name   \
                                                  : ::fxquant::portable::name)
 #define FXQ_DECLARE_VNNI_LOOP(name, parameters)                  \
   FXQ_DECLARE_LOOP(name, parameters)                             \
@@ -36,7 +52,21 @@ Isa active_isa();
   namespace avx512_vnni { void name parameters; }                \
   }
 #define FXQ_VNNI_LOOP(name)                                      \
-  (::fxquant::active_isa() >= ::fxquant::kAvx512Vnni ? ::fxquant::avx512_vnni::name : FXQ_LOOP(name))
+  (::fxquant::loop_isa() >= ::fxquant::kAvx512Vnni ? ::fxquant::avx512_vnni::name : FXQ_LOOP(name))
+#define FXQ_DECLARE_TILE_LOOP(name, parameters)                  \
+  namespace fxquant {                                            \
+  namespace portable { void name parameters; }                   \
+  namespace avx512_vnni { void name parameters; }                \
+  namespace amx { void name parameters; }                        \
+  }
+#define FXQ_EMULATED_TILE_LOOP(name) \
+  (::fxquant::loop_isa() >= ::fxquant::kAvx512Vnni ? ::fxquant::avx512_vnni::name : ::fxquant::portable::name)
+#if defined(FXQ_AMX)
+#define FXQ_TILE_LOOP(name) \
+  (::fxquant::active_isa() == ::fxquant::kAmx ? ::fxquant::amx::name : FXQ_EMULATED_TILE_LOOP(name))
+#else
+#define FXQ_TILE_LOOP(name) FXQ_EMULATED_TILE_LOOP(name)
+#endif
 #else
 #define FXQ_DECLARE_LOOP(name, parameters)                       \
   namespace fxquant {                                            \
@@ -45,4 +75,6 @@ Isa active_isa();
 #define FXQ_LOOP(name) (::fxquant::portable::name)
 #define FXQ_DECLARE_VNNI_LOOP(name, parameters) FXQ_DECLARE_LOOP(name, parameters)
 #define FXQ_VNNI_LOOP(name) FXQ_LOOP(name)
+#define FXQ_DECLARE_TILE_LOOP(name, parameters) FXQ_DECLARE_LOOP(name, parameters)
+#define FXQ_TILE_LOOP(name) FXQ_LOOP(name)
 #endif

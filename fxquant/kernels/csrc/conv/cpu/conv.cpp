@@ -5,6 +5,7 @@
 
 #include "conv/cpu/loops/conv2d.h"
 #include "conv/cpu/loops/conv2d_brgemm.h"
+#include "conv/cpu/loops/conv2d_tiles.h"
 #include "conv/cpu/loops/depthwise.h"
 #include "cpu/brgemm.h"
 #include "cpu/launch.h"
@@ -38,6 +39,15 @@ Tensor conv_cpu(const Conv& c) {
              FXQ_VNNI_LOOP(depthwise_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
            },
            depthwise.scratch());
+    return c.y;
+  }
+  if (uses_tile_loops() && s.k_groups() > 0) {
+    const TileConvArgs tile_args(args, torch::stable::get_num_threads());
+    launch(tile_args, tile_args.tasks(), tile_args.grain(),
+           [](const TileConvArgs& a, int64_t begin, int64_t end, void* scratch) {
+             FXQ_TILE_LOOP(conv_tiles_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+           },
+           tile_args.scratch());
     return c.y;
   }
   if (prefers_brgemm(s.out_pixels(), s.group_bundle_channels(), s.k_blocks() * s.k_block_bytes())) {

@@ -4,6 +4,7 @@
 #include "cpu/launch.h"
 #include "matmul/cpu/loops/matmul.h"
 #include "matmul/cpu/loops/matmul_brgemm.h"
+#include "matmul/cpu/loops/matmul_tiles.h"
 
 namespace fxquant {
 namespace {
@@ -29,12 +30,14 @@ Tensor bytes_for(const Tensor& like, int64_t size) { return empty_as(like, {size
 Tensor matmul_cpu(const MatmulCall& c) {
   const Matmul m = prepare_matmul(c);
   if (m.y.numel() == 0) return m.y;
-  // a is multiplied as uint8, b as int8. Flipping the sign bit shifts the zero point by 128.
-  const int32_t a_zero = m.a.zero_point + (m.a.is_signed ? 128 : 0);
-  const int32_t b_zero = m.b.zero_point - (m.b.is_signed ? 0 : 128);
+  const bool on_tiles = uses_tile_loops() && m.k_size > 0;
   const bool by_framework = prefers_brgemm(m.rows, m.columns, m.k_size);
   const int64_t multiple = by_framework ? kBrgemmKMultiple : kKGroup;
-  const int64_t padded = (m.k_size + multiple - 1) / multiple * multiple;
+  const int64_t padded = on_tiles ? tile_padded_k(m.k_size) : (m.k_size + multiple - 1) / multiple * multiple;
+  const bool in_place = on_tiles && m.a.k_stride == 1 && padded == m.k_size;
+  // b is multiplied as int8, a as uint8, but where tiles read it in place. Flipping the sign bit shifts the zero point by 128.
+  const int32_t a_zero = m.a.zero_point + (m.a.is_signed && !in_place ? 128 : 0);
+  const int32_t b_zero = m.b.zero_point - (m.b.is_signed ? 0 : 128);
   constexpr int64_t kWork = 1 << 19;  // products of a task: a few microseconds
   constexpr int64_t kPack = 16;       // products that take as long as to move a byte
 
@@ -51,7 +54,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
                         m.columns,
                         m.k_size,
                         padded,
-                        by_framework ? kNBlockPanels : 1,
+                        on_tiles || by_framework ? kNBlockPanels : 1,
                         m.k_size * a_zero * b_zero,
                         -a_zero,
                         static_cast<uint8_t*>(packed.mutable_data_ptr()),
@@ -59,7 +62,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
   launch(pack_b, of_b.count * panels, std::max<int64_t>(kWork / (kPanel * padded * kPack + 1), 1),
          [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(pack_panels_loop)(p, begin, end); });
 
-  // Multiply by the framework's kernels, which pack a themselves.
+  // Multiply on tiles or by the framework's kernels, which pack a themselves.
   MatmulArgs args{m.rows,
                   m.k_size,
                   m.columns,
@@ -75,9 +78,19 @@ Tensor matmul_cpu(const MatmulCall& c) {
                   m.is_float ? nullptr : static_cast<uint8_t*>(m.y.mutable_data_ptr()),
                   m.is_float ? m.y.mutable_data_ptr<float>() : nullptr};
   constexpr int64_t kEpilogue = 16;  // products that take as long as the epilogue of one output
+  constexpr int64_t kFaster = 4;     // than our own products without tiles, at least
+  if (on_tiles) {
+    const TileMatmulArgs whole{args, padded, m.a.k_stride, m.a.is_signed, in_place};
+    const int64_t work = std::min(kTileStripRows, m.rows) * kNBlockPanels * kPanel * (padded / kFaster + kEpilogue);
+    launch(whole, m.batch * whole.strips() * whole.n_blocks(), std::max<int64_t>(kWork / work, 1),
+           [](const TileMatmulArgs& x, int64_t begin, int64_t end, void* scratch) {
+             FXQ_TILE_LOOP(matmul_tiles_loop)(x, begin, end, static_cast<uint8_t*>(scratch));
+           },
+           whole.scratch());
+    return m.y;
+  }
   if (by_framework) {
     const BrgemmMatmulArgs whole{args, padded, m.a.k_stride, static_cast<uint8_t>(m.a.is_signed ? 0x80 : 0)};
-    constexpr int64_t kFaster = 4;  // than our own products, at least
     const int64_t work = std::min(kBrgemmRows, m.rows) * kBrgemmColumns * (padded / kFaster + kEpilogue);
     launch(whole, m.batch * whole.strips() * whole.n_blocks(), std::max<int64_t>(kWork / work, 1),
            [](const BrgemmMatmulArgs& x, int64_t begin, int64_t end, void* scratch) {

@@ -25,6 +25,13 @@ inline uint32_t sum_of(const uint8_t* row, int64_t count) {
 #endif
 }
 
+// Returns the sum of the bytes of a row as int8, modulo 2^32.
+inline uint32_t signed_sum_of(const uint8_t* row, int64_t count) {
+  int32_t sum = 0;
+  for (int64_t k = 0; k < count; ++k) sum = add_modulo(sum, static_cast<int8_t>(row[k]));
+  return static_cast<uint32_t>(sum);
+}
+
 #if defined(__AVX512BW__)
 class Epilogue {
  public:
