@@ -83,8 +83,10 @@ from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
 from fxquant.quantizer.distributed import synchronize_observers
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
+from fxquant.training.gptq import gptq
 from fxquant.training.learned_rounding import adaround
 from fxquant.training.qat import prepare_qat
+from fxquant.training.rounded_layers import RoundedLayer, RoundedLayers
 from fxquant.training.schedule import TrainingSchedule, scale_parameters
 
 __version__ = VERSION
@@ -143,6 +145,8 @@ __all__ = [
     "Refusal",
     "Reject",
     "Rejection",
+    "RoundedLayer",
+    "RoundedLayers",
     "Sensitivity",
     "TensorQParams",
     "TensorRef",
@@ -174,6 +178,7 @@ __all__ = [
     "get_default_qconfig",
     "get_default_qconfig_mapping",
     "get_lsq_qconfig",
+    "gptq",
     "inspect_artifact",
     "kernels",
     "load",

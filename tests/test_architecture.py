@@ -324,6 +324,13 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "quantizer/test_ends.py": ("observers/low_bit.py",),
     "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/measured.py"),
     "calibration/test_interpreter.py": ("quantizer/calibrate.py",),
+    # What one call does, from arguments to integers.
+    "training/test_gptq.py": (
+        "training/gptq_layers.py",
+        "training/gptq_weight.py",
+        "training/rounded_layers.py",
+    ),
+    "training/test_weight_matrix.py": ("training/input_products.py",),
 }
 """Test file -> the files that it tests as one subject."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -109,11 +109,19 @@ class QuantPlan:
         policies = (self.policies[link] for link in self._sharing(ref))
         return math.prod(policy.factor for policy in policies if isinstance(policy, SharedWith))
 
-    def without_means(self) -> QuantPlan:
-        """Return a plan that corrects no bias: what is trained learns its own."""
-        units = (replace(unit, roles={k: ref for k, ref in unit.roles.items() if k != "mean"}) for unit in self.units)
-        policies = {ref: policy for ref, policy in self.policies.items() if not isinstance(policy, Means)}
-        return replace(self, units=tuple(units), policies=policies)
+    def without_means(self, roots: Collection[str] | None = None) -> QuantPlan:
+        """Return a plan that corrects no bias, or none of the units of these roots: what is trained learns its own."""
+        units = tuple(
+            replace(unit, roles={k: ref for k, ref in unit.roles.items() if k != "mean"})
+            if roots is None or unit.root in roots
+            else unit
+            for unit in self.units
+        )
+        used = {ref for unit in units for ref in unit.roles.values()}
+        policies = {
+            ref: policy for ref, policy in self.policies.items() if not isinstance(policy, Means) or ref in used
+        }
+        return replace(self, units=units, policies=policies)
 
     def _sharing(self, ref: TensorRef) -> list[TensorRef]:
         """Follow ``SharedWith`` from ``ref`` to the owner of its qparams, and list each tensor on the way."""

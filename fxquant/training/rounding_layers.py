@@ -113,14 +113,21 @@ def _refusal(layer: FakeQuantizedWeight, scheme: QScheme, own: Any) -> str:
     """Why the rounding of a weight cannot be learned; empty if it can."""
     if own is not None and not isinstance(own.weight_fake_quant, AdaRoundFakeQuantize):
         return f"{type(own.weight_fake_quant).__name__} has integers of its own"
-    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
-        return "a table is read, not multiplied"
-    if is_recurrent(layer):
-        return "it multiplies by several matrices, step after step"
+    if reason := refused_kind(layer):
+        return reason
     if scheme.float_qparams or not scheme.symmetric:
         return f"AdaRound learns with symmetric qparams, and these are {scheme}"
     if scheme.group_size is not None:
         return f"AdaRound learns without groups, and this is {scheme}"
+    return ""
+
+
+def refused_kind(layer: nn.Module) -> str:
+    """Return why a layer of this kind has no one matrix that inputs are multiplied by; empty if it has."""
+    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+        return "a table is read, not multiplied"
+    if is_recurrent(layer):
+        return "it multiplies by several matrices, step after step"
     return ""
 
 
