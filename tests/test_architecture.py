@@ -326,6 +326,7 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     "calibration/test_interpreter.py": ("quantizer/calibrate.py",),
     # What one call does, from arguments to integers.
     "training/test_gptq.py": (
+        "training/bound_batches.py",
         "training/gptq_layers.py",
         "training/gptq_weight.py",
         "training/rounded_layers.py",

@@ -21,8 +21,6 @@ from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
 from fxquant.quantizer.mutation import WeightChecksums
 from fxquant.quantizer.undo import RunState
-from fxquant.training.adaround import Reconstruction
-from fxquant.training.rounded_layers import RoundedLayers
 
 
 @dataclass(eq=False, repr=False)
@@ -81,8 +79,8 @@ class PreparedModel:
     """The qparams that the model was trained with, which take the place of those of the observers."""
     trained_joins: Mapping[str, Sequence[Part]] = field(default_factory=dict, init=False)
     """Of a model that was trained: the name of each join, and the values that it takes."""
-    reconstruction: Reconstruction | RoundedLayers | None = field(default=None, init=False)
-    """The error of each unit before and after ``adaround`` or ``gptq``; None where neither has run."""
+    reconstruction: Any = field(default=None, init=False)
+    """The table of ``adaround`` (``Reconstruction``) or ``gptq`` (``RoundedLayers``); None where neither has run."""
     equalization: Equalization | None = field(default=None, init=False)
     """The table of what ``equalize`` has scaled; None where that has not run."""
 

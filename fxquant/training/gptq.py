@@ -8,23 +8,18 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from fxquant.calibration.batches import batches
-from fxquant.calibration.interpreter import check_like_example
-from fxquant.errors import FxQuantWarning, InputError, PlanError, UnknownNameError, error_context, listing
-from fxquant.graph.inputs import bind
+from fxquant.errors import FxQuantWarning, PlanError, listing
 from fxquant.measure.parity import plan_of
-from fxquant.plan.spec import is_number
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.registry import did_you_mean
 from fxquant.training.adaround import only_modules
+from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import Checkpoint, run_identity
+from fxquant.training.gptq_columns import Choices
 from fxquant.training.gptq_layers import LayerByLayer
-from fxquant.training.gptq_weight import Choices, layers_for_gptq
+from fxquant.training.gptq_weight import layers_for_gptq
 from fxquant.training.resumable_run import Memory
 from fxquant.training.rounded_layers import RoundedLayers
-
-ORDERS = ("activation", "given")
 
 
 def gptq(
@@ -100,7 +95,7 @@ def gptq(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FxQuantWarning)  # said above
             simulated = rounded.convert(to="fake_quant")
-    inputs = _read(prepared, data, num_batches)
+    inputs = bound_batches(prepared, data, num_batches)
     found = None
     if checkpoint is not None:
         own = dict(rounded.weight_layers.items())
@@ -114,27 +109,8 @@ def gptq(
     return rounded
 
 
-def _read(prepared: Quantizer, data: Iterable[Any], num_batches: int | None) -> list[dict[str, Any]]:
-    """Return the inputs of each batch by name."""
-    inputs, example = [], prepared.example_args if prepared.has_example else None
-    found = batches(data, example, prepared.graph_module, num_batches=num_batches, progress=False)
-    for index, (args, kwargs) in enumerate(found):
-        with error_context(f"calibration batch {index}"):
-            bound = bind(prepared.graph_module, args, kwargs, "the inputs")
-            check_like_example(bound, prepared.example_bound, "the inputs")
-        inputs.append(bound)
-    return inputs
-
-
 def _checked(prepared: Quantizer, damping: float, order: str) -> Choices:
     """Refuse arguments that make no sense."""
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "gptq")
-    if not is_number(damping) or not 0 < damping <= 1:
-        raise InputError("damping is out of range", got=repr(damping), expected="a number above 0, up to 1")
-    match order:
-        case "activation" | "given":
-            return Choices(float(damping), order)
-    raise UnknownNameError(
-        "unknown order of inputs", got=repr(order), expected=", ".join(ORDERS), hint=did_you_mean(str(order), ORDERS)
-    )
+    return Choices(damping, order)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from fxquant.errors import InputError, UnknownNameError
 from fxquant.observers.qparams import choose_qparams
+from fxquant.plan.spec import is_number
+from fxquant.registry import did_you_mean
 from fxquant.training.rounding_layers import least_error_scale
 from fxquant.training.weight_matrix import WeightMatrix, steps_of
 
-Order = Literal["activation", "given"]
+ORDERS = ("activation", "given")
 
 BLOCK = 64
 """Columns after which the others are told of the errors; until then, those of the block alone are."""
@@ -21,7 +23,31 @@ LARGEST_DAMPING = 1.0
 """Part of the mean of the diagonal."""
 
 
-def round_columns(matrix: WeightMatrix, products: Tensor, damping: float, order: Order) -> tuple[Tensor, float] | None:
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How columns are rounded; see ``gptq``.
+
+    Raises:
+        InputError: the damping is out of range.
+        UnknownNameError: there is no such order.
+    """
+
+    damping: float
+    order: str
+
+    def __post_init__(self) -> None:
+        if not is_number(self.damping) or not 0 < self.damping <= 1:
+            raise InputError("damping is out of range", got=repr(self.damping), expected="a number above 0, up to 1")
+        if self.order not in ORDERS:
+            raise UnknownNameError(
+                "unknown order of inputs",
+                got=repr(self.order),
+                expected=", ".join(ORDERS),
+                hint=did_you_mean(str(self.order), ORDERS),
+            )
+
+
+def round_columns(matrix: WeightMatrix, products: Tensor, damping: float, order: str) -> tuple[Tensor, float] | None:
     """Round a weight so that the squared error of the outputs is small, and not that of the weight.
 
     An input that is 0 throughout gets the weight 0. Where inputs share a scale in runs, the scale of each is that of
@@ -112,7 +138,7 @@ def inverse_factor(products: Tensor, squares: Tensor, turns: Tensor, damping: fl
     return None
 
 
-def _turns(squares: Tensor, runs: Tensor | None, order: Order) -> Tensor:
+def _turns(squares: Tensor, runs: Tensor | None, order: str) -> Tensor:
     """Return the places of the columns in the order in which they are rounded, int64 [groups, inputs]."""
     natural = torch.arange(squares.shape[1], device=squares.device).expand_as(squares)
     turns = squares.argsort(dim=1, descending=True, stable=True) if order == "activation" else natural

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from fxquant.fake_quantize.adaround import KnownIntegers, OwnIntegersFakeQuantize
 from fxquant.fake_quantize.qparams import to_integers
@@ -18,9 +18,10 @@ from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams, QScheme
-from fxquant.training.gptq_columns import Order, round_columns
+from fxquant.training.gptq_columns import Choices, round_columns
 from fxquant.training.input_products import InputProducts, inputs_of_output
 from fxquant.training.rounding_layers import Left, layer_node, least_error_scale, refused_kind
+from fxquant.training.unit_samples import UnitNodes
 from fxquant.training.weight_matrix import WeightMatrix, from_matrices
 
 MOST_INPUTS = 8192
@@ -28,14 +29,6 @@ MOST_INPUTS = 8192
 
 NOT_FINITE = "to nearest: some of its inputs are inf or NaN"
 NOT_FACTORED = "to nearest: the products of its inputs cannot be factored"
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """How columns are rounded; see ``gptq``."""
-
-    damping: float
-    order: Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +77,11 @@ class Rounded:
         )
         numbers = (state[name] for name in ("nearest", "rounded", "damping"))
         return Rounded(integers, replace(self.qparams, scale=scale, zero_point=zero_point), *numbers)
+
+
+def nodes_of(unit: QuantUnit, nodes: Mapping[str, Node]) -> UnitNodes:
+    """Return the nodes of a unit in the simulation."""
+    return UnitNodes(tuple(nodes[name] for name in unit.nodes), layer_node(unit, nodes))
 
 
 def layers_for_gptq(

@@ -48,7 +48,7 @@ def by_least_squares(weight: Tensor, x: Tensor, order: list[int], scale: float) 
 def test_it_is_least_squares_for_those_that_are_left(seed: int, order: str) -> None:
     weight, x = drawn(5, 6, seed=seed), correlated(6, seed)
     products = (x.T @ x)[None]
-    found = round_columns(matrix_of(weight), products, 1e-12, order)  # type: ignore[arg-type]
+    found = round_columns(matrix_of(weight), products, 1e-12, order)
     assert found is not None
     turns = (-x.square().sum(0)).argsort().tolist() if order == "activation" else list(range(6))
     assert torch.equal(found[0][0], by_least_squares(weight, x, turns, 0.25))
