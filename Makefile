@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint fuzz hostile large sanitize bench real zoo clean
+.PHONY: help demo test test-all lint wheel matrix fuzz hostile large sanitize bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,18 @@ lint: $(READY) ## ruff (rules and format) and mypy
 	@$(BIN)/ruff format --check .
 	@echo "== mypy"
 	@$(BIN)/mypy
+
+wheel: $(READY) ## wheels for glibc 2.28 into dist/: x86-64, and aarch64 where there is a cross compiler; the README runs on it
+	@$(PIP) --no-build-isolation --editable '.[release]'
+	@$(BIN)/python scripts/wheels.py --try
+
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
+TORCHES ?= 2.10 2.13 2.14
+matrix: $(READY) ## two minutes of tests with each of PYTHONS and of TORCHES that can be had, on one wheel; JSON in out/
+	@$(PIP) --no-build-isolation --editable '.[release]'
+	@$(BIN)/python scripts/wheels.py --only $(shell uname -m)
+	@$(BIN)/python scripts/matrix.py --wheel dist/fxquant-*-manylinux_2_28_$(shell uname -m).whl --pythons $(PYTHONS) \
+	  --torches $(TORCHES) $(if $(GIGABYTES),--gigabytes)
 
 SECONDS ?= 60
 SEED ?= 1
@@ -81,7 +93,7 @@ zoo: $(READY) ## all networks of torchvision, and one of each kind of timm: nois
 	@$(BIN)/python benchmarks/zoo.py --json out/zoo.json
 
 clean: ## remove what the other targets made in this folder (fetched weights and photographs stay in ~/.cache/fxquant)
-	rm -rf $(VENV) build out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find fxquant -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

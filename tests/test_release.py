@@ -12,6 +12,7 @@ from packaging.version import Version
 
 import fxquant
 from fxquant.commandline import COMMANDS
+from scripts.matrix import PYTHONS, TORCHES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -84,3 +85,12 @@ def test_documents_name_what_exists(name: str) -> None:
     assert set(re.findall(r"`make ([a-z-]+)", text)) <= {*targets}
     links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []
+
+
+def test_bounds_of_torch_are_those_of_the_matrix() -> None:
+    """A torch between them is tried by ``make matrix``; the next one may change operators without an error."""
+    (torch,) = (each for each in PROJECT["dependencies"] if each.startswith("torch"))
+    series = [tuple(map(int, each.split("."))) for each in TORCHES]
+    assert torch == f"torch>={TORCHES[0]},<{series[-1][0]}.{series[-1][1] + 1}"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"PYTHONS ?= {' '.join(PYTHONS)}\nTORCHES ?= {' '.join(TORCHES)}\n" in makefile
