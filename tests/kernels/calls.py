@@ -116,12 +116,24 @@ def depthwise(m: Maker) -> Arguments:
     )
 
 
+def unpadded(m: Maker) -> Arguments:
+    """Windows that lie in the input, of whole K groups: tiles read them in place."""
+    groups = m.one(1, 1, 2)
+    counts = (groups * m.one(4, 20, 64, 68, 100), groups * m.one(5, 16, 33, 70), groups)
+    return convolution_of(m, counts, *(m.sizes(most, 2) for most in (3, m.one(1, 3), 2)), padded=False)
+
+
 def convolution_of(
-    m: Maker, counts: tuple[int, int, int], kernel: list[int], stride: list[int], dilation: list[int]
+    m: Maker,
+    counts: tuple[int, int, int],
+    kernel: list[int],
+    stride: list[int],
+    dilation: list[int],
+    padded: bool = True,
 ) -> Arguments:
     """Of so many input channels, output channels and groups, on an input that is a little larger than the window."""
     (depth, channels, groups), spatial = counts, len(kernel)
-    padding = [m.count(2, 0) for _ in range(2 * spatial)]
+    padding = [m.count(2, 0) if padded else 0 for _ in range(2 * spatial)]
     reach = [step * (k - 1) + 1 for k, step in zip(kernel, dilation, strict=True)]
     size = [max(1, least - sum(padding[2 * i : 2 * i + 2])) + m.count(6, 0) for i, least in enumerate(reach)]
     out = [(size[i] + sum(padding[2 * i : 2 * i + 2]) - reach[i]) // stride[i] + 1 for i in range(spatial)]
@@ -402,7 +414,7 @@ def histogram(m: Maker) -> Arguments:
     return {"x": x, "counts": counts, "low": low, "high": high, "axis": axis}
 
 
-GUARDED: list[tuple[str, Callable[[Maker], Arguments]]] = [("conv2d", depthwise)]
+GUARDED: list[tuple[str, Callable[[Maker], Arguments]]] = [("conv2d", depthwise), ("conv2d", unpadded)]
 """Operators and calls of them that only the sweep of guarded operands makes, beside those of CALLS."""
 
 CALLS: dict[str, Callable[[Maker], Arguments]] = {

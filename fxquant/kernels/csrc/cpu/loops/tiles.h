@@ -192,18 +192,20 @@ class Tiles {
   TileShape shapes_[kTiles];
   alignas(64) uint8_t registers_[kTiles][kTileRows][kTileBytes];
 
-  // Adds four bytes times four weights to each of 16 accumulators of a row.
+  // Adds four bytes times four weights to each of 16 accumulators of a row. Compilers make vectors of 32-bit words, of whose
+  // bytes shifts make integers.
   template <bool kSigned>
   void add_k_group(const uint8_t* x, const uint8_t* weights, int64_t row, int acc) {
     const auto value = [x](int i) { return kSigned ? static_cast<int8_t>(x[i]) : static_cast<int32_t>(x[i]); };
     const int32_t x0 = value(0), x1 = value(1), x2 = value(2), x3 = value(3);
-    int8_t w[kTileBytes];
+    uint32_t words[kTileRows];
     int32_t sums[kTileRows];
-    std::memcpy(w, weights, sizeof(w));
+    std::memcpy(words, weights, sizeof(words));
     std::memcpy(sums, registers_[acc][row], sizeof(sums));
     for (int c = 0; c < kTileRows; ++c) {
-      const int8_t* four = w + 4 * c;
-      sums[c] = add_modulo(sums[c], x0 * four[0] + x1 * four[1] + x2 * four[2] + x3 * four[3]);
+      const int32_t w0 = static_cast<int32_t>(words[c] << 24) >> 24, w1 = static_cast<int32_t>(words[c] << 16) >> 24;
+      const int32_t w2 = static_cast<int32_t>(words[c] << 8) >> 24, w3 = static_cast<int32_t>(words[c]) >> 24;
+      sums[c] = add_modulo(sums[c], x0 * w0 + x1 * w1 + x2 * w2 + x3 * w3);
     }
     std::memcpy(registers_[acc][row], sums, sizeof(sums));
   }

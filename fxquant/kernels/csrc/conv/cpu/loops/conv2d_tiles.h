@@ -106,6 +106,7 @@ struct TileConvArgs : Conv2dArgs {
                       (s.out_planes - 1) * s.stride_planes + (s.kernel_planes - 1) * s.dilation_planes < s.planes &&
                       read_rows(s.out_height) <= s.height && read_columns(s.out_width) <= s.width;
     if (fits && s.k_block_bytes() % kKGroup == 0) return TileInput::kInPlace;
+    if (s.stride_width > read_columns(1)) return TileInput::kGathered;  // pixels between two windows
     // Copied pixels are few where windows overlap, or follow each other closely.
     constexpr double kMore = 2;
     const int64_t some = s.out_height < 8 ? s.out_height : 8;
