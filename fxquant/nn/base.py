@@ -1,4 +1,4 @@
-"""What every module of a converted graph is: plain tensors as state, everything else packed from it once."""
+"""The base of the int8 modules: their state is plain tensors, and what a call needs beyond it is packed once."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class QuantizedModule(PackingModule):
             )
 
     def pack(self) -> Any:
-        """Make whatever ``forward`` needs beyond the buffers. Never None."""
+        """Return whatever ``forward`` needs beyond the buffers; not None."""
         raise NotImplementedError
 
     def after_packing(self) -> None:

@@ -112,16 +112,16 @@ class WeightedModule(QuantizedModule):
     """
 
     weight_shape: torch.Size
-    """Of the weight, in its own order."""
+    """Shape of the weight before it is packed."""
 
     def add_weight(self, integers: Tensor) -> None:
-        """Keep a weight."""
+        """Keep a weight, int8 as the float layer has it."""
         self.weight_shape = integers.shape
         self._keep(integers)
 
     @property
     def weight(self) -> Tensor:
-        """int8, as the float layer has it."""
+        """The weight, int8 in the order of the float layer."""
         with PACKING_LOCK:
             plain = self.plain_weight()
             self._keep(plain)
@@ -152,13 +152,13 @@ class WeightedModule(QuantizedModule):
             super().invalidate()
 
     def _keep(self, plain: Tensor | None) -> None:
-        """Have this buffer, before all others, or none."""
+        """Make ``plain`` the buffer ``weight``, before all others; None: drop that buffer."""
         others = {name: buffer for name, buffer in self._buffers.items() if name != "weight"}
         self.__dict__["_buffers"] = others if plain is None else {"weight": plain, **others}  # at once, for all threads
 
     @contextmanager
     def _with_plain_weight(self) -> Iterator[None]:
-        """Let the buffer be there for a while."""
+        """Have the buffer ``weight`` inside the block."""
         with PACKING_LOCK:
             kept = self._buffers.get("weight")
             self._keep(self.plain_weight())
@@ -194,11 +194,11 @@ def unpack_method_of(run: Any) -> Callable[[], Tensor] | None:
 
 
 def native_refusal(weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
-    """Why fxquant's own operator cannot run a layer; empty if it can.
+    """Say why fxquant's own operator cannot run a layer; empty if it can.
 
     Args:
-        weight_zero_point: Of the layer, on the device where it runs.
-        geometry: None: a linear layer.
+        weight_zero_point: Zero point of the weight, on the device where the layer runs.
+        geometry: Geometry of a convolution; None: it is a linear layer.
     """
     status, device = native_status(), weight_zero_point.device.type
     if device not in status.devices:

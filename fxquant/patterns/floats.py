@@ -22,11 +22,11 @@ QUOTIENT = "the quotient of two tensors has no bounds where the divisor comes ne
 STEEP = "it is steep where quantized values are coarse: one step of the input may be most of the output's range"
 ATTENTION = "attention as one operator has no integer form; its parts may have"
 POWERS = "a root of a sum of powers has no integer operator yet"
-PLACES = "it also gives the places of the maxima, which have no qparams"
+GIVES_INDICES = "it also gives the places of the maxima, which have no qparams"
 SAMPLED = "it reads between the elements at places that are computed at run time, which has no integer operator yet"
-RUNNING = "each of its values is a sum or a product of all before it, which has no integer operator yet"
-CHOICE = "it chooses by a mask between values of different qparams, which has no integer operator yet"
-STAIRS = "it jumps: next to a jump one step of the input is the whole height of a stair"
+CUMULATIVE = "each of its values is a sum or a product of all before it, which has no integer operator yet"
+MASKED = "it chooses by a mask between values of different qparams, which has no integer operator yet"
+HAS_JUMPS = "it jumps: next to a jump one step of the input is the whole height of a stair"
 SIMILARITY = "it divides by the lengths of vectors, which has no integer operator yet"
 OVERLAPS = "it copies or sums overlapping blocks, which has no integer operator yet"
 
@@ -61,7 +61,7 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *_by_name("std var norm"),
         *(torch.linalg.norm, torch.linalg.vector_norm, torch.std_mean, torch.var_mean),
     ),
-    PLACES: (
+    GIVES_INDICES: (
         *(F.max_pool1d_with_indices, F.max_pool2d_with_indices, F.max_pool3d_with_indices),
         *(F.adaptive_max_pool1d_with_indices, F.adaptive_max_pool2d_with_indices, F.adaptive_max_pool3d_with_indices),
         *(F.fractional_max_pool2d, F.fractional_max_pool3d, F.fractional_max_pool2d_with_indices),
@@ -70,9 +70,9 @@ _REASONS: dict[str, tuple[Any, ...]] = {
         *_by_name("sort topk median mode kthvalue cummax cummin aminmax"),
     ),
     SAMPLED: (F.grid_sample, torch.grid_sampler),
-    RUNNING: _by_name("cumsum cumprod logcumsumexp prod"),
-    CHOICE: (*_by_name("where masked_fill masked_scatter index_fill scatter scatter_add tril triu"),),
-    STAIRS: (
+    CUMULATIVE: _by_name("cumsum cumprod logcumsumexp prod"),
+    MASKED: (*_by_name("where masked_fill masked_scatter index_fill scatter scatter_add tril triu"),),
+    HAS_JUMPS: (
         *_by_name("sign sgn floor ceil round trunc fix frac fmod remainder floor_divide"),
         *(operator.mod, operator.floordiv),
     ),
@@ -92,5 +92,5 @@ def why_float(node: Node) -> str | None:
     """Say why the operator of a node stays float, where that is known."""
     module = module_of(node)
     if getattr(module, "return_indices", False):
-        return PLACES
+        return GIVES_INDICES
     return STAYS_FLOAT.get(node.target if module is None else canonical_type(module))

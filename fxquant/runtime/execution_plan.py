@@ -25,7 +25,7 @@ def needs_gradient(x: Tensor) -> bool:
 
 
 def layout_of(x: Tensor) -> TensorLayout:
-    """All that a plan depends on but the values."""
+    """Return all of a tensor that a plan depends on: everything but the values."""
     return x.dtype, tuple(x.shape), x.stride(), needs_gradient(x), has_pending_conj_or_neg(x)
 
 
@@ -45,15 +45,15 @@ class Step(Protocol):
 
 @dataclass(slots=True)
 class PythonStep:
-    """Runs as it does in the graph."""
+    """Runs nodes by generated Python code, as the graph does."""
 
     input_slots: tuple[int, ...]
     output_slots: tuple[int, ...]
     function: Generated
     expected: tuple[TensorLayout | None, ...]
-    """Of each value that is given; None where it is no tensor."""
+    """The layout of each output; None where it is no tensor."""
     reasons: tuple[tuple[str, str], ...]
-    """Each node, by its name, and why it is in no program."""
+    """Name of each node, and the reason why it is in no program."""
 
     @property
     def nodes(self) -> int:
@@ -70,7 +70,7 @@ class PythonStep:
 
 @dataclass(slots=True)
 class ProgramStep:
-    """Runs as a program."""
+    """Runs nodes by a program."""
 
     input_slots: tuple[int, ...]
     output_slots: tuple[int, ...]
@@ -87,7 +87,7 @@ class ProgramStep:
 
 @dataclass(frozen=True, slots=True)
 class ModuleGuard:
-    """A module, and where it was found."""
+    """Guards that a module is still in its place."""
 
     siblings: Mapping[str, nn.Module | None]
     name: str
@@ -100,7 +100,7 @@ class ModuleGuard:
 
 @dataclass(frozen=True, slots=True)
 class StateGuard:
-    """A module whose state went into a program."""
+    """Guards the packed state of a module that a program was recorded with."""
 
     module: nn.Module
     packed: Any
@@ -118,7 +118,7 @@ class StateGuard:
 
 @dataclass(frozen=True, slots=True)
 class TensorGuard:
-    """A parameter or buffer that steps read, or of which constants were computed."""
+    """Guards a parameter or buffer that steps read, or of which constants were computed."""
 
     owner: nn.Module
     name: str
@@ -132,7 +132,7 @@ class TensorGuard:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGuard:
-    """A tensor of the model's state whose memory a program reads: ``share_memory_()`` moves it."""
+    """Guards the address of a tensor of the state whose memory a program reads: ``share_memory_()`` moves it."""
 
     tensor: Tensor
     address: int
@@ -152,15 +152,15 @@ class ExecutionPlan:
     steps: tuple[Step, ...]
     slots: int
     unused: tuple[tuple[int, ...], ...]
-    """After each step: the slots whose values nobody reads any more."""
+    """For each step, the slots whose values no later step reads."""
     result: int
     guards: tuple[Guard, ...]
     constants: tuple[tuple[int, Any], ...] = ()
-    """Slots whose values are the same in each call, and these."""
+    """Slots whose values are the same in each call, and their values."""
     fallback_reason: str = ""
     """Why the graph runs in its place; empty where it does not."""
     used: int = 0
-    """When it was run last, as the engine counts."""
+    """Number of the call that ran it last; the engine counts calls."""
 
     def is_valid(self) -> bool:
         """Tell whether no module was changed, replaced or hooked since the plan was made."""

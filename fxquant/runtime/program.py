@@ -28,7 +28,7 @@ FILL_BYTES = (0xA5, 0x5A)
 
 @dataclass(frozen=True, slots=True)
 class OutputBuffer:
-    """Memory that a run gives out, made anew each time."""
+    """Describes an output buffer, which each run allocates."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -41,7 +41,7 @@ class OutputBuffer:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A result: the whole of a buffer, or a view of it or of an input."""
+    """Describes a result: the whole of an output buffer, or a view of it or of an input."""
 
     of_input: bool
     index: int
@@ -160,12 +160,12 @@ def give_memory_back() -> None:
 
 
 def last_failure() -> str:
-    """Why a function of the library failed that this thread called last."""
+    """Return the message of the last function of the library that failed in this thread."""
     return library().fxquant_failure().decode()
 
 
 def library() -> Any:
-    """Return the native CPU library, with the types of its functions known; None where it was not loaded."""
+    """Return the native CPU library, with the types of its functions declared; None where it was not loaded."""
     loaded = native_library()
     if loaded is not None and loaded.fxquant_record_end.restype is not ctypes.c_void_p:
         pointer, number, numbers = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)

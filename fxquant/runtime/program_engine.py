@@ -32,9 +32,9 @@ ENGINES = ("graph", "program")
 """What may run a converted model."""
 
 PLANS = 8
-"""Shapes of inputs whose plans are kept."""
+"""How many shapes of inputs have plans at a time."""
 SEEN = 64
-"""Shapes that are remembered to have come once: a plan is made when one comes again."""
+"""How many shapes are remembered after their first call: a plan is made in the second call."""
 
 _NUMBERS = frozenset((int, float, bool, str, type(None)))
 _global_hooks = torch.nn.modules.module._global_forward_hooks

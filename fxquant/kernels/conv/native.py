@@ -37,7 +37,7 @@ class NativeConv:
         padding = [0] * len(sides) if self._pad_first else sides
         packed = PackedWeight.of(weight, geometry.groups)
         self.unpacked = packed.unpacked
-        """Gives the weight again."""
+        """Returns the weight as it was before packing."""
         self._leading = (
             x_zero_point,
             *packed_arguments(packed, weight, x_dtype, x_zero_point, epilogue),
@@ -66,14 +66,14 @@ class NativeConv:
 def packed_arguments(
     packed: PackedWeight, weight: Tensor, x_dtype: torch.dtype, x_zero_point: int, epilogue: Epilogue
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Weight, zero point correction, scale and bias, as the operators take them."""
+    """Return the arguments of the operators from ``weight`` to ``bias``."""
     scale = (epilogue.weight_scale * float32(epilogue.x_scale)).expand(len(weight)).contiguous()
     bias = torch.zeros_like(scale) if epilogue.bias is None else epilogue.bias  # of no bias, 0 makes the same integers
     return packed.values, zero_point_correction(weight, x_dtype, x_zero_point), scale, bias
 
 
 def output_arguments(epilogue: Epilogue) -> tuple[float | int | torch.dtype, ...]:
-    """All arguments from ``residual_scale`` on."""
+    """Return the arguments of the operators from ``residual_scale`` on."""
     return (
         epilogue.residual_scale,
         epilogue.residual_zero_point,

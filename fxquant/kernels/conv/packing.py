@@ -1,4 +1,4 @@
-"""The order in which the int8 convolutions read a weight: 64 output channels by 4 input channels lie together."""
+"""Packs the weight of an int8 convolution: reorders it so that the loop reads it from begin to end."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 PANEL = 16
-"""Output channels of a register: its 32 bit lanes, where it is widest."""
+"""Output channels of a panel: the 32-bit lanes of the widest register."""
 
 N_BLOCK_PANELS = 4
-"""Panels of an N block at most: as many as a kernel multiplies at once."""
+"""The most panels of an N block: as many as the loop multiplies at once."""
 
 K_GROUP = 4
-"""Bytes of a K group: those of a lane, of successive input channels or taps."""
+"""Bytes of a K group: four successive input channels or taps, which one 32-bit lane multiplies."""
 
 SUMMED_AT_ONCE = 1 << 16
-"""Elements of a weight that are summed in one step, so that it takes little memory beside the weight."""
+"""Elements of a weight that are summed at a time, so that the sums take little memory beside the weight."""
 
-LOOKED_AT = 64
-"""Elements by which weights that may be equal are found, before all are compared."""
+SAMPLED = 64
+"""Elements that are compared first: weights that differ in none of them are compared as a whole."""
 
 FEW_CHANNELS = 16
-"""Input channels below which a row of a window's taps is read as if it were one pixel."""
+"""With fewer input channels a row of taps is read as one K block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class PackedLayout:
 
     group_bundles: int
     panels: int
-    """Of a group bundle."""
+    """Panels of a group bundle."""
     k_blocks: int
     k_groups: int
-    """Of a K block."""
+    """K groups of a K block."""
     n_block_panels: int = N_BLOCK_PANELS
-    """Panels of an N block at most."""
+    """The most panels of an N block."""
 
     @classmethod
     def of(cls, channels: int, in_channels: int, kernel_size: Sequence[int], groups: int = 1) -> PackedLayout:
-        """For a convolution from ``in_channels`` to ``channels``, both in all groups together."""
+        """Return the layout for a convolution from ``in_channels`` to ``channels``, both counted over all groups."""
         rows, columns = _rows_and_columns(kernel_size)
         if is_depthwise(channels, in_channels, groups):
             return cls(1, math.ceil(channels / PANEL), columns, math.ceil(rows / K_GROUP), 1)
@@ -74,7 +74,7 @@ class PackedLayout:
 
     @property
     def shape(self) -> list[int]:
-        """Of the packed weight."""
+        """Return the shape of the packed weight."""
         return [self.group_bundles * self.panels * self.k_blocks * self.k_groups, PANEL, K_GROUP]
 
     @property
@@ -86,17 +86,17 @@ class PackedLayout:
 
 
 def _rows_and_columns(kernel_size: Sequence[int]) -> tuple[int, int]:
-    """Rows of a window's taps, of all its planes, and their length."""
+    """Return how many rows of taps a window has, in all its planes, and how many taps a row has."""
     return (math.prod(kernel_size[:-1]), kernel_size[-1]) if kernel_size else (1, 1)
 
 
 def is_depthwise(channels: int, in_channels: int, groups: int) -> bool:
-    """Whether each channel of the result is made of the same channel of the input."""
+    """Tell whether each channel of the result is computed from the same channel of the input alone."""
     return 1 < groups == in_channels == channels
 
 
 def bundled_groups(channels: int, groups: int) -> int:
-    """How many groups are multiplied together: as many as fill 16 output channels."""
+    """Return how many groups a group bundle has: as many as fill 16 output channels."""
     most = max(1, PANEL * groups // channels) if channels else 1
     return max(count for count in range(1, min(most, groups) + 1) if groups % count == 0)
 
@@ -106,7 +106,7 @@ def pack_weight(weight: Tensor, groups: int = 1) -> Tensor:
 
     Args:
         weight: int8 [C_out, C_in / groups, *kernel_size], at most three sizes.
-        groups: Of the convolution.
+        groups: Groups of the convolution.
 
     Returns:
         int8 [group_bundles * panels * k_blocks * k_groups, 16, 4] as :class:`PackedLayout` says, contiguous, zero where
@@ -130,11 +130,11 @@ def unpack_weight(
     """Undo :func:`pack_weight`, in new memory: int8 [channels, in_channels, *kernel_size].
 
     Args:
-        packed: As :func:`pack_weight` gave it.
-        channels: Of the result.
-        in_channels: Of a group.
-        kernel_size: Of the convolution.
-        groups: Of the convolution.
+        packed: The result of :func:`pack_weight`.
+        channels: Channels of the result.
+        in_channels: Input channels of one group.
+        kernel_size: Sizes of the window.
+        groups: Groups of the convolution.
     """
     layout = PackedLayout.of(channels, in_channels * groups, kernel_size, groups)
     taps, each = math.prod(kernel_size), channels // groups
@@ -157,7 +157,10 @@ def unpack_weight(
 
 
 def _n_blocks(packed: Tensor, layout: PackedLayout) -> Iterator[tuple[slice, Tensor]]:
-    """Give the panels of each N block, and their weights: views [group_bundles, k_blocks, k_groups, panels, 16, 4]."""
+    """Yield the panels of each N block, and a view of its weights.
+
+    The view is [group_bundles, k_blocks, k_groups, panels, 16, 4].
+    """
     lines = packed.view(layout.group_bundles, layout.panels, layout.k_blocks * layout.k_groups * PANEL * K_GROUP)
     for panels in layout.n_blocks:
         count = panels.stop - panels.start
@@ -166,7 +169,7 @@ def _n_blocks(packed: Tensor, layout: PackedLayout) -> Iterator[tuple[slice, Ten
 
 
 def _in_k_blocks(weight: Tensor, layout: PackedLayout, groups: int) -> Tensor:
-    """Return [group_bundles, channels of a group bundle, k_blocks, bytes of a K block]."""
+    """Return the weight as [group_bundles, channels of a group bundle, k_blocks, bytes of a K block]."""
     channels, in_channels, *sizes = weight.shape
     rows, columns = _rows_and_columns(sizes)
     if is_depthwise(channels, in_channels * groups, groups):
@@ -188,7 +191,7 @@ def _in_k_blocks(weight: Tensor, layout: PackedLayout, groups: int) -> Tensor:
 
 
 _PACKED: ContextVar[dict[tuple[object, ...], list[Tensor]] | None] = ContextVar("packed weights", default=None)
-"""Of the block of ``deduplicating_weights`` that runs: packed values by form and first bytes."""
+"""Inside ``deduplicating_weights``: form and sampled bytes -> the packed weights that have these."""
 
 
 @contextmanager
@@ -209,7 +212,7 @@ def deduplicated(values: Tensor, form: tuple[object, ...]) -> Tensor:
     known = _PACKED.get()
     if known is None or not values.numel():
         return values
-    first = tuple(values.flatten()[:: max(1, values.numel() // LOOKED_AT)].tolist())
+    first = tuple(values.flatten()[:: max(1, values.numel() // SAMPLED)].tolist())
     alike = known.setdefault((*form, first), [])
     for other in alike:
         if torch.equal(other, values):
@@ -223,9 +226,9 @@ class PackedWeight:
     """A weight in packed order, and what is needed to undo that."""
 
     values: Tensor
-    """As :func:`pack_weight` gives it."""
+    """The result of :func:`pack_weight`."""
     shape: torch.Size
-    """Of the weight."""
+    """Shape of the weight before it was packed."""
     groups: int = 1
 
     @classmethod
@@ -235,14 +238,17 @@ class PackedWeight:
         return cls(deduplicated(values, (weight.shape, groups, weight.device)), weight.shape, groups)
 
     def unpacked(self) -> Tensor:
-        """The weight as it was, in memory of its own."""
+        """Return the weight as it was, in memory of its own."""
         channels, in_channels, *kernel_size = self.shape
         with torch.inference_mode(False), torch.no_grad():  # it may become the buffer of a module, which is written to
             return unpack_weight(self.values, channels, in_channels, kernel_size, self.groups)
 
 
 def zero_point_correction(weight: Tensor, x_dtype: torch.dtype, x_zero_point: int) -> Tensor:
-    """``-z * sum(weight[c])``, int32 [C_out], with the zero point ``z`` of ``x`` as a uint8 (an int8 moved by 128)."""
+    """Return ``-z * sum(weight[c])``, int32 [C_out]: where accumulators begin.
+
+    ``z`` is the zero point of ``x`` read as uint8: for int8 it is 128 more.
+    """
     zero_point = x_zero_point + (128 if x_dtype == torch.int8 else 0)
     rows = weight.flatten(1)
     several = rows.split(max(1, SUMMED_AT_ONCE // max(1, rows.shape[1])))  # a sum makes a copy in its own dtype first
