@@ -57,6 +57,7 @@ from fxquant.observers import (
 )
 from fxquant.observers.defaults import (
     default_dynamic_qconfig,
+    default_per_token_qconfig,
     float_qparams_weight_only_qconfig,
     float_qparams_weight_only_qconfig_4bit,
     get_default_qconfig,
@@ -159,6 +160,7 @@ __all__ = [
     "compare",
     "convert",
     "default_dynamic_qconfig",
+    "default_per_token_qconfig",
     "disable_fake_quant",
     "disable_observer",
     "enable_fake_quant",

@@ -38,6 +38,10 @@ RECORDS: dict[str, Any] = {
 }  # fmt: skip
 """Classes of plain data that a file may hold. ``Fixed`` holds tensors, and is written with the plan."""
 
+ADDED: dict[str, dict[str, Any]] = {"Dynamic": {"per": "tensor"}}
+"""Class -> fields that it has got since files are written, with what stands in their place in files without them. They
+are written only where they hold anything else."""
+
 _HINTS = {kind: typing.get_type_hints(kind) for kind in RECORDS.values()}
 
 DTYPES: dict[str, torch.dtype] = {
@@ -97,10 +101,10 @@ def _encode_named(value: Any) -> Any:
     if isinstance(value, torch.device) and value.type in _DEVICES:
         return {"dev": [value.type, value.index]}
     if RECORDS.get(type(value).__name__) is type(value):
-        return {
-            "o": type(value).__name__,
-            "v": {field.name: encode(getattr(value, field.name)) for field in fields(value)},
-        }
+        name, later = type(value).__name__, ADDED.get(type(value).__name__, {})
+        held = {field.name: getattr(value, field.name) for field in fields(value)}
+        given = {key: item for key, item in held.items() if key not in later or item != later[key]}
+        return {"o": name, "v": {key: encode(item) for key, item in given.items()}}
     if callable(value) and (name := NAMES.get(value)):
         return {"c": name}
     raise ArtifactError(
@@ -151,7 +155,8 @@ def _decode_record(data: Mapping[str, Any], depth: int) -> Any:
     if kind is None or not isinstance(given, dict):
         raise ArtifactError("the file holds a record of an unknown kind", got=_shown(data["o"]))
     hints = _HINTS[kind]
-    if set(given) != {field.name for field in fields(kind)}:
+    later = ADDED.get(kind.__name__, {})
+    if {*given, *later} != {field.name for field in fields(kind)}:
         raise ArtifactError("a record in the file has other fields", at=kind.__name__, got=_shown(sorted(given)))
     values = {name: decode(item, None, depth - 1) for name, item in given.items()}
     for name, value in values.items():
@@ -159,7 +164,7 @@ def _decode_record(data: Mapping[str, Any], depth: int) -> Any:
             raise ArtifactError(
                 "a field of a record has the wrong type", at=f"{kind.__name__}.{name}", got=_shown(value)
             )
-    return kind(**values)
+    return kind(**{**later, **values})
 
 
 Reader = Callable[[Any, Callable[[Any], Any]], Any]

@@ -39,7 +39,7 @@ RULES = (
         qnn.QuantizedLinear.from_unit, byte_activation, byte_weight, int32_accumulators, float_result=True,
     ),
     LoweringRule(
-        ("dynamic_linear",),
+        ("dynamic_linear", "per_token_linear"),
         AsCalled(qnn.QuantizedDynamicLinear.from_unit), byte_activation, byte_weight, int32_accumulators,
     ),
     LoweringRule(

@@ -117,6 +117,19 @@ def dequantize_per_channel_group(
     return steps.mul(scales.reshape(-1, 1)).reshape_as(w_int8).to(output_dtype)
 
 
+def dequantize_per_token(
+    input: Tensor,
+    scales: Tensor,
+    zero_points: Tensor,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    output_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The inverse, with a scale for each row: ``scales`` and ``zero_points`` are [..., 1]."""
+    return ((input - zero_points) * scales).to(output_dtype)
+
+
 def _float32(number: Any) -> Any:
     return number.float() if isinstance(number, Tensor) else number
 
@@ -191,6 +204,12 @@ _OPERATORS = (
         "dequantize_per_channel_group(Tensor input, Tensor scales, Tensor? zero_points, int quant_min, int quant_max, "
         "ScalarType dtype, int group_size, ScalarType output_dtype) -> Tensor",
         dequantize_per_channel_group,
+        _same_shape_group,
+    ),
+    _Operator(
+        "dequantize_per_token(Tensor input, Tensor scales, Tensor zero_points, int quant_min, int quant_max, "
+        "ScalarType dtype, ScalarType output_dtype) -> Tensor",
+        dequantize_per_token,
         _same_shape_group,
     ),
 )

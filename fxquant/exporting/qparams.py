@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import LoweringError
 from fxquant.exporting.decomposed import register
+from fxquant.kernels.fake_quantize.affine_qparams import affine_qparams
 from fxquant.observers.qparams import middle
 from fxquant.observers.ranges import split_groups
 from fxquant.plan.spec import Dynamic, QParams
@@ -176,8 +177,11 @@ class FloatZeroPoints(nn.Module):
 class DynamicQParams(nn.Module):
     """Scale and zero point of each call's own values: quantized and dequantized again at once.
 
+    Per token, rows are measured and quantized by arithmetic: the operators that do so round after adding the zero
+    point, which gives other values at ties.
+
     Args:
-        policy: Scheme, per tensor, and smallest scale.
+        policy: Scheme, smallest scale, and whether rows have ranges of their own.
     """
 
     def __init__(self, policy: Dynamic) -> None:
@@ -186,6 +190,7 @@ class DynamicQParams(nn.Module):
         self.limits = (scheme.quant_min, scheme.quant_max)
         self.eps, self.dtype, self.symmetric = policy.eps, scheme.dtype, scheme.symmetric
         self.middle = middle(scheme)
+        self.by_token = policy.per == "token"
 
     def __setstate__(self, state: Any) -> None:
         register()
@@ -196,6 +201,15 @@ class DynamicQParams(nn.Module):
         if not x.numel():
             return x.clone()
         operators = torch.ops.quantized_decomposed
+        if self.by_token:
+            values = as_float32(x).float()
+            finite = torch.where(values.isfinite(), values, 0.0)  # every range holds 0
+            low, high = finite.amin(-1, keepdim=True), finite.amax(-1, keepdim=True)
+            center = self.middle if self.symmetric else None
+            scale, zero_point = affine_qparams(low, high, *self.limits, center, self.eps)
+            q = clamped(torch.round(values * (1.0 / scale)) + zero_point, *self.limits).to(self.dtype)
+            of_q = (scale, zero_point, *self.limits, self.dtype, torch.float32)
+            return as_dtype(operators.dequantize_per_token.default(q, *of_q), x.dtype)
         choose = operators.choose_qparams_symmetric if self.symmetric else operators.choose_qparams
         scale, zero_point = choose.tensor(as_float32(x), *self.limits, self.eps, self.dtype)
         if self.symmetric and not self.dtype.is_signed and self.middle != 128:  # the operator knows 128 alone
@@ -203,6 +217,11 @@ class DynamicQParams(nn.Module):
         qparams = (scale, zero_point, *self.limits, self.dtype)
         q = operators.quantize_per_tensor.tensor(as_float32(x), *qparams)
         return as_dtype(operators.dequantize_per_tensor.tensor(q, *qparams), x.dtype)
+
+
+def clamped(q: Tensor, low: int, high: int) -> Tensor:
+    """Clamp rounded values; NaN becomes the lower limit."""
+    return torch.where(q > low, q, float(low)).clamp(max=float(high))
 
 
 def operator_of(name: str) -> Any:

@@ -4,6 +4,7 @@ from its own values."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -82,30 +83,41 @@ def is_calibrated(scale: Tensor) -> bool:
 def qparams_of(x: Tensor, policy: Dynamic) -> QParams:
     """Return qparams of the range of the finite values of ``x``, which holds at least one value.
 
-    Without a finite value the scale is the smallest there is: what is no number saturates with any.
+    Without a finite value the scale is the smallest there is: what is no number saturates with any. Per token, ``x`` is
+    [rows, values], and each row has qparams.
     """
-    scheme, unseen = policy.scheme, torch.full((), torch.inf, dtype=torch.float32, device=x.device)
+    scheme, axis = policy.scheme, None if policy.per == "tensor" else 0
+    shape = () if axis is None else x.shape[:1]
+    unseen = torch.full(shape, torch.inf, dtype=torch.float32, device=x.device)
     _, _, scale, zero_point, _ = moving_average_qparams(
         x.detach(),
         unseen,
         -unseen,
-        axis=None,
+        axis=axis,
         averaging_constant=1.0,
         eps=policy.eps,
         quant_min=scheme.quant_min,
         quant_max=scheme.quant_max,
         middle=middle(scheme) if scheme.symmetric else None,
     )
-    return QParams(scheme, scale, zero_point)
+    return QParams(scheme if axis is None else replace(scheme, axis=axis), scale, zero_point)
+
+
+def token_arguments(policy: Dynamic) -> tuple[float, int, int, int | None, torch.dtype]:
+    """Return what ``quantize_per_token`` takes beside its input."""
+    scheme = policy.scheme
+    symmetric = middle(scheme) if scheme.symmetric else None
+    return policy.eps, scheme.quant_min, scheme.quant_max, symmetric, scheme.dtype
 
 
 class DynamicFakeQuantize(nn.Module):
     """Fake-quantizes a tensor with qparams of its own range; differentiable, straight-through.
 
-    It has no state. The range is that of the whole tensor: what a sample becomes depends on its batch.
+    It has no state. The range is that of the whole tensor: what a sample becomes depends on its batch. Per token, it is
+    that of each row.
 
     Args:
-        policy: Scheme, per tensor, and smallest scale.
+        policy: Scheme, smallest scale, and whether rows have ranges of their own.
     """
 
     def __init__(self, policy: Dynamic) -> None:
@@ -116,8 +128,15 @@ class DynamicFakeQuantize(nn.Module):
         """Fake-quantize ``x``, float of any shape; the result has its shape, dtype and memory format."""
         if not x.numel():
             return x.clone()
+        if self.policy.per == "token":
+            rows = x.reshape(-1, x.shape[-1])
+            rounded = self._rounded(rows).view(x.shape)
+            return rounded if x.is_contiguous() else torch.empty_like(x).copy_(rounded)
+        return self._rounded(x)
+
+    def _rounded(self, x: Tensor) -> Tensor:
         qparams = qparams_of(x, self.policy)
-        return fake_quantize(x, qparams.scale, qparams.zero_point, self.policy.scheme)
+        return fake_quantize(x, qparams.scale, qparams.zero_point, qparams.scheme)
 
     def extra_repr(self) -> str:
-        return f"{self.policy.scheme}, per call"
+        return f"{self.policy}, per call"

@@ -37,15 +37,16 @@ def _schemes(module: nn.Module) -> dict[str, str]:
     named: dict[str, Any] = dict(attributes.get("_schemes") or {})
     named |= {"values": attributes.get("scheme"), "weight": attributes.get("weight_scheme", named.get("weight"))}
     named |= {
-        role: attributes[name].scheme
+        role: attributes[name]
         for role, name in (("x", "x"), ("values", "policy"))
         if isinstance(attributes.get(name), Dynamic)
     }
-    return {role: _text(scheme) for role, scheme in named.items() if isinstance(scheme, QScheme)}
+    return {role: _text(scheme) for role, scheme in named.items() if isinstance(scheme, (QScheme, Dynamic))}
 
 
-def _text(scheme: QScheme) -> str:
-    return f"{scheme}, with float zero points" if scheme.float_qparams else str(scheme)
+def _text(scheme: QScheme | Dynamic) -> str:
+    has_floats = isinstance(scheme, QScheme) and scheme.float_qparams
+    return f"{scheme}, with float zero points" if has_floats else str(scheme)
 
 
 def state_metadata(model: nn.Module) -> dict[str, Any]:

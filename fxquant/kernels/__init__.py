@@ -32,6 +32,7 @@ from fxquant.kernels.fake_quantize.histogram import histogram
 from fxquant.kernels.fake_quantize.moving_average_qparams import moving_average_qparams
 from fxquant.kernels.library import NativeStatus, native_status
 from fxquant.kernels.linear.linear import linear
+from fxquant.kernels.linear.per_token_linear import per_token_linear
 from fxquant.kernels.linear.weight_only_linear import weight_only_linear
 from fxquant.kernels.matmul.matmul import matmul
 from fxquant.kernels.norm.layer_norm import layer_norm
@@ -43,6 +44,7 @@ from fxquant.kernels.pool.mean import mean
 from fxquant.kernels.pool.resample2d import resample2d
 from fxquant.kernels.quantize.dequantize import dequantize
 from fxquant.kernels.quantize.quantize import quantize
+from fxquant.kernels.quantize.quantize_per_token import quantize_per_token
 from fxquant.kernels.recurrent.recurrent_steps import recurrent_steps
 from fxquant.kernels.table.table import table
 
@@ -82,8 +84,10 @@ __all__ = [
     "moving_average_qparams",
     "mul",
     "native_status",
+    "per_token_linear",
     "prelu",
     "quantize",
+    "quantize_per_token",
     "recurrent_steps",
     "resample2d",
     "softmax",

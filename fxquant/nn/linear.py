@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fxquant.errors import InputError
-from fxquant.fake_quantize.converted import qparams_of
-from fxquant.kernels import quantize
+from fxquant.fake_quantize.converted import qparams_of, token_arguments
+from fxquant.kernels import quantize, quantize_per_token
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear.linear import DynamicLinear, NativeLinear
+from fxquant.kernels.linear.per_token_linear import PerTokenLinear, PerTokenLinearByReference
 from fxquant.kernels.linear.reference import linear_reference
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
+from fxquant.kernels.quantize.quantize_per_token import reference as quantize_per_token_reference
 from fxquant.nn.base import byte_qparams, check_features
 from fxquant.nn.weight import (
     WeightedModule,
@@ -169,11 +172,11 @@ class QuantizedDynamicLinear(WeightedModule):
     """``x @ weight.T + bias``, multiplied in integers; nothing is measured beforehand.
 
     Each call takes the smallest and the largest value of its input, quantizes the input to the range between them, and
-    multiplies as ``QuantizedLinear`` does, by the same kernels.
+    multiplies as ``QuantizedLinear`` does, by the same kernels. Per token, each row has a range of its own.
 
     Args:
         linear: The float layer.
-        x: How the input is quantized: a scheme of at most 8 bits, per tensor.
+        x: How the input is quantized: a scheme of at most 8 bits, for the whole input or for each row.
         weight: Qparams of the weight; at most 8 bits, per tensor or per output feature.
 
     Shape:
@@ -207,9 +210,11 @@ class QuantizedDynamicLinear(WeightedModule):
         if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
             sums = self.weight_scale.new_zeros((*input.shape[:-1], self.weight_shape[0]))
             return self.cast_result(sums if self.bias is None else sums + self.bias)
+        multiply: Any = self._packed or self.packed()
+        if self.x.per == "token":
+            return self.cast_result(multiply(input))
         scheme, qparams = self.x.scheme, qparams_of(input, self.x)
         q = quantize(input, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
-        multiply = self._packed or self.packed()
         if torch.compiler.is_compiling():
             return self.cast_result(multiply.captured(q, qparams.scale, qparams.zero_point))
         return self.cast_result(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
@@ -220,6 +225,8 @@ class QuantizedDynamicLinear(WeightedModule):
         if not x.numel():
             return self(x)
         self._check_calibrated()
+        if self.x.per == "token":
+            return self.cast_result(self._by_token(self.plain_weight(), quantize_per_token_reference)(x))
         scheme, qparams = self.x.scheme, qparams_of(x, self.x)
         q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         return self.cast_result(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
@@ -228,12 +235,22 @@ class QuantizedDynamicLinear(WeightedModule):
         """Return what runs: ``native``, or ``reference`` and why."""
         return kernel_of(native_refusal(self.weight_zero_point))
 
-    def pack(self) -> DynamicLinear | CapturedByReference:
+    def pack(self) -> DynamicLinear | CapturedByReference | PerTokenLinear | PerTokenLinearByReference:
         weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
+        if not refusal and self.x.per == "token":
+            return PerTokenLinear(weight, self.weight_scale, self.bias, token_arguments(self.x))
         if not refusal:
             return DynamicLinear(weight, self.weight_scale, self.bias, self.x.scheme.dtype)
         check_reference_may_run(self.unit or type(self).__name__, refusal)
+        if self.x.per == "token":
+            return self._by_token(weight, quantize_per_token)
         return CapturedByReference(self._by_reference, weight, self.weight_zero_point, self.weight_scale, self.bias)
+
+    def _by_token(
+        self, weight: Tensor, quantizing: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    ) -> PerTokenLinearByReference:
+        layer = (weight, self.weight_zero_point, self.weight_scale, self.bias)
+        return PerTokenLinearByReference(*layer, token_arguments(self.x), quantizing)
 
     def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
         epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)
@@ -242,4 +259,4 @@ class QuantizedDynamicLinear(WeightedModule):
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
         features = f"{self.weight_shape[1]}, {self.weight_shape[0]}"
-        return f"{features}{bias}\nx: {self.x.scheme} per call, {super().extra_repr()}"
+        return f"{features}{bias}\nx: {self.x} per call, {super().extra_repr()}"

@@ -34,6 +34,9 @@ default_dynamic_quant_observer = PlaceholderObserver.with_args(
 )
 """Activations: uint8, affine, per tensor, with qparams that each call chooses."""
 
+default_per_token_quant_observer = default_dynamic_quant_observer.with_args(per="token")
+"""The same with a scale and a zero point for each row of the input."""
+
 default_float_qparams_observer = PerChannelMinMaxObserver.with_args(
     ch_axis=0, dtype=torch.uint8, qscheme="per_channel_affine_float_qparams"
 )
@@ -54,6 +57,12 @@ float_qparams_weight_only_qconfig_4bit = QConfig(
 
 default_dynamic_qconfig = QConfig(activation=default_dynamic_quant_observer, weight=default_per_channel_weight_observer)
 """For linear and recurrent layers between floats: nothing is measured beforehand, so there is nothing to calibrate."""
+
+default_per_token_qconfig = QConfig(
+    activation=default_per_token_quant_observer, weight=default_per_channel_weight_observer
+)
+"""For linear layers between floats: each row of the input has its own range, so that a token with large values costs
+the others nothing. Source: Yao et al., "ZeroQuant", arXiv:2206.01861, section 4.1."""
 
 
 def weight_only_qconfig(bits: int = 4, group_size: int | None = 32) -> QConfig:

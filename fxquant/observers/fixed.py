@@ -107,6 +107,10 @@ class PlaceholderObserver(ObserverBase):
         quant_min, quant_max, qscheme: Limits and kind of integer quantization, per tensor.
         eps: Kept.
         is_dynamic: The range is meant to be measured at run time.
+        per: Of such a range: ``"tensor"``, or ``"token"`` for one range for each row of the input of linear layers.
+
+    Raises:
+        SpecError: ``per`` is neither, or is ``"token"`` without ``is_dynamic``.
     """
 
     def __init__(
@@ -119,14 +123,24 @@ class PlaceholderObserver(ObserverBase):
         qscheme: object | None = None,
         eps: float | None = None,
         is_dynamic: bool = False,
+        per: str = "tensor",
     ) -> None:
         scheme = None
+        if per not in ("tensor", "token"):
+            raise SpecError("per is no part of a value", got=repr(per), expected="'tensor' or 'token'")
+        if per == "token" and not (is_dynamic or compute_dtype is not None):
+            raise SpecError(
+                "a range for each token is measured at run time",
+                got="per='token', is_dynamic=False",
+                expected="is_dynamic=True",
+            )
         if not dtype.is_floating_point:
             scheme = make_scheme(dtype=dtype, qscheme=qscheme, quant_min=quant_min, quant_max=quant_max)
         super().__init__(scheme, dtype=dtype, is_dynamic=is_dynamic or compute_dtype is not None)
         self.qscheme = torch_qscheme(scheme or QScheme())
         self.eps = SMALLEST_SCALE if eps is None else eps
         self.custom_op = custom_op_name
+        self.per = per
 
     def update(self, x: Tensor) -> None:
         """Ignore ``x``, since the observer measures nothing."""
@@ -141,7 +155,8 @@ class PlaceholderObserver(ObserverBase):
         )
 
     def extra_repr(self) -> str:
-        return f"dtype={self.dtype}, is_dynamic={self.is_dynamic}"
+        per = ", per='token'" if self.per == "token" else ""
+        return f"dtype={self.dtype}, is_dynamic={self.is_dynamic}{per}"
 
 
 class NoopObserver(ObserverBase):

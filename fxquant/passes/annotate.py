@@ -141,11 +141,16 @@ def _best_match(
 
 
 def _suits_qconfig(found: Match, decisions: Rules) -> bool:
-    """Tell whether the QConfig fits: dynamic patterns need ``is_dynamic``, weight-only ones float activations."""
+    """Tell whether the QConfig fits: dynamic patterns need ``is_dynamic``, weight-only ones float activations.
+
+    Those with a range for each token need a QConfig that says so.
+    """
     pattern, qconfig = found.pattern, decisions[found.weight_node].qconfig
     if qconfig is None:
         return True
     if pattern.rounds_inside and not pattern.dynamic and qconfig.is_dynamic:
+        return False
+    if pattern.per_token and not qconfig.is_per_token:
         return False
     return (not pattern.dynamic or qconfig.is_dynamic) and (
         not pattern.weight_only or qconfig.activation_scheme is None

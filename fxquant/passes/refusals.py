@@ -41,6 +41,11 @@ MEASURED_AT_RUN_TIME = (
     "its QConfig measures ranges at run time (is_dynamic=True), which linear and recurrent layers alone do"
 )
 
+FOR_EACH_TOKEN = (
+    "its QConfig asks for a range for each token, which linear layers alone have; default_dynamic_qconfig measures the "
+    "whole input"
+)
+
 
 def computes_nothing(node: Node) -> bool:
     """Tell whether a node only takes one of the results of another node, or puts values together."""
@@ -95,6 +100,8 @@ def refuse_match(found: Match, backend: Backend, decisions: Rules) -> Refusal | 
     uses_qparams = uses_qparams or (found.pattern.rounds_inside and not found.pattern.dynamic)
     if (uses_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
         return refusal("its QConfig observes without qparams (placeholder or no-op)", excused=True)
+    if found.pattern.dynamic and qconfig.is_per_token and not found.pattern.per_token:
+        return refusal(FOR_EACH_TOKEN)
     if uses_qparams and qconfig.is_dynamic:
         return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
     if found.pattern.check and (rejected := found.pattern.check(found.captures)):

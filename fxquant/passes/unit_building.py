@@ -94,7 +94,8 @@ def _is_fixed(built: Any) -> bool:
 
 def _dynamic_policy(qconfig: QConfig) -> Dynamic:
     assert qconfig.activation_scheme is not None  # so is every QConfig that is dynamic
-    return Dynamic(qconfig.activation_scheme, float(observer_in(qconfig.activation()).eps))
+    eps = float(observer_in(qconfig.activation()).eps)
+    return Dynamic(qconfig.activation_scheme, eps, "token" if qconfig.is_per_token else "tensor")
 
 
 def input_observer(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from fxquant.patterns.batch_norm import BATCH_NORM
 from fxquant.patterns.conv import CONV_PATTERNS, CONV_TRANSPOSE, RESIDUAL_PATTERNS
 from fxquant.patterns.elementwise import ACTIVATION, ELEMENTWISE
-from fxquant.patterns.linear import DYNAMIC_LINEAR, EMBEDDING, LINEAR_PATTERNS, MATMUL_PATTERNS, WEIGHT_ONLY_LINEAR
+from fxquant.patterns.linear import (
+    DYNAMIC_LINEAR,
+    EMBEDDING,
+    LINEAR_PATTERNS,
+    MATMUL_PATTERNS,
+    PER_TOKEN_LINEAR,
+    WEIGHT_ONLY_LINEAR,
+)
 from fxquant.patterns.norm import NORMALIZE
 from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.pool import POOL
@@ -19,6 +26,7 @@ DEFAULT_PATTERNS: tuple[Pattern, ...] = (
     + CONV_TRANSPOSE
     + LINEAR_PATTERNS
     + DYNAMIC_LINEAR
+    + PER_TOKEN_LINEAR
     + STATIC_RECURRENT
     + DYNAMIC_RECURRENT
     + WEIGHT_ONLY_LINEAR

@@ -45,6 +45,11 @@ LINEAR_PATTERNS = (
 DYNAMIC_LINEAR = (Pattern("dynamic_linear", LINEAR, (), "linear", output=Output.FLOAT, dynamic=("x",)),)
 """Here the input comes in floats, and each call measures it."""
 
+PER_TOKEN_LINEAR = (
+    Pattern("per_token_linear", LINEAR, (), "linear", output=Output.FLOAT, dynamic=("x",), per_token=True),
+)
+"""The same, with a range for each row."""
+
 WEIGHT_ONLY_LINEAR = (Pattern("weight_only_linear", LINEAR, (), "linear", output=Output.FLOAT, weight_only=True),)
 """Here products are those of floats; the weight is stored small."""
 

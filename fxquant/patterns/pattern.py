@@ -208,6 +208,8 @@ class Pattern:
     """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
     dynamic: tuple[str, ...] = ()
     """Captures that come in floats, and that each call quantizes by their own range: for ``is_dynamic`` observers."""
+    per_token: bool = False
+    """True: of the ``dynamic`` captures each row has a range of its own."""
     weight_only: bool = False
     """True: for configurations that quantize the weight and leave activations in float."""
 

@@ -44,6 +44,8 @@ class QConfig:
     """The scheme that ``weight`` asks for; None if it leaves the weight in float."""
     is_dynamic: bool = field(init=False, repr=False, compare=False)
     """Ranges of activations are measured in each call, from its smallest to its largest value."""
+    is_per_token: bool = field(init=False, repr=False, compare=False)
+    """These ranges are those of each row: of the values along the last dimension."""
 
     def __post_init__(self) -> None:
         activation = _build(self.activation, "activation")
@@ -55,6 +57,7 @@ class QConfig:
                 expected="an integer dtype",
             )
         object.__setattr__(self, "is_dynamic", is_dynamic)
+        object.__setattr__(self, "is_per_token", getattr(activation, "per", "tensor") == "token")
         object.__setattr__(self, "activation_scheme", activation.scheme)
         if self.output is not None and _build(self.output, "output").scheme != activation.scheme:
             raise SpecError(

@@ -234,6 +234,11 @@ class Dynamic:
     scheme: QScheme
     eps: float = _FLOAT32.smallest_normal
     """Smallest scale."""
+    per: Literal["tensor", "token"] = "tensor"
+    """``token``: each row, the values along the last dimension, has a scale and a zero point of its own range."""
+
+    def __str__(self) -> str:
+        return str(self.scheme).replace("per tensor", "per token") if self.per == "token" else str(self.scheme)
 
 
 @dataclass(frozen=True, slots=True)

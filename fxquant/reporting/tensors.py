@@ -93,6 +93,8 @@ def _policy(policy: QParamsPolicy | None) -> str:
     if isinstance(policy, Observed):
         made = policy.observer()
         return f"measured by {type(getattr(made, 'activation_post_process', made)).__name__}"
+    if isinstance(policy, Dynamic) and policy.per == "token":
+        return "chosen in each call, for each token"
     named = {Fixed: "fixed beforehand", Handled: "chosen by its handler", Dynamic: "chosen in each call"}
     return named.get(type(policy), "")
 

@@ -154,7 +154,10 @@ class Recording(_Mode):
         kwargs = kwargs or {}
         if func in RECORDED:
             self._read(_tensors(args))
-            return self._track_result(func(*args, **kwargs))
+            results = func(*args, **kwargs)
+            for result in _tensors((results,)):
+                self._track_result(result)
+            return results
         if func in RECORDED_QUANTIZE:
             qparams = (*args[1:3], *kwargs.values())
             if any(self._is_input(x) or x.untyped_storage().data_ptr() in self._allocated for x in _tensors(qparams)):

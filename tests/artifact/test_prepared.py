@@ -167,8 +167,12 @@ def test_what_was_never_calibrated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "qconfig",
-    [fxq.default_dynamic_qconfig, fxq.QConfig(activation=fxq.PlaceholderObserver, weight=fxq.MinMaxObserver)],
-    ids=["dynamic", "weights alone"],
+    [
+        fxq.default_dynamic_qconfig,
+        fxq.default_per_token_qconfig,
+        fxq.QConfig(activation=fxq.PlaceholderObserver, weight=fxq.MinMaxObserver),
+    ],
+    ids=["dynamic", "per token", "weights alone"],
 )
 def test_what_has_no_observers_of_activations(qconfig: Any, tmp_path: Path) -> None:
     x = torch.randn(4, 8)

@@ -23,6 +23,7 @@ from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError, FxQuantWarning
 from fxquant.nn.base import QuantizedModule
 from fxquant.nn.weight_forms import LAYERS
+from fxquant.plan.spec import Dynamic
 
 FORMATS = ("int8", "reference", "fake_quant", "float")
 
@@ -313,6 +314,7 @@ VALUES: tuple[Any, ...] = (
     *(None, True, 3, -(2**62), 0.1, -0.0, 1e-320, "a", torch.float16, torch.channels_last, torch.device("cpu"), ...),
     *(slice(None, 3, None), [1, (2, [3])], (), {"a": 1, "b": (2,)}, torch.Size([1, 2]), float("inf"), torch.relu),
     *(fxq.QScheme(bits=4, limits=(-7, 7)), fxq.Clamp(0.0, 6.0)),
+    *(Dynamic(fxq.QScheme(signed=False)), Dynamic(fxq.QScheme(signed=False), per="token")),
 )
 
 
@@ -321,6 +323,19 @@ def test_values(value: Any) -> None:
     found = decode(json.loads(json.dumps(encode(value))))
     assert type(found) is type(value)
     assert repr(found) == repr(value)
+
+
+def test_fields_that_came_later_are_written_where_they_say_something() -> None:
+    """So files without them stay readable, and older versions read what they know."""
+    whole, rows = (encode(Dynamic(fxq.QScheme(), per=per)) for per in ("tensor", "token"))
+    assert sorted(whole["v"]) == ["eps", "scheme"]
+    assert sorted(rows["v"]) == ["eps", "per", "scheme"]
+    rows["v"]["per"] = "row"
+    with pytest.raises(ArtifactError, match="a field of a record has the wrong type"):
+        decode(rows)
+    del whole["v"]["eps"]
+    with pytest.raises(ArtifactError, match="a record in the file has other fields"):
+        decode(whole)
 
 
 NO_VALUES: dict[str, Any] = {

@@ -212,6 +212,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "expand": lambda: (After(lambda x: x.mean((2, 3), keepdim=True).expand_as(x)), images()),
     "rescaled": lambda: (After(lambda x: (x * 0.5).flatten(2).unsqueeze(-1)), images()),
     "dynamic": lambda: (nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2, bias=False)), torch.randn(3, 6)),
+    "per token": lambda: (nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2, bias=False)), torch.randn(2, 3, 6)),
     "weight only": lambda: (nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2, bias=False)), torch.randn(3, 6)),
     "words": lambda: (Words(), torch.randint(0, 10, (4, 5))),
     "words of 4 bits": lambda: (Words(), torch.randint(0, 10, (4, 5))),
@@ -223,6 +224,7 @@ WITHOUT_CALIBRATION = fxq.get_default_qconfig_mapping().set_object_type(nn.Linea
 CONFIGURATIONS: dict[str, Any] = {
     **dict.fromkeys(RECURRENT, fxq.default_dynamic_qconfig),
     "dynamic": fxq.default_dynamic_qconfig,
+    "per token": fxq.default_per_token_qconfig,
     "weight only": fxq.weight_only_qconfig(bits=4, group_size=3),
     "words": WITHOUT_CALIBRATION,
     "words of 4 bits": WITHOUT_CALIBRATION.set_object_type(

@@ -100,6 +100,21 @@ def test_every_call_is_calibrated_on_itself(scheme):
     assert module.state_dict() == {}
 
 
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_every_row_is_calibrated_on_itself(scheme):
+    module, whole = DynamicFakeQuantize(Dynamic(scheme, per="token")), DynamicFakeQuantize(Dynamic(scheme))
+    x = torch.randn(2, 3, 7) * torch.tensor([1.0, 1e-3, 50.0]).unsqueeze(1)
+    assert torch.equal(module(x), torch.stack([torch.stack([whole(row) for row in rows]) for rows in x]))
+    assert torch.equal(module(x[0, 0]), whole(x[0, 0]))
+    flipped = x.transpose(0, 1)
+    assert torch.equal(module(flipped), module(flipped.contiguous()))
+    assert module(flipped).stride() == flipped.clone().stride()
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(module(x).sum(), x)
+    (wanted,) = torch.autograd.grad(sum(whole(row).sum() for row in x.flatten(0, 1)), x)
+    assert torch.equal(gradient, wanted)
+
+
 def test_the_grid_is_float32_whatever_dtype_torch_makes_by_default(float64_by_default):
     qparams = qparams_of(torch.tensor([-1.0, 1.55]), Dynamic(SCHEMES[0]))
     assert qparams.scale.dtype == torch.float32
@@ -133,3 +148,5 @@ def test_no_values_and_other_dtypes():
 
 def test_printing():
     assert repr(DynamicFakeQuantize(Dynamic(SCHEMES[0]))) == "DynamicFakeQuantize(uint8 affine per tensor, per call)"
+    module = DynamicFakeQuantize(Dynamic(SCHEMES[0], per="token"))
+    assert repr(module) == "DynamicFakeQuantize(uint8 affine per token, per call)"

@@ -128,6 +128,12 @@ def test_a_quantizer_and_a_model_in_training() -> None:
     )
 
 
+def test_ranges_of_tokens_are_other_than_those_of_whole_inputs() -> None:
+    per_token = fxq.convert(fxq.prepare(net(), X, fxq.default_per_token_qconfig))
+    message = refused(fxq.convert(fxq.prepare(net(), X, fxq.default_dynamic_qconfig)), per_token.state_dict())
+    assert "got:      x: uint8 affine per token\n  expected: x: uint8 affine per tensor\n" in message
+
+
 def test_a_newer_format() -> None:
     model = fxq.convert(prepared())
     state = model.state_dict()

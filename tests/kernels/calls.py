@@ -173,6 +173,29 @@ def weight_only_linear(m: Maker) -> Arguments:
     }  # fmt: skip
 
 
+def per_token_linear(m: Maker) -> Arguments:
+    depth, channels = m.count(70), m.one(1, 5, 16, 33, 70)
+    lead = m.one([], [m.count(3)], [2, m.count(30)])
+    weight = torch.arange(channels * depth).mul(77).to(torch.int8).reshape(channels, depth)
+    x, rows = m.stored(*lead, depth, dtype=m.one(*BYTES)), math.prod(lead)
+    low = 0 if x.dtype == torch.uint8 else -128
+    return {
+        "x": x, "x_scale": m.positive(rows), "x_zero_point": m.integers(rows, low + 255, least=low),
+        "weight": m.put(pack_weight(weight)), "zero_point_correction": m.put(zero_point_correction(weight, x.dtype, 0)),
+        "weight_sums": m.put(weight.sum(1, dtype=torch.int32)), "scale": m.positive(channels), "bias": m.real(channels),
+    }  # fmt: skip
+
+
+def quantize_per_token(m: Maker) -> Arguments:
+    dtype = m.one(*BYTES)
+    low = 0 if dtype == torch.uint8 else -128
+    x = m.real(*m.sizes(5, m.count(2, 0)), m.count(70), dtype=m.one(*FLOATS))
+    return {
+        "x": x, "eps": 1e-30, "quant_min": low + m.one(0, 20), "quant_max": low + m.one(255, 200),
+        "middle": m.one(None, low + 128), "dtype": dtype,
+    }  # fmt: skip
+
+
 def matmul(m: Maker) -> Arguments:
     rows, depth, columns = m.count(20), m.count(70), m.count(40)
     a, b = m.stored(2, rows, depth, dtype=m.one(*BYTES)), m.stored(m.one(1, 2), depth, columns, dtype=m.one(*BYTES))
@@ -445,8 +468,10 @@ CALLS: dict[str, Callable[[Maker], Arguments]] = {
     "mean": mean,
     "moving_average_qparams": moving_average_qparams,
     "mul": pair,
+    "per_token_linear": per_token_linear,
     "prelu": prelu,
     "quantize": quantize,
+    "quantize_per_token": quantize_per_token,
     "recurrent_steps": recurrent_steps,
     "resample2d": resample2d,
     "softmax": softmax,

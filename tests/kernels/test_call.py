@@ -74,6 +74,10 @@ SCHEMAS = {
     "int quant_min, int quant_max, int? middle, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
     "quantize": "(Tensor x, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, "
     "int? axis=None, bool channels_last=False) -> Tensor",
+    "quantize_per_token": "(Tensor x, float eps, int quant_min, int quant_max, int? middle, ScalarType dtype) "
+    "-> (Tensor, Tensor, Tensor)",
+    "per_token_linear": "(Tensor x, Tensor x_scale, Tensor x_zero_point, Tensor weight, Tensor zero_point_correction, "
+    "Tensor weight_sums, Tensor scale, Tensor bias) -> Tensor",
     "table": "(Tensor x, Tensor table) -> Tensor",
 }
 """What graphs and programs that were saved call."""

@@ -101,6 +101,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor, fxq.QConfig | None]] = 
     "transformer": (Encoder, TOKENS, None),
     "branches": (Branches, IMAGES, None),
     "dynamic": (dynamic, IMAGES, fxq.default_dynamic_qconfig),
+    "per token": (dynamic, IMAGES, fxq.default_per_token_qconfig),
 }
 
 
@@ -209,9 +210,12 @@ def test_the_operator_of_graphs_gives_what_linear_gives(dtype):
     assert (shapes.shape, shapes.dtype) == (found.shape, found.dtype)
 
 
-def test_a_dynamic_layer_without_kernels_is_captured_by_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["dynamic", "per token"])
+def test_a_dynamic_layer_without_kernels_is_captured_by_its_reference(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setattr("fxquant.nn.linear.native_refusal", lambda *_: "not today")
-    quantizer, x = prepared("dynamic")
+    quantizer, x = prepared(name)
     model = fxq.convert(quantizer)
     units = [module for module in model.modules() if isinstance(module, QuantizedDynamicLinear)]
     assert [unit.kernel() for unit in units] == ["reference: not today"] * 2

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -308,8 +309,10 @@ def layer(bias: bool = True) -> nn.Linear:
     return nn.Linear(40, 6, bias=bias)
 
 
-def made(linear: nn.Linear, x: QScheme = INPUTS[0], weight: QScheme = PER_ROW) -> QuantizedDynamicLinear:
-    return QuantizedDynamicLinear(linear, x=Dynamic(x), weight=qparams_of(linear.weight, weight))
+def made(
+    linear: nn.Linear, x: QScheme = INPUTS[0], weight: QScheme = PER_ROW, per: Any = "tensor"
+) -> QuantizedDynamicLinear:
+    return QuantizedDynamicLinear(linear, x=Dynamic(x, per=per), weight=qparams_of(linear.weight, weight))
 
 
 def qparams_of(weight: torch.Tensor, scheme: QScheme) -> QParams:
@@ -325,9 +328,10 @@ def data(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("weight", [PER_ROW, QScheme(bits=4, symmetric=True)], ids=str)
 @pytest.mark.parametrize("x", INPUTS, ids=str)
-def test_it_is_the_simulation_and_the_reference(x, weight, bias):
+@pytest.mark.parametrize("per", ["tensor", "token"])
+def test_it_is_the_simulation_and_the_reference(per, x, weight, bias):
     linear = layer(bias)
-    module, qparams = made(linear, x, weight), qparams_of(linear.weight, weight)
+    module, qparams = made(linear, x, weight, per), qparams_of(linear.weight, weight)
     rounded = fake_quantize(linear.weight.detach(), qparams.scale, qparams.zero_point, weight)
     for shape in ((), (3,), (2, 3), (64,)):
         for factor in (1.0, 30.0):
@@ -335,12 +339,15 @@ def test_it_is_the_simulation_and_the_reference(x, weight, bias):
             y = module(inputs)
             assert y.shape == (*shape, 6)
             assert torch.equal(module.reference(inputs), y)
-            expected = nn.functional.linear(DynamicFakeQuantize(Dynamic(x))(inputs), rounded, linear.bias).detach()
+            expected = nn.functional.linear(
+                DynamicFakeQuantize(Dynamic(x, per=per))(inputs), rounded, linear.bias
+            ).detach()
             torch.testing.assert_close(y, expected, rtol=0, atol=FLOAT_SUMS * float(expected.abs().max()))
 
 
-def test_the_reference_runs_where_no_kernel_does(monkeypatch):
-    module = made(layer())
+@pytest.mark.parametrize("per", ["tensor", "token"])
+def test_the_reference_runs_where_no_kernel_does(monkeypatch, per):
+    module = made(layer(), per=per)
     expected = module(data(5))
     monkeypatch.setattr("fxquant.nn.linear.native_refusal", lambda *arguments: "no kernels today")
     module.invalidate()
@@ -352,8 +359,9 @@ def test_the_reference_runs_where_no_kernel_does(monkeypatch):
         module(data(5))
 
 
-def test_no_samples_and_no_numbers():
-    module = made(layer())
+@pytest.mark.parametrize("per", ["tensor", "token"])
+def test_no_samples_and_no_numbers(per):
+    module = made(layer(), per=per)
     assert module(data(0)).shape == module.reference(data(0)).shape == (0, 6)
     y = module(torch.full((1, 40), math.nan))
     assert torch.equal(y[0], module.bias)
@@ -390,6 +398,7 @@ def test_printing():
         "  x: uint8 affine per tensor per call, weight: int8 scale=0.007843 zero_point=0, y: float32\n"
         ")"
     )
+    assert "x: uint8 affine per token per call" in repr(made(linear, per="token"))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -425,7 +434,9 @@ def test_an_input_of_another_shape_is_refused_of_dynamic_linear(shape):
 
 @pytest.mark.parametrize("to", ["int8", "fake_quant", "reference"])
 @pytest.mark.parametrize(
-    "qconfig", [fxq.default_dynamic_qconfig, fxq.get_default_qconfig()], ids=["call", "calibrated"]
+    "qconfig",
+    [fxq.default_dynamic_qconfig, fxq.get_default_qconfig()],
+    ids=["call", "calibrated"],
 )
 def test_nan_and_infinities_lie_at_the_ends_of_the_range(qconfig, to):
     torch.manual_seed(0)

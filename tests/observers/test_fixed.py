@@ -90,6 +90,22 @@ def test_integers_have_one():
     assert PlaceholderObserver(compute_dtype=torch.qint8).is_dynamic
 
 
+def test_ranges_of_tokens():
+    observer = PlaceholderObserver(torch.qint8, is_dynamic=True, per="token")
+    assert (observer.per, PlaceholderObserver().per) == ("token", "tensor")
+    assert repr(observer) == "PlaceholderObserver(dtype=torch.qint8, is_dynamic=True, per='token')"
+    with pytest.raises(SpecError) as caught:
+        PlaceholderObserver(torch.qint8, per="token")
+    assert str(caught.value) == (
+        "a range for each token is measured at run time\n"
+        "  got:      per='token', is_dynamic=False\n"
+        "  expected: is_dynamic=True"
+    )
+    with pytest.raises(SpecError) as caught:
+        PlaceholderObserver(torch.qint8, is_dynamic=True, per="row")
+    assert str(caught.value) == "per is no part of a value\n  got:      'row'\n  expected: 'tensor' or 'token'"
+
+
 def test_it_has_no_qparams():
     with pytest.raises(CalibrationError) as caught:
         PlaceholderObserver(torch.qint8).calculate_qparams()

@@ -91,6 +91,56 @@ def test_inputs_of_linear_layers_can_be_measured_in_each_call():
         assert parity.breaches == ()
 
 
+@torch.no_grad()
+def test_each_token_can_have_a_range_of_its_own():
+    """As above; a token that is much larger than the others costs these nothing."""
+    model = Net().eval()
+    prepared = fxq.prepare(model, X, fxq.default_per_token_qconfig)
+    assert [unit.pattern for unit in prepared.plan.units] == ["per_token_linear", "per_token_linear"]
+    (line,) = [line for line in str(prepared).splitlines() if line.startswith("per_token_linear")]
+    assert line.split()[:7] == ["per_token_linear", "2", "85.0", "%", "int8", "→", "float"]
+    int8, simulated = fxq.convert(prepared), fxq.convert(prepared, to="fake_quant")
+    loud = X.clone()
+    loud[0, 1] *= 1000
+    for x in (X, loud):
+        assert torch.equal(fxq.convert(prepared, to="reference")(x), simulated(x))
+        parity = measure_parity(int8, simulated, (x,))
+        found = [(row.pattern, row.gives, row.native_equal) for row in parity]
+        assert found == [("per_token_linear", "float", 1.0)] * 2
+        assert parity.breaches == ()
+    rows = torch.randn(6, 12) * torch.tensor([1.0, 1.0, 1000.0, 1.0, 1e-3, 0.0]).unsqueeze(1)
+    layer = int8.get_submodule("first")
+    assert torch.equal(layer(rows), torch.cat([layer(row[None]) for row in rows]))
+    noise = (layer(rows) - model.first(rows)).square().sum(1) / model.first(rows).square().sum(1)
+    assert float(noise.max()) < 10 ** (-CLOSE / 10)
+
+
+def test_ranges_of_tokens_are_for_linear_layers():
+    model = nn.Sequential(nn.LSTM(6, 4, batch_first=True)).eval()
+    with pytest.raises(PlanError) as caught:
+        fxq.prepare(model, torch.rand(2, 3, 6), fxq.default_per_token_qconfig)
+    assert (
+        "0: its QConfig asks for a range for each token, which linear layers alone have; default_dynamic_qconfig "
+        "measures the whole input"
+    ) in str(caught.value)
+    linear = nn.Sequential(nn.Linear(12, 4)).eval()
+    with pytest.raises(PlanError, match="0: backend 'onnxruntime' has no operator for it"):
+        fxq.prepare(linear, X, fxq.default_per_token_qconfig, backend="onnxruntime")
+
+
+def test_layers_with_ranges_of_tokens_are_trained():
+    torch.manual_seed(0)
+    qat = fxq.prepare_qat(
+        nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), X[..., :6], fxq.default_per_token_qconfig
+    )
+    x = X[..., :6].clone().requires_grad_()
+    qat(x).square().sum().backward()
+    assert all(float(each.grad.abs().sum()) > 0 for each in (x, *qat.parameters()))
+    int8, simulated = fxq.convert(qat), fxq.convert(qat, to="fake_quant")
+    assert isinstance(int8.get_submodule("0"), QuantizedDynamicLinear)
+    torch.testing.assert_close(int8(X[..., :6]), simulated(X[..., :6]), rtol=0, atol=FLOAT_SUMS)
+
+
 def test_what_cannot_be_measured_in_each_call_says_so():
     prepared = fxq.prepare(Net().eval(), X, fxq.default_dynamic_qconfig)
     why = "its QConfig measures ranges at run time (is_dynamic=True), which linear and recurrent layers alone do"

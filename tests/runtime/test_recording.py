@@ -22,6 +22,7 @@ from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.library import available_isas, use_isa
 from fxquant.kernels.linear.grouped_weight import PANEL, pack_grouped
 from fxquant.kernels.linear.linear import NativeLinear
+from fxquant.kernels.linear.per_token_linear import PerTokenLinear
 from fxquant.nn.shape import interpolate, taps_of
 from fxquant.runtime.program import last_failure, library
 from fxquant.runtime.recording import RECORDED, RECORDED_QUANTIZE, ForbidCompute, NotRecordableError, Recording
@@ -67,6 +68,11 @@ VOLUMES = NativeConv(
 )  # fmt: skip
 LINEAR = NativeLinear(torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.uint8, 7, epilogue(5))
 
+EACH_ROW = (1e-30, 0, 255, None, torch.uint8)
+PER_TOKEN = PerTokenLinear(
+    torch.randint(-128, 128, (5, 6)).to(torch.int8), torch.linspace(0.01, 0.1, 5), None, EACH_ROW
+)
+
 GROUPED_WEIGHT = pack_grouped(torch.arange(7 * 24).remainder(16).sub(8).to(torch.int8).view(7, 24), 3, 4)
 GROUPED_ARGUMENTS = GROUPED_WEIGHT, torch.linspace(0.01, 0.1, 3 * PANEL).view(3, PANEL), None, torch.arange(7.0), 4
 
@@ -85,6 +91,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     ),
     "depthwise conv2d": (DEPTHWISE, (lambda: draw(3, 6, 5, 7),)),
     "linear": (LINEAR, (lambda: draw(3, 4, 6),)),
+    "per_token_linear": (
+        PER_TOKEN, (lambda: torch.randn(3, 4, 6) * torch.tensor([1.0, 9.0, 0.1]).view(3, 1, 1),)
+    ),
     "weight_only_linear": (
         lambda x: kernels.weight_only_linear(x, *GROUPED_ARGUMENTS), (lambda: torch.randn(3, 4, 24),)
     ),
@@ -130,6 +139,9 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Callable[[], Tensor], ...]]] = 
     ),
     "quantize": (
         lambda x: kernels.quantize(x, *ONE_QPARAMS, 0, 255, torch.uint8), (lambda: torch.randn(3, 70),)
+    ),
+    "quantize_per_token": (
+        lambda x: kernels.quantize_per_token(x, *EACH_ROW)[0], (lambda: torch.randn(5, 9),)
     ),
     "quantize to channels_last": (
         lambda x: kernels.quantize(x, *ONE_QPARAMS, 0, 255, torch.uint8, channels_last=True),

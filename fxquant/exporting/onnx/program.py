@@ -56,6 +56,14 @@ def check_dynamic_ranges(program: torch.export.ExportedProgram) -> None:
     """
     operators = torch.ops.quantized_decomposed
     for node in program.graph.nodes:
+        if node.target is operators.dequantize_per_token.default:
+            raise ExportError(
+                "ONNX has no operator that measures the range of each token while the model runs",
+                at=node,
+                got="per token",
+                expected="one range for the whole input",
+                hint="quantize the layer by default_dynamic_qconfig",
+            )
         symmetric = node.target is operators.choose_qparams_symmetric.tensor
         if not symmetric and node.target is not operators.choose_qparams.tensor:
             continue

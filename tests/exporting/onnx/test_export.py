@@ -242,6 +242,16 @@ def test_ranges_that_no_operator_measures_at_run_time_are_refused(scheme, words,
     assert not list(tmp_path.iterdir())
 
 
+def test_ranges_of_tokens_are_refused(tmp_path):
+    model = fxq.convert(fxq.prepare(linear(), LINEAR_X, fxq.default_per_token_qconfig))
+    with pytest.raises(ExportError) as caught:
+        fxq.export_onnx(model, tmp_path / "net.onnx", LINEAR_X)
+    words = "ONNX has no operator that measures the range of each token while the model runs\n"
+    assert str(caught.value).startswith(words)
+    assert "  expected: one range for the whole input\n" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_qparams_of_narrow_ranges_are_under_the_names_of_the_plan(tmp_path):
     narrow = fxq.QConfig(fxq.MinMaxObserver.with_args(bits=6), fxq.get_default_qconfig().weight)
     fxq.export_onnx(converted(net(), X, narrow), tmp_path / "net.onnx", X)

@@ -11,6 +11,13 @@
 
 namespace fxquant {
 
+// Of a linear layer whose rows have qparams of their own: float32 [rows], int32 [rows] and int32 [channels].
+struct RowQParams {
+  Tensor scale;
+  Tensor zero_point;
+  Tensor weight_sums;
+};
+
 struct Conv {
   ConvShape shape;
   Tensor x;  // dense, channels innermost; as the next two
@@ -24,6 +31,7 @@ struct Conv {
   float residual_scale;
   int32_t residual_zero_point;
   OutputQParams y_qparams;
+  std::optional<RowQParams> rows = std::nullopt;
 
   uint8_t* y_bytes() const { return is_float_output() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
   float* y_float() const { return is_float_output() ? y.mutable_data_ptr<float>() : nullptr; }

@@ -24,8 +24,7 @@ struct LinearCall {
   ScalarType dtype;
 };
 
-inline Conv prepare_linear(const LinearCall& c) {
-  constexpr const char* op = "fxquant::linear";
+inline Conv prepare_linear(const LinearCall& c, const char* op = "fxquant::linear") {
   check_input(op, c);
   if (c.x.dim() == 0) fail(std::string(op) + ": x has the wrong shape", "[]", "[..., in_features]");
   std::vector<int64_t> sizes = sizes_of(c.x);

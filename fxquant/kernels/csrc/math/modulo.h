@@ -13,6 +13,10 @@ FXQ_HOST_DEVICE int64_t add_modulo(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
 }
 
+FXQ_HOST_DEVICE int32_t subtract_modulo(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) - static_cast<uint32_t>(b));
+}
+
 FXQ_HOST_DEVICE int32_t multiply_modulo(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
 }

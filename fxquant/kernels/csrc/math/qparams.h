@@ -11,6 +11,17 @@ struct Range {
   float high;
 };
 
+// The range of values whose smallest and largest key these are; low > high: nothing was seen.
+FXQ_HOST_DEVICE Range range_of_keys(int32_t low, int32_t high) {
+  const bool seen = low <= high;
+  return {seen ? of_key(low) : float_of_bits(kInfinity), seen ? of_key(high) : float_of_bits(kInfinity | 0x80000000u)};
+}
+
+// Whether no infinity and no NaN is among these values.
+FXQ_HOST_DEVICE bool finite_keys(int32_t low, int32_t high) {
+  return low >= key_of(float_of_bits((kInfinity - 1) | 0x80000000u)) && high <= key_of(float_of_bits(kInfinity - 1));
+}
+
 struct QParamsOptions {
   float eps;
   float averaging;  // weight of the newest batch

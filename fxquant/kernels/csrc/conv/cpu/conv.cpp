@@ -16,21 +16,26 @@ Tensor conv_cpu(const Conv& c) {
   if (c.shape.empty()) return c.y;
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
   const std::vector<uint8_t> padding_values(c.shape.in_channels, static_cast<uint8_t>(c.x_zero_point));
-  const ConvArgs args{c.shape,
-                      bytes(c.x),
-                      c.x.scalar_type() == ScalarType::Char,
-                      padding_values.data(),
-                      static_cast<const int8_t*>(c.weight.const_data_ptr()),
-                      c.zero_point_correction.const_data_ptr<int32_t>(),
-                      c.scale.const_data_ptr<float>(),
-                      c.bias.const_data_ptr<float>(),
-                      c.residual.has_value() ? bytes(*c.residual) : nullptr,
-                      c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char,
-                      c.residual_scale,
-                      c.residual_zero_point,
-                      c.y_bytes(),
-                      c.y_float(),
-                      c.y_qparams};
+  ConvArgs args{c.shape,
+                bytes(c.x),
+                c.x.scalar_type() == ScalarType::Char,
+                padding_values.data(),
+                static_cast<const int8_t*>(c.weight.const_data_ptr()),
+                c.zero_point_correction.const_data_ptr<int32_t>(),
+                c.scale.const_data_ptr<float>(),
+                c.bias.const_data_ptr<float>(),
+                c.residual.has_value() ? bytes(*c.residual) : nullptr,
+                c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char,
+                c.residual_scale,
+                c.residual_zero_point,
+                c.y_bytes(),
+                c.y_float(),
+                c.y_qparams};
+  if (c.rows.has_value()) {
+    args.row_scale = c.rows->scale.const_data_ptr<float>();
+    args.row_zero_point = c.rows->zero_point.const_data_ptr<int32_t>();
+    args.weight_sums = c.rows->weight_sums.const_data_ptr<int32_t>();
+  }
   const ConvShape& s = c.shape;
   if (s.depthwise()) {
     const DepthwiseArgs depthwise(args);

@@ -2,6 +2,7 @@
 #pragma once
 #include "conv/conv.h"
 #include "cuda/launch.h"
+#include "math/per_token.h"
 
 namespace fxquant {
 
@@ -26,6 +27,9 @@ struct ConvKernel {
   uint8_t* y;  // or null: then the result is
   float* y_float;
   OutputQParams y_qparams;
+  const float* row_scale = nullptr;  // as ConvArgs of the CPU has them
+  const int32_t* row_zero_point = nullptr;
+  const int32_t* weight_sums = nullptr;
 
   // In the order of memory: channels, columns, rows, planes, volumes.
   FXQ_MEMBER void operator()(int64_t i) const {
@@ -61,7 +65,11 @@ struct ConvKernel {
         }
       }
     }
-    float real = static_cast<float>(sum) * scale[c] + bias[c];
+    const float scaled =
+        row_scale == nullptr
+            ? static_cast<float>(sum) * scale[c]
+            : per_token_value(sum, row_scale[row], row_zero_point[row], weight_sums[c], scale[c]);
+    float real = scaled + bias[c];
     if (residual != nullptr) {
       const int32_t flip = residual_signed ? 0x80 : 0;  // (q ^ 0x80) - 128 is q as an int8
       real += dequantize((residual[i] ^ flip) - flip, residual_scale, residual_zero_point);
@@ -80,15 +88,20 @@ inline Tensor conv_cuda(const Conv& c) {
   const int64_t k_block_bytes = s.k_groups() * kKGroup;
   const int64_t row_step = s.depthwise() ? 1 : s.has_few_channels() ? k_block_bytes : s.kernel_width * k_block_bytes;
   const int64_t column_step = s.has_few_channels() ? s.in_channels : k_block_bytes;
-  for_each(c.x, c.y.numel(),
-           ConvKernel{s, s.depthwise(), s.group_bundle_channels(), s.group_bundle_in_channels(), s.panels(),
-                      s.depthwise() ? s.panels() : s.n_blocks(), s.panel_bytes(), row_step, column_step, bytes(c.x),
-                      static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
-                      static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
-                      c.zero_point_correction.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),
-                      c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
-                      c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
-                      c.residual_zero_point, c.y_bytes(), c.y_float(), c.y_qparams});
+  ConvKernel kernel{s, s.depthwise(), s.group_bundle_channels(), s.group_bundle_in_channels(), s.panels(),
+                  s.depthwise() ? s.panels() : s.n_blocks(), s.panel_bytes(), row_step, column_step, bytes(c.x),
+                  static_cast<uint8_t>(c.x.scalar_type() == ScalarType::Char ? 0x80 : 0),
+                  static_cast<uint8_t>(c.x_zero_point), static_cast<const int8_t*>(c.weight.const_data_ptr()),
+                  c.zero_point_correction.const_data_ptr<int32_t>(), c.scale.const_data_ptr<float>(),
+                  c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
+                  c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
+                  c.residual_zero_point, c.y_bytes(), c.y_float(), c.y_qparams};
+  if (c.rows.has_value()) {
+    kernel.row_scale = c.rows->scale.const_data_ptr<float>();
+    kernel.row_zero_point = c.rows->zero_point.const_data_ptr<int32_t>();
+    kernel.weight_sums = c.rows->weight_sums.const_data_ptr<int32_t>();
+  }
+  for_each(c.x, c.y.numel(), kernel);
   return c.y;
 }
 

@@ -43,10 +43,7 @@ struct Extremes {
   }
 
   bool finite() const {
-    const int32_t lowest = key_of(float_of_bits((kInfinity - 1) | 0x80000000u));
-    const int32_t highest = key_of(float_of_bits(kInfinity - 1));
-    return std::all_of(low.begin(), low.end(), [&](int32_t key) { return key >= lowest; }) &&
-           std::all_of(high.begin(), high.end(), [&](int32_t key) { return key <= highest; });
+    return finite_keys(*std::min_element(low.begin(), low.end()), *std::max_element(high.begin(), high.end()));
   }
 };
 
@@ -62,9 +59,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> moving_average_qparams_cpu(
   const MovingAverage::Results results = m.results();
   *results.nonfinite.mutable_data_ptr<int64_t>() = found.nonfinite;
   for (int64_t c = 0; c < m.channels; ++c) {
-    const bool seen = found.low[c] <= found.high[c];
-    const Range batch{seen ? of_key(found.low[c]) : float_of_bits(kInfinity),
-                      seen ? of_key(found.high[c]) : float_of_bits(kInfinity | 0x80000000u)};
+    const Range batch = range_of_keys(found.low[c], found.high[c]);
     const Range now = blend({before_low[c], before_high[c]}, batch, m.choice.averaging);
     const ChosenQParams chosen = choose_qparams(now, m.choice);
     results.low.mutable_data_ptr<float>()[c] = now.low;

@@ -12,11 +12,7 @@ struct Extremes {
   int32_t high;
   int64_t nonfinite;
 
-  FXQ_MEMBER Range range() const {
-    const bool seen = low <= high;
-    return {seen ? of_key(low) : float_of_bits(kInfinity),
-            seen ? of_key(high) : float_of_bits(kInfinity | 0x80000000u)};
-  }
+  FXQ_MEMBER Range range() const { return range_of_keys(low, high); }
 };
 
 template <typename T>

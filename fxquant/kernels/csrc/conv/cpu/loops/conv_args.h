@@ -23,6 +23,10 @@ struct ConvArgs {
   float* y_float;  // as y, not rounded
   OutputQParams y_qparams;
   const uint8_t* table = nullptr;  // [256], or null: a lookup table for the bytes of y
+  // Of a linear layer whose rows have qparams of their own: the sums are then corrected by them, not by one zero point.
+  const float* row_scale = nullptr;         // [rows], or null
+  const int32_t* row_zero_point = nullptr;  // [rows]
+  const int32_t* weight_sums = nullptr;     // [channels]
 
   template <typename Visitor>
   void pointers(Visitor& visit) const {
@@ -35,6 +39,9 @@ struct ConvArgs {
     visit.tensor(residual);
     visit.tensor(y);
     visit.tensor(y_float);
+    visit.tensor(row_scale);
+    visit.tensor(row_zero_point);
+    visit.tensor(weight_sums);
   }
   // A program may fuse a lookup table into the store of y: see fuse_tables.h.
   template <typename Visitor>

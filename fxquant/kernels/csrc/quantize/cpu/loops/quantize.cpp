@@ -3,21 +3,11 @@
 #include <cstring>
 
 #include "cpu/loops/loop_pragmas.h"
+#include "quantize/cpu/loops/quantize_run.h"
 
 namespace fxquant {
 namespace FXQ_ISA {
 namespace {
-
-// By way of int32, which every limit fits: a direct cast of a float to a byte does not vectorise.
-template <typename Q, typename Real>
-Q to_integer(Real q) {
-  return static_cast<Q>(static_cast<int32_t>(q));
-}
-
-template <typename Q, typename Real>
-void run(const Real* FXQ_RESTRICT x, Q* FXQ_RESTRICT q, int64_t count, const Affine<Real> a) {
-  for (int64_t i = 0; i < count; ++i) q[i] = to_integer<Q>(saturate(round_to_quantized(x[i], a), a));
-}
 
 template <typename Q, typename Real>
 void row(const Real* FXQ_RESTRICT x, Q* FXQ_RESTRICT q, int64_t count, const ChannelQParams<Real> g) {
@@ -25,15 +15,6 @@ void row(const Real* FXQ_RESTRICT x, Q* FXQ_RESTRICT q, int64_t count, const Cha
     const Affine<Real> a = g.at(i);
     q[i] = to_integer<Q>(saturate(round_to_quantized(x[i], a), a));
   }
-}
-
-template <typename Q, Float type>
-void run(const Short<type>* x, Q* q, int64_t count, const Affine<float> a) {
-  float real[kBlock];
-  for_each_block(count, [&](int64_t i, int64_t n) {
-    widen(x + i, real, n);
-    run(real, q + i, n, a);
-  });
 }
 
 template <typename Q, Float type>
@@ -50,7 +31,7 @@ void quantize_range(const QuantizeArgs& args, const ChannelQParams<Real>& qparam
   const T* x = static_cast<const T*>(args.x);
   Q* q = static_cast<Q*>(args.q);
   for_each_channel(
-      args.layout, begin, end, [&](int64_t i, int64_t n, int64_t c) { run(x + i, q + i, n, qparams.at(c)); },
+      args.layout, begin, end, [&](int64_t i, int64_t n, int64_t c) { quantize_run(x + i, q + i, n, qparams.at(c)); },
       [&](int64_t i, int64_t n, int64_t c) { row(x + i, q + i, n, qparams.from(c)); });
 }
 
@@ -108,7 +89,7 @@ void quantize_image(const QuantizeImageArgs& args, const ChannelQParams<Real>& q
     for (int64_t c0 = 0; c0 < layout.channels; c0 += kWidth) {
       const int64_t width = layout.channels - c0 < kWidth ? layout.channels - c0 : kWidth;
       for (int64_t c = 0; c < width; ++c) {
-        run(x + (c0 + c) * layout.inner, planes + c * kPixels, pixels, qparams.at(args.per_channel ? c0 + c : 0));
+        quantize_run(x + (c0 + c) * layout.inner, planes + c * kPixels, pixels, qparams.at(args.per_channel ? c0 + c : 0));
       }
       if (layout.channels == 3) {
         interleave3(planes, q, pixels);
