@@ -59,6 +59,10 @@ EXPECTED = {
             "53 units measured, 0 break the contract",
         ],
     ),
+    "per_token.py": (
+        ["--output", "{folder}/model.fxq"],
+        ["one range for each token", "13 linear layers", "uint8 affine per token per call", "the same bits: True"],
+    ),
     "custom_pattern.py": ([], ["one step of the input may be most of the output's range", "snake 2"]),
     "read_passes.py": ([], ["] lower_units  +", "conv_bn_add_act", "+ layer1_0_relu_1 = QuantizedConv"]),
     "qat_fashion_mnist.py": (
