@@ -1,9 +1,9 @@
 """Activations of transformers: one range for a value, one for each token, and channels smoothed before calibration.
 
-MiniLM with its real weights embeds 2,000 sentences of film reviews, 96 others calibrate. Columns: accuracy of the linear
-head on the embeddings; how often it decides as with floats, with half the width of the 95 % interval; SQNR of the
-embeddings; seconds to make the model. ``--speed`` measures linear layers alone: nanoseconds a row of those that choose
-qparams in each call, for the whole input and for each token, in turn.
+MiniLM with its real weights embeds 2,000 sentences of film reviews, 96 others calibrate. Columns: accuracy of the
+linear head on the embeddings; how often it decides as with floats, with half the width of the 95 % interval; SQNR of
+the embeddings; seconds to make the model. ``--speed`` measures linear layers alone: microseconds a call of those that
+choose qparams in each call, for the whole input and for each token, in turn.
 """
 
 from __future__ import annotations

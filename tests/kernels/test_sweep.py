@@ -39,8 +39,8 @@ BEYOND_THE_CONTRACT = re.compile(
     r"|recurrent_steps, seed \d+, (weight|correction|projection|projection_correction)=(all|one place|overlapping)"
 )
 """What no argument check can see. A packed weight has zeros where there is no channel, and its shape does not tell of
-which depth and window it was made; sums, with the zero point correction, stay in int32, as those of ``per_token_linear`` do
-with zero points of its dtype. That of ``recurrent_steps`` is
+which depth and window it was made; sums, with the zero point correction, stay in int32, as those of
+``per_token_linear`` do with zero points of its dtype. That of ``recurrent_steps`` is
 minus the sum of its weight."""
 
 needs_native = pytest.mark.skipif(not available_isas(), reason="no native CPU library is loaded")
