@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from fxquant.errors import InputError
 from fxquant.fake_quantize.converted import qparams_of, token_arguments
-from fxquant.kernels import quantize, quantize_per_token
+from fxquant.kernels import quantize
 from fxquant.kernels.epilogue import Epilogue
 from fxquant.kernels.linear.linear import DynamicLinear, NativeLinear
 from fxquant.kernels.linear.per_token_linear import PerTokenLinear, PerTokenLinearByReference
 from fxquant.kernels.linear.reference import linear_reference
 from fxquant.kernels.quantize.quantize import reference as quantize_reference
-from fxquant.kernels.quantize.quantize_per_token import reference as quantize_per_token_reference
 from fxquant.nn.base import byte_qparams, check_features
 from fxquant.nn.weight import (
     WeightedModule,
@@ -226,7 +225,7 @@ class QuantizedDynamicLinear(WeightedModule):
             return self(x)
         self._check_calibrated()
         if self.x.per == "token":
-            return self.cast_result(self._by_token(self.plain_weight(), quantize_per_token_reference)(x))
+            return self.cast_result(self._by_token(self.plain_weight()).reference(x))
         scheme, qparams = self.x.scheme, qparams_of(x, self.x)
         q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         return self.cast_result(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
@@ -243,14 +242,12 @@ class QuantizedDynamicLinear(WeightedModule):
             return DynamicLinear(weight, self.weight_scale, self.bias, self.x.scheme.dtype)
         check_reference_may_run(self.unit or type(self).__name__, refusal)
         if self.x.per == "token":
-            return self._by_token(weight, quantize_per_token)
+            return self._by_token(weight)
         return CapturedByReference(self._by_reference, weight, self.weight_zero_point, self.weight_scale, self.bias)
 
-    def _by_token(
-        self, weight: Tensor, quantizing: Callable[..., tuple[Tensor, Tensor, Tensor]]
-    ) -> PerTokenLinearByReference:
+    def _by_token(self, weight: Tensor) -> PerTokenLinearByReference:
         layer = (weight, self.weight_zero_point, self.weight_scale, self.bias)
-        return PerTokenLinearByReference(*layer, token_arguments(self.x), quantizing)
+        return PerTokenLinearByReference(*layer, token_arguments(self.x))
 
     def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
         epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)

@@ -51,11 +51,8 @@ class QConfig:
         activation = _build(self.activation, "activation")
         is_dynamic = bool(getattr(activation, "is_dynamic", False))
         if is_dynamic and activation.scheme is None:
-            raise SpecError(
-                "a range that is measured at run time is the range of quantized values",
-                got=repr(self.activation),
-                expected="an integer dtype",
-            )
+            what = "a range that is measured at run time is the range of quantized values"
+            raise SpecError(what, got=repr(self.activation), expected="an integer dtype")
         object.__setattr__(self, "is_dynamic", is_dynamic)
         object.__setattr__(self, "is_per_token", getattr(activation, "per", "tensor") == "token")
         object.__setattr__(self, "activation_scheme", activation.scheme)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +16,7 @@ from fxquant.kernels.checks import check_dtype
 from fxquant.kernels.conv.packing import PackedLayout, PackedWeight, unpack_weight, zero_point_correction
 from fxquant.kernels.linear.reference import per_token_epilogue, per_token_reference
 from fxquant.kernels.quantize.quantize_per_token import quantize_per_token
+from fxquant.kernels.quantize.quantize_per_token import reference as quantize_reference
 
 
 @dataclass(eq=False, repr=False)
@@ -142,9 +142,14 @@ class PerTokenLinearByReference:
     weight_scale: Tensor
     bias: Tensor | None
     choice: Choice
-    quantize: Callable[..., tuple[Tensor, Tensor, Tensor]] = quantize_per_token
 
     def __call__(self, x: Tensor) -> Tensor:
-        q, scale, zero_point = self.quantize(x, *self.choice)
+        return self._multiply(*quantize_per_token(x, *self.choice))
+
+    def reference(self, x: Tensor) -> Tensor:
+        """Quantize in plain torch, too."""
+        return self._multiply(*quantize_reference(x, *self.choice))
+
+    def _multiply(self, q: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         weight = (self.weight, self.weight_zero_point, self.weight_scale, self.bias)
         return per_token_reference(q, scale, zero_point, *weight)
