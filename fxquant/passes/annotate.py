@@ -116,6 +116,7 @@ def _has_external_item(found: Match, roots: Collection[Node]) -> bool:
 def _best_match(
     node: Node, patterns: tuple[Pattern, ...], taken: set[Node], backend: Backend, decisions: Rules
 ) -> tuple[Match | None, Refusal | None]:
+    """Return the match of the first pattern that fits and is not refused, or the refusal that the node gets."""
     near: Mismatch | None = None
     refusal: Refusal | None = None
     for pattern in patterns:

@@ -29,11 +29,14 @@ IN_FLOAT_AS_WELL = frozenset(pattern.name for pattern in ELEMENTWISE)
 
 
 class Boundaries:
-    """Decides which of the matches of a graph are worth to become units, and which of these give float values.
+    """Decides which matches of a graph become units, and which of these units give float values.
 
-    A match that multiplies and accumulates becomes a unit, and so does a user's handler. Another match becomes one only
-    if its quantized result is read by such a unit, or by a result of the model that the user asked to round, directly
-    or through other such matches. A match that takes float values becomes one only if every reader takes integers.
+    A match that multiplies and accumulates (a convolution) becomes a unit, and so does a user's handler. The rest of
+    this class is about the other matches, and about layers that are too small.
+
+    Another match becomes a unit only if its quantized result is read by such a unit, or by a result of the model that
+    the user asked to round, directly or through other such matches. A match that takes float values becomes one only
+    if every reader takes integers.
 
     A bounded function (sigmoid) reads its input in float unless a unit computes that input: the range of another value
     ends where calibration saw it end, and the function has an answer for what lies beyond.

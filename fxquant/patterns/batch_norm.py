@@ -21,7 +21,7 @@ def fixed_statistics(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
-def channels_behind_batch(captures: Mapping[str, Node]) -> Reject | None:
+def channels_follow_batch(captures: Mapping[str, Node]) -> Reject | None:
     """Alone, the channels are dimension 1."""
     module, value = called_module(captures["bn"]), value_of(captures["bn"])
     if value is not None and not value.has_shape:
@@ -62,7 +62,7 @@ ALONE = op(*BATCH_NORMS)(tensor("x")).named("bn")
 INSTANCE = op(*INSTANCE_DIMS)(tensor("x")).named("bn")
 
 BATCH_NORM = (
-    Pattern("bn_act", clamped(ALONE), check=all_of(fixed_statistics, channels_behind_batch, constant_bounds)),
-    Pattern("bn", ALONE, check=all_of(fixed_statistics, channels_behind_batch)),
+    Pattern("bn_act", clamped(ALONE), check=all_of(fixed_statistics, channels_follow_batch, constant_bounds)),
+    Pattern("bn", ALONE, check=all_of(fixed_statistics, channels_follow_batch)),
     Pattern("instance_norm", INSTANCE, check=running_statistics),
 )

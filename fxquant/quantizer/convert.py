@@ -41,7 +41,7 @@ def convert_prepared(
     # Ask the observers for the qparams of activations. Weights get theirs from a pass, once batch norms are folded.
     qparams = qparams_in_use(prepared, allow_uncalibrated)
 
-    # Make the model, or several of which the fastest is taken.
+    # Make the model; with ``tune`` several, of which the fastest is taken.
     plans: dict[Any, QuantPlan] = {}
 
     def make(in_float: Sequence[Refusal] = ()) -> Any:
