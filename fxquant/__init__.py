@@ -84,6 +84,8 @@ from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
 from fxquant.quantizer.distributed import synchronize_observers
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
+from fxquant.training.block_reconstruction import reconstruct
+from fxquant.training.block_table import LearnedBlock, LearnedBlocks
 from fxquant.training.gptq import gptq
 from fxquant.training.learned_rounding import adaround
 from fxquant.training.qat import prepare_qat
@@ -118,6 +120,8 @@ __all__ = [
     "HistogramObserver",
     "LayerComparison",
     "LearnableFakeQuantize",
+    "LearnedBlock",
+    "LearnedBlocks",
     "LoadLimits",
     "Lower",
     "LoweringRule",
@@ -193,6 +197,7 @@ __all__ = [
     "profile",
     "qparams",
     "quantize",
+    "reconstruct",
     "register_backend",
     "register_explicit",
     "register_pattern",

@@ -321,6 +321,16 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "capture/exported/spelling.py",
         "capture/exported/structure.py",
     ),
+    # A block is cut, learned and kept by all of these.
+    "training/test_blocks.py": ("training/named_blocks.py",),
+    "training/test_block_reconstruction.py": (
+        "training/block_learning.py",
+        "training/block_parts.py",
+        "training/block_run.py",
+        "training/block_table.py",
+        "training/block_values.py",
+        "training/learnable_blocks.py",
+    ),
     "quantizer/test_ends.py": ("observers/low_bit.py",),
     "quantizer/test_convert.py": ("quantizer/final_plan.py", "quantizer/measured.py"),
     "calibration/test_interpreter.py": ("quantizer/calibrate.py",),

@@ -118,6 +118,7 @@ TAKE_PREPARED: dict[str, Callable[[Any], object]] = {
     "calibrate": lambda model: fxq.calibrate(model, [X], progress=False),
     "adaround": lambda model: fxq.adaround(model, [X], iterations=1, progress=False),
     "equalize": lambda model: fxq.equalize(model, [X], progress=False),
+    "reconstruct": lambda model: fxq.reconstruct(model, [X], iterations=1, steps=True, progress=False),
 }
 TAKE_BOTH: dict[str, Callable[[Any], object]] = {
     "convert": fxq.convert,
@@ -349,6 +350,7 @@ TAKE_DATA: dict[str, Callable[[Any], object]] = {
     "sensitivity": lambda data: fxq.sensitivity(calibrated(), data, progress=False),
     "adaround": lambda data: fxq.adaround(calibrated(), data, iterations=1, progress=False),
     "equalize": lambda data: fxq.equalize(prepared(), data, progress=False),
+    "reconstruct": lambda data: fxq.reconstruct(calibrated(), data, iterations=1, steps=True, progress=False),
 }
 
 

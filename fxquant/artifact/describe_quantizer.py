@@ -60,13 +60,12 @@ def describe_quantizer(prepared: PreparedModel) -> tuple[dict[str, Any], dict[st
 
 
 def _plan_of(prepared: PreparedModel) -> Any:
-    """Return the plan; of a model that was trained, with the qparams of training."""
+    """Return the plan, with the qparams of training, or those of activations that were learned."""
     plan = prepared.plan
-    return (
-        plan
-        if prepared.trained is None
-        else type(plan)(units=plan.units, policies=plan.policies, refusals=plan.refusals, qparams=prepared.trained)
-    )
+    qparams = prepared.learned_qparams if prepared.trained is None else prepared.trained
+    if not qparams:
+        return plan
+    return type(plan)(units=plan.units, policies=plan.policies, refusals=plan.refusals, qparams=qparams)
 
 
 def _paths(prepared: PreparedModel) -> set[str]:

@@ -48,6 +48,7 @@ def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, no
     patterns = pattern_names(data["patterns"])
     plan = replace(decode_plan(data["plan"], tensors, nodes, makers), fake_quants=_fake_quants(data["fake_quants"]))
     trained = plan.qparams if data["trained"] else None
+    learned = {} if data["trained"] else plan.qparams
     plan = replace(plan, qparams={})
     check_plan(plan, gm, patterns)
     integers = [decode(item) for item in _row(data["integers"])]
@@ -69,6 +70,7 @@ def make_quantizer(data: Any, tensors: Mapping[str, Tensor], gm: GraphModule, no
         input_observer=None if given is None else maker_at(makers, given),
         plan=plan,
         trained=trained,
+        learned=learned,
         joins=_joins(data["joins"], plan, gm),
         weight_layers=decode_rounding(data["rounding"], tensors, gm, plan, weight_nodes(plan)),
         warned=_warned(data["warned"]),

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from fxquant.artifact.values import decode, encode
 from fxquant.errors import ArtifactError
-from fxquant.fake_quantize.adaround import KnownIntegers
+from fxquant.fake_quantize.adaround import LEARNED_BIAS, KnownIntegers, learned_bias, set_learned_bias
 from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.graph.recurrent import weight_of
 from fxquant.passes.base import weighted_nodes
@@ -44,6 +44,9 @@ def encode_rounding(prepared: PreparedModel) -> tuple[list[Any], dict[str, Tenso
             rounding: Any = context.weight_layers[unit.root].weight_fake_quant
             known = KnownIntegers(rounding.integers(weight_of(called_module(node)).detach()), rounding.qparams())
             tensors |= {f"{PREFIX}{len(data)}.{part}": getattr(known, part).detach() for part in _PARTS}
+            bias = learned_bias(context.weight_layers[unit.root])
+            if bias is not None:
+                tensors[f"{PREFIX}{len(data)}.{LEARNED_BIAS}"] = bias
             data.append([unit.root, encode(known.scheme)])
     return data, tensors
 
@@ -81,4 +84,20 @@ def decode_rounding(
         known.load_state_dict(known.state_dict())  # which checks it
         layers[root] = nn.Module()
         layers[root].weight_fake_quant = known
+        bias = tensors.get(f"{PREFIX}{index}.{LEARNED_BIAS}")
+        if bias is not None:
+            layer = called_module(nodes[weights[root]])
+            set_learned_bias(layers[root], _checked_bias(bias, layer, root))
     return layers
+
+
+def _checked_bias(bias: Tensor, layer: Any, root: str) -> Tensor:
+    outputs = getattr(layer, "out_channels", getattr(layer, "out_features", None))
+    if bias.shape != (outputs,) or bias.dtype != layer.weight.dtype or not bool(bias.isfinite().all()):
+        raise ArtifactError(
+            "a learned bias in the file does not fit its layer",
+            at=root,
+            got=f"{bias.dtype} {list(bias.shape)}",
+            expected=f"finite, {layer.weight.dtype} [{outputs}]",
+        )
+    return bias

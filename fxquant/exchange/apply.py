@@ -72,6 +72,7 @@ def apply_qparams(
     made.__dict__.pop("run_state", None)
     learned = {ref: own for ref, own in (prepared.trained or {}).items() if ref.kind == "parameter"}
     made.trained = {**learned, **found, **{ref: made.handlers[ref.name].qparams() for ref in handled}}
+    made.learned_qparams = {}
     _set_joined(made, contents.joined, strict)
     _set_means(made, contents.means, strict)
     return made
@@ -181,6 +182,8 @@ def _observed(prepared: Quantizer, missing: list[PlannedTensor], strict: bool) -
             unknown.append(tensor.name)
         elif prepared.trained is not None:
             found[tensor.ref] = prepared.trained[tensor.ref]
+        elif tensor.ref in prepared.learned_qparams:
+            found[tensor.ref] = prepared.learned_qparams[tensor.ref]
         else:
             try:
                 found[tensor.ref] = observers[tensor.ref.name].qparams()

@@ -198,6 +198,20 @@ class KnownIntegers(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
+LEARNED_BIAS = "learned_bias"
+"""Buffer of a layer in ``weight_layers``: the bias that ``convert`` takes; [C_out], of the dtype of the weight."""
+
+
+def set_learned_bias(layer: nn.Module, bias: Tensor) -> None:
+    """Let ``convert`` take this bias for the unit of the layer."""
+    layer.register_buffer(LEARNED_BIAS, bias.detach().clone())
+
+
+def learned_bias(layer: nn.Module | None) -> Tensor | None:
+    """Return the bias that was learned; None where none was."""
+    return None if layer is None else layer._buffers.get(LEARNED_BIAS)
+
+
 class OwnIntegersFakeQuantize(nn.Module):
     """Simulates a weight by the integers of another module; differentiable, straight-through.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from fxquant.fake_quantize.adaround import learned_bias
 from fxquant.graph.edit import add_module
 from fxquant.graph.macs import TRANSPOSED
 from fxquant.graph.query import called_module, value_of
@@ -28,8 +29,14 @@ def correct_bias(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
     ``bias' = bias - (w' - w) * E[x]``, with ``w'`` the rounded weight and ``E[x]`` the calibrated mean of each input
     channel: ``E[w' x + bias'] = E[w x + bias]``. Zeros of padding lower the mean that a tap of a convolution meets.
+    A bias that was learned together with the rounding takes the place of the float one.
     """
     for node, unit in weighted_nodes(gm, ctx):
+        learned = learned_bias(ctx.weight_layers.get(unit.root))
+        if learned is not None:
+            layer = with_bias(called_module(node), learned)
+            node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
+            continue
         if "mean" not in unit.roles:
             continue
         means = ctx.means.get(unit.roles["mean"])
@@ -67,20 +74,34 @@ def corrected(layer: nn.Module, rounded: Tensor | None, means: Tensor | None, si
     Source:
         Nagel et al., arXiv:1906.04721, section 4.2, with means that were measured.
     """
-    new: Any = copy.copy(layer)  # hooks and hyperparameters as they are; another call keeps its bias
+    new: Any = layer
     old: Tensor | None = new.bias
-    outputs = new.out_channels if hasattr(new, "out_channels") else new.out_features
-    zeros = new.weight.detach().new_zeros(outputs)
-    bias = (zeros if old is None else old.detach()).double()
+    bias = _float_bias(new).double()
     # A norm may follow that makes much of whatever is added to zeros.
     linear = new.weight.dim() == 2
     exact = old is None and (linear or (sizes is not None and some_read_nothing(layer, sizes)))
     if rounded is not None and means is not None and not exact:
         bias = bias - mean_error(layer, rounded.double() - new.weight.detach().double(), means, sizes)
-    new._buffers = {**layer._buffers, FLOAT_BIAS: zeros if old is None else old.detach()}
+    return with_bias(layer, bias)
+
+
+def with_bias(layer: nn.Module, bias: Tensor) -> nn.Module:
+    """Return a copy of ``layer`` with another bias, that knows the one of the float model still."""
+    new: Any = copy.copy(layer)  # hooks and hyperparameters as they are; another call keeps its bias
+    new._buffers = {**layer._buffers, FLOAT_BIAS: _float_bias(new)}
     new._non_persistent_buffers_set = {*layer._non_persistent_buffers_set, FLOAT_BIAS}
     new._parameters = {**layer._parameters, "bias": nn.Parameter(bias.to(new.weight.dtype), new.weight.requires_grad)}
     return new
+
+
+def _float_bias(layer: Any) -> Tensor:
+    """Return the bias of a layer, detached; zeros where it has none."""
+    if layer.bias is not None:
+        found: Tensor = layer.bias.detach()
+        return found
+    outputs = layer.out_channels if hasattr(layer, "out_channels") else layer.out_features
+    zeros: Tensor = layer.weight.detach().new_zeros(outputs)
+    return zeros
 
 
 def mean_error(layer: Any, error: Tensor, means: Tensor, sizes: Sizes | None = None) -> Tensor:

@@ -77,10 +77,13 @@ class PreparedModel:
     # Set by training.
     trained: Mapping[TensorRef, QParams] | None = field(default=None, init=False)
     """The qparams that the model was trained with, which take the place of those of the observers."""
+    learned_qparams: Mapping[TensorRef, QParams] = field(default_factory=dict, init=False)
+    """The qparams of activations that ``reconstruct`` has learned, in place of those that their observers choose."""
     trained_joins: Mapping[str, Sequence[Part]] = field(default_factory=dict, init=False)
     """Of a model that was trained: the name of each join, and the values that it takes."""
     reconstruction: Any = field(default=None, init=False)
-    """The table of ``adaround`` (``Reconstruction``) or ``gptq`` (``RoundedLayers``); None where neither has run."""
+    """The table of ``adaround`` (``Reconstruction``), ``reconstruct`` (``LearnedBlocks``) or ``gptq``
+    (``RoundedLayers``); None where none has run."""
     equalization: Equalization | None = field(default=None, init=False)
     """The table of what ``equalize`` has scaled; None where that has not run."""
 

@@ -17,7 +17,7 @@ from fxquant.quantizer.run_passes import pass_context
 
 
 def qparams_in_use(prepared: PreparedModel, allow_uncalibrated: bool) -> dict[TensorRef, QParams]:
-    """Return the qparams of each activation that has its own: those of training, or those that observers choose.
+    """Return the qparams of each activation that has its own: those that were learned, or those that observers choose.
 
     Raises:
         CalibrationError: a value was never observed, and that is not allowed.
@@ -28,7 +28,8 @@ def qparams_in_use(prepared: PreparedModel, allow_uncalibrated: bool) -> dict[Te
     prepared.weight_checksums.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
     warn_of_calibration(prepared)
     observers = dict(prepared.observers.items())
-    return qparams_of(prepared.graph_module, prepared.plan, observers, prepared.handlers, allow_uncalibrated)
+    found = qparams_of(prepared.graph_module, prepared.plan, observers, prepared.handlers, allow_uncalibrated)
+    return {**found, **prepared.learned_qparams}
 
 
 def final_plan(

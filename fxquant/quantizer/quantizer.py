@@ -127,8 +127,8 @@ class Quantizer(PreparedModel):
         """Return the state of the float model and of what measures it.
 
         The float model's state has its own names. That of observers begins with ``observers.<value>.``, that of
-        ``weight_layers`` with ``weight_layers.<unit>.``, and that of the calibration report with
-        ``calibration_statistics.``.
+        ``weight_layers`` with ``weight_layers.<unit>.``, the qparams that ``reconstruct`` has learned with
+        ``learned_qparams.<value>.``, and what only the calibration report shows with ``calibration_statistics.``.
 
         Raises:
             StateError: ``apply_qparams`` or training gave it qparams, which no state holds: ``save`` writes them.

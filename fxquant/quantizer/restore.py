@@ -36,6 +36,8 @@ class Parts:
     plan: QuantPlan
     trained: Mapping[TensorRef, QParams] | None
     """The qparams that the model was trained with; None if it was not."""
+    learned: Mapping[TensorRef, QParams]
+    """The qparams of activations that were learned."""
     joins: Mapping[str, Sequence[tuple[str, float, float]]]
     """Of a model that was trained: name of each join -> name and range of each value that it takes."""
     weight_layers: Mapping[str, nn.Module]
@@ -68,6 +70,7 @@ def restore(gm: GraphModule, parts: Parts) -> Quantizer:
     made.weight_checksums = copy.copy(WeightChecksums(gm))  # a copy knows no model that could change
     made.integer_inputs, made.integer_outputs = parts.integer_inputs, parts.integer_outputs
     made.trained, made.warned = parts.trained, set(parts.warned)
+    made.learned_qparams = dict(parts.learned)
     made.trained_joins = {name: [Part(*part) for part in found] for name, found in parts.joins.items()}
     for root, layer in parts.weight_layers.items():
         made.weight_layers._modules[root] = layer

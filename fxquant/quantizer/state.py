@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.fx import Graph
 
 from fxquant.calibration.statistics import Statistics
 from fxquant.errors import StateError
+from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.edit import free_name
 from fxquant.graph.module import NamedGraphModule
 from fxquant.graph.module_state import check_names, unchanged_on_error
 from fxquant.graph.state_format import check_metadata, state_metadata
 from fxquant.patterns.registry import by_name, from_names
 from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import Observed, QParams, TensorRef
 from fxquant.quantizer.data import PreparedModel
 
 STATISTICS = "calibration_statistics"
+LEARNED = "learned_qparams"
 
 
 def measured(prepared: PreparedModel) -> nn.Module:
-    """Return ``observers``, ``weight_layers`` and ``calibration_statistics`` as the children of one module.
+    """Return observers, weight layers, statistics and learned qparams as the children of one module.
 
     Behind a name that the model has itself stands ``_``, in its state dict too.
     """
@@ -32,10 +36,29 @@ def measured(prepared: PreparedModel) -> nn.Module:
         "observers": prepared.observers,
         "weight_layers": prepared.weight_layers,
         STATISTICS: prepared.statistics,
+        LEARNED: _as_modules(prepared.learned_qparams),
     }
     for name, part in parts.items():
         holder.add_module(free_name(prepared.graph_module, name), part)
     return holder
+
+
+def _as_modules(qparams: Mapping[TensorRef, QParams]) -> nn.ModuleDict:
+    modules = nn.ModuleDict()
+    modules._modules.update({ref.name: StaticFakeQuantize(each) for ref, each in qparams.items()})
+    return modules
+
+
+def _expected(prepared: PreparedModel, names: Iterable[str]) -> dict[TensorRef, QParams]:
+    """Return qparams to load the learned ones into: of the values that a state names, where the plan observes them."""
+    found: dict[TensorRef, QParams] = {}
+    for name in names:
+        ref = TensorRef(name)
+        policy = prepared.plan.policies.get(ref)
+        if isinstance(policy, Observed):
+            unknown = torch.ones(1, dtype=torch.float32)
+            found[ref] = QParams(policy.observer().scheme, unknown, torch.zeros(1, dtype=torch.int32))
+    return found
 
 
 def state_dict(prepared: PreparedModel) -> dict[str, Tensor]:
@@ -65,6 +88,9 @@ def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], s
     """
     beside = measured(prepared)
     statistics = free_name(prepared.graph_module, STATISTICS)
+    learned = free_name(prepared.graph_module, LEARNED)
+    named = dict.fromkeys(name.split(".")[1] for name in state_dict if name.startswith(f"{learned}."))
+    beside.add_module(learned, _as_modules(_expected(prepared, named)))
     if not any(name.startswith(f"{statistics}.") for name in state_dict):
         delattr(beside, statistics)  # a state from before there were any
     prefixes = tuple(f"{name}." for name, _ in beside.named_children())
@@ -75,6 +101,8 @@ def load_state_dict(prepared: PreparedModel, state_dict: Mapping[str, Tensor], s
     with unchanged_on_error(beside):
         beside.load_state_dict(rest, strict=strict)
         prepared.graph_module.load_state_dict(own, strict=strict)  # which takes all of it, or nothing
+    loaded: Any = beside.get_submodule(learned)
+    prepared.learned_qparams = {TensorRef(name): module.qparams() for name, module in loaded.items()}
     prepared.weight_checksums.record(prepared.graph_module, anew=True)
 
 
