@@ -311,3 +311,13 @@ def test_checkouts(benchmark: Run) -> None:
     assert row["plan now / before"] > 0
     assert "now / before" in text
     assert results["import now / before"] > 0
+
+
+def test_reconstruct(benchmark: Run) -> None:
+    few = ("--epochs", "0", "--pictures", "32", "--images", "100", "--iterations", "2", "--batch", "4")
+    text, results = benchmark("reconstruct.py", "--net", "fashion", *few)
+    names = [(row["setting"], row["weights"]) for row in results["rows"]]
+    assert names == [(name, how) for name in ("W4A4 per tensor", "W2A8") for how in ("nearest", "reconstruct")]
+    assert all(0 <= row["agreement"] <= 1 and row["±"] >= 0 and row["SQNR, dB"] < 100 for row in results["rows"])
+    assert "scales of activations" in text
+    assert {"float", "iterations", "items", "machine"} <= set(results)

@@ -43,6 +43,7 @@ EXPECTED = {
         ["squeezenet1_1", "--pictures", "2", "--side", "48"],
         ["conv_act 576", "classifier_2 conv_act 512", "to nearest: SQNR", "gptq: SQNR", "dB on pictures not seen"],
     ),
+    "low_bit_mobilenet.py": (["--quick"], ["features.1.conv", "answers of the float model", "W4A4, learned in"]),
     "lstm.py": (
         [],
         [
