@@ -307,7 +307,11 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "quantizer/run_passes.py",
         "quantizer/state.py",
     ),
-    "capture/test_automatic.py": ("capture/attempts.py", "capture/exported/exporting.py"),
+    "capture/test_automatic.py": (
+        "capture/attempts.py",
+        "capture/exported/exporting.py",
+        "capture/exported/sizes.py",
+    ),
     # A program becomes a graph by all of these at once.
     "capture/exported/test_program.py": (
         "capture/exported/attention.py",

@@ -19,6 +19,8 @@ class Capture:
     """``"torch.fx"`` or ``"torch.export"``."""
     error: str = ""
     """Why it failed; empty if it did not."""
+    fixed: tuple[str, ...] = ()
+    """Conditions on sizes that the graph needs, and the module does not: ``"x.size()[1] == 5"``."""
 
 
 def captured_sentences(captures: Iterable[Capture]) -> Iterator[str]:
@@ -28,12 +30,20 @@ def captured_sentences(captures: Iterable[Capture]) -> Iterator[str]:
         parts.setdefault(one.path, []).append(one)
     of_model = parts.pop("", [])
     if any(not one.error for one in of_model):
-        yield f"The model was captured by {EXPORT}{_failures((*chain(*parts.values()), *of_model))}."
+        yield f"The model was captured by {EXPORT}{_failures((*chain(*parts.values()), *of_model))}{_fixed(of_model)}."
         return
     for path, attempts in parts.items():
         done = any(not one.error for one in attempts)
         how = f"captured by {EXPORT}" if done else "not captured, and stays whole"
-        yield f"{path!r} was {how}{_failures(attempts if done else (*attempts, *of_model))}."
+        yield f"{path!r} was {how}{_failures(attempts if done else (*attempts, *of_model))}{_fixed(attempts)}."
+
+
+def _fixed(attempts: Iterable[Capture]) -> str:
+    """Return which sizes are fixed, and how to keep them open."""
+    conditions = [condition for one in attempts for condition in one.fixed]
+    if not conditions:
+        return ""
+    return f", for {' and '.join(conditions)} alone; leaf_modules keeps a submodule whole, for any size"
 
 
 def _failures(attempts: Iterable[Capture]) -> str:

@@ -22,7 +22,7 @@ from fxquant.capture.tracing import copy_of, trace
 from fxquant.capture.untraceable import UNTRACEABLE
 from fxquant.errors import FxQuantError, FxQuantWarning, InputError, TracingError, UnknownNameError
 from fxquant.graph.inputs import bind_example, signature_of
-from fxquant.graph.module import NamedGraphModule, set_metadata
+from fxquant.graph.module import NamedGraphModule, get_metadata, set_metadata
 from fxquant.graph.query import VALUE, TensorInfo, info_of, reason_of
 from fxquant.graph.shapes import record_values
 from fxquant.registry import did_you_mean
@@ -73,7 +73,8 @@ def captured(
         return attempts.traced((), keep_untraceable)
     if how == "export":
         bind_example(model, example_args, kwargs)
-        return attempts.exported()
+        gm = attempts.exported()
+        return attempts.finished(gm, {}) if attempts.attempts[-1].fixed else gm
     return attempts.automatic(keep_untraceable)
 
 
@@ -133,7 +134,7 @@ class _Attempts:
             failure: FxQuantError
             path = ""
             try:
-                return self._finished(self.traced(tuple(inside), False), inside)
+                return self.finished(self.traced(tuple(inside), False), inside)
             except TracingError as error:
                 if error.submodule is None:
                     raise
@@ -150,12 +151,9 @@ class _Attempts:
                 inside[path] = part
                 continue
             try:
-                gm = self.exported()
+                return self.finished(self.exported(), {})
             except TracingError as error:
                 self.attempts.append(Capture("", EXPORT, error.summary))
-            else:
-                self.attempts.append(Capture("", EXPORT))
-                return self._finished(gm, {})
             if not keep_untraceable:
                 raise failure
             return self._with_whole_parts(inside)
@@ -170,7 +168,7 @@ class _Attempts:
             kept = {str(node.target): reason_of(node) or "" for node in gm.graph.nodes if node.op == "call_module"}
             new = {path: why for path, why in kept.items() if path not in tried and why.startswith(UNTRACEABLE)}
             if not new:
-                return self._finished(self.traced(tuple(inside), True), inside)
+                return self.finished(self.traced(tuple(inside), True), inside)
             for path, why in new.items():
                 tried.add(path)
                 self.attempts.append(Capture(path, FX, why.removeprefix(UNTRACEABLE)))
@@ -180,7 +178,10 @@ class _Attempts:
     def exported(self) -> GraphModule:
         """Export the whole model."""
         self._check_no_leaf("", self.model)
-        return self.trace_model(export_model(self.model, self.args, self.kwargs), leaf_modules=self.leaf_modules)
+        program = export_model(self.model, self.args, self.kwargs)
+        gm = self.trace_model(program, leaf_modules=self.leaf_modules)
+        self.attempts.append(Capture("", EXPORT, fixed=get_metadata(program, "fixed_sizes")))
+        return gm
 
     def _part(self, path: str) -> NamedGraphModule | None:
         """Export a submodule on what the model calls it with; None if that fails."""
@@ -192,7 +193,7 @@ class _Attempts:
         except TracingError as error:
             self.attempts.append(Capture(path, EXPORT, error.summary))
             return None
-        self.attempts.append(Capture(path, EXPORT))
+        self.attempts.append(Capture(path, EXPORT, fixed=get_metadata(gm, "fixed_sizes")))
         return gm
 
     def _check_no_leaf(self, path: str, module: nn.Module) -> None:
@@ -210,7 +211,8 @@ class _Attempts:
                 got=f"{inside[0]!r}, which leaf_modules or a pattern of your own names",
             )
 
-    def _finished(self, gm: GraphModule, inside: Mapping[str, NamedGraphModule]) -> GraphModule:
+    def finished(self, gm: GraphModule, inside: Mapping[str, NamedGraphModule]) -> GraphModule:
+        """Put the graphs of submodules in place, and note what was tried."""
         for path, part in inside.items():
             put_in_place(gm, path, part)
         if inside:

@@ -95,7 +95,7 @@ def require_exported(value: Any, answer: Any, condition: str) -> None:
             at=condition,
             got=repr(got),
             expected=repr(answer),
-            hint="export it with this dimension in dynamic_shapes, or with example inputs of this size",
+            hint="give example inputs of this size, or torch.export dynamic_shapes; or leaf_modules=[...]",
         )
 
 

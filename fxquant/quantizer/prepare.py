@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from fxquant.capture.automatic import captured
+from fxquant.capture.training_code import warn_of_code_for_training
 from fxquant.graph.inputs import bind
 from fxquant.passes.qconfig_rules import unused_rules
 from fxquant.patterns.registry import module_types
@@ -47,6 +48,8 @@ def prepare_model(
         keep_untraceable=not strict,
         trains=prepared.trains,
     )
+    if prepared.trains and prepared.has_example:
+        warn_of_code_for_training(model, gm, prepared.example_args, prepared.example_kwargs)
     unused = unused_rules(gm, prepared.config)
     done = planned(prepared, gm)
     prepared.graph_module, prepared.plan, prepared.snapshots = done.graph_module, done.context.plan, done.snapshots

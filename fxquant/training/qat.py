@@ -50,7 +50,8 @@ def prepare_qat(
     is: ``bn(conv(x, fake_quantize(w * f) / f))``, with ``f = gamma / sqrt(running_var + eps)``, 1 where below 1e-12.
     A weight that ``forward`` computes (``w * mask``, ``w + a @ b``, a parametrization, a part of a parameter) is
     computed in each call, and rounded after that; ``convert`` takes the value that it has then. Parameters that this
-    graph does not hold, as those of heads that only training uses, are named in a warning.
+    graph does not hold, as those of heads that only training uses, are named in a warning, and so is the code that only
+    training runs.
 
     Args:
         model: The float model, in the mode in which training goes on; each module keeps its own. Or a program of

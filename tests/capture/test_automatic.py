@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fxquant as fxq
-from fxquant.errors import FxQuantWarning, TracingError, UnknownNameError
+from fxquant.errors import FxQuantWarning, InputError, TracingError, UnknownNameError
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -208,3 +208,63 @@ class Tied(nn.Module):
 def test_a_shared_weight_stays_one():
     prepared = fxq.prepare(Tied().eval(), X)
     assert prepared.modules["last"].weight is prepared.modules["block.fc"].weight
+
+
+class Unrolled(nn.Module):
+    """Holds a recurrent layer, of which torch.export fixes the steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.ReLU()(self.lstm(x)[0])
+
+
+class Calls(nn.Module):
+    """Calls a module that it does not hold."""
+
+    def __init__(self, fc: nn.Module) -> None:
+        super().__init__()
+        self.fc = fc
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.ReLU()(self.fc(x))
+
+
+class OneRow(Calls):
+    """Gives another number of dimensions for one row."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.ReLU()(self.fc(x))
+        return y.flatten() if x.shape[0] == 1 else y
+
+
+@pytest.mark.parametrize("capture", ["auto", "export"])
+def test_an_example_of_one_row_fixes_no_batch(capture):
+    model = nn.Sequential(nn.Linear(8, 8), Calls(nn.Linear(8, 8)), nn.Linear(8, 4)).eval()
+    prepared = fxq.prepare(model, X[:1], capture=capture)
+    assert all(one.fixed == () for one in prepared.coverage().captures)
+    for rows in (1, 3, 4):
+        torch.testing.assert_close(prepared(X[:rows]), model(X[:rows]))
+    assert int8(prepared, X)(X[:2]).shape == (2, 4)
+
+
+def test_one_row_that_is_something_else_than_many_stays_one():
+    model = OneRow(nn.Linear(8, 8)).eval()
+    prepared = fxq.prepare(model, X[:1])
+    assert prepared(X[:1]).shape == (8,)
+    assert prepared.coverage().captures[-1].fixed == ("x.size()[0] == 1",)
+    with pytest.raises(InputError, match="exported for inputs of other sizes"):
+        prepared(X)
+
+
+def test_the_coverage_names_sizes_that_export_fixes():
+    model = nn.Sequential(nn.Linear(8, 8), Unrolled()).eval()
+    prepared = fxq.prepare(model, torch.randn(2, 5, 8))
+    last = str(prepared.coverage()).splitlines()[-1]
+    assert last.endswith(", for x.size()[1] == 5 alone; leaf_modules keeps a submodule whole, for any size.")
+    with pytest.raises(InputError, match=r"x\.size\(\)\[1\] == 5"):
+        prepared(torch.randn(2, 7, 8))
+    whole = fxq.prepare(model, torch.randn(2, 5, 8), leaf_modules=["1"])
+    assert whole(torch.randn(2, 7, 8)).shape == (2, 7, 8)

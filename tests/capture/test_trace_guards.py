@@ -63,7 +63,7 @@ def test_a_size_of_an_exported_program():
         "  at:       x.size()[0] == 4\n"
         "  got:      3\n"
         "  expected: 4\n"
-        "  hint:     export it with this dimension in dynamic_shapes, or with example inputs of this size"
+        "  hint:     give example inputs of this size, or torch.export dynamic_shapes; or leaf_modules=[...]"
     )
 
 

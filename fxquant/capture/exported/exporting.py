@@ -10,15 +10,15 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from fxquant.capture.exported.program import import_program
+from fxquant.capture.exported.sizes import fixed_sizes, gives_the_same, open_sizes, without_ones
 from fxquant.capture.exported.state import check_state, check_stored
 from fxquant.capture.hooks import hooks_that_compute
 from fxquant.capture.tracing import carry_over, copy_of
 from fxquant.errors import FxQuantError, TracingError
-from fxquant.graph.module import NamedGraphModule
+from fxquant.graph.module import NamedGraphModule, set_metadata
 
 
 def export_and_import(
@@ -32,17 +32,28 @@ def export_and_import(
         kwargs: Keyword inputs.
         what: The module's name, for the message.
 
+    Returns:
+        The graph; its metadata ``fixed_sizes`` are the conditions on sizes that the module itself does not need.
+
     Raises:
         TracingError: ``torch.export`` refuses, or the program would lose what the forward keeps between calls.
     """
     assigned = check_state(module, args, kwargs, what)
     failure: Exception | None = None
-    for shapes in (_open_sizes((args, kwargs)), None):
+    given = (args, dict(kwargs))
+    larger = without_ones(module, args, kwargs)
+    for inputs, shapes in ((larger, open_sizes(larger)), (given, open_sizes(given)), (given, None)):
+        if inputs is None:
+            continue
         try:
             with torch.enable_grad(), _quiet():
-                program = torch.export.export(module, args, dict(kwargs), dynamic_shapes=shapes, strict=False)
+                program = torch.export.export(module, *inputs, dynamic_shapes=shapes, strict=False)
             check_stored(program, assigned, what)
-            return import_program(program)
+            gm = import_program(program)
+            if inputs is larger and not gives_the_same(module, gm, args, kwargs):
+                continue
+            set_metadata(gm, fixed_sizes=fixed_sizes(gm, module, args, kwargs))
+            return gm
         except FxQuantError:
             raise
         except Exception as error:
@@ -93,11 +104,3 @@ def _quiet() -> Iterator[None]:
 
 _TALKING = ("fx.experimental.symbolic_shapes", "_export.non_strict_utils", "export._trace", "_subclasses.fake_tensor")
 """Modules of torch that log while they export."""
-
-
-def _open_sizes(inputs: Any) -> Any:
-    shapes = torch.export.ShapesCollection()
-    for tensor in pytree.tree_leaves(inputs):
-        if isinstance(tensor, Tensor) and tensor.dim():
-            shapes[tensor] = dict.fromkeys(range(tensor.dim()), torch.export.Dim.AUTO)
-    return shapes

@@ -314,7 +314,7 @@ def test_sizes_that_a_program_has_as_numbers_are_checked():
         "  at:       input.size()[0] == 4\n"
         "  got:      3\n"
         "  expected: 4\n"
-        "  hint:     export it with this dimension in dynamic_shapes, or with example inputs of this size"
+        "  hint:     give example inputs of this size, or torch.export dynamic_shapes; or leaf_modules=[...]"
     )
 
 
