@@ -14,6 +14,7 @@ from fxquant.compat.custom_config import ConvertCustomConfig
 from fxquant.compat.preparation import is_prepared, stays_float
 from fxquant.compat.reading_observers import quantizer_from
 from fxquant.compat.refinement import without_units_left_in_float
+from fxquant.compat.standalone import connect_standalone
 from fxquant.compat.submodules import convert_submodules
 from fxquant.errors import InputError
 from fxquant.exporting import explicit
@@ -49,6 +50,7 @@ def converted_model(graph_module: nn.Module, convert_custom_config: Any, qconfig
     for module in converted.modules():
         vars(module).pop("qconfig", None)
     convert_submodules(converted, custom, lambda child: converted_model(child, None, None, to), is_prepared)
+    connect_standalone(converted)
     preserve(converted, graph_module, custom.preserved_attributes)
     return converted
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from fxquant.compat.foreign import ShowsInner
 from fxquant.graph.edit import insert_after
 from fxquant.graph.query import VALUE
+from fxquant.nn.simulated_recurrent import values_inside
 from fxquant.observers.fixed import FixedQParamsObserver
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.plan.quant_plan import QuantPlan
@@ -35,8 +39,42 @@ def insert_observers(gm: GraphModule, ctx: PassContext) -> GraphModule:
         gm.add_submodule(path, modules[owner])
         homes[ref] = path
         insert_after(node, path, users=tuple(node.users))
+    for node in [node for node in gm.graph.nodes if node.name in ctx.plan.rounding_inside()]:
+        homes[TensorRef(node.name)] = _watch_inside(gm, node, ctx.plan, len(homes))
     ctx.plan = replace(ctx.plan, fake_quants=homes)
     return gm
+
+
+class InsideObserver(ShowsInner):
+    """Shows an observer all that a recurrent layer multiplies: its inputs, and the hidden states of each step.
+
+    Args:
+        observer: It has the child's name ``inner``.
+        layer: The float layer, which is registered where the model has it, and not here.
+    """
+
+    def __init__(self, observer: nn.Module, layer: nn.Module) -> None:
+        super().__init__()
+        self.inner = observer
+        self._layer = (layer,)
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Measure a call of the layer, and return its input."""
+        with torch.no_grad():
+            self.inner(values_inside(self._layer[0], input, hx))
+        return input
+
+
+def _watch_inside(gm: GraphModule, node: Node, plan: QuantPlan, start: int) -> str:
+    """Put what measures values inside of a recurrent layer in front of its call."""
+    observer = observer_from_policy(plan.policies[plan.qparams_owner(TensorRef(node.name))])
+    path = free_path(gm, start)
+    gm.add_submodule(path, InsideObserver(observer, gm.get_submodule(str(node.target))).train(gm.training))
+    with gm.graph.inserting_before(node):
+        call = gm.graph.call_module(path, node.args, node.kwargs)
+    call.meta = dict(node.all_input_nodes[0].meta)
+    node.args = (call, *node.args[1:])
+    return path
 
 
 def in_order_of_operators(gm: GraphModule, plan: QuantPlan) -> list[Node]:

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from fxquant.compat.foreign import as_qparams
+from fxquant.compat.observed_graph import InsideObserver
 from fxquant.compat.range_qparams import warn_unseen
 from fxquant.errors import CalibrationError
 from fxquant.graph.module import METADATA, get_metadata
@@ -51,6 +52,8 @@ def quantizer_from(observed: GraphModule) -> Quantizer:
 
 def qparams_in(module: Any) -> QParams:
     """Return the qparams of an observer or a fake-quantize module: those in use, or those that it chooses now."""
+    if isinstance(module, InsideObserver):
+        return qparams_in(module.inner)
     if isinstance(module, FixedQParamsObserver):
         return module.qparams()
     try:

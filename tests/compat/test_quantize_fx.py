@@ -33,7 +33,7 @@ from fxquant.compat.quantize_fx import (
     prepare_qat_fx,
 )
 from fxquant.errors import FxQuantWarning, InputError, UnknownNameError
-from fxquant.nn import QuantizedConv, QuantizedLinear
+from fxquant.nn import QuantizedConv, QuantizedLinear, QuantizedRecurrent
 
 
 class Net(nn.Module):
@@ -348,3 +348,34 @@ def test_models_with_standalone_modules_are_pickled():
     prepared(x)
     for one in (prepared, convert_fx(prepared)):
         assert torch.equal(pickle.loads(pickle.dumps(one))(x), one(x))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer in front of a linear one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x, (h, h))[0])
+
+
+@torch.no_grad()
+def test_an_observer_sees_inputs_and_hidden_states_of_a_recurrent_layer():
+    torch.manual_seed(0)
+    model, x, h = Recurrent().eval(), torch.randn(5, 2, 4), torch.randn(1, 2, 4)
+    rules = {"object_type": [(nn.LSTM, default_qconfig), (nn.Linear, default_qconfig)]}
+    prepared = prepare_fx(model, rules, (x, h))
+    other = copy.deepcopy(prepared)
+    assert torch.equal(prepared(x, h), model(x, h))
+    (observer,) = (module for module in prepared.modules() if type(module).__name__ == "InsideObserver")
+    seen = torch.cat([x.flatten(), h.flatten(), model.lstm(x, (h, h))[0][:-1].flatten()])
+    assert (float(observer.min_val), float(observer.max_val)) == pytest.approx((float(seen.min()), float(seen.max())))
+    int8 = convert_fx(prepared)
+    assert isinstance(int8.lstm, QuantizedRecurrent)
+    assert float(int8.lstm.x_scale) == float(observer.calculate_qparams()[0])
+    assert (int8(x, h) - model(x, h)).abs().max() < 0.05
+    assert [name for name, _ in prepared.named_parameters()] == [name for name, _ in model.named_parameters()]
+    other.load_state_dict(prepared.state_dict())
+    assert torch.equal(convert_fx(other)(x, h), int8(x, h))
