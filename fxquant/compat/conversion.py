@@ -47,9 +47,9 @@ def converted_model(graph_module: nn.Module, convert_custom_config: Any, qconfig
                 quantizer, get_metadata(graph_module, "rules"), rules_of(qconfig_mapping)
             )
         converted = quantizer.convert(to=to)
+    convert_submodules(converted, custom, lambda child: converted_model(child, None, None, to), is_prepared)
     for module in converted.modules():
         vars(module).pop("qconfig", None)
-    convert_submodules(converted, custom, lambda child: converted_model(child, None, None, to), is_prepared)
     connect_standalone(converted)
     preserve(converted, graph_module, custom.preserved_attributes)
     return converted

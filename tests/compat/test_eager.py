@@ -12,7 +12,7 @@ import fxquant as fxq
 from fxquant.compat import eager
 from fxquant.compat.fake_quantize import disable_observer
 from fxquant.compat.observer import MinMaxObserver
-from fxquant.compat.qconfig import default_qconfig, get_default_qat_qconfig, get_default_qconfig
+from fxquant.compat.qconfig import QConfig, default_qconfig, get_default_qat_qconfig, get_default_qconfig
 from fxquant.compat.stubs import DeQuantStub, FloatFunctional, FXFloatFunctional, QuantStub, QuantWrapper
 from fxquant.errors import InputError, NotOffered
 
@@ -119,7 +119,9 @@ class Own(nn.Module):
 
     @classmethod
     def from_float(cls, module: nn.Module) -> Observed:
-        return Observed()
+        made = Observed()
+        made.qconfig = module.qconfig
+        return made
 
 
 class Observed(Own):
@@ -131,6 +133,7 @@ class Quantized(Own):
 
     @classmethod
     def from_observed(cls, module: Observed) -> Quantized:
+        assert isinstance(module.qconfig, QConfig)
         made = cls()
         made.found = module.activation_post_process.calculate_qparams()
         return made

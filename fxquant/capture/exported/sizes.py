@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,10 +41,14 @@ def without_ones(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
         None where no such size is 1, or where the module needs it.
     """
     for dim in (0, 1):
-        inputs = _enlarged((args, dict(kwargs)), lambda tensor, d=dim: [d] if tensor.shape[d : d + 1] == (1,) else [])
+        inputs = _enlarged((args, dict(kwargs)), partial(_ones_at, dim))
         if inputs is not None and _results(module, inputs) is not None:
             return inputs
     return None
+
+
+def _ones_at(dim: int, tensor: Tensor) -> list[int]:
+    return [dim] if tensor.shape[dim : dim + 1] == (1,) else []
 
 
 def gives_the_same(module: nn.Module, gm: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
