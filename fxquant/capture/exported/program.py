@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
-from fxquant.capture.attributes import changes_in_place, store_at_the_end
 from fxquant.capture.exported.attention import Attention, attentions
 from fxquant.capture.exported.branches import REASON_OF_BRANCHES, Branches, branches_of
 from fxquant.capture.exported.constants import Snapshots, constant_values
@@ -18,8 +17,9 @@ from fxquant.capture.exported.guards import conditions_of, write_guards
 from fxquant.capture.exported.inline import check_in_evaluation, inlined
 from fxquant.capture.exported.layers import layer_call
 from fxquant.capture.exported.names import innermost, is_call_of, stack_of
+from fxquant.capture.exported.recurrent import RecurrentCall, recurrent_call, state_of
 from fxquant.capture.exported.spelling import Same, gives_first, joined_index, spell
-from fxquant.capture.exported.structure import write_inputs, write_output
+from fxquant.capture.exported.structure import write_inputs, write_output, write_stored
 from fxquant.graph.module import STACK, NamedGraphModule
 from fxquant.graph.query import CALLED, REASON, attribute_at
 
@@ -95,6 +95,7 @@ class _Import:
         self._constants: dict[int, Node] = {}
         self._holder = nn.Module()
         self._calls: dict[Attention, Node] = {}
+        self._recurrent: dict[Node, nn.Module] = {}
 
     def run(self) -> NamedGraphModule:
         self._write_inputs()
@@ -118,9 +119,7 @@ class _Import:
                 stored.append((str(node.args[0].target), self._mapped(node.args[1], node, snapshots)))
             else:
                 self._nodes[node] = self._written(node, snapshots)
-        for path, value in stored:
-            if not changes_in_place(value, path):
-                store_at_the_end(self._graph, path, value)
+        write_stored(self._graph, stored)
         self._erase_unread()
         return self._finished()
 
@@ -156,6 +155,11 @@ class _Import:
             return self._nodes[source]
         if (branches := branches_of(node, self._source)) is not None:
             return self._branches(node, *branches, snapshots)
+        found = recurrent_call(node, self._source)
+        if found is not None and self._layers.get(found.path, found.key) == found.key:
+            return self._recurrent_layer(node, found, snapshots)
+        if isinstance(item, int) and isinstance(source, Node) and source in self._recurrent:
+            return self._result_of(self._recurrent[source], item, self._nodes[source])
         spelled = spell(node)
         if isinstance(spelled, Same):
             return self._mapped(spelled.value, node, snapshots)
@@ -181,6 +185,22 @@ class _Import:
         self._describe(call, node)
         call.meta |= {CALLED: (node.name, Branches), REASON: REASON_OF_BRANCHES}
         return call
+
+    def _recurrent_layer(self, node: Node, found: RecurrentCall, snapshots: Snapshots) -> Node:
+        if found.path not in self._layers:
+            self._put(found.path, found.layer)
+            self._layers[found.path] = found.key
+        args = self._mapped(found.args, node, snapshots)
+        call = self._graph.create_node("call_module", found.path, args, {}, found.path.replace(".", "_"))
+        self._describe(call, node)
+        call.meta[CALLED] = found.path, type(found.layer)
+        self._recurrent[node] = found.layer
+        return call
+
+    def _result_of(self, layer: nn.Module, item: int, call: Node) -> Node:
+        state = state_of(layer, item)
+        result = self._graph.call_function(operator.getitem, (call, item if state is None else 1))
+        return result if state is None else self._graph.call_function(operator.getitem, (result, state))
 
     def _attribute(self, node: Node) -> Node:
         path = str(node.target)
@@ -262,7 +282,8 @@ class _Import:
         for node in reversed(self._graph.nodes):
             is_size = getattr(node.target, "__module__", "") == "_operator" and node.target is not operator.setitem
             is_question = node.op == "call_method" and node.target in ("size", "stride", "numel")
-            if not node.users and (node.op == "get_attr" or is_question or is_size):
+            is_zeros = node.target is torch.zeros  # first states of a recurrent layer, which makes its own
+            if not node.users and (node.op == "get_attr" or is_question or is_size or is_zeros):
                 self._graph.erase_node(node)
 
     def _finished(self) -> NamedGraphModule:

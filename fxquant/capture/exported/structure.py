@@ -11,6 +11,7 @@ from typing import Any
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
+from fxquant.capture.attributes import changes_in_place, store_at_the_end
 from fxquant.errors import TracingError
 
 
@@ -101,3 +102,10 @@ def _unknown(spec: Any, does: str) -> TracingError:
         expected="tensors, tuples, lists, dicts, named tuples and data classes of them",
         hint="export a module that takes the tensors, and gives them in a tuple or a dict",
     )
+
+
+def write_stored(graph: Graph, stored: Sequence[tuple[str, Node]]) -> None:
+    """Write, at the end of a graph, the values that buffers get: the path of each, and what is stored there."""
+    for path, value in stored:
+        if not changes_in_place(value, path):
+            store_at_the_end(graph, path, value)

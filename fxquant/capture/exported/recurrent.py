@@ -1,0 +1,95 @@
+"""Finds the calls of recurrent layers in a program, and builds the layers again at the paths where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from fxquant.capture.exported.names import innermost, torch_class_of
+from fxquant.graph.query import attribute_at
+
+_aten = torch.ops.aten
+_KINDS: Mapping[Any, tuple[type[nn.RNNBase], int, dict[str, Any]]] = {
+    _aten.lstm.input: (nn.LSTM, 4, {}),
+    _aten.gru.input: (nn.GRU, 3, {}),
+    _aten.rnn_tanh.input: (nn.RNN, 1, {"nonlinearity": "tanh"}),
+    _aten.rnn_relu.input: (nn.RNN, 1, {"nonlinearity": "relu"}),
+}
+"""Operator -> the class of its layer, how many blocks of rows a matrix has, and arguments of the class."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentCall:
+    """A call of a recurrent layer, in place of an operator that takes its tensors."""
+
+    path: str
+    """Where the layer was in the user's model."""
+    layer: nn.RNNBase
+    key: tuple[Any, ...]
+    """Calls of one path and one key call the same layer."""
+    args: tuple[Any, ...]
+    """Nodes of the program: the input and, unless they are the layer's own zeros, the first states."""
+
+
+def recurrent_call(node: Node, state: nn.Module) -> RecurrentCall | None:
+    """Return the call of the layer that an operator of a program is; None where it is none of the user's.
+
+    Args:
+        node: A node of the program.
+        state: Holds the program's tensors under their paths.
+    """
+    inside = innermost(node)
+    if node.target not in _KINDS or node.kwargs or inside is None:
+        return None
+    kind, blocks, own = _KINDS[node.target]
+    source, first, parameters, bias, layers, dropout, train, both_ways, batch_first = node.args
+    if torch_class_of(inside[1]) is not kind or (train and dropout):
+        return None
+    # The sizes of the layer are those of its matrices.
+    path, nodes = inside[0], list(parameters)  # type: ignore[arg-type]
+    if not all(isinstance(one, Node) and one.op == "get_attr" for one in nodes):
+        return None
+    names = [str(one.target).removeprefix(f"{path}.") for one in nodes]
+    tensors: list[Any] = [attribute_at(state, str(one.target)) for one in nodes]
+    projected = names[2 + 2 * bool(bias) :][:1] == ["weight_hr_l0"]
+    given = {
+        "num_layers": layers,
+        "bias": bias,
+        "dropout": dropout,
+        "bidirectional": both_ways,
+        "batch_first": batch_first,
+        **({"proj_size": tensors[1].shape[1]} if projected else {}),
+        **own,
+    }
+    layer = kind(tensors[0].shape[1], tensors[0].shape[0] // blocks, device="meta", **given)
+    if names != [name for weights in layer._all_weights for name in weights]:
+        return None
+    for name, tensor in zip(names, tensors, strict=True):
+        setattr(layer, name, _parameter(tensor))
+    states = list(first) if isinstance(first, (list, tuple)) else [first]
+    return RecurrentCall(path, layer.eval(), (kind, repr(given), *names), _arguments(source, states, path))
+
+
+def state_of(layer: nn.Module, item: int) -> int | None:
+    """Return which of the states of an LSTM an item of the operator's result is; None for what the layer gives itself.
+
+    The operator gives three tensors, the layer a tensor and a pair.
+    """
+    return item - 1 if isinstance(layer, nn.LSTM) and item > 0 else None
+
+
+def _arguments(source: Any, states: list[Any], path: str) -> tuple[Any, ...]:
+    if all(one.target is _aten.zeros.default and (innermost(one) or ("",))[0] == path for one in states):
+        return (source,)
+    return source, tuple(states) if len(states) > 1 else states[0]
+
+
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    if isinstance(tensor, nn.Parameter):
+        return tensor
+    return nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)

@@ -1,0 +1,97 @@
+"""Recurrent layers of a program are layers again, at the paths where they were."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxquant as fxq
+from fxquant.errors import InputError
+from fxquant.nn import QuantizedRecurrent
+
+GENERATOR = torch.Generator().manual_seed(0)
+X, H = torch.randn(3, 5, 8, generator=GENERATOR), torch.randn(1, 5, 4, generator=GENERATOR)
+
+
+class Recurrent(nn.Module):
+    """Every kind: both ways, several layers, states that are given, states that are returned, one called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(12, 4)
+        self.rnn = nn.RNN(4, 4, nonlinearity="relu", bias=False)
+        self.last = nn.LSTM(4, 4)
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        y, (hidden, cell) = self.lstm(x)
+        y, state = self.gru(y)
+        y, _ = self.rnn(y, h)
+        y, states = self.last(y)
+        y, _ = self.last(y, states)
+        return self.fc(y), hidden, cell, state
+
+
+@pytest.fixture(scope="module")
+def model() -> Recurrent:
+    torch.manual_seed(0)
+    return Recurrent().eval()
+
+
+@pytest.fixture(scope="module")
+def program(model: Recurrent) -> torch.export.ExportedProgram:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.export warns of the tensors that recurrent layers keep in a list
+        return torch.export.export(model, (X, H), strict=False)
+
+
+def test_layers_are_those_of_the_model(model, program):
+    prepared = fxq.prepare(program, (X, H))
+    for got, expected in zip(prepared(X, H), model(X, H), strict=True):
+        torch.testing.assert_close(got, expected)
+    parameters = dict(model.named_parameters())
+    assert {name for name, _ in prepared.root.named_parameters()} == parameters.keys()
+    for path in ("lstm", "gru", "rnn", "last"):
+        assert repr(prepared.root.get_submodule(path)) == repr(model.get_submodule(path))
+    operators = {row.operator for row in prepared.coverage().float_rows}
+    assert operators == {"LSTM", "GRU", "RNN"}
+
+
+def test_integers_are_those_of_the_model(model, program):
+    config = fxq.get_default_qconfig_mapping()
+    for kind in (nn.LSTM, nn.GRU, nn.RNN):
+        config.set_object_type(kind, fxq.default_dynamic_qconfig)
+    results = []
+    for given in (program, model):
+        prepared = fxq.prepare(given, (X, H), config)
+        prepared.observe(X, H)
+        int8 = prepared.convert()
+        quantized = [path for path, module in int8.named_modules() if isinstance(module, QuantizedRecurrent)]
+        results.append((quantized, int8(X, H)))
+    (paths, ours), (expected_paths, expected) = results
+    assert paths == expected_paths
+    assert {"lstm", "gru", "rnn"} < set(paths)
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
+def test_steps_stay_those_of_the_program(program):
+    with pytest.raises(InputError, match="exported for inputs of other sizes"):
+        fxq.prepare(program, (X, H))(X[:, :4], H[:, :4])
+
+
+def test_a_layer_of_another_forward_stays_operators():
+    class Scaled(nn.LSTM):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[0] * 2
+
+    model = nn.Sequential(Scaled(4, 4), nn.Linear(4, 2)).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(model, (X[..., :4],), strict=False)
+    prepared = fxq.prepare(program, X[..., :4])
+    torch.testing.assert_close(prepared(X[..., :4]), model(X[..., :4]))
+    assert "LSTM" not in {row.operator for row in prepared.coverage().float_rows}
