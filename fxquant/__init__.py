@@ -81,6 +81,9 @@ from fxquant.patterns import (
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal, Rejection
 from fxquant.plan.spec import Clamp, QParams, QScheme, TensorRef
+from fxquant.precision.budget import Budget
+from fxquant.precision.search_precision import search_precision
+from fxquant.precision.table import PrecisionPoint, PrecisionRow, PrecisionSearch
 from fxquant.quantizer.distributed import synchronize_observers
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
@@ -104,6 +107,7 @@ __all__ = [
     "AdaRoundFakeQuantize",
     "ArtifactInfo",
     "Backend",
+    "Budget",
     "CalibrationReport",
     "Clamp",
     "Comparison",
@@ -137,6 +141,9 @@ __all__ = [
     "PerChannelMinMaxObserver",
     "PercentileObserver",
     "PlaceholderObserver",
+    "PrecisionPoint",
+    "PrecisionRow",
+    "PrecisionSearch",
     "Profile",
     "ProfileRow",
     "QConfig",
@@ -204,6 +211,7 @@ __all__ = [
     "report",
     "save",
     "scale_parameters",
+    "search_precision",
     "sensitivity",
     "synchronize_observers",
     "tensor",

@@ -34,7 +34,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("backends", "runtime"),
     ("passes",),
     ("calibration", "measure"),
-    ("artifact", "equalization", "exchange", "exporting", "quantizer", "training", "api", "reporting", "analysis"),
+    (
+        *("artifact", "equalization", "exchange", "exporting", "quantizer", "training", "api", "reporting", "analysis"),
+        "precision",
+    ),
     ("compat",),
     ("__main__", "cli", "conformance", "demo", "samples"),
 )
@@ -242,6 +245,26 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "equalization/smoothing.py",
         "equalization/table.py",
         "passes/scale_channels.py",
+    ),
+    # The bits of each layer are one answer of all these.
+    "precision/test_search_precision.py": (
+        "plan/precision.py",
+        "precision/arguments.py",
+        "precision/configurations.py",
+        "precision/drop.py",
+        "precision/estimates.py",
+        "precision/evaluation.py",
+        "precision/given.py",
+        "precision/gradients.py",
+        "precision/group_runs.py",
+        "precision/latencies.py",
+        "precision/options.py",
+        "precision/policies.py",
+        "precision/results.py",
+        "precision/search.py",
+        "precision/simulations.py",
+        "precision/start.py",
+        "precision/table.py",
     ),
     # A model of integers at its boundaries is what all of these make.
     "passes/test_integer_boundaries.py": (

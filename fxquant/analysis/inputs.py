@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from fxquant.calibration.batches import check_iterable, expected_batches, inputs_of
 from fxquant.capture.trace_guards import require_value
-from fxquant.errors import CalibrationError
+from fxquant.errors import CalibrationError, InputError
+from fxquant.graph.inputs import describe_value
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword inputs."""
@@ -57,6 +58,27 @@ def taken(model: GraphModule) -> int:
         return sys.maxsize
     needed = [place for place, node in enumerate(inputs, 1) if not node.args or any(map(_reads, node.users))]
     return max(needed, default=1)
+
+
+def target_of(batch: Any, inputs: int, what: str) -> Any:
+    """Return what a batch holds behind its inputs: one thing, or a tuple of several.
+
+    Args:
+        batch: As a data loader yields it.
+        inputs: The number of positional inputs.
+        what: Name of the batch, for messages.
+
+    Raises:
+        InputError: there is nothing behind them.
+    """
+    rest = () if isinstance(batch, Mapping) or not isinstance(batch, (tuple, list)) else tuple(batch[inputs:])
+    if not rest:
+        raise InputError(
+            f"{what} holds no target",
+            got=describe_value(batch),
+            expected=f"{inputs} inputs, and the target behind them",
+        )
+    return rest[0] if len(rest) == 1 else rest
 
 
 def _reads(user: Node) -> bool:

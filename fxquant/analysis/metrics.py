@@ -10,11 +10,35 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError
+from fxquant.errors import InputError, UnknownNameError
 from fxquant.graph.inputs import describe_value
 from fxquant.measure.noise import decibels, with_error
+from fxquant.registry import did_you_mean
 
 Metric = Callable[[Any, Any], Any]
+
+AGAINST = ("float", "target")
+"""What a metric of the user's compares the output with."""
+
+
+def check_metric(metric: object, against: object) -> None:
+    """Refuse a metric that is no function, and what it cannot be compared with.
+
+    Raises:
+        UnknownNameError: ``against`` is no such thing.
+        InputError: ``metric`` is no function, or is not there where a target is to be compared with.
+    """
+    if against not in AGAINST:
+        hint = did_you_mean(str(against), AGAINST)
+        raise UnknownNameError(
+            "unknown thing to compare with", got=repr(against), expected=", ".join(AGAINST), hint=hint
+        )
+    if metric is not None and not callable(metric):
+        raise InputError("metric is no function", got=describe_value(metric), expected="metric(output, expected)")
+    if metric is None and against == "target":
+        raise InputError(
+            "the default metric compares with the float model", got="against='target'", hint="give a metric"
+        )
 
 
 class Score(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Literal
 
@@ -10,20 +10,16 @@ import torch
 from torch.fx import GraphModule
 from tqdm import tqdm
 
-from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise
+from fxquant.analysis.inputs import target_of
+from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise, check_metric
 from fxquant.analysis.sensitivity_table import Sensitivity
 from fxquant.analysis.unit_scores import UnitScores
 from fxquant.calibration.batches import check_iterable, expected_batches, inputs_of
-from fxquant.errors import CalibrationError, InputError, UnknownNameError, error_context
-from fxquant.graph.inputs import describe_value
+from fxquant.errors import CalibrationError, error_context
 from fxquant.graph.shapes import unchanged_state
 from fxquant.quantizer.checks import not_prepared
 from fxquant.quantizer.quantizer import Quantizer
-from fxquant.registry import did_you_mean
 from fxquant.training.trained import quantizer_of
-
-AGAINST = ("float", "target")
-"""What a metric of the user's compares the output with."""
 
 
 def sensitivity(
@@ -73,17 +69,7 @@ def sensitivity(
         >>> mixed = fxquant.prepare(model, data[0], found.mapping(1))
     """
     prepared = _quantizer(prepared)
-    if against not in AGAINST:
-        hint = did_you_mean(str(against), AGAINST)
-        raise UnknownNameError(
-            "unknown thing to compare with", got=repr(against), expected=", ".join(AGAINST), hint=hint
-        )
-    if metric is not None and not callable(metric):
-        raise InputError("metric is no function", got=describe_value(metric), expected="metric(output, expected)")
-    if metric is None and against == "target":
-        raise InputError(
-            "the default metric compares with the float model", got="against='target'", hint="give a metric"
-        )
+    check_metric(metric, against)
     check_iterable(data)
     expected = expected_batches(data, num_batches)
     simulated = prepared.convert(to="fake_quant")
@@ -100,7 +86,7 @@ def sensitivity(
             for index, batch in enumerate(islice(data, num_batches)):
                 what = f"batch {index}"
                 inputs = inputs_of(batch, prepared.example_args, what, prepared.graph_module)
-                target = _target(batch, len(prepared.example_args), what) if against == "target" else None
+                target = target_of(batch, len(prepared.example_args), what) if against == "target" else None
                 with error_context(what):
                     run.add(*inputs, target, against == "target", bar)
         except KeyboardInterrupt:
@@ -122,14 +108,3 @@ def _quantizer(prepared: Any) -> Quantizer:
 
 def _scorer(metric: Metric | None, higher_is_better: bool) -> Callable[[], Score]:
     return SignalToNoise if metric is None else lambda: Average(metric, higher_is_better)
-
-
-def _target(batch: Any, inputs: int, what: str) -> Any:
-    rest = () if isinstance(batch, Mapping) or not isinstance(batch, (tuple, list)) else tuple(batch[inputs:])
-    if not rest:
-        raise InputError(
-            f"{what} holds no target",
-            got=describe_value(batch),
-            expected=f"{inputs} inputs, and the target behind them",
-        )
-    return rest[0] if len(rest) == 1 else rest

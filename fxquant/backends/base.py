@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fxquant.errors import UnknownNameError
 from fxquant.patterns.pattern import Build, Pattern
+from fxquant.plan.precision import Choice, Cost, UnitWork, nominal_cost
 from fxquant.plan.spec import QScheme
 from fxquant.registry import Registry
 
@@ -102,6 +103,8 @@ class Backend:
     """"int32": biases are whole multiples of the scale of the products that they are added to, in every form."""
     joins_on_one_qparams: bool = False
     """True: what is joined has the qparams of the result, however unequal the ranges are."""
+    cost: Callable[[UnitWork, Choice], Cost] = nominal_cost
+    """What a unit costs there with some bits, latency aside: for ``search_precision``."""
 
     def rule_for(self, pattern: Pattern) -> LoweringRule | None:
         """Return the rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""

@@ -16,6 +16,7 @@ from fxquant.nn import max_pool
 from fxquant.nn.shape import interpolate as repeat
 from fxquant.nn.table import clamp_of, function_of, prelu_of
 from fxquant.nn.weight_only import weight_only
+from fxquant.plan.precision import packed_cost
 
 RULES = (
     # Convolutions
@@ -117,4 +118,4 @@ RULES = (
 BREAK_EVEN = BreakEven(of_one_row=3 << 15, of_linear=2.0, of_convolution=13.0, values=1 << 14)
 """Measured on one thread by ``benchmarks/int8_units.py --layers``: a call takes 15 µs where a float layer takes 6."""
 
-CPU = register_backend(Backend("cpu", RULES, break_even=BREAK_EVEN))
+CPU = register_backend(Backend("cpu", RULES, break_even=BREAK_EVEN, cost=packed_cost))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,26 @@ class FloatRun(WeightsOnly):
         module = self.fetch_attr(target)
         if isinstance(module, FakeQuantizedWeight):
             return module.unrounded(*args, **kwargs)
+        return super().call_module(target, args, kwargs)
+
+
+class PartlyRounded(FloatRun):
+    """Runs a simulation with some of its roundings; elsewhere it is the float model.
+
+    Args:
+        gm: The simulation.
+        bound: Its inputs by name.
+        rounded: Paths of the modules that round as they do in the simulation: those of values, and layers with a
+            weight.
+    """
+
+    def __init__(self, gm: GraphModule, bound: Mapping[str, Any], rounded: Collection[str]) -> None:
+        super().__init__(gm, bound)
+        self._rounded = rounded
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in self._rounded:
+            return BoundInterpreter.call_module(self, target, args, kwargs)
         return super().call_module(target, args, kwargs)
 
 
@@ -116,6 +136,8 @@ class OrderedNodes:
 
     def __init__(self, order: Sequence[Node], seed: int | None = None) -> None:
         self.order, self._seed = order, seed
+        on_cpu_alone = not torch.cuda.is_initialized() and not torch.backends.mps.is_available()
+        self._set_seed = torch.default_generator.manual_seed if on_cpu_alone else torch.manual_seed  # 20 times faster
         place = {node: index for index, node in enumerate(order)}
         self._dead: list[list[Node]] = [[] for _ in order]
         """For each place, the nodes whose value nobody reads after it."""
@@ -138,7 +160,7 @@ class OrderedNodes:
         for place in range(start, stop):
             node = self.order[place]
             if self._seed is not None:
-                torch.manual_seed(self._seed + place)
+                self._set_seed(self._seed + place)
             value = env[node] if node in env and node.op == "placeholder" else run.run_node(node)
             env[node] = value
             for dead in self._dead[place]:

@@ -1,0 +1,140 @@
+"""Measures what each choice of each group adds to the noise of the model's output, all other groups in float."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from fxquant.analysis.metrics import SignalToNoise
+from fxquant.errors import error_context
+from fxquant.graph.shapes import unchanged_state
+from fxquant.plan.precision import Choice
+from fxquant.precision.gradients import OutputGradients
+from fxquant.precision.group_runs import GroupRuns
+from fxquant.precision.options import Options
+from fxquant.training.checkpoint import Checkpoint
+
+LARGEST = 1e30
+"""Noise over signal of an output that is not finite."""
+
+Sums = tuple[Tensor, Tensor]
+"""Noise and signal of each group, float64 [groups]."""
+
+
+@dataclass(slots=True)
+class Estimates:
+    """Fills the noise of options, batch after batch.
+
+    Args:
+        options: Their ``noise`` is set.
+        simulated: Name of a choice -> the simulation in which all groups have it that can.
+        inputs: Of each batch, by name.
+        seed: Of what is drawn at random.
+        by_gradient: Noise by the gradients of the output, and not by running each group alone.
+        checkpoint: Holds the sums of finished batches.
+        bar: The progress bar.
+    """
+
+    options: Options
+    simulated: Mapping[str, GraphModule]
+    inputs: Sequence[Mapping[str, Any]]
+    seed: int
+    by_gradient: bool
+    checkpoint: Checkpoint | None
+    bar: Any
+    _sums: dict[str, Sums] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.options.groups)
+        zeros = torch.zeros(count, dtype=torch.float64)
+        self._sums = {name: (zeros.clone(), zeros.clone()) for name in self.simulated}
+
+    @property
+    def interrupted(self) -> bool:
+        """Tell whether a choice of a group was not measured on any batch."""
+        return any(
+            choice.name not in noise
+            for allowed, noise in zip(self.options.allowed, self.options.noise, strict=True)
+            for choice in allowed
+        )
+
+    def run(self) -> None:
+        """Measure on all batches. An interrupt ends it, if there is anything to tell by then."""
+        try:
+            with torch.random.fork_rng():
+                self._run()
+        except KeyboardInterrupt:
+            if not any(bool(signal.any()) for _, signal in self._sums.values()):
+                raise
+        for name, (noise, signal) in self._sums.items():
+            for place, known in enumerate(self.options.noise):
+                if float(signal[place]) > 0:
+                    known[name] = min(LARGEST, float(noise[place] / signal[place]))
+
+    def _run(self) -> None:
+        """Measure batch by batch: all choices on the first, then on the next, so that an interrupt leaves all known."""
+        names = list(self.simulated)
+        runs = {name: GroupRuns(gm, self.options.groups, self.seed) for name, gm in self.simulated.items()}
+        for batch, bound in enumerate(self.inputs):
+            gradients: OutputGradients | None = None
+            for index, name in enumerate(names):
+                number = batch * len(names) + index
+                sums = self._stored(number)
+                if sums is None:
+                    with error_context(f"batch {batch}"), unchanged_state(self.simulated[name]):
+                        if self.by_gradient and gradients is None:
+                            gradients = OutputGradients(self.simulated[name], self.options.groups, self.seed + batch)
+                            gradients.add(bound)
+                        sums = self._measured(name, runs[name], bound, gradients)
+                    if self.checkpoint is not None:
+                        self.checkpoint.save(number, {"noise": sums[0], "signal": sums[1]})
+                else:
+                    self.bar.update(len(self.options.groups))
+                for total, more in zip(self._sums[name], sums, strict=True):
+                    total += more
+
+    def _stored(self, number: int) -> Sums | None:
+        zeros = torch.zeros(len(self.options.groups), dtype=torch.float64)
+        found = None if self.checkpoint is None else self.checkpoint.load(number, {"noise": zeros, "signal": zeros})
+        return None if found is None else (found["noise"], found["signal"])
+
+    def _measured(
+        self, name: str, runs: GroupRuns, bound: Mapping[str, Any], gradients: OutputGradients | None
+    ) -> Sums:
+        """Return the sums of one batch; those of groups that do not have the choice stay 0."""
+        count = len(self.options.groups)
+        noise, signal = (torch.zeros(count, dtype=torch.float64) for _ in range(2))
+        having = {place for place, allowed in enumerate(self.options.allowed) if name in {c.name for c in allowed}}
+        if gradients is not None:
+            noise, total = gradients.noise_of(self.simulated[name], bound)
+            signal = torch.tensor([total * (place in having) for place in range(count)], dtype=torch.float64)
+            self.bar.update(count)
+            return noise, signal
+        with torch.no_grad():
+            exact = runs.whole(bound, rounded=False)
+            own = SignalToNoise()
+            own.add(exact, exact)
+            signal[sorted(having)] = max(own.signal, torch.finfo(torch.float64).tiny)
+            for place, output in runs.run(bound):
+                if place in having:
+                    score = SignalToNoise()
+                    score.add(output, exact)
+                    noise[place] = min(score.noise, LARGEST * max(score.signal, 1.0))
+                self.bar.set_postfix_str(f"{self.options.groups[place].name} {name}")
+                self.bar.update()
+            return noise, signal
+
+
+def alone_at(choice: Choice, options: Options) -> dict[str, Choice]:
+    """Return the choice of every unit whose group has it."""
+    return {
+        root: choice
+        for group, allowed in zip(options.groups, options.allowed, strict=True)
+        for root in group.roots
+        if choice in allowed
+    }

@@ -1,0 +1,224 @@
+"""What can be chosen for each group, at what cost and with what noise; and the choices that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from fxquant.backends.base import Backend
+from fxquant.errors import InputError, listing
+from fxquant.plan.precision import RESOURCES, Choice, Cost
+from fxquant.precision.budget import Budget, unreachable
+from fxquant.precision.groups import PrecisionGroup
+from fxquant.precision.knapsack import Option, Solution, solve
+from fxquant.precision.simulations import Simulations
+
+BYTE = 8
+EIGHT = Choice("W8A8", BYTE, BYTE)
+PARTS = ("size", "bitops", "activations")
+"""The resources that are known without a measurement: the front counts the mean of their parts of all at 8 bits."""
+_WHOLE = {"size": 8.0, "bitops": 1.0, "latency": 1e9, "activations": 8.0}
+"""What costs are multiplied by to be whole numbers: bits, operations, nanoseconds."""
+
+_Point = tuple[float, float, Choice]
+"""Cost, noise and the choice that has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """A choice that a group does not have."""
+
+    group: str
+    choice: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Options:
+    """The choices of all groups, with their costs and, once they are measured, their noise.
+
+    Args:
+        groups: Those that choose.
+        choices: The candidates.
+        backend: Says what a choice costs.
+        latencies: Root of a unit -> seconds in int8 and in float; empty where nothing was measured.
+    """
+
+    groups: Sequence[PrecisionGroup]
+    choices: Sequence[Choice]
+    backend: Backend
+    latencies: Mapping[str, tuple[float, float]]
+    allowed: list[list[Choice]] = field(init=False)
+    excluded: list[Excluded] = field(init=False)
+    noise: list[dict[str, float]] = field(init=False)
+    """Of each group: name of a choice -> noise over signal of the model's output; what is missing was not measured."""
+
+    def __post_init__(self) -> None:
+        self.allowed = [list(self.choices) for _ in self.groups]
+        self.excluded = []
+        self.noise = [{each.name: 0.0 for each in self.choices if each.is_float} for _ in self.groups]
+
+    def exclude(self, simulations: Simulations) -> None:
+        """Leave out the choices that the back end refuses for a unit of a group.
+
+        Raises:
+            InputError: no choice is left to a group.
+        """
+        for group, allowed in zip(self.groups, self.allowed, strict=True):
+            for choice in list(allowed):
+                reasons = (simulations.why_not(unit, choice) for unit in group.units)
+                if reason := next(filter(None, reasons), ""):
+                    allowed.remove(choice)
+                    self.excluded.append(Excluded(group.name, choice.name, reason))
+            if not allowed:
+                reasons_ = [f"{each.choice}: {each.reason}" for each in self.excluded if each.group == group.name]
+                raise InputError(
+                    "no candidate can be run here", at=group.name, got=listing(reasons_), hint='add "float"'
+                )
+
+    def cost(self, place: int, choice: Choice) -> Cost:
+        """Return what a choice costs for the group at a place."""
+        group = self.groups[place]
+        total = Cost()
+        for unit, work in zip(group.units, group.work, strict=True):
+            total += self.backend.cost(work, choice)
+            if unit.root in self.latencies:
+                total += Cost(
+                    latency=self.latencies[unit.root][0 if max(choice.weight_bits, choice.activation_bits) <= 8 else 1]
+                )
+        return total
+
+    def total(self, chosen: Sequence[Choice]) -> Cost:
+        """Return what the choices of all groups cost together."""
+        return sum((self.cost(place, choice) for place, choice in enumerate(chosen)), start=Cost())
+
+    def predicted(self, chosen: Sequence[Choice]) -> float:
+        """Return the sum of the noise of the choices of all groups."""
+        return sum(self.noise[place][choice.name] for place, choice in enumerate(chosen))
+
+    @property
+    def all_at_8(self) -> Cost:
+        """Return what all groups at 8 bits cost."""
+        return self.total([EIGHT] * len(self.groups))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return the groups and choices whose noise is not known."""
+        return tuple(
+            f"{group.name} {choice.name}"
+            for group, allowed, noise in zip(self.groups, self.allowed, self.noise, strict=True)
+            for choice in allowed
+            if choice.name not in noise
+        )
+
+    def measured(self, place: int) -> list[Choice]:
+        """Return the choices of a group whose noise is known; where none is, the one with the most bits."""
+        known = [choice for choice in self.allowed[place] if choice.name in self.noise[place]]
+        if known:
+            return known
+        widest = max(self.allowed[place], key=lambda each: (each.weight_bits + each.activation_bits, each.name))
+        self.noise[place][widest.name] = 0.0
+        return [widest]
+
+    def within(self, budget: Budget) -> tuple[list[Choice], float]:
+        """Return the choices of least noise that keep to a budget, and by how much less noise there may be at most.
+
+        What the budget does not name stays within what all units at 8 bits cost, if it can.
+
+        Raises:
+            InputError: no choice keeps to the budget.
+        """
+        named, whole = budget.names, self.all_at_8
+        known = [self.measured(place) for place in range(len(self.groups))]
+        least = self._check(budget, known)
+        limits = {name: budget.limit(name, whole) for name in named}
+        others = {name: max(whole.of(name), least.of(name)) for name in PARTS if name not in named}
+        found = self._solve(known, {**limits, **others}) or self._solve(known, limits)
+        if found is None:
+            raise unreachable(budget, named, least, whole)
+        return [known[place][index] for place, index in enumerate(found.chosen)], found.gap
+
+    def check_reachable(self, budget: Budget) -> None:
+        """Refuse a budget below what the cheapest choices come to, before anything is measured.
+
+        Raises:
+            InputError: it is one; the message has the least that can be reached.
+        """
+        self._check(budget, self.allowed)
+
+    def _check(self, budget: Budget, known: Sequence[Sequence[Choice]]) -> Cost:
+        least, whole = self._least(known), self.all_at_8
+        if missed := [name for name in budget.names if budget.limit(name, whole) < least.of(name) * (1 - 1e-9)]:
+            raise unreachable(budget, missed, least, whole)
+        return least
+
+    def _least(self, known: Sequence[Sequence[Choice]]) -> Cost:
+        costs = [[self.cost(place, choice) for choice in choices] for place, choices in enumerate(known)]
+        return Cost(*(sum(min(each.of(name) for each in group) for group in costs) for name in RESOURCES))
+
+    def _solve(self, known: Sequence[Sequence[Choice]], limits: Mapping[str, float]) -> Solution | None:
+        groups = [
+            [
+                Option(
+                    choice.name,
+                    max(0.0, self.noise[place][choice.name]),
+                    tuple(round(self.cost(place, choice).of(name) * _WHOLE[name]) for name in limits),
+                )
+                for choice in choices
+            ]
+            for place, choices in enumerate(known)
+        ]
+        return solve(groups, [int(limit * _WHOLE[name] * (1 + 1e-9)) for name, limit in limits.items()])
+
+    def part(self, cost: Cost, whole: Cost) -> float:
+        """Return a cost as the mean of its parts of all units at 8 bits."""
+        parts = [cost.of(name) / whole.of(name) for name in PARTS if whole.of(name)]
+        return sum(parts) / len(parts) if parts else 0.0
+
+    def front(self) -> list[list[Choice]]:
+        """Return the choices on the way from the cheapest to the one of least noise, each step the best for its cost.
+
+        The points are those of the convex hull: at most one for each choice of each group but the cheapest, and one.
+        """
+        whole = self.all_at_8
+        steps = []
+        chosen = []
+        for place in range(len(self.groups)):
+            hull = self._hull(place, whole)
+            chosen.append(hull[0][2])
+            for (cost, noise, _), (next_cost, next_noise, choice) in pairwise(hull):
+                slope = (noise - next_noise) / (next_cost - cost)
+                steps.append((-slope, place, next_cost, choice))
+        points = [list(chosen)]
+        for _, place, _, choice in sorted(steps, key=lambda each: each[:3]):
+            chosen[place] = choice
+            points.append(list(chosen))
+        return points
+
+    def _hull(self, place: int, whole: Cost) -> list[_Point]:
+        """Return cost, noise and choice of a group, each cheaper than the next and with more noise, and convex."""
+        rows = sorted(
+            (
+                (self.part(self.cost(place, each), whole), self.noise[place][each.name], each)
+                for each in self.measured(place)
+            ),
+            key=lambda row: (row[0], row[1], row[2].name),
+        )
+        hull: list[tuple[float, float, Choice]] = []
+        for row in rows:
+            if hull and row[1] >= hull[-1][1]:
+                continue
+            while hull and row[0] <= hull[-1][0]:
+                hull.pop()
+            while len(hull) > 1 and _above(hull[-2], hull[-1], row):
+                hull.pop()
+            hull.append(row)
+        return hull
+
+
+def _above(
+    first: tuple[float, float, Choice], middle: tuple[float, float, Choice], last: tuple[float, float, Choice]
+) -> bool:
+    """Tell whether a point lies on or above the line between two others."""
+    return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
