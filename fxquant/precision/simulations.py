@@ -12,14 +12,14 @@ from torch.fx import GraphModule
 from fxquant.calibration.observed_qparams import qparams_of
 from fxquant.errors import FxQuantWarning, error_context
 from fxquant.plan.precision import Choice
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit, Refusal
+from fxquant.plan.quant_plan import QuantUnit, Refusal
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
 from fxquant.precision.configurations import Configurations
 from fxquant.precision.given import Batch
 from fxquant.precision.policies import policies_of, refused_scheme
 from fxquant.quantizer.attach_observers import attach_statistics
 from fxquant.quantizer.convert import convert_by
-from fxquant.quantizer.final_plan import final_plan, refused_by_handlers
+from fxquant.quantizer.final_plan import final_plan
 from fxquant.quantizer.quantizer import Quantizer
 
 FLOAT_BY_SEARCH = "the search leaves it in float"
@@ -108,7 +108,7 @@ class Simulations:
         edited.plan = replace(self._prepared.plan, policies=policies)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FxQuantWarning)  # it was said when the model was calibrated
-            plan: QuantPlan = final_plan(edited, qparams, [*refused_by_handlers(edited, qparams), *refused])
+            plan = final_plan(edited, qparams, refused)
             return convert_by(edited, "fake_quant", plan)
 
     def _read_from_float(self, chosen: Mapping[str, Choice]) -> dict[TensorRef, Choice]:
