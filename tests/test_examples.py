@@ -87,6 +87,10 @@ EXPECTED = {
         ["squeezenet1_1", "--output", "{folder}/model.fxq"],
         ["kind int8", "26 fxquant.nn.QuantizedConv", "torchvision imported: False", "network: squeezenet1_1"],
     ),
+    "search_precision.py": (
+        ["--quick"],
+        ["found: size", "SQNR predicted", "groups have weights of 4 bits", "front, "],
+    ),
     "weight_only.py": (
         ["swin_t", "--group-size", "32", "--output", "{folder}/model.fxq"],
         ["52 linear layers; the first: QuantizedWeightOnlyLinear( 96, 288", "float: 113.4 MB", "the same bits: True"],
