@@ -54,7 +54,7 @@ def _changed(
     if ref.kind == "parameter" and isinstance(policy, Observed):
         return Observed(_on_axis(qconfig.weight, policy.observer))
     if isinstance(policy, Dynamic) and qconfig.activation_scheme is not None:
-        return Dynamic(qconfig.activation_scheme, policy.eps)
+        return replace(policy, scheme=qconfig.activation_scheme)
     if isinstance(policy, Observed):
         is_output = base.output is not None and policy.observer == base.output
         return observed_policy((is_output and qconfig.output) or qconfig.activation)
