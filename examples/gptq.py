@@ -38,9 +38,12 @@ def main():
     prepared = fxq.calibrate(fxq.prepare(model, pictures[0], qconfig), pictures, progress=False)
     rounded = fxq.gptq(prepared, pictures, checkpoint=options.checkpoint, progress=False)
     print(rounded.reconstruction)
+    results = {"to nearest": prepared, "gptq": rounded}
+    if not options.weight_only:  # the same integers, with the means and variances of the float model
+        results["correct_statistics"] = fxq.correct_statistics(prepared, pictures, progress=False)
     with torch.no_grad():
         exact = model(unseen)
-        for name, each in (("to nearest", prepared), ("gptq", rounded)):
+        for name, each in results.items():
             print(f"{name}: SQNR of the logits {sqnr(exact, fxq.convert(each)(unseen)):.1f} dB on pictures not seen")
 
 

@@ -66,6 +66,7 @@ def main():
         Trainer(max_epochs=4, accelerator="cpu", callbacks=[schedule], **quiet).fit(classifier, data)
     observing = [name for name, value in classifier.named_buffers() if name.endswith("observer_enabled") and value]
     print(f"{len(observing)} observers go on, batch norm: {type(classifier.net.get_submodule('1')).__name__}")
+    fxq.reestimate_batch_norm(classifier.net, data, progress=False)  # of the weights that training has ended with
     int8 = fxq.convert(classifier.net.eval())
     print(f"int8: {(int8(images).argmax(1) == labels).float().mean():.0%} of {len(images)} right")
 

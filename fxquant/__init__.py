@@ -87,8 +87,11 @@ from fxquant.precision.table import PrecisionPoint, PrecisionRow, PrecisionSearc
 from fxquant.quantizer.distributed import synchronize_observers
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.reporting.report import report
+from fxquant.training.batch_norm_statistics import reestimate_batch_norm
 from fxquant.training.block_reconstruction import reconstruct
 from fxquant.training.block_table import LearnedBlock, LearnedBlocks
+from fxquant.training.correct_statistics import correct_statistics
+from fxquant.training.corrected_layers import CorrectedLayer, CorrectedLayers
 from fxquant.training.gptq import gptq
 from fxquant.training.learned_rounding import adaround
 from fxquant.training.qat import prepare_qat
@@ -111,6 +114,8 @@ __all__ = [
     "CalibrationReport",
     "Clamp",
     "Comparison",
+    "CorrectedLayer",
+    "CorrectedLayers",
     "EntropyObserver",
     "Equalization",
     "EqualizedRegion",
@@ -170,6 +175,7 @@ __all__ = [
     "calibrate",
     "compare",
     "convert",
+    "correct_statistics",
     "default_dynamic_qconfig",
     "default_per_token_qconfig",
     "disable_fake_quant",
@@ -205,6 +211,7 @@ __all__ = [
     "qparams",
     "quantize",
     "reconstruct",
+    "reestimate_batch_norm",
     "register_backend",
     "register_explicit",
     "register_pattern",

@@ -369,6 +369,11 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "training/rounded_layers.py",
     ),
     "training/test_weight_matrix.py": ("training/input_products.py",),
+    "training/test_correct_statistics.py": (
+        "training/channel_statistics.py",
+        "training/correctable_layers.py",
+        "training/corrected_layers.py",
+    ),
 }
 """Test file -> the files that it tests as one subject."""
 

@@ -41,7 +41,7 @@ EXPECTED = {
     "first_steps.py": ([], ["4 units become int8, 0 operators stay float", "conv1.weight             torch.int8"]),
     "gptq.py": (
         ["squeezenet1_1", "--pictures", "2", "--side", "48"],
-        ["conv_act 576", "classifier_2 conv_act 512", "to nearest: SQNR", "gptq: SQNR", "dB on pictures not seen"],
+        ["conv_act 576", "classifier_2 conv_act 512", "to nearest: SQNR", "gptq: SQNR", "correct_statistics: SQNR"],
     ),
     "low_bit_mobilenet.py": (["--quick"], ["features.1.conv", "answers of the float model", "W4A4, learned in"]),
     "lstm.py": (

@@ -108,7 +108,8 @@ def _checked(prepared: Quantizer, method: str, iterations: int, headroom: float,
     """Refuse arguments that make no sense."""
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "equalize")
-    if prepared.trained is not None or prepared.reconstruction is not None:
+    rounded = prepared.reconstruction is not None or prepared.corrected_statistics is not None
+    if prepared.trained is not None or rounded:
         learned = "qparams that it was given or trained with" if prepared.trained is not None else "learned roundings"
         raise InputError(
             "equalize takes what prepare gave",

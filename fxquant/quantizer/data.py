@@ -84,6 +84,8 @@ class PreparedModel:
     reconstruction: Any = field(default=None, init=False)
     """The table of ``adaround`` (``Reconstruction``), ``reconstruct`` (``LearnedBlocks``) or ``gptq``
     (``RoundedLayers``); None where none has run."""
+    corrected_statistics: Any = field(default=None, init=False)
+    """The table of ``correct_statistics`` (``CorrectedLayers``); None where that has not run."""
     equalization: Equalization | None = field(default=None, init=False)
     """The table of what ``equalize`` has scaled; None where that has not run."""
 
