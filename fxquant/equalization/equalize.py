@@ -98,7 +98,7 @@ def equalize(
         search = Search(prepared, found, inputs, options, bar.update)
         search.run()
         bar.update(total - bar.n)
-    scaled = scaled_copy(prepared, search.used())
+    scaled = scaled_copy(prepared, search.used(), search.used_splits())
     scaled.equalization = Equalization(search.rows(), "" if search.used() else "nothing was scaled")
     log_table(scaled.equalization)
     return scaled

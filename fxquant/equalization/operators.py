@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from fxquant.equalization.layers import LAYER_RULES
-from fxquant.equalization.tracker import Clamped, Result, Rule, Tracked, Tracker, shape_of
+from fxquant.equalization.tracker import Clamped, Part, Result, Rule, Spread, Tracked, Tracker, shape_of
 from fxquant.graph.affine import ChannelAffine
 from fxquant.graph.query import canonical_type, has_hooks, is_shape_query, module_of, reason_of
 from fxquant.patterns.elementwise import CLAMPS, clamp_of
@@ -36,6 +36,11 @@ def rule_of(node: Node) -> Rule | None:
     return MODULES.get(type(module) if isinstance(module, ChannelAffine) else canonical_type(module))
 
 
+def moves(node: Node) -> bool:
+    """Tell whether a node gives the values that it reads, in other places or shapes."""
+    return rule_of(node) in (_moved, _through) and node.target not in _COMPUTES
+
+
 def _nothing(tracker: Tracker, node: Node) -> Result:
     """Shapes are the same whatever the factors are."""
     return None
@@ -43,7 +48,7 @@ def _nothing(tracker: Tracker, node: Node) -> Result:
 
 def _through(tracker: Tracker, node: Node) -> Result:
     """A multiple of the input gives that multiple of the result, element by element."""
-    return tracker.of(node.args[0])
+    return tracker.spread_of(node.args[0])
 
 
 def _clamp(tracker: Tracker, node: Node) -> Result:
@@ -95,6 +100,24 @@ def _quotient(tracker: Tracker, node: Node) -> Result:
     if divisor is not None:
         tracker.channels.fix(divisor.ids, f"{node.name} divides by it")
     return _with_channels(node, tracker.of(node.args[0]))
+
+
+def _matrix_product(tracker: Tracker, node: Node) -> Result:
+    """The columns of the second factor are those of the product, as attention adds values up.
+
+    A sum over channels has no factor.
+    """
+    left, right = (tracker.spread_of(factor) for factor in node.args[:2])
+    if left is not None:
+        tracker.channels.fix(left.ids, f"{node.name} multiplies it by other values")
+    if right is None:
+        return None
+    shape, own = shape_of(node), shape_of(node.args[1])  # type: ignore[arg-type]
+    if shape is None or own is None or len(own) < 2 or -2 in right.axes:
+        return f"{node.name} sums over its channels"
+    if any(-axis > len(shape) or shape[axis] != own[axis] for axis in right.axes):
+        return f"{node.name} expands it along its channels"
+    return right
 
 
 def _with_channels(node: Node, tracked: Tracked | None) -> Result:
@@ -199,7 +222,7 @@ def _moved(tracker: Tracker, node: Node) -> Result:
     if isinstance(node.args[1] if len(node.args) > 1 else None, int) and isinstance(tracker.values.get(source), tuple):
         parts: Any = tracker.values[source]
         return parts[node.args[1]] if node.target is operator.getitem else f"no factor passes through {node.name}"
-    tracked, shape = tracker.of(source), shape_of(source)
+    tracked, shape = tracker.spread_of(source), shape_of(source)
     if tracked is None:
         return None
     if shape is None or torch.Size(shape).numel() > LARGEST:
@@ -207,16 +230,16 @@ def _moved(tracker: Tracker, node: Node) -> Result:
     others = [other for other in node.all_input_nodes if other is not source]
     if any(other.name not in tracker.numbers for other in others):
         return f"{node.name} moves values by what is computed"
-    behind = [1] * (-1 - tracked.axis)
-    numbers = torch.tensor(tracked.ids).view(-1, *behind).expand(shape)
+    sizes = [shape[dim] if dim - len(shape) in tracked.axes else 1 for dim in range(len(shape))]
+    numbers = torch.tensor(tracked.ids).view(sizes).expand(shape)
     args, kwargs = map_arg((node.args[1:], node.kwargs), lambda other: tracker.numbers[other.name])
     try:
         moved = _call(node, numbers, args, kwargs)
     except Exception:
         return f"no factor passes through {node.name}"
-    parts = [_channels_in(part, tracked.axis) for part in (moved if isinstance(moved, (tuple, list)) else (moved,))]
+    parts = [_channels_in(part, tracked.axes[-1]) for part in (moved if isinstance(moved, (tuple, list)) else (moved,))]
     if any(part is None for part in parts):
-        return f"{node.name} mixes channels with other dimensions"
+        return f"no factor passes through {node.name}"
     return tuple(parts) if isinstance(moved, (tuple, list)) else parts[0]
 
 
@@ -227,13 +250,14 @@ def _call(node: Node, numbers: Tensor, args: Any, kwargs: Any) -> Any:
     return function(numbers, *args, **kwargs)
 
 
-def _channels_in(numbers: Any, usual: int) -> Tracked | None:
-    """Return the one dimension along which numbers of channels differ, with the numbers; None if there are several."""
+def _channels_in(numbers: Any, usual: int) -> Part:
+    """Return the dimensions along which numbers of channels differ, with the numbers; None if it holds none."""
     if not isinstance(numbers, Tensor) or numbers.numel() == 0 or numbers.dim() == 0:
         return None
     axes = [axis for axis in range(-numbers.dim(), 0) if bool((numbers != numbers.narrow(axis, 0, 1)).any())]
     if len(axes) > 1:
-        return None
+        one = numbers[tuple(slice(None) if dim - numbers.dim() in axes else 0 for dim in range(numbers.dim()))]
+        return Spread(tuple(axes), tuple(one.shape), tuple(one.flatten().tolist()))
     axis = axes[0] if axes else max(usual, -numbers.dim())
     row = numbers.movedim(axis, 0).reshape(numbers.shape[axis], -1)[:, 0]
     return Tracked(axis, tuple(row.tolist()))
@@ -255,6 +279,8 @@ _THROUGH = (
     torch.positive,
     operator.pos,
 )
+_COMPUTES = (F.relu, F.leaky_relu, torch.neg, torch.abs)
+"""Those of them that give other values."""
 _THROUGH_METHODS = ("contiguous", "clone", "detach", "to", "type_as", "cpu", *CASTS)
 
 FUNCTIONS: dict[Any, Rule] = {
@@ -266,6 +292,8 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.sub: _sum,
     torch.mul: _product,
     torch.div: _quotient,
+    torch.matmul: _matrix_product,
+    torch.bmm: _matrix_product,
     torch.mean: _reduced,
     torch.sum: _reduced,
     torch.cat: _concatenated,

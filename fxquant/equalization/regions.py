@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.equalization.channels import Ids, Sets
 from fxquant.equalization.operators import rule_of
-from fxquant.equalization.tracker import Clamped, LayerEnd, Tracked, Tracker
+from fxquant.equalization.tracker import Clamped, LayerEnd, Spread, Tracked, Tracker
 from fxquant.graph.shapes import run_example
 from fxquant.plan.region import FIXED, Bound, End, Region
 
@@ -75,7 +75,7 @@ class _Regions:
             ends.setdefault(self._root(end.ids), []).append(end)
         values: dict[int, list[str]] = {}
         for node, value in self._tracker.values.items():
-            if isinstance(value, Tracked) and value.ids:
+            if isinstance(value, (Tracked, Spread)) and value.ids:
                 values.setdefault(self._root(value.ids), []).append(node.name)
         clamps: dict[int, list[Clamped]] = {}
         for clamp in self._tracker.clamps:

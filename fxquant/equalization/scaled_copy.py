@@ -14,7 +14,7 @@ from fxquant.calibration.observed_qparams import qparams_of
 from fxquant.errors import FxQuantWarning
 from fxquant.passes.handlers import make_handlers
 from fxquant.passes.pipelines import EQUALIZE
-from fxquant.plan.region import Region
+from fxquant.plan.region import Region, Split
 from fxquant.quantizer.attach_observers import attach_observers
 from fxquant.quantizer.convert import convert_by
 from fxquant.quantizer.final_plan import final_plan
@@ -24,12 +24,14 @@ from fxquant.quantizer.run_passes import run_passes
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def scaled_copy(prepared: Quantizer, factors: Sequence[tuple[Region, Tensor]]) -> Quantizer:
+def scaled_copy(
+    prepared: Quantizer, factors: Sequence[tuple[Region, Tensor]], splits: Sequence[Split] = ()
+) -> Quantizer:
     """Return a Quantizer of the scaled graph that has observed nothing. ``prepared`` is not changed."""
     scaled = copy.deepcopy(prepared)
     scaled.__dict__.pop("run_state", None)
-    done = run_passes(scaled, EQUALIZE, scaled.graph_module, scaled.plan, factors)
-    scaled.graph_module, scaled.snapshots = done.graph_module, done.snapshots
+    done = run_passes(scaled, EQUALIZE, scaled.graph_module, scaled.plan, factors, splits)
+    scaled.graph_module, scaled.snapshots, scaled.plan = done.graph_module, done.snapshots, done.context.plan
     scaled.warned = set()
     attach_observers(scaled)
     scaled.handlers = make_handlers(scaled, scaled.graph_module, scaled.plan, scaled.patterns)

@@ -19,8 +19,9 @@ from fxquant.equalization.noise import RegionNoise
 from fxquant.equalization.regions import find_regions
 from fxquant.equalization.scaled_copy import Batch, scaled_copy, simulation
 from fxquant.equalization.smoothing import Smoothing, sink_calls
+from fxquant.equalization.splitting import find_splits
 from fxquant.equalization.table import EqualizedRegion
-from fxquant.plan.region import Region
+from fxquant.plan.region import Region, Split
 from fxquant.quantizer.quantizer import Quantizer
 
 PASSES_OVER_DATA = 6
@@ -44,7 +45,7 @@ class Search:
     """Finds regions and their factors for one model.
 
     Args:
-        prepared: The model. It is not changed.
+        prepared: The model. It is not changed; where norms get a second one, a copy stands in its place.
         data: Positional and keyword arguments of each batch; None: there is no data.
         inputs: The same by the names of the arguments.
         options: How factors are chosen.
@@ -57,6 +58,8 @@ class Search:
     options: Options
     seen: Callable[[], object]
     regions: tuple[Region, ...] = field(init=False, default=())
+    splits: tuple[Split, ...] = field(init=False, default=())
+    """Norms that have a second one here, whether it is used or not."""
     outcomes: dict[int, str] = field(init=False, default_factory=dict)
     """Number of a region -> what became of it."""
     factors: dict[int, Tensor] = field(init=False, default_factory=dict)
@@ -65,10 +68,13 @@ class Search:
 
     def run(self) -> None:
         """Set ``regions``, ``outcomes``, ``factors`` and ``noise``."""
+        self.regions = self._found_regions()
+        if self.data is not None and self.options.method != "weights":
+            self.splits = find_splits(self.prepared.graph_module, self.prepared.plan, self.regions)
+        if self.splits:
+            self.prepared = scaled_copy(self.prepared, (), self.splits)
+            self.regions = self._found_regions()
         prepared = self.prepared
-        self.regions = find_regions(
-            prepared.graph_module, prepared.example_args, prepared.example_kwargs, with_data=self.data is not None
-        )
         schemes, with_data = weight_schemes(prepared), self.data is not None
         methods: dict[str, list[int]] = {"weights": [], "smooth": []}
         for number, region in enumerate(self.regions):
@@ -91,6 +97,17 @@ class Search:
     def used(self) -> list[tuple[Region, Tensor]]:
         """Return the regions that are scaled, with their factors."""
         return [(self.regions[number], factors) for number, factors in self.factors.items()]
+
+    def used_splits(self) -> list[Split]:
+        """Return the norms that get a second one, since it is scaled."""
+        scaled = {end.path for region, _ in self.used() for end in region.sources}
+        return [split for split in self.splits if split.path in scaled]
+
+    def _found_regions(self) -> tuple[Region, ...]:
+        prepared = self.prepared
+        return find_regions(
+            prepared.graph_module, prepared.example_args, prepared.example_kwargs, with_data=self.data is not None
+        )
 
     def _found(self, by_weights: Sequence[int], by_values: Sequence[int]) -> dict[int, Tensor]:
         """Return the factors of the regions that each method is for."""

@@ -21,8 +21,27 @@ class Tracked:
     """Dimension that counts them, from the end: -1 is the last."""
     ids: Ids
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Return the dimension, as ``Spread`` has several."""
+        return (self.axis,)
 
-Result = Tracked | tuple[Tracked | None, ...] | str | None
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The channels of a value that lie along several dimensions, as heads have them."""
+
+    axes: tuple[int, ...]
+    """Dimensions from the end, in order."""
+    sizes: tuple[int, ...]
+    """Of each of them."""
+    ids: Ids
+    """In row-major order."""
+
+
+Part = Tracked | Spread | None
+
+Result = Part | tuple[Part, ...] | str
 """Channels of the value or values of an operator; None: nothing that it reads can be scaled, so its value cannot; a
 text says why no factor passes."""
 
@@ -61,7 +80,7 @@ class Tracker:
     def __init__(self, gm: GraphModule, numbers: Mapping[str, Any], with_data: bool) -> None:
         self.gm, self.numbers, self.with_data = gm, numbers, with_data
         self.channels = Channels()
-        self.values: dict[Node, Tracked | tuple[Tracked | None, ...] | None] = {}
+        self.values: dict[Node, Part | tuple[Part, ...]] = {}
         self.ends: dict[tuple[str, str], LayerEnd] = {}
         self.clamps: list[Clamped] = []
         self.folded: set[str] = set()
@@ -72,9 +91,21 @@ class Tracker:
         """Parameters that something reads which is no layer, and what."""
 
     def of(self, argument: Any) -> Tracked | None:
-        """Return the channels of one tensor; None if it cannot be scaled."""
+        """Return the channels of one tensor; None if it cannot be scaled.
+
+        Channels along several dimensions keep their scale then: who takes those asks ``spread_of``.
+        """
+        found = self.spread_of(argument)
+        if isinstance(found, Spread):
+            self._reasons[argument] = f"the channels of {argument.name} lie along several dimensions"
+            self.channels.fix(found.ids, self._reasons[argument])
+            return None
+        return found
+
+    def spread_of(self, argument: Any) -> Part:
+        """Return the channels of one tensor, along however many dimensions."""
         found = self.values.get(argument) if isinstance(argument, Node) else None
-        return found if isinstance(found, Tracked) else None
+        return found if isinstance(found, (Tracked, Spread)) else None
 
     def run(self, rule_of: Callable[[Node], Rule | None]) -> None:
         """Follow the channels through all nodes, in order."""
@@ -157,7 +188,7 @@ def shape_of(node: Node) -> tuple[int, ...] | None:
     return info.shape if info is not None and info.has_shape else None
 
 
-def _each(value: Tracked | tuple[Tracked | None, ...] | None) -> Sequence[Tracked]:
+def _each(value: Part | tuple[Part, ...]) -> Sequence[Tracked | Spread]:
     if isinstance(value, tuple):
         return [item for item in value if item is not None]
     return [] if value is None else [value]

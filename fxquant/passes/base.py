@@ -15,7 +15,7 @@ from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.patterns.pattern import Output, Pattern
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.region import Region
+from fxquant.plan.region import Region, Split
 from fxquant.plan.spec import TensorRef
 
 
@@ -47,6 +47,8 @@ class PassContext:
     """True: parameters go on learning, so what is computed of them must stay computed."""
     factors: Sequence[tuple[Region, Tensor]] = ()
     """Regions, and what the channels of their values are divided by: float64 [channels]."""
+    splits: Sequence[Split] = ()
+    """Norms that get a second one."""
     _by_name: dict[str, Pattern] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

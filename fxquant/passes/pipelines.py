@@ -20,6 +20,7 @@ from fxquant.passes.round_biases import round_biases
 from fxquant.passes.scale_channels import scale_channels, scale_clamped_channels
 from fxquant.passes.share_qparams import share_join_qparams, share_qparams
 from fxquant.passes.specialize_shapes import guard_ranks, specialize_shapes
+from fxquant.passes.split_norms import split_norms
 from fxquant.passes.training import insert_training_fake_quant, strip_fake_quant
 from fxquant.passes.weights import apply_learned_rounding, observe_weights
 
@@ -40,6 +41,7 @@ PREPARE: Pipeline = (
 )
 
 EQUALIZE: Pipeline = (
+    split_norms,  # factors of regions are for the second norms, too
     scale_channels,
     scale_clamped_channels,  # apart, since clamps keep values only as far as data has shown
 )

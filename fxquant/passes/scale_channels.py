@@ -15,7 +15,7 @@ from fxquant.passes.base import PassContext, graph_pass
 from fxquant.plan.region import End, Region
 
 
-@graph_pass(keeps_values=True)
+@graph_pass(after=("split_norms",), keeps_values=True)
 def scale_channels(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Divide the channels of values by factors, and multiply the weights that read them, where no clamp stands between.
 

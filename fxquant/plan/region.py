@@ -42,6 +42,19 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """A norm that gets a second one beside it, for the layers among its readers: they may be scaled, what else reads it
+    may not."""
+
+    norm: str
+    """The qualified name of the norm."""
+    path: str
+    """That of the second one."""
+    readers: tuple[str, ...]
+    """Names of the nodes that read the second one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """Values whose channels are divided by the same factors, the layers that make them, and those that read them."""
 

@@ -14,7 +14,7 @@ from fxquant.passes.base import Pass, PassContext
 from fxquant.passes.instruments import Snapshot, instruments_for
 from fxquant.passes.manager import PassManager
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.region import Region
+from fxquant.plan.region import Region, Split
 from fxquant.quantizer.data import PreparedModel
 from fxquant.settings import read_settings
 
@@ -57,9 +57,10 @@ def run_passes(
     gm: GraphModule,
     plan: QuantPlan,
     factors: Sequence[tuple[Region, Tensor]] = (),
+    splits: Sequence[Split] = (),
 ) -> PassRun:
     """Run a pipeline on ``gm``, with the instruments that the environment asks for. ``prepared`` is not changed."""
-    context = replace(pass_context(prepared, plan), factors=factors)
+    context = replace(pass_context(prepared, plan), factors=factors, splits=splits)
     manager = PassManager(tuple(passes), instruments_for(read_settings()), first=len(prepared.snapshots))
     result: Any = manager.run(gm, context)
     return PassRun(result, context, prepared.snapshots + manager.snapshots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from fxquant.equalization.clamps import Extremes, limits_of
 from fxquant.equalization.factors import Limits, WeightRanges, magnitudes_of, weight_factors
 from fxquant.equalization.regions import find_regions
 from fxquant.errors import CalibrationError, FxQuantWarning, InputError, UnknownNameError
+from fxquant.measure.noise import sqnr
+from fxquant.measure.parity import measure_parity
 from fxquant.passes.scale_channels import factors_of
 
 PER_TENSOR = fxq.MinMaxObserver.with_args(dtype=torch.int8, qscheme="per_tensor_symmetric")
@@ -267,9 +270,74 @@ def test_values_with_large_channels_are_smoothed():
     with pytest.warns(FxQuantWarning, match="one channel reaches so far beyond the others"):
         before = error(model, start, data)
     assert error(model, equalized, data) < 0.1 * before
+    x = torch.randn(256, 64, generator=torch.Generator().manual_seed(9))
+    int8 = fxq.convert(fxq.calibrate(equalized, data, progress=False))
+    with torch.no_grad():
+        assert sqnr(model(x), int8(x)) >= 33
+    assert equalized.coverage().int8_macs == 1.0
     without = fxq.equalize(fxq.prepare(model, data[0]), progress=False)
     assert without.equalization is not None
     assert without.equalization.rows[0].outcome == "a norm makes it, which has no weight that is quantized"
+
+
+class PostNorm(nn.Module):
+    """Norms that layers and the stream read, one of them with two channels that are sixty times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.LayerNorm(16), nn.LayerNorm(16)
+        self.qkv, self.out, self.up, self.down = (nn.Linear(16, n) for n in (48, 16, 32, 16))
+        self.down = nn.Linear(32, 16)
+        with torch.no_grad():
+            self.first.weight[[3, 11]] *= 60
+            self.qkv.weight[:, [3, 11]] /= 60
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        q, k, v = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = self.second(x + self.out(attended))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def test_norms_that_the_stream_reads_get_a_second_one_for_their_layers(monkeypatch):
+    monkeypatch.setenv("FXQUANT_VERIFY", "1")
+    model = PostNorm().eval()
+    data = [torch.randn(8, 5, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    start = fxq.prepare(model, data[0])
+    equalized = fxq.equalize(start, data, progress=False)
+    assert equalized.equalization is not None
+    rows = {row.sources: row for row in equalized.equalization.rows}
+    first = rows[("first_scaled",)]
+    assert (first.sinks, first.outcome, first.scaled) == (("qkv",), "used", 16)
+    assert first.before is not None
+    assert first.after is not None
+    assert first.after < 0.1 * first.before
+    assert ("second_scaled",) in rows
+    assert rows[("qkv",)].sinks == ("out",)
+    graph = equalized.graph_module
+    with torch.no_grad():
+        expected = model(data[0])
+        assert sqnr(expected, graph(data[0])) > 100
+    for name in ("first", "second"):
+        assert torch.equal(graph.get_submodule(name).weight, model.get_submodule(name).weight)
+        used = rows[(f"{name}_scaled",)].outcome == "used"
+        assert hasattr(graph, f"{name}_scaled") == used
+    assert not hasattr(start.graph_module, "first_scaled")
+    coverage = equalized.coverage()
+    assert coverage.int8_macs == start.coverage().int8_macs == 1.0
+    with pytest.warns(FxQuantWarning, match="one channel reaches so far beyond the others"):
+        before = error(model, start, data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FxQuantWarning)  # the stream goes on having them
+        assert error(model, equalized, data) < before
+        int8, simulated = fxq.convert(equalized), fxq.convert(equalized, to="fake_quant")
+        parity = measure_parity(int8, simulated, (data[0],))
+    assert parity.breaches == ()
+    again = fxq.equalize(fxq.prepare(model, data[0]), progress=False)
+    assert again.equalization is not None
+    assert not [row for row in again.equalization.rows if any("_scaled" in name for name in row.sources)]
 
 
 def test_smoothing_is_asked_for_by_name_and_needs_data():
@@ -290,8 +358,9 @@ def test_it_is_seen_and_nothing_of_the_given_changes(monkeypatch, caplog):
     state = copy.deepcopy(start.graph_module.state_dict())
     monkeypatch.setenv("FXQUANT_VERIFY", "1")
     equalized = fxq.equalize(start, [images()], progress=False)
-    assert [each.name for each in equalized.snapshots[-2:]] == ["scale_channels", "scale_clamped_channels"]
-    assert len(equalized.snapshots) == len(start.snapshots) + 2
+    passes = ["split_norms", "scale_channels", "scale_clamped_channels"]
+    assert [each.name for each in equalized.snapshots[-3:]] == passes
+    assert len(equalized.snapshots) == len(start.snapshots) + 3
     assert start.equalization is None
     assert all(torch.equal(value, state[name]) for name, value in start.graph_module.state_dict().items())
     assert int(start.statistics.history.batches) == int(equalized.statistics.history.batches) == 0

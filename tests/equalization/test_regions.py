@@ -85,6 +85,12 @@ def both_halves(s: Any, x: Tensor) -> Tensor:
     return s.b(torch.relu(left) * torch.sigmoid(right))
 
 
+def attention(s: Any, x: Tensor) -> Tensor:
+    """Queries, keys and values in one layer, two heads."""
+    q, k, v = (part.unflatten(-1, (2, 2)).transpose(-3, -2) for part in s.a(x).chunk(3, -1))
+    return s.b((torch.softmax(q @ k.mT, -1) @ v).transpose(-3, -2).flatten(-2))
+
+
 def test_a_part_of_the_channels():
     model = Net(lambda s, x: s.c(torch.cat((s.a(x), x), 1)), a=conv(3, 4), c=conv(7, 2))
     assert rows(model)[1] == ("a", "c", "4/7", INPUT)
@@ -156,6 +162,24 @@ TABLE: dict[str, tuple[Callable[[], nn.Module], list[tuple[str, str, str, str]]]
         [
             ("0", "", "0/4", "_1 clamps it to -2, 3, and no data tells how near its values come"),
             ("", "2", "0/4", "_1 clamps it to -2, 3, and no data tells how near its values come"),
+        ],
+    ),
+    "heads of attention": (
+        lambda: Net(attention, a=nn.Linear(8, 12), b=nn.Linear(4, 2)),
+        [("a", "b", "4/12", "matmul multiplies it by other values")],
+    ),
+    "a sum over channels": (
+        lambda: Net(lambda s, x: s.b(x @ s.a(x).mT), a=nn.Linear(8, 8), b=nn.Linear(8, 2)),
+        [
+            ("a", "", "0/8", "matmul sums over its channels"),
+            ("", "b", "0/8", "matmul sums over its channels"),
+        ],
+    ),
+    "channels along two dimensions": (
+        lambda: Net(lambda s, x: s.b(s.a(x).unflatten(-1, (2, 2)) + 1), a=nn.Linear(8, 4), b=nn.Linear(2, 2)),
+        [
+            ("a", "", "0/4", "the channels of unflatten lie along several dimensions"),
+            ("", "b", "0/2", "the channels of unflatten lie along several dimensions"),
         ],
     ),
     "an average over the channels": (
