@@ -39,6 +39,9 @@ def equalize(
     those of large ones any more. ReLU6, hardtanh and clamps stay as they are: a channel that reaches a bound in
     ``data`` keeps its scale, and no other channel comes to one.
 
+    In a transformer, a norm that both layers and the stream read gets a second one, for the layers: what they read is
+    scaled, and the stream is as it was. The values that attention adds up are scaled, too.
+
     Args:
         prepared: What :func:`prepare` gave. It is not changed. Observations that it has are not taken over.
         data: As for :func:`calibrate`; the same data will do. It tells how near values come to the bounds of clamps,
