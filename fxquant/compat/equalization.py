@@ -86,7 +86,7 @@ def equalized(quantizer: Quantizer, rules: Mapping[str, Any]) -> Quantizer:
         if not all(_is_meant(original_qconfig(rules, path, kind)) for path, kind in kinds.items()):
             search.factors.pop(number, None)
             search.outcomes[number] = "the equalization configuration leaves it as it is"
-    scaled = scaled_copy(quantizer, search.used())
+    scaled = scaled_copy(quantizer, search.used(), search.used_splits())
     scaled.equalization = Equalization(search.rows(), "" if search.used() else "nothing was scaled")
     return scaled
 

@@ -36,7 +36,7 @@ def rule_of(node: Node) -> Rule | None:
     return MODULES.get(type(module) if isinstance(module, ChannelAffine) else canonical_type(module))
 
 
-def moves(node: Node) -> bool:
+def is_data_movement(node: Node) -> bool:
     """Tell whether a node gives the values that it reads, in other places or shapes."""
     return rule_of(node) in (_moved, _through) and node.target not in _COMPUTES
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from fxquant.equalization.layers import LAYERS
-from fxquant.equalization.operators import moves, rule_of
+from fxquant.equalization.operators import is_data_movement, rule_of
 from fxquant.graph.query import canonical_type, is_shape_query, module_of
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.region import FIXED, Region, Split
@@ -50,7 +50,7 @@ def _feeds_layers(node: Node) -> bool:
     module = module_of(node)
     if module is not None and canonical_type(module) in LAYERS:
         return True
-    return moves(node) and bool(node.users) and all(map(_feeds_layers, node.users))
+    return is_data_movement(node) and bool(node.users) and all(map(_feeds_layers, node.users))
 
 
 def _can_be_planned(plan: QuantPlan, norm: Node, readers: Collection[str]) -> bool:

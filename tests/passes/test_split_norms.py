@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -65,30 +64,3 @@ def test_the_plan_has_a_unit_and_qparams_for_it() -> None:
     assert torch.equal(fxq.convert(split)(X), fxq.convert(prepared)(X))
     loaded = fxq.convert(split, to="fake_quant")
     assert torch.equal(loaded(X), fxq.convert(prepared, to="fake_quant")(X))
-
-
-class Twice(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(self.norm(x))
-
-
-class Alone(Block):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x + self.up(self.norm(x)))
-
-
-class Dropped(Block):
-    """What trains reads the norm through a dropout, which evaluation has not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.drop = nn.Dropout()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.drop(self.norm(x))
-        return self.head(torch.tanh(x + self.up(x)))
-
-
-@pytest.mark.parametrize("kind", [Twice, Alone, Dropped])
-def test_norms_that_get_none(kind: type[nn.Module]) -> None:
-    assert splits_of(kind())[1] == ()
