@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from fxquant.equalization.layers import LAYERS
 from fxquant.equalization.operators import is_data_movement, rule_of
-from fxquant.graph.query import canonical_type, is_shape_query, module_of
+from fxquant.graph.query import called_module, canonical_type, is_shape_query, module_of
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.region import FIXED, Region, Split
 from fxquant.plan.spec import SharedWith, TensorRef
@@ -34,7 +34,7 @@ def find_splits(gm: GraphModule, plan: QuantPlan, regions: Sequence[Region]) -> 
         path = str(node.target)
         if node.op != "call_module" or path not in whole or calls[path] > 1 or node.name in idle:
             continue
-        if canonical_type(module_of(node)) is not nn.LayerNorm:
+        if canonical_type(called_module(node)) is not nn.LayerNorm:
             continue
         readers = tuple(reader.name for reader in node.users if _feeds_layers(reader))
         others = [reader for reader in node.users if reader.name not in readers and not is_shape_query(reader)]
