@@ -1,13 +1,19 @@
 """Loops on tiles: every size at which they divide a product, how they read images, several threads, programs.
 
-They run on emulated tiles everywhere, and on those of AMX where there are some.
+They run on emulated tiles everywhere, and on those of AMX where there are some. Without AMX, what was compiled for it
+runs in a process that emulates its instructions.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -186,3 +192,23 @@ def test_a_program_of_tiles_runs_on_every_set(tiles: str) -> None:
     for isa in available_isas():
         with use_isa(isa):
             assert torch.equal(program([other])[0], want), isa
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or "avx512_vnni" not in available_isas(), reason="the loops of amx have AVX-512 VNNI too"
+)
+@pytest.mark.skipif(os.environ.get("FXQUANT_SANITIZE") == "1", reason="it links objects without sanitizers")
+def test_the_instructions_of_amx_give_the_bits_of_emulated_tiles(builder: ModuleType, tmp_path: Path) -> None:
+    """Configurations, shapes and encodings are what the CPU takes, and tiles are given back as they were configured."""
+    cxx = builder.find_cxx()
+    if cxx is None:
+        pytest.skip("no C++ compiler")
+    stems = {f"{isa}-{loop}_tiles" for isa in ("amx", "avx512_vnni") for loop in ("conv2d", "matmul")}
+    steps = [step for step in builder.cpu_steps(cxx, builder.torch_folder()) if step.stem in stems]
+    if len(steps) < len(stems):
+        pytest.skip("this compiler knows no AMX")
+    source, program = Path(__file__).parent / "amx_traps.cpp", tmp_path / "traps"
+    command = [cxx, "-std=c++17", "-O1", "-DFXQ_X86=1", "-DFXQ_AMX=1", *builder.OUR_HEADERS, str(source)]
+    builder.run([*command, *map(str, builder.compile_all(steps)), "-o", str(program)])
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("0 differences\n", 0)
