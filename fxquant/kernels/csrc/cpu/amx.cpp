@@ -21,8 +21,10 @@ const char* find_refusal() {
     return "the operating system lets no process use AMX";
   }
   return "";
-#else
+#elif defined(FXQ_X86)
   return "AMX is used on Linux alone";
+#else
+  return "this CPU has no AMX";
 #endif
 }
 
