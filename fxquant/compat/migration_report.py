@@ -88,7 +88,7 @@ def _judge(path: str, line: int) -> Move | None:
         if name in NOT_OFFERED:
             return Move(line, name, "not", NOT_OFFERED[name])
         if name in CHANGED:
-            return Move(line, name, "with a change", CHANGED[name])
+            return Move(line, name, "with a change", f"{HOMES[home]}: {CHANGED[name]}")
         if name is not None:
             return Move(line, name, "as it is", f"from {HOMES[home]} import {name}")
     if path in HOMES:

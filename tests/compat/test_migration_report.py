@@ -53,6 +53,8 @@ def test_each_name_is_judged():
         (16, "default_equalization_qconfig"): "with a change",
     }
     assert found[8, "default_qconfig"].note == "from fxquant.compat.quantization import default_qconfig"
+    assert found[13, "FloatFunctional"].note.startswith("fxquant.compat.stubs: its operators are torch's own")
+    assert "the same" not in CHANGED.values(), "a line of the report is read alone"
     assert found[11, "MinMaxObserver"].note == "from fxquant.compat.observer import MinMaxObserver"
     assert "4 as it is, 5 with a change, 4 not" in str(read(SOURCE))
     assert str(read("x = 1")) == "no name of torch.ao.quantization is used"
