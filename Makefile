@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint wheel matrix fuzz hostile large sanitize bench real zoo clean
+.PHONY: help demo test test-all lint wheel matrix fuzz hostile slow large sanitize bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,9 @@ test: lint ## lint, then all tests
 	@echo "== pytest, one process per core"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal
 
-test-all: ## every test whole: make test, then fuzz for an hour, hostile, sanitize, large and zoo (many hours, 16 GB of memory)
+test-all: ## every test whole: make test, then slow, fuzz for an hour, hostile, sanitize, large and zoo (many hours, 16 GB of memory)
 	@$(MAKE) test
+	@$(MAKE) slow
 	@$(MAKE) fuzz SECONDS=3600
 	@$(MAKE) hostile
 	@$(MAKE) sanitize
@@ -60,6 +61,9 @@ FILES ?= 10000
 hostile: $(READY) ## FILES (10000) damaged .fxq files of two kinds, from SEED (1) on: each opens, or is refused by an ArtifactError
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/artifact/mutations.py new $(FILES) $(SEED)
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/artifact/mutations.py prepared $(FILES) $(SEED)
+
+slow: $(READY) ## the networks and benchmarks of which make test runs one of each kind (minutes)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n auto --dist worksteal -m slow
 
 large: $(READY) ## tests of tensors with more than 2^31 elements (16 GB of memory, minutes)
 	@$(BIN)/python -m pytest -m large tests/kernels/test_large.py

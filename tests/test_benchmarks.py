@@ -114,6 +114,7 @@ def test_a_contestant_that_ended_has_no_answers(monkeypatch: pytest.MonkeyPatch)
     assert contestant.failure == "the process ended"
 
 
+@pytest.mark.slow
 def test_memory(benchmark: Run) -> None:
     text, results = benchmark("memory.py", "--model", "squeezenet1_1", "--threads", "1")
     assert set(results["results"]) == {"float", "int8"}
@@ -122,6 +123,7 @@ def test_memory(benchmark: Run) -> None:
     assert "float / int8" in text
 
 
+@pytest.mark.slow
 def test_calibration(benchmark: Run) -> None:
     text, results = benchmark("calibration.py", "--rounds", "1", "--threads", "1")
     measured = results["results"]

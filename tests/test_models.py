@@ -24,9 +24,12 @@ SIDE = 64
 """Pixels: small images, so that six networks take seconds. Their last maps are small, which costs all tools many dB."""
 
 NETWORKS = (
-    *("resnet18", "resnet50", "mobilenet_v2", "alexnet", "googlenet"),
+    *("resnet18", "mobilenet_v2", "googlenet"),
     *("mobilenet_v3_large", "shufflenet_v2_x1_0", "squeezenet1_1", "regnet_y_400mf"),
 )
+
+SLOW = ("alexnet", "resnet50")
+"""Networks of convolutions and linear layers with nothing that the others lack."""
 
 MIN_MAX = fxq.QConfig(fxq.MinMaxObserver.with_args(dtype=torch.uint8), fxq.get_default_qconfig().weight)
 """The observers that torch.ao gets here: on such small images others change a result by more than tools do."""
@@ -42,7 +45,7 @@ def no_gradients():
         yield
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_network_goes_through_with_no_edit(name):
     x = torch.randn(4, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     model = random_network(name, [x])

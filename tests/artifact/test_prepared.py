@@ -48,7 +48,10 @@ def check(prepared: Any, path: Path, *inputs: Tensor, **modules: nn.Module) -> A
     return loaded
 
 
-@pytest.mark.parametrize("network", ["mobilenet_v3_small", "densenet121", "swin_t"])
+@pytest.mark.parametrize(
+    "network",
+    ["mobilenet_v3_small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("densenet121", "swin_t"))],
+)
 def test_networks(network: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 64, 64)
