@@ -24,7 +24,8 @@ def qparams_in_use(prepared: PreparedModel, allow_uncalibrated: bool) -> dict[Te
     """
     if prepared.trained is not None:
         warn_of_unequal_joins(prepared.trained_joins, prepared.graph_module, prepared.plan)
-        return dict(prepared.trained)
+        own = {unit.roles["weight"] for unit in prepared.plan.units if unit.root in prepared.weight_layers}
+        return {ref: found for ref, found in prepared.trained.items() if ref not in own}  # these layers know theirs
     prepared.weight_checksums.warn_if_changed(prepared.graph_module, prepared.run_state.buffers)
     warn_of_calibration(prepared)
     observers = dict(prepared.observers.items())

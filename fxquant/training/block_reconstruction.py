@@ -139,4 +139,7 @@ def _take_over(learned: Quantizer, found: LearnableBlocks) -> None:
                 set_learned_bias(layers[part.root], part.bias)
     learned.weight_layers = only_modules({**dict(learned.weight_layers.items()), **layers})
     learned.plan = learned.plan.without_means(layers)
-    learned.learned_qparams = {**learned.learned_qparams, **found.qparams(learned.plan)}
+    if learned.trained is None:
+        learned.learned_qparams = {**learned.learned_qparams, **found.qparams(learned.plan)}
+    else:
+        learned.trained = {**learned.trained, **found.qparams(learned.plan)}

@@ -456,3 +456,18 @@ def test_names_that_the_file_has_not(tmp_path: Path) -> None:
     first, second = (row.name for row in table.rows[:2])
     with pytest.raises(InputError, match=f"a tensor has qparams twice in the file\n  at:       {first}"):
         fxq.apply_qparams(prepared, table, names={second: first})
+
+
+@pytest.mark.parametrize("learn", [fxq.adaround, fxq.reconstruct, fxq.gptq], ids=lambda each: each.__name__)
+def test_weights_that_are_learned_afterwards_have_scales_of_their_own(learn: Any) -> None:
+    """Their integers were taken for those of the scales that were given."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).eval()
+    data = [torch.randn(64, 8)]
+    start = fxq.calibrate(fxq.prepare(model, data[0], fxq.low_bit_qconfig(3, 8, ends=None)), data, progress=False)
+    applied = fxq.apply_qparams(start, fxq.qparams(start))
+    options = {} if learn is fxq.gptq else {"iterations": 30}
+    learned = [learn(each, data, progress=False, **options) for each in (start, applied)]
+    first, second = (fxq.convert(each)(data[0]) for each in learned)
+    assert torch.equal(first, second)
+    assert fxq.convert(learned[1], check=data[0]).parity.breaches == ()
