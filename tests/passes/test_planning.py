@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import DuplicateNameError, SpecError
 from fxquant.observers import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, PlaceholderObserver
-from fxquant.patterns.floats import PLACES, STEEP
+from fxquant.patterns.floats import GIVES_INDICES, STEEP
 from fxquant.plan.spec import Observed, SharedWith, TensorRef
 from tests.outputs import rounding_outputs
 
@@ -130,12 +130,12 @@ REJECTIONS = {
     "several outputs, of which one is used": (
         Lambda(lambda m, x: m.c(x).topk(2, 1)[0], c=conv()),
         "topk",
-        PLACES,
+        GIVES_INDICES,
     ),
     "a module with several outputs": (
         Lambda(lambda m, x: m.pool(m.c(x))[0], c=conv(), pool=nn.MaxPool2d(2, return_indices=True)),
         "pool",
-        PLACES,
+        GIVES_INDICES,
     ),
 }
 
