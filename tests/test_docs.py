@@ -46,3 +46,34 @@ def test_a_fraction_may_differ_and_nothing_else() -> None:
 def test_linked_files_exist(name: str) -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", TEXTS[name])
     assert [link for link in links if not (DOCS / link).exists()] == []
+
+
+ROOT = DOCS.parent
+SOURCES = [path.read_text("utf-8") for path in sorted((ROOT / "fxquant").rglob("*.py"))]
+FUNCTIONS = {name for text in SOURCES for name in re.findall(r"^ *def (\w+)", text, re.MULTILINE)}
+
+
+def items(text: str) -> list[str]:
+    """The numbered items of a document: each begins a line, and the lines that follow it are indented."""
+    return [part for part in re.split(r"^(?=\S)", text, flags=re.MULTILINE) if re.match(r"\d+\. ", part)]
+
+
+def misplaced(item: str) -> list[str]:
+    """Functions of ours that an item names in backticks, and that stand in none of the files that it names."""
+    quoted = re.findall(r"`([^`]+)`", item)
+    paths = [ROOT / folder / each for each in quoted for folder in ("", "fxquant/kernels")]
+    code = "\n".join(path.read_text("utf-8") for path in paths if path.is_file())
+    called = [re.fullmatch(r"(?:[A-Z]\w+\.)?(\w+)(?:\(.*\))?", each) for each in quoted]
+    names = {found[1] for found in called if found}
+    return sorted(name for name in names & FUNCTIONS if not re.search(rf"\b{name}\b", code))
+
+
+def test_each_item_of_the_architecture_names_what_stands_in_its_file() -> None:
+    found = items(TEXTS["architecture.md"])
+    assert [item.split(".")[0] for item in found] == [str(number) for number in range(1, 13)]
+    assert {item.split(".")[0]: misplaced(item) for item in found if misplaced(item)} == {}
+
+
+def test_a_name_in_another_file_is_misplaced() -> None:
+    assert misplaced("1. [`fxquant/quantizer/prepare.py`](x): `captured`, `byte_weight(...)`, `gm`") == ["byte_weight"]
+    assert misplaced("1. `fxquant/backends/cpu.py`: `QuantizedConv.from_unit`, `torch.fx`") == []

@@ -16,7 +16,7 @@ from fxquant.patterns.pattern import Pattern
 from fxquant.patterns.registry import known_patterns
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import Dynamic, Handled, Means, Observed, TensorRef
-from fxquant.quantizer.integer_requests import as_outputs, check_integers
+from fxquant.quantizer.integer_requests import as_outputs, check_integer_requests
 
 
 def pattern_names(needed: Any) -> dict[str, Pattern]:
@@ -74,10 +74,10 @@ def _check_unit(unit: QuantUnit, plan: QuantPlan, nodes: Mapping[str, Node], pat
     known = all(isinstance(ref, TensorRef) and (ref in plan.policies) for ref in unit.roles.values())
     if not known or not {*unit.inputs} <= unit.roles.keys():
         raise ArtifactError("a unit in the file reads tensors that are not planned", at=unit.root)
-    if ("weight" in unit.roles) != bool(pattern.weight):
+    if ("weight" in unit.roles) != bool(pattern.weight_capture):
         raise ArtifactError("a unit in the file has a weight that its pattern has not, or none", at=unit.root)
-    if pattern.weight:
-        node = nodes.get(unit.captures.get(pattern.weight, ""))
+    if pattern.weight_capture:
+        node = nodes.get(unit.captures.get(pattern.weight_capture, ""))
         module: Any = None if node is None else module_of(node)
         if not is_recurrent(module) and not isinstance(getattr(module, "weight", None), Tensor):
             raise ArtifactError("a unit in the file has no layer with a weight", at=unit.root)
@@ -92,11 +92,11 @@ def check_boundaries(plan: QuantPlan, gm: GraphModule, inputs: Any, outputs: Any
     """
     if not fits(inputs, bool | tuple[str, ...]) or not fits(outputs, bool | tuple[int, ...]):
         raise ArtifactError("the file names no inputs and results as integers", got=ascii([inputs, outputs])[:120])
-    check_integers(gm, plan, inputs, as_outputs(outputs))
+    check_integer_requests(gm, plan, inputs, as_outputs(outputs))
 
 
 def weight_nodes(plan: QuantPlan) -> dict[str, str]:
     """Root of each unit with a weight -> name of the node that calls its layer."""
     patterns = {pattern.name: pattern for pattern in known_patterns()}
-    found = {unit.root: unit.captures.get(patterns[unit.pattern].weight or "") for unit in plan.units}
+    found = {unit.root: unit.captures.get(patterns[unit.pattern].weight_capture or "") for unit in plan.units}
     return {root: name for root, name in found.items() if name is not None}

@@ -1,4 +1,4 @@
-"""A backend says what a target can run, as a table: which patterns, with which qparams, and how each is built."""
+"""A back end says what a target can run, as a table: which patterns, with which qparams, and how each is built."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def anything(thing: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LoweringRule:
-    """Says how a backend runs some patterns."""
+    """Says how a back end runs some patterns."""
 
     patterns: tuple[str, ...]
     build: Build | Lower | KeepAs | AsCalled

@@ -18,34 +18,41 @@ from fxquant.nn.table import clamp_of, function_of, prelu_of
 from fxquant.nn.weight_only import weight_only
 from fxquant.plan.precision import packed_cost
 
+# A row names its patterns, what builds the operator, and which schemes of activations (`activation`), which schemes of
+# weights (`weight`) and which layers (`layer`) it accepts, in this order.
 RULES = (
     # Convolutions
     LoweringRule(
         ("conv_bn_add_act", "conv_bn_add", "conv_add_act", "conv_add"),
-        qnn.QuantizedConv.from_unit, byte_activation, byte_weight, accumulators_with_residual, float_result=True,
+        qnn.QuantizedConv.from_unit,
+        activation=byte_activation, weight=byte_weight, layer=accumulators_with_residual, float_result=True,
     ),
     LoweringRule(
         ("conv_bn_act", "conv_bn", "conv_act", "conv"),
-        qnn.QuantizedConv.from_unit, byte_activation, byte_weight, int32_accumulators, float_result=True,
+        qnn.QuantizedConv.from_unit,
+        activation=byte_activation, weight=byte_weight, layer=int32_accumulators, float_result=True,
     ),
     LoweringRule(
         ("conv_transpose_bn_act", "conv_transpose_bn", "conv_transpose_act", "conv_transpose"),
-        qnn.QuantizedConvTranspose.from_unit, byte_activation, byte_weight, int32_accumulators_transposed,
-        float_result=True,
+        qnn.QuantizedConvTranspose.from_unit,
+        activation=byte_activation, weight=byte_weight, layer=int32_accumulators_transposed, float_result=True,
     ),
     LoweringRule(("bn_act", "bn", "instance_norm"), qnn.QuantizedBatchNorm.from_unit, byte_activation),
     # Matrix products and tables
     LoweringRule(
         ("linear_bn_act", "linear_bn", "linear_act", "linear"),
-        qnn.QuantizedLinear.from_unit, byte_activation, byte_weight, int32_accumulators, float_result=True,
+        qnn.QuantizedLinear.from_unit,
+        activation=byte_activation, weight=byte_weight, layer=int32_accumulators, float_result=True,
     ),
     LoweringRule(
         ("dynamic_linear", "per_token_linear"),
-        AsCalled(qnn.QuantizedDynamicLinear.from_unit), byte_activation, byte_weight, int32_accumulators,
+        AsCalled(qnn.QuantizedDynamicLinear.from_unit),
+        activation=byte_activation, weight=byte_weight, layer=int32_accumulators,
     ),
     LoweringRule(
         ("recurrent", "dynamic_recurrent"),
-        AsCalled(qnn.QuantizedRecurrent.from_unit), byte_activation, byte_weight, int32_accumulators,
+        AsCalled(qnn.QuantizedRecurrent.from_unit),
+        activation=byte_activation, weight=byte_weight, layer=int32_accumulators,
     ),
     LoweringRule(("weight_only_linear",), AsCalled(weight_only)),
     LoweringRule(
@@ -113,7 +120,6 @@ RULES = (
     LoweringRule(("pad", "pad_number"), qnn.QuantizedPad.from_unit, byte_activation, takes=(1,)),
     LoweringRule(("dropout", "identity", "contiguous", "same", "rescale"), Lower.ELIDE, byte_activation),
 )  # fmt: skip
-"""Patterns, what builds the operator, and which schemes of activations and weights, and which layers, it accepts."""
 
 BREAK_EVEN = BreakEven(of_one_row=3 << 15, of_linear=2.0, of_convolution=13.0, values=1 << 14)
 """Measured on one thread by ``benchmarks/int8_units.py --layers``: a call takes 15 µs where a float layer takes 6."""

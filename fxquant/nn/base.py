@@ -83,7 +83,7 @@ class QuantizedModule(PackingModule):
             self.add_qparams("y", y)
 
     def result_arguments(self, activation: Clamp | None = None) -> dict[str, Any]:
-        """Return the fields of an ``Epilogue`` that say how the output is stored."""
+        """Return the fields of an ``Epilogue`` that say how the output is stored: ``activation`` narrows its limits."""
         if self.float_result is not None:
             return {"dtype": torch.float32}
         y, (scale, zero_point) = self.qparams("y"), self.scalars("y")
@@ -96,8 +96,8 @@ class QuantizedModule(PackingModule):
             "dtype": y.scheme.dtype,
         }
 
-    def cast_result(self, result: Tensor, activation: Clamp | None = None) -> Tensor:
-        """Bring what an operator gave into the form wanted: quantized values have it; float values are clamped."""
+    def finish_float_result(self, result: Tensor, activation: Clamp | None = None) -> Tensor:
+        """Clamp float values by the activation, and bring them into their form; quantized values stay as they are."""
         if self.float_result is None:
             return result
         return self.float_result.of(result if activation is None else activation(result))

@@ -35,7 +35,8 @@ class QuantizedConv(WeightedModule):
         x: Qparams of the input; at most 8 bits, per tensor.
         weight: Qparams of the weight; at most 8 bits, per tensor or per output channel.
         y: Qparams of the output, after the activation. None: float values, as ``float_result`` says.
-        activation: Clamp between sum and output, of float values.
+        activation: Clamp between sum and output, of float values. With ``y`` it costs nothing: it narrows the integers
+            that the output may have (``integer_limits``).
         residual: Qparams of a second input that is added before the activation.
 
     Shape:
@@ -89,7 +90,7 @@ class QuantizedConv(WeightedModule):
         )
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self._run(self._packed or self.packed(), x, residual)
+        return self._run(self._packed or self.packed(), x, residual)  # packed() calls pack() once
 
     def reference(self, *inputs: Tensor) -> Tensor:
         self._check_calibrated()
@@ -102,9 +103,9 @@ class QuantizedConv(WeightedModule):
         if channel_axis not in (0, 1) or x.size(channel_axis) != self.in_channels:
             raise self._wrong_shape(x)
         if channel_axis:
-            return self.cast_result(convolve(x, residual=residual), self.activation)
+            return self.finish_float_result(convolve(x, residual=residual), self.activation)
         batch = convolve(x.unsqueeze(0), residual=None if residual is None else residual.unsqueeze(0))
-        return self.cast_result(batch.squeeze(0), self.activation)
+        return self.finish_float_result(batch.squeeze(0), self.activation)
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
@@ -120,14 +121,16 @@ class QuantizedConv(WeightedModule):
         """
         refusal = native_refusal(self.weight_zero_point, geometry)
         if not refusal:
-            return NativeConv(weight, self.x_dtype, self.scalars("x")[1], geometry, self.epilogue())
+            _, x_zero_point = self.scalars("x")
+            return NativeConv(weight, self.x_dtype, x_zero_point, geometry, self.epilogue())
         check_reference_may_run(self.unit or type(self).__name__, refusal)
         return self._by_reference(weight, geometry)
 
     def _by_reference(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
+        _, x_zero_point = self.scalars("x")
         return partial(
             conv_reference,
-            x_zero_point=self.scalars("x")[1],
+            x_zero_point=x_zero_point,
             weight=weight,
             weight_zero_point=self.weight_zero_point,
             geometry=geometry,
@@ -136,9 +139,10 @@ class QuantizedConv(WeightedModule):
 
     def epilogue(self) -> Epilogue:
         """Return the epilogue, as the buffers have it now."""
+        x_scale, _ = self.scalars("x")
         residual_scale, residual_zero_point = self.scalars("residual") if self.has_residual else (1.0, 0)
         return Epilogue(
-            x_scale=self.scalars("x")[0],
+            x_scale=x_scale,
             weight_scale=self.weight_scale,
             bias=self.bias,
             residual_scale=residual_scale,

@@ -82,12 +82,14 @@ class QuantizedEmbedding(QuantizedLookup):
 
     def forward(self, input: Tensor) -> Tensor:
         weight, scale, zero_point = self._packed or self.packed()
-        return self.cast_result(embedding(weight, scale, zero_point, input, self.bits, self.columns))
+        return self.finish_float_result(embedding(weight, scale, zero_point, input, self.bits, self.columns))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (indices,) = inputs
         weight, scale, zero_point = self.packed()
-        return self.cast_result(embedding_reference(weight, scale, zero_point, indices, self.bits, self.columns))
+        return self.finish_float_result(
+            embedding_reference(weight, scale, zero_point, indices, self.bits, self.columns)
+        )
 
 
 class QuantizedEmbeddingBag(QuantizedLookup):
@@ -124,7 +126,7 @@ class QuantizedEmbeddingBag(QuantizedLookup):
             raise self._wrong_input("per_sample_weights", list(per_sample_weights.shape), list(input.shape))
         arguments: tuple[Any, ...] = (self.bits, self.columns, MODES.index(self.mode), weights, self.padding_idx)
         borders = self._borders(input, offsets)
-        return self.cast_result(operator(*self.packed(), input.reshape(-1), borders, *arguments))
+        return self.finish_float_result(operator(*self.packed(), input.reshape(-1), borders, *arguments))
 
     def _borders(self, input: Tensor, offsets: Tensor | None) -> Tensor:
         """Return where bags begin, and where the last one ends."""

@@ -84,7 +84,7 @@ class QuantizedLinear(WeightedModule):
         if x.dtype != self.x_dtype:
             raise self._wrong_input(x)
         check_features(self, x, self.in_features)
-        return self.cast_result((self._packed or self.packed())(x), self.activation)
+        return self.finish_float_result((self._packed or self.packed())(x), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -92,7 +92,7 @@ class QuantizedLinear(WeightedModule):
             raise self._wrong_input(x)
         check_features(self, x, self.in_features)
         self._check_calibrated()
-        return self.cast_result(self._by_reference(self.plain_weight())(x), self.activation)
+        return self.finish_float_result(self._by_reference(self.plain_weight())(x), self.activation)
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
@@ -208,15 +208,15 @@ class QuantizedDynamicLinear(WeightedModule):
         check_features(self, input, self.in_features)
         if not input.numel():  # no rows, or no columns: then the sums are empty, and the bias is all there is
             sums = self.weight_scale.new_zeros((*input.shape[:-1], self.weight_shape[0]))
-            return self.cast_result(sums if self.bias is None else sums + self.bias)
+            return self.finish_float_result(sums if self.bias is None else sums + self.bias)
         multiply: Any = self._packed or self.packed()
         if self.x.per == "token":
-            return self.cast_result(multiply(input))
+            return self.finish_float_result(multiply(input))
         scheme, qparams = self.x.scheme, qparams_of(input, self.x)
         q = quantize(input, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         if torch.compiler.is_compiling():
-            return self.cast_result(multiply.captured(q, qparams.scale, qparams.zero_point))
-        return self.cast_result(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
+            return self.finish_float_result(multiply.captured(q, qparams.scale, qparams.zero_point))
+        return self.finish_float_result(multiply(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -225,10 +225,10 @@ class QuantizedDynamicLinear(WeightedModule):
             return self(x)
         self._check_calibrated()
         if self.x.per == "token":
-            return self.cast_result(self._by_token(self.plain_weight()).reference(x))
+            return self.finish_float_result(self._by_token(self.plain_weight()).reference(x))
         scheme, qparams = self.x.scheme, qparams_of(x, self.x)
         q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
-        return self.cast_result(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
+        return self.finish_float_result(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""

@@ -64,13 +64,13 @@ class QuantizedMatmul(QuantizedModule):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         scale, zero_point, rest = self._packed or self.packed()
         self._check(a, b)
-        return self.cast_result(matmul(a, scale, zero_point, b, *rest), self.activation)
+        return self.finish_float_result(matmul(a, scale, zero_point, b, *rest), self.activation)
 
     def reference(self, *inputs: Tensor) -> Tensor:
         a, b = inputs
         scale, zero_point, rest = self.packed()
         self._check(a, b)
-        return self.cast_result(matmul_reference(a, scale, zero_point, b, *rest), self.activation)
+        return self.finish_float_result(matmul_reference(a, scale, zero_point, b, *rest), self.activation)
 
     def _check(self, a: Tensor, b: Tensor) -> None:
         for role, q in (("a", a), ("b", b)):

@@ -81,12 +81,12 @@ class QuantizedWeightOnlyLinear(WeightedModule):
 
     def forward(self, input: Tensor) -> Tensor:
         check_features(self, input, self.in_features)
-        return self.cast_result((self._packed or self.packed())(input.to(torch.float32)))
+        return self.finish_float_result((self._packed or self.packed())(input.to(torch.float32)))
 
     def reference(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         check_features(self, x, self.in_features)
-        return self.cast_result(reference(x.to(torch.float32), *self._packed_groups().arguments))
+        return self.finish_float_result(reference(x.to(torch.float32), *self._packed_groups().arguments))
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""

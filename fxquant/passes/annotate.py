@@ -1,4 +1,4 @@
-"""Decides which nodes become units: patterns, configuration and backend, in that order."""
+"""Decides which nodes become units: patterns, configuration and back end, in that order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fxquant.backends.base import Backend
 from fxquant.graph.query import tensors_of, value_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.boundaries import Boundaries
-from fxquant.passes.qconfig_rules import Rules, decide, qconfig_of, rounds_results
-from fxquant.passes.refusals import computes_nothing, refuse_match, refuse_unmatched
+from fxquant.passes.qconfig_rules import Rules, decide, qconfig_of, rounds_model_output
+from fxquant.passes.refusals import only_groups_values, refuse_match, refuse_unmatched
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of
 from fxquant.patterns.matcher import PatternIndex, match
 from fxquant.patterns.pattern import Match, Mismatch, Pattern
@@ -52,15 +52,16 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     # Leave in float the matches that give a tuple of which a float operator reads an item.
     with_external_item = _nodes_with_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
     refusals += [
-        Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in with_external_item if not computes_nothing(n)
+        Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in with_external_item if not only_groups_values(n)
     ]
     matches = [found for found in matches if found.nodes[-1] not in with_external_item]
 
-    # Leave in float what gains nothing by int8. What multiplies by a weight gains, unless it is small and alone.
+    # Leave in float what gains nothing by int8. What multiplies by a weight gains, unless it stands alone between
+    # floats and multiplies too little to pay for rounding its input. What a rule of its own asks for is not left.
     boundaries = Boundaries(
         matches,
         ctx.backend,
-        rounds_output=rounds_results(gm, ctx, decisions),
+        rounds_model_output=rounds_model_output(gm, ctx, decisions),
         asked_for=lambda found: decisions[found.weight_node].kind != "global",
     )
     in_float = boundaries.left_in_float()
@@ -86,9 +87,9 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _gives_or_takes_tuple(found: Match) -> bool:
-    """Tell whether the result of a match, or one of its inputs, is several tensors at once, as that of a split is."""
-    alone = value_of(found.nodes[-1]) is None and found.pattern.can_give_integers
-    return alone or any(value_of(found.captures[name]) is None for name in found.inputs)
+    """Tell whether a match gives or takes a tuple of tensors, as ``split`` gives it."""
+    gives_tuple = value_of(found.nodes[-1]) is None and found.pattern.can_give_integers
+    return gives_tuple or any(value_of(found.captures[name]) is None for name in found.inputs)
 
 
 def _nodes_with_external_item(matches: Sequence[Match]) -> set[Node]:
@@ -136,7 +137,7 @@ def _best_match(
         logger.debug(text, node.name, len(patterns), near.pattern, near.node.name, near.reason)
     elif not patterns:
         logger.debug("%s: no pattern ends in this operator", node.name)
-    if not any(info.dtype.is_floating_point for info in tensors_of(node)) or computes_nothing(node):
+    if not any(info.dtype.is_floating_point for info in tensors_of(node)) or only_groups_values(node):
         return None, None  # sizes, masks: nothing that could be quantized
     return None, refusal or refuse_unmatched(node, decisions[node])
 
@@ -150,7 +151,7 @@ def _suits_qconfig(found: Match, decisions: Rules) -> bool:
     if qconfig is None:
         return True
     if pattern.rounds_inside and not pattern.dynamic and qconfig.is_dynamic:
-        return False
+        return False  # a recurrent layer with a static range
     if pattern.per_token and not qconfig.is_per_token:
         return False
     return (not pattern.dynamic or qconfig.is_dynamic) and (

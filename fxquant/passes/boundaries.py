@@ -50,7 +50,7 @@ class Boundaries:
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
         backend: Has the rules of these.
-        rounds_output: Whether the configuration of a match says how to observe what the model returns.
+        rounds_model_output: Whether the configuration of a match says how to observe what the model returns.
         asked_for: Whether a rule other than the global one applies to the match.
     """
 
@@ -58,12 +58,12 @@ class Boundaries:
         self,
         matches: Sequence[Match],
         backend: Backend,
-        rounds_output: Callable[[Match], bool],
+        rounds_model_output: Callable[[Match], bool],
         asked_for: Callable[[Match], bool],
     ) -> None:
         self._matches = matches
         self._backend = backend
-        self._rounds_output = rounds_output
+        self._rounds_model_output = rounds_model_output
         self._found = {node: found for found in matches for node in found.nodes}
         self._quantized: set[Node] = set()  # roots
         self._in_parts: dict[Node, str] = {}  # root -> reason
@@ -108,7 +108,7 @@ class Boundaries:
         readers = readers_of(found.nodes[-1])
         if not found.pattern.multiplies or rule is None or not rule.float_result or not readers:
             return False
-        rounded = self._rounds_output(found)
+        rounded = self._rounds_model_output(found)
         return not any(rounded if reader.op == "output" else self._takes_integers(reader) for reader in readers)
 
     def _choose(self, computed: set[Node]) -> None:
@@ -187,7 +187,7 @@ class Boundaries:
         root = found.nodes[-1]
         if not found.inputs:  # the float result is there, and better
             return bool(readers_of(root)) and all(self._takes_integers(reader) for reader in readers_of(root))
-        returned = root in computed and self._rounds_output(found)
+        returned = root in computed and self._rounds_model_output(found)
         return any(returned if reader.op == "output" else self._takes_integers(reader) for reader in readers_of(root))
 
     def _takes_integers(self, reader: Node) -> bool:
@@ -198,7 +198,7 @@ class Boundaries:
 
     def _takes_integers_of(self, node: Node, reader: Node) -> bool:
         """Return the same, but for what the model gives out and is asked to round."""
-        return self._rounds_output(self._found[node]) if reader.op == "output" else self._takes_integers(reader)
+        return self._rounds_model_output(self._found[node]) if reader.op == "output" else self._takes_integers(reader)
 
     def _keep(self, found: Match) -> None:
         """A tuple of quantized tensors cannot be dequantized as one, so all matches that read it become units, too."""
@@ -222,7 +222,7 @@ class Boundaries:
         if any(reader.op == "output" for reader in readers):
             if has_float_values:
                 return RETURNED_UNROUNDED
-            return ISOLATED if self._rounds_output(self._found[root]) else RETURNED
+            return ISOLATED if self._rounds_model_output(self._found[root]) else RETURNED
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
         return f"only float operators read it ({names})"
 

@@ -26,8 +26,11 @@ def fold_conv_bn(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 
 def _fold(gm: GraphModule, unit: QuantUnit, pattern: Pattern) -> QuantUnit:
-    """A batch norm is captured as ``bn``; it follows the operator that holds the unit's weight, if there is one."""
-    layer = pattern.weight
+    """Fold the unit's batch norm (capture ``bn``) into its layer, and return the unit without it.
+
+    Units without a batch norm, or with one that follows no layer, come back as they are.
+    """
+    layer = pattern.weight_capture
     if "bn" not in unit.captures or layer is None:
         return unit
     nodes = nodes_by_name(gm)

@@ -1,4 +1,4 @@
-"""Replaces each unit by the operator of the backend that runs on quantized values."""
+"""Replaces each unit by the operator of the back end that runs on quantized values."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ class _Lowering:
                 members = [self.nodes[name] for name in unit.nodes]
                 target = add_module(self.gm, _target_path(members), module, instead_of=members)
                 _named(module, target)
-                # Its arguments: the quantized inputs, or those of the float call.
+                # Its arguments: the quantized inputs, and those that may be computed at run time (a size, say), or
+                # those of the float call.
                 computed = [root.args[i] for i in rule.takes if i < len(root.args) and nodes_in(root.args[i])]
                 if isinstance(rule.build, AsCalled) and not inputs:
                     first = root.args[:1] if quantized_arg is None else (self.integers[quantized_arg.name],)
@@ -92,7 +93,7 @@ class _Lowering:
                 else:
                     arguments = ((*inputs, *computed), {})
                 node = self.gm.graph.call_module(target, *arguments)
-        self._results_of(unit)[unit.root] = self.lowered[unit.root] = node
+        self._note_result(unit, node)
 
     def by_handler(self, unit: QuantUnit, handler: Any) -> None:
         root = self.nodes[unit.root]
@@ -105,10 +106,12 @@ class _Lowering:
                 got=repr(node),
                 expected="a node made with quantizer.quantized_graph",
             )
-        self._results_of(unit)[unit.root] = self.lowered[unit.root] = node
+        self._note_result(unit, node)
 
-    def _results_of(self, unit: QuantUnit) -> dict[str, Node]:
-        return self.integers if "y" in unit.roles else self.floats
+    def _note_result(self, unit: QuantUnit, node: Node) -> None:
+        """Readers find the node among the integers, or among the floats where the unit has no ``y``."""
+        (self.integers if "y" in unit.roles else self.floats)[unit.root] = node
+        self.lowered[unit.root] = node
 
     def load_arg(self, arg: Any) -> Any:
         """Map nodes of the model, in any structure, to the nodes of their integers."""
@@ -149,7 +152,7 @@ class _Lowering:
         ref = unit.roles["y"]
         key = (node, self.plan.qparams_factor(ref))  # the same integers stand for x and for x * 2
         if key not in dequantized:
-            form = _float_result(self.nodes[unit.root])
+            form = _float_form(self.nodes[unit.root])
             dequantize = _named(Dequantize(self.plan.qparams[ref], form.dtype, form.contiguous), ref.name)
             target = add_module(self.gm, f"{ref.name}_dequantize", dequantize)
             dequantized[key] = insert_after(node, target, users=())
@@ -199,7 +202,7 @@ class _Lowering:
             what = f"backend {self.backend.name!r} cannot build pattern {unit.pattern!r}: {error}"
             raise LoweringError(what, at=self.nodes[unit.root]) from error
         if isinstance(module, QuantizedModule) and module.float_result is not None:
-            module.float_result = _float_result(self.nodes[unit.root])
+            module.float_result = _float_form(self.nodes[unit.root])
         return module
 
 
@@ -211,13 +214,14 @@ def _target_path(members: list[Node]) -> str:
     return str(members[0].target) if members[0].op == "call_module" else members[-1].name
 
 
-def _float_result(node: Node) -> FloatResult:
+def _float_form(node: Node) -> FloatResult:
     """Return the form that a value has in the float model."""
     infos = tensors_of(node)  # of several, as of a recurrent layer, the first is its result
     return FloatResult(infos[0].dtype, infos[0].contiguous) if infos else FloatResult(contiguous=True)
 
 
 def _named(module: nn.Module, name: str) -> nn.Module:
+    """Give a module the name of its unit, for messages, and set evaluation mode."""
     if isinstance(module, QuantizedModule):
         module.unit = name
     return module.eval()

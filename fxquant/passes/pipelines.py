@@ -34,7 +34,7 @@ PREPARE: Pipeline = (
     make_norms,  # they follow layers
     specialize_shapes,  # layers say which sizes are always the same
     decompose_attention,  # before the plan is made: it is made of the parts
-    drop_idle,  # patterns know operators that stand side by side; all passes before read through no-ops
+    drop_idle,  # so that the operators of a pattern are neighbours; the passes before skip no-ops by themselves
     annotate,
     share_qparams,  # needs every unit
     guard_ranks,  # needs every unit, too; last: its guards read values, which would keep patterns from matching
@@ -43,7 +43,7 @@ PREPARE: Pipeline = (
 EQUALIZE: Pipeline = (
     split_norms,  # factors of regions are for the second norms, too
     scale_channels,
-    scale_clamped_channels,  # apart, since clamps keep values only as far as data has shown
+    scale_clamped_channels,  # apart, since scaling through a clamp is exact only for values that calibration has seen
 )
 """The passes that ``equalize`` runs on the graph of ``PREPARE``, whose batch norms are not folded."""
 

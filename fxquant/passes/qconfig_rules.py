@@ -122,7 +122,7 @@ def qconfig_of(found: Match, decisions: Rules) -> QConfig:
     return qconfig
 
 
-def rounds_results(gm: GraphModule, ctx: PassContext, decisions: Rules) -> Callable[[Match], bool]:
+def rounds_model_output(gm: GraphModule, ctx: PassContext, decisions: Rules) -> Callable[[Match], bool]:
     """Return what tells whether a match is rounded where the model returns it: observed, or given as integers."""
     as_integers = given_as_integers(gm, ctx.integer_outputs)
     return lambda found: found.nodes[-1].name in as_integers or qconfig_of(found, decisions).output is not None

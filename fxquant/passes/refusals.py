@@ -47,7 +47,7 @@ FOR_EACH_TOKEN = (
 )
 
 
-def computes_nothing(node: Node) -> bool:
+def only_groups_values(node: Node) -> bool:
     """Tell whether a node only takes one of the results of another node, or puts values together."""
     if isinstance(node.target, type):
         return issubclass(node.target, (tuple, dict)) or is_dataclass(node.target)
@@ -98,12 +98,14 @@ def refuse_match(found: Match, backend: Backend, decisions: Rules) -> Refusal | 
     assert qconfig is not None  # checked above
     uses_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
     uses_qparams = uses_qparams or (found.pattern.rounds_inside and not found.pattern.dynamic)
-    if (uses_qparams and qconfig.activation_scheme is None) or (found.pattern.weight and qconfig.weight_scheme is None):
+    if (uses_qparams and qconfig.activation_scheme is None) or (
+        found.pattern.weight_capture and qconfig.weight_scheme is None
+    ):
         return refusal("its QConfig observes without qparams (placeholder or no-op)", excused=True)
     if found.pattern.dynamic and qconfig.is_per_token and not found.pattern.per_token:
         return refusal(FOR_EACH_TOKEN)
     if uses_qparams and qconfig.is_dynamic:
-        return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight)
+        return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight_capture)
     if found.pattern.check and (rejected := found.pattern.check(found.captures)):
         return refusal(rejected.reason)
     if found.pattern.rounds_inside and uses_qparams and decisions[found.weight_node].kind == "global":
@@ -115,7 +117,7 @@ def refuse_match(found: Match, backend: Backend, decisions: Rules) -> Refusal | 
         return refusal(f"its argument {computed.name!r} is computed at run time")
     quantizes = uses_qparams or bool(found.pattern.dynamic)
     reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
-    if reason is None and found.pattern.weight and qconfig.weight_scheme is not None:
+    if reason is None and found.pattern.weight_capture and qconfig.weight_scheme is not None:
         reason = _why_not_weight(found, rule, qconfig.weight_scheme)
     return None if reason is None else refusal(f"backend {backend.name!r}: {reason}")
 

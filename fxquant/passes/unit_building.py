@@ -54,9 +54,9 @@ def unit_of(found: Match, decisions: Rules, is_float_output: bool) -> tuple[Quan
     else:
         policies[roles["y"]] = observed_policy((_is_returned(root) and qconfig.output) or qconfig.activation)
     # The weight, and the means of the input's channels, with which the bias is corrected.
-    if pattern.weight:
+    if pattern.weight_capture:
         # A module called at two places is two units: each may fold a batch norm of its own into the weight.
-        module = found.captures[pattern.weight].target
+        module = found.captures[pattern.weight_capture].target
         roles["weight"] = TensorRef(f"{module}.weight@{root.name}", "parameter")
         policies[roles["weight"]] = Observed(_weight_observer(found, qconfig))
         if qconfig.correct_bias and pattern.handler is None and (means := _means_of_input(found)):

@@ -18,8 +18,12 @@ CONV = op(nn.Conv1d, nn.Conv2d, nn.Conv3d)(tensor("x")).named("conv")
 CONV_BN = normalized(CONV)
 
 
-def one_channel_axis(captures: Mapping[str, Node]) -> Reject | None:
-    """Refuse an unbatched convolution: a batch norm reads its [C, H, W] as [N, C, L], and normalizes along H."""
+def norm_has_channel_axis_of_conv(captures: Mapping[str, Node]) -> Reject | None:
+    """Refuse an unbatched convolution: ``BatchNorm1d`` takes [C, H, W] for [N, C, L], and normalizes over H, not C.
+
+    A ``ChannelAffine`` (``x * scale + shift`` with constants) stands for a batch norm, too. Its ``behind`` is the
+    number of dimensions after the channels.
+    """
     conv, value, norm = captures["conv"], value_of(captures["conv"]), called_module(captures["bn"])
     if isinstance(norm, ChannelAffine):
         trailing = called_module(conv).weight.dim() - 2
@@ -29,8 +33,8 @@ def one_channel_axis(captures: Mapping[str, Node]) -> Reject | None:
     return None
 
 
-can_fold = all_of(fixed_statistics, one_channel_axis)
-"""Folding multiplies the weight by gamma / sqrt(running_var + eps) along the output channels."""
+can_fold = all_of(fixed_statistics, norm_has_channel_axis_of_conv)
+"""The batch norm has running statistics, and its channels are the output channels: then it folds into the weight."""
 
 
 def plus_residual(inner: Op) -> Op:
@@ -55,27 +59,33 @@ RESIDUAL_PATTERNS = (
     Pattern(
         "conv_bn_add_act",
         clamped(plus_residual(CONV_BN)),
-        ("x", "residual"),
-        "conv",
+        inputs=("x", "residual"),
+        weight="conv",
         check=all_of(can_fold, plain_residual, constant_bounds),
     ),
-    Pattern("conv_bn_add", plus_residual(CONV_BN), ("x", "residual"), "conv", check=all_of(can_fold, plain_residual)),
+    Pattern(
+        "conv_bn_add",
+        plus_residual(CONV_BN),
+        inputs=("x", "residual"),
+        weight="conv",
+        check=all_of(can_fold, plain_residual),
+    ),
     Pattern(
         "conv_add_act",
         clamped(plus_residual(CONV)),
-        ("x", "residual"),
-        "conv",
+        inputs=("x", "residual"),
+        weight="conv",
         check=all_of(plain_residual, constant_bounds),
     ),
-    Pattern("conv_add", plus_residual(CONV), ("x", "residual"), "conv", check=plain_residual),
+    Pattern("conv_add", plus_residual(CONV), inputs=("x", "residual"), weight="conv", check=plain_residual),
 )
-"""Only backends that have a rule for them fuse these."""
+"""Where a back end has no rule for these, the convolution and the sum are two units."""
 
 CONV_PATTERNS = (
-    Pattern("conv_bn_act", clamped(CONV_BN), ("x",), "conv", check=all_of(can_fold, constant_bounds)),
-    Pattern("conv_bn", CONV_BN, ("x",), "conv", check=can_fold),
-    Pattern("conv_act", clamped(CONV), ("x",), "conv", check=constant_bounds),
-    Pattern("conv", CONV, ("x",), "conv"),
+    Pattern("conv_bn_act", clamped(CONV_BN), inputs=("x",), weight="conv", check=all_of(can_fold, constant_bounds)),
+    Pattern("conv_bn", CONV_BN, inputs=("x",), weight="conv", check=can_fold),
+    Pattern("conv_act", clamped(CONV), inputs=("x",), weight="conv", check=constant_bounds),
+    Pattern("conv", CONV, inputs=("x",), weight="conv"),
 )
 
 TRANSPOSED = op(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)(tensor("x")).named("conv")
@@ -97,19 +107,26 @@ CONV_TRANSPOSE = (
     Pattern(
         "conv_transpose_bn_act",
         clamped(TRANSPOSED_BN),
-        ("x",),
-        "conv",
-        OUTPUT_CHANNELS,
+        inputs=("x",),
+        weight="conv",
+        weight_axis=OUTPUT_CHANNELS,
         check=all_of(own_size, can_fold, constant_bounds),
     ),
-    Pattern("conv_transpose_bn", TRANSPOSED_BN, ("x",), "conv", OUTPUT_CHANNELS, check=all_of(own_size, can_fold)),
+    Pattern(
+        "conv_transpose_bn",
+        TRANSPOSED_BN,
+        inputs=("x",),
+        weight="conv",
+        weight_axis=OUTPUT_CHANNELS,
+        check=all_of(own_size, can_fold),
+    ),
     Pattern(
         "conv_transpose_act",
         clamped(TRANSPOSED),
-        ("x",),
-        "conv",
-        OUTPUT_CHANNELS,
+        inputs=("x",),
+        weight="conv",
+        weight_axis=OUTPUT_CHANNELS,
         check=all_of(own_size, constant_bounds),
     ),
-    Pattern("conv_transpose", TRANSPOSED, ("x",), "conv", OUTPUT_CHANNELS, check=own_size),
+    Pattern("conv_transpose", TRANSPOSED, inputs=("x",), weight="conv", weight_axis=OUTPUT_CHANNELS, check=own_size),
 )

@@ -218,6 +218,11 @@ class Pattern:
     is not ``dynamic``, they have one range, under the name of its node."""
 
     @property
+    def weight_capture(self) -> str | None:
+        """``weight``: the name under which the layer that holds the weight is captured, not the weight."""
+        return self.weight
+
+    @property
     def multiplies(self) -> bool:
         """Tell whether it is worth quantizing values for it alone, and whether it may give float values."""
         return self.arithmetic or self.weight is not None
@@ -257,7 +262,7 @@ class Match:
     @property
     def weight_node(self) -> Node:
         """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
-        node: Node = self.captures[self.pattern.weight] if self.pattern.weight else self.nodes[0]
+        node: Node = self.captures[self.pattern.weight_capture] if self.pattern.weight_capture else self.nodes[0]
         return node
 
 

@@ -23,9 +23,11 @@ class QuantUnit:
     inputs: tuple[str, ...]
     """Names of the quantized inputs, in the order in which the lowered operator takes them: ``("x", "residual")``."""
     roles: Mapping[str, TensorRef]
-    """Operand -> tensor: every name in ``inputs``, ``"weight"`` where there is one, and ``"y"`` for the output.
+    """Operand -> tensor: every name in ``inputs``, ``"weight"`` where there is one, ``"y"`` for the output, and
+    ``"mean"`` for the means of the input's channels, where the bias is corrected with them.
 
-    A unit that answers with float values has no ``"y"``.
+    A unit that gives float values has no ``"y"``. Beside its ``inputs`` a dynamic unit names what each call quantizes,
+    and a recurrent one with a static range its ``"x"``.
     """
 
     @property
@@ -51,7 +53,7 @@ Rejection = Refusal
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """A call that evaluation mode needs not and training may: where it stood, and what it was."""
+    """A call that does nothing in evaluation mode, as dropout, kept for training: where it stood, and what it was."""
 
     name: str
     inputs: tuple[str, ...]
@@ -92,7 +94,7 @@ class QuantPlan:
         return {name: unit for unit in self.units for name in unit.nodes}
 
     def rounding_inside(self) -> frozenset[str]:
-        """Return the roots of units whose qparams are those of values inside of them, and not of their result."""
+        """Return the roots of recurrent units whose qparams ``x`` are of values inside the layer, not of its input."""
         return frozenset(unit.root for unit in self.units if unit.roles.get("x") == TensorRef(unit.root))
 
     def qparams_owner(self, ref: TensorRef) -> TensorRef:
@@ -100,7 +102,7 @@ class QuantPlan:
         return self._sharing(ref)[-1]
 
     def last_link(self, ref: TensorRef) -> tuple[TensorRef, TensorRef]:
-        """Return the tensor next to the owner, on the way from ``ref`` to the owner of its qparams, and the owner."""
+        """Return the last tensor before the owner of the qparams of ``ref``, and the owner."""
         chain = self._sharing(ref)
         return chain[-2:][0], chain[-1]
 

@@ -31,8 +31,8 @@ MOST_BATCHES = 1000
 def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
     """Run one batch, show every planned tensor to its observer, and return the float output.
 
-    A batch that fails changes no observer. :meth:`calibrate` calls this for each batch, so that a subclass may override
-    it. Threads may each have a Quantizer, or take turns on one.
+    A batch that fails changes no observer. ``calibrate`` calls ``prepared.observe``, which is this function unless a
+    subclass overrides it. Threads may each have a Quantizer, or take turns on one.
 
     Raises:
         CalibrationError: the model was trained, and has no observers.
@@ -43,8 +43,9 @@ def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         bound = bind(gm, args, kwargs, "the inputs")
         check_like_example(bound, prepared.example_bound, "the inputs")
-        more = prepared.statistics.observers_of_next_batch()
-        shown = observers_by_node(prepared.plan, prepared.observers, more)
+        # Beside the observers of the plan: those of the calibration report, from which no qparams come.
+        for_report = prepared.statistics.observers_of_next_batch()
+        shown = observers_by_node(prepared.plan, prepared.observers, for_report)
         return CalibrationInterpreter(gm, bound, shown, prepared.handlers, prepared.plan.rounding_inside()).run()
 
     prepared.weight_checksums.record(gm)
@@ -76,7 +77,7 @@ def calibrate_prepared(
     progress: bool = True,
     until_stable: bool = False,
 ) -> Prepared:
-    """Call :meth:`observe` with every batch of ``data``, and warn of what looks wrong.
+    """Call ``prepared.observe`` with every batch of ``data``, and warn of what looks wrong.
 
     Arguments and errors are those of :func:`fxquant.calibrate`.
     """
@@ -87,7 +88,7 @@ def calibrate_prepared(
     found = batches(data, example, prepared.graph_module, num_batches=limit, progress=progress)
     for index, (args, kwargs) in enumerate(found):
         with error_context(f"calibration batch {index}"):
-            prepared.observe(*args, **kwargs)
+            prepared.observe(*args, **kwargs)  # observe_batch, unless a subclass overrides it
         if until_stable and (stable := statistics.stable(prepared.observers)):
             break
     if until_stable:
@@ -102,7 +103,7 @@ def calibrate_prepared(
 def _say_where_it_stopped(stable: bool, batches: int, progress: bool) -> None:
     """Tell what ``until_stable`` came to: a line beside the progress bar, or a warning."""
     if not stable:
-        if batches < FEWEST_BATCHES:  # else those that still moved are warned of by name
+        if batches < FEWEST_BATCHES:  # with more, warn_of_calibration names the values that still moved
             warn(
                 "calibration data ended before it could be told whether the ranges have settled",
                 got=f"{batches} batches",
@@ -117,6 +118,7 @@ def _say_where_it_stopped(stable: bool, batches: int, progress: bool) -> None:
 
 def warn_of_calibration(prepared: PreparedModel) -> None:
     """Warn of each problem of the calibration, once."""
+    # Observers of training stand inside of fake-quantize modules.
     observers = {name: observer_in(made) for name, made in prepared.observers.items()}
     if found := find_problems(prepared.statistics, observers):
         places = module_paths_of(prepared.statistics.refs, prepared.graph_module, prepared.plan)

@@ -77,7 +77,8 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
     pack_modules(converted)
     found = coverage(prepared.graph_module, plan)
     set_metadata(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
-    planned = replace(done.context, plan=prepared.plan).joins()  # also those that calibration has left in float
-    set_metadata(converted, joins={unit.root: unit.pattern for unit in planned})
+    # The joins of the plan of prepare: final_plan may have left some of them in float.
+    joins_before_calibration = replace(done.context, plan=prepared.plan).joins()
+    set_metadata(converted, joins={unit.root: unit.pattern for unit in joins_before_calibration})
     attach_engine(converted, engine, to)
     return converted

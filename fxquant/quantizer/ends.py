@@ -1,4 +1,4 @@
-"""Plans a model; where its first and last layers are configured apart, once more when these are known."""
+"""Gives the first and the last layer of a model rules of their own: a ``LowBitMapping`` has them in more bits."""
 
 from __future__ import annotations
 
@@ -10,28 +10,10 @@ from torch.fx import GraphModule
 from fxquant.analysis.overrides import addresses
 from fxquant.graph.query import nodes_by_name
 from fxquant.observers.low_bit import LowBitMapping
-from fxquant.passes.annotate import annotate
-from fxquant.passes.pipelines import PREPARE
 from fxquant.passes.qconfig_rules import decide
 from fxquant.plan.qconfig import QConfigMapping
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import Observed
-from fxquant.quantizer.data import PreparedModel
-from fxquant.quantizer.run_passes import PassRun, run_passes
-
-
-def planned(prepared: PreparedModel, gm: GraphModule) -> PassRun:
-    """Run the passes of ``PREPARE``, twice from the plan on where the configuration is a ``LowBitMapping``.
-
-    Then ``prepared.config`` becomes a plain mapping, with rules for both ends.
-    """
-    if not isinstance(prepared.config, LowBitMapping):
-        return run_passes(prepared, PREPARE, gm, prepared.plan)
-    place = PREPARE.index(annotate)
-    found = run_passes(prepared, PREPARE[: place + 1], gm, prepared.plan)
-    prepared.config = with_ends(prepared.config, found.graph_module, found.context.plan)
-    prepared.snapshots = found.snapshots
-    return run_passes(prepared, PREPARE[place:], found.graph_module, prepared.plan)
 
 
 def with_ends(config: LowBitMapping, gm: GraphModule, plan: QuantPlan) -> QConfigMapping:

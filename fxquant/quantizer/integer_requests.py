@@ -46,7 +46,7 @@ def as_outputs(wanted: bool | int | Sequence[int]) -> Outputs:
     return places
 
 
-def check_integers(gm: GraphModule, plan: QuantPlan, inputs: Inputs, outputs: Outputs) -> None:
+def check_integer_requests(gm: GraphModule, plan: QuantPlan, inputs: Inputs, outputs: Outputs) -> None:
     """Refuse what the plan cannot take or give as quantized values.
 
     Raises:

@@ -58,7 +58,7 @@ def _weight_to_write(found: Coverage, config: QConfigMapping) -> str:
     return ""
 
 
-def check_groups(gm: GraphModule, ctx: PassContext) -> None:
+def check_group_sizes(gm: GraphModule, ctx: PassContext) -> None:
     """Refuse a group size that does not divide a weight, before anything is calibrated.
 
     Raises:

@@ -15,10 +15,10 @@ from fxquant.patterns.registry import module_types
 from fxquant.quantizer.checks import in_eval
 from fxquant.quantizer.configuration import warn_of_unused_rules
 from fxquant.quantizer.data import PreparedModel
-from fxquant.quantizer.ends import planned
-from fxquant.quantizer.integer_requests import check_integers
+from fxquant.quantizer.integer_requests import check_integer_requests
 from fxquant.quantizer.mutation import WeightChecksums
-from fxquant.quantizer.plan_checks import check_groups, check_plan, check_weights
+from fxquant.quantizer.plan_checks import check_group_sizes, check_plan, check_weights
+from fxquant.quantizer.run_passes import run_prepare_passes
 
 
 def prepare_model(
@@ -33,9 +33,9 @@ def prepare_model(
     Args:
         prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weight_checksums``.
         model: The float model. It is not changed.
-        leaf_modules: As for :func:`fxquant.prepare`, as are the errors.
-        strict: The same.
-        capture: The same.
+        leaf_modules: As for :func:`fxquant.prepare`, as are the next two and the errors.
+        strict: Refuse operators that stay float without need.
+        capture: How the model is captured.
     """
     leaves: Any = leaf_modules if isinstance(leaf_modules, (tuple, list)) else (leaf_modules,)
     gm = captured(
@@ -51,16 +51,16 @@ def prepare_model(
     if prepared.trains and prepared.has_example:
         warn_of_code_for_training(model, gm, prepared.example_args, prepared.example_kwargs)
     unused = unused_rules(gm, prepared.config)
-    done = planned(prepared, gm)
+    done = run_prepare_passes(prepared, gm)
     prepared.graph_module, prepared.plan, prepared.snapshots = done.graph_module, done.context.plan, done.snapshots
-    if not prepared.lenient:
+    if not prepared.lenient:  # as torch.ao is, which fxquant.compat follows
         warn_of_unused_rules(unused, done.graph_module, prepared.config, prepared.backend.name)
     arguments = prepared.example_args, prepared.example_kwargs
     if prepared.has_example:
         prepared.example_bound = bind(done.graph_module, *arguments, "the example inputs")
     if prepared.plan.units or not prepared.lenient:
         check_plan(done.graph_module, prepared.plan, strict, prepared.config)
-    check_integers(done.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
-    check_groups(done.graph_module, done.context)
+    check_integer_requests(done.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
+    check_group_sizes(done.graph_module, done.context)
     check_weights(done.graph_module, prepared.plan)
     prepared.weight_checksums = WeightChecksums(model)

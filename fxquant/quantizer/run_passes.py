@@ -10,12 +10,16 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fxquant.calibration.observed_qparams import means_of
+from fxquant.observers.low_bit import LowBitMapping
+from fxquant.passes.annotate import annotate
 from fxquant.passes.base import Pass, PassContext
 from fxquant.passes.instruments import Snapshot, instruments_for
 from fxquant.passes.manager import PassManager
+from fxquant.passes.pipelines import PREPARE
 from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.region import Region, Split
 from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.ends import with_ends
 from fxquant.settings import read_settings
 
 
@@ -64,3 +68,17 @@ def run_passes(
     manager = PassManager(tuple(passes), instruments_for(read_settings()), first=len(prepared.snapshots))
     result: Any = manager.run(gm, context)
     return PassRun(result, context, prepared.snapshots + manager.snapshots)
+
+
+def run_prepare_passes(prepared: PreparedModel, gm: GraphModule) -> PassRun:
+    """Run the passes of ``PREPARE``, twice from the plan on where the configuration is a ``LowBitMapping``.
+
+    Then ``prepared.config`` becomes a plain mapping, with rules for both ends.
+    """
+    if not isinstance(prepared.config, LowBitMapping):
+        return run_passes(prepared, PREPARE, gm, prepared.plan)
+    place = PREPARE.index(annotate)
+    found = run_passes(prepared, PREPARE[: place + 1], gm, prepared.plan)
+    prepared.config = with_ends(prepared.config, found.graph_module, found.context.plan)
+    prepared.snapshots = found.snapshots
+    return run_passes(prepared, PREPARE[place:], found.graph_module, prepared.plan)
