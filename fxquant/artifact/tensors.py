@@ -57,7 +57,8 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
 
 def weight_widths(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Map each weight whose values may fit into fewer than 8 bits to the bits that a value then takes."""
-    found = {name: max(WIDTHS) for name in tensors if name.endswith(".integers_of_weight")}
+    integers = {name: tensor for name, tensor in tensors.items() if name.endswith(".integers_of_weight")}
+    found = {name: min(WIDTHS) if _fits(tensor, min(WIDTHS)) else max(WIDTHS) for name, tensor in integers.items()}
     for path, module in model.named_modules(remove_duplicate=False):
         attributes: dict[str, Any] = vars(module)
         scheme = attributes.get("weight_scheme", (attributes.get("_schemes") or {}).get("weight"))
@@ -65,6 +66,12 @@ def weight_widths(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, 
         if isinstance(scheme, QScheme) and scheme.bits <= max(WIDTHS) and not is_packed:
             found[f"{path}.weight" if path else "weight"] = next(bits for bits in WIDTHS if scheme.bits <= bits)
     return found
+
+
+def _fits(values: Tensor, bits: int) -> bool:
+    """Tell whether each of some integers takes no more bits."""
+    low = 0 if values.dtype == torch.uint8 else -(1 << bits - 1)
+    return bool(((values >= low) & (values < low + (1 << bits))).all())
 
 
 def answers_of_tables(model: nn.Module) -> dict[str, Tensor]:

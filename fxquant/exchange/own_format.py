@@ -14,7 +14,9 @@ from fxquant.plan.spec import QScheme
 FORMAT = "fxquant.qparams"
 VERSION = 1
 _SCHEME = ("bits", "signed", "symmetric", "axis", "group_size", "limits")
-_FIELDS = {"kind", *_SCHEME, "float_qparams", "scale", "zero_point", "shared", "range"}
+_FLAGS = ("float_qparams", "power_of_two")
+"""Written where they are true."""
+_FIELDS = {"kind", *_SCHEME, *_FLAGS, "scale", "zero_point", "shared", "range"}
 
 
 def write(table: Any) -> str:
@@ -37,8 +39,7 @@ def _tensor(row: Any) -> dict[str, Any]:
     scheme = row.qparams.scheme
     data: dict[str, Any] = {"kind": row.kind, **{name: getattr(scheme, name) for name in _SCHEME}}
     data["limits"] = None if scheme.limits is None else list(scheme.limits)
-    if scheme.float_qparams:
-        data["float_qparams"] = True
+    data |= {flag: True for flag in _FLAGS if getattr(scheme, flag)}
     data["scale"] = shortened(row.qparams.scale.tolist())
     zero_point = row.qparams.zero_point.tolist()
     data["zero_point"] = shortened(zero_point) if scheme.float_qparams else zero_point
@@ -86,10 +87,10 @@ def _given(name: str, item: Any) -> Given:
             got=ascii(wrong)[:120],
             expected=", ".join(sorted(_FIELDS)),
         )
-    given = {field: item[field] for field in (*_SCHEME, "float_qparams") if field in item}
+    given = {field: item[field] for field in (*_SCHEME, *_FLAGS) if field in item}
     if isinstance(given.get("limits"), list):
         given["limits"] = tuple(given["limits"])
-    for field in ("signed", "symmetric", "float_qparams"):
+    for field in ("signed", "symmetric", *_FLAGS):
         if not isinstance(given.get(field, False), bool):
             raise SpecError(f"{field} is neither true nor false", at=name, got=ascii(given[field])[:40])
     with error_context(at=name):

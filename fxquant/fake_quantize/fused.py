@@ -44,6 +44,13 @@ class FusedMovingAvgObsFakeQuantize(FakeQuantize):
                 expected="MovingAverageMinMaxObserver or MovingAveragePerChannelMinMaxObserver",
                 hint="FakeQuantize takes any observer",
             )
+        if self.scheme.power_of_two:
+            raise SpecError(
+                "FusedMovingAvgObsFakeQuantize chooses scales of any value",
+                got=str(self.scheme),
+                expected="power_of_two=False",
+                hint="FakeQuantize with the same observer takes it",
+            )
         self.add_switch("fake_quant_enabled", True, torch.int64)
         self.add_switch("observer_enabled", True, torch.int64)
         self.is_symmetric_quant = self.scheme.symmetric

@@ -32,7 +32,7 @@ def low_bit_qconfig(weight_bits: int, activation_bits: int, *, ends: int | None 
     mapping, and names one of them, wins.
 
     Args:
-        weight_bits: 2 to 16. On the CPU, up to 8.
+        weight_bits: 2 to 16. On the CPU, up to 8. With 2 bits, weights are ternary: -1, 0 and 1 times their scale.
         activation_bits: The same.
         ends: Bits of weights and activations at the ends; None: the same bits as all others.
 
@@ -59,7 +59,8 @@ def low_bit_qconfig(weight_bits: int, activation_bits: int, *, ends: int | None 
 
 def _qconfig(weight_bits: int, activation_bits: int) -> QConfig:
     activation = QScheme(bits=activation_bits, signed=isinstance(activation_bits, int) and activation_bits > 8)
-    weight = QScheme(bits=weight_bits, symmetric=True, axis=0)
+    ternary = (-1, 1) if weight_bits == 2 else None  # a fourth value, on one side alone, would move the middle
+    weight = QScheme(bits=weight_bits, symmetric=True, axis=0, limits=ternary)
     return QConfig(
         activation=HistogramObserver.with_args(scheme=activation),
         weight=MSEObserver.with_args(scheme=weight),

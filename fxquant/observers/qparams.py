@@ -29,6 +29,9 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tens
 
         scale = max(max(-low, high) / ((quant_max - quant_min) / 2), eps)
 
+    With ``scheme.power_of_two`` the scale becomes the power of two below or above it: that with less error, if values
+    lie evenly in the range. Observers that keep a histogram search among such scales, by the values that they saw.
+
     With ``scheme.float_qparams`` the range is taken as it is, and nothing is rounded::
 
         scale = (high - low) / (quant_max - quant_min)    # 1 where that is at most eps
@@ -63,7 +66,46 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: float | Tens
         scale = step_width(low, high, float(limits[1] - limits[0]))
         scale = torch.where(scale > eps, scale, torch.ones_like(scale))
         return QParams(scheme, scale.float(), (-low / scale).float())
-    return QParams(scheme, *affine_qparams(low, high, *limits, middle(scheme) if scheme.symmetric else None, eps))
+    scale, zero_point = affine_qparams(low, high, *limits, middle(scheme) if scheme.symmetric else None, eps)
+    if scheme.power_of_two:
+        scale, zero_point = _powers_of_two(low, high, scale, scheme, eps)
+    return QParams(scheme, scale, zero_point)
+
+
+def _powers_of_two(
+    low: Tensor, high: Tensor, scale: Tensor, scheme: QScheme, eps: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the powers of two next to scales with which evenly spread values have less error, and the zero points.
+
+    Source:
+        Habi et al., "HPTQ: Hardware-Friendly Post Training Quantization", arXiv:2109.09113, section 3: thresholds that
+        are powers of two.
+    """
+    part, exponent = torch.frexp(scale.double())  # scale = part * 2 ** exponent, with a part from 0.5 to 1
+    below = torch.ldexp(torch.full_like(part, 0.5), exponent)
+    above = torch.where(part > 0.5, 2 * below, below)
+    zero_points = [_zero_point(low, each, scheme) for each in (below, above)]
+    errors = [
+        _error_of_even_values(low.double(), high.double(), each, zero_point, scheme)
+        for each, zero_point in zip((below, above), zero_points, strict=True)
+    ]
+    takes_below = ((errors[0] <= errors[1]) & (below >= eps)) | ~above.float().isfinite()
+    chosen = torch.where(takes_below, below, above)
+    return chosen.float(), torch.where(takes_below, zero_points[0], zero_points[1]).to(torch.int32)
+
+
+def _zero_point(low: Tensor, scale: Tensor, scheme: QScheme) -> Tensor:
+    if scheme.symmetric:
+        return torch.full_like(scale, middle(scheme))
+    return (scheme.quant_min - (low.double().clamp(max=0) / scale).round()).clamp(scheme.quant_min, scheme.quant_max)
+
+
+def _error_of_even_values(low: Tensor, high: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme) -> Tensor:
+    """Integrate the squared error over the range: ``scale^2 / 12`` inside the quantization range, clipping beside."""
+    first, last = (scheme.quant_min - zero_point) * scale, (scheme.quant_max - zero_point) * scale
+    inside = (torch.minimum(high, last) - torch.maximum(low, first)).clamp(min=0)
+    clipped = (first - low).clamp(min=0) ** 3 + (high - last).clamp(min=0) ** 3
+    return inside * scale.square() / 12 + clipped / 3
 
 
 def middle(scheme: QScheme) -> int:

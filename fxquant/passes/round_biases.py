@@ -62,6 +62,8 @@ def with_room_for(bias: Tensor, x: QParams, weight: QParams) -> QParams:
     """
     needed = bias.double().abs() / LARGEST_BIAS / x.scale.double()
     needed = needed.max().reshape(1) if weight.scheme.axis is None else needed
+    if weight.scheme.power_of_two:
+        needed = torch.exp2(needed.log2().ceil())
     larger = torch.maximum(weight.scale, needed.to(weight.scale))
     return weight if torch.equal(larger, weight.scale) else replace(weight, scale=larger)
 

@@ -53,6 +53,8 @@ class QScheme:
     """Narrows the integers to these inclusive bounds (``reduce_range``, -127 to 127). None: all of ``bits``."""
     float_qparams: bool = False
     """True: zero_point is a float32 in steps, and the range is not widened to hold 0 (embeddings)."""
+    power_of_two: bool = False
+    """True: scales that observers choose are powers of two, for hardware that shifts where others multiply."""
 
     def __post_init__(self) -> None:
         check_number("bits", self.bits, lambda bits: _is_whole(bits) and 2 <= bits <= 16, "a whole number from 2 to 16")
@@ -68,6 +70,11 @@ class QScheme:
                 "a zero point that is a float belongs to affine quantization per channel",
                 got=f"float_qparams=True, symmetric={self.symmetric}, axis={self.axis}",
                 expected="symmetric=False, and an axis",
+            )
+        if self.power_of_two and self.float_qparams:
+            raise SpecError(
+                "scales that are powers of two belong to integer zero points",
+                got="power_of_two=True, float_qparams=True",
             )
         if self.limits is not None:
             self._check_limits(self.limits)
@@ -112,7 +119,8 @@ class QScheme:
         if self.group_size is not None:
             where = f"per group of {self.group_size} (axis {self.axis})"
         span = f" [{self.quant_min}, {self.quant_max}]" if self.limits else ""
-        return f"{sign}{self.bits}{span} {kind} {where}"
+        powers = ", powers of two" if self.power_of_two else ""
+        return f"{sign}{self.bits}{span} {kind} {where}{powers}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,6 +244,14 @@ class Dynamic:
     """Smallest scale."""
     per: Literal["tensor", "token"] = "tensor"
     """``token``: each row, the values along the last dimension, has a scale and a zero point of its own range."""
+
+    def __post_init__(self) -> None:
+        if self.scheme.power_of_two:
+            raise SpecError(
+                "what each call measures gets scales of any value",
+                got=str(self.scheme),
+                expected="power_of_two=False, or an observer that calibration shows the values to",
+            )
 
     def __str__(self) -> str:
         return str(self.scheme).replace("per tensor", "per token") if self.per == "token" else str(self.scheme)

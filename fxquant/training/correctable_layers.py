@@ -47,6 +47,8 @@ class CorrectableLayer:
     def can_be_scaled(self) -> bool:
         """Tell whether each output channel has scales of its own."""
         axis, layer = self.qparams.scheme.axis, self.module
+        if self.qparams.scheme.power_of_two:
+            return False
         own = axis is not None and axis % layer.weight.dim() == layer.output_axis
         return own and self.qparams.scale.shape[0] == getattr(layer, "out_channels", self.qparams.scale.shape[0])
 

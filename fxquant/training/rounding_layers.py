@@ -29,6 +29,10 @@ SMALLEST_PART, LARGEST_PART = 0.2, 1.2
 """Of the step size that the observer chose: where the candidates begin and end."""
 
 
+POWERS = (2.0, 0.5, 0.25, 0.125)
+"""The same for scales that are powers of two."""
+
+
 @dataclass(frozen=True, slots=True)
 class Left:
     """A unit with a weight whose rounding is not learned."""
@@ -91,7 +95,8 @@ def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:
         qparams: Their scale, times parts of 0.2 to 1.2, gives the candidates.
     """
     best, least = qparams.scale, _errors(weight, qparams.scale, qparams)
-    for part in torch.linspace(LARGEST_PART, SMALLEST_PART, CANDIDATES).tolist():
+    parts = torch.linspace(LARGEST_PART, SMALLEST_PART, CANDIDATES).tolist()
+    for part in POWERS if qparams.scheme.power_of_two else parts:
         scale = qparams.scale * part
         errors = _errors(weight, scale, qparams)
         best, least = torch.where(errors < least, scale, best), torch.minimum(errors, least)
