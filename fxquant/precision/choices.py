@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -120,6 +121,7 @@ def with_bits(observer: Any, bits: int, *, is_weight: bool = False) -> Any:
     return Constructor(target, arguments)
 
 
+@functools.lru_cache(maxsize=256)
 def configured(choice: Choice, base: QConfig) -> QConfig | None:
     """Return the configuration of a unit with a choice, for a unit that has another one now; None: float.
 

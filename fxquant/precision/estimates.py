@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,8 @@ class Estimates:
 
     Args:
         options: Their ``noise`` is set.
-        simulated: Name of a choice -> the simulation in which all groups have it that can.
+        names: Those of the choices to measure.
+        make: Makes the simulation in which all groups have a choice that can. It is called when that is first needed.
         inputs: Of each batch, by name.
         seed: Of what is drawn at random.
         by_gradient: Noise by the gradients of the output, and not by running each group alone.
@@ -41,18 +42,21 @@ class Estimates:
     """
 
     options: Options
-    simulated: Mapping[str, GraphModule]
+    names: Sequence[str]
+    make: Callable[[str], GraphModule]
     inputs: Sequence[Mapping[str, Any]]
     seed: int
     by_gradient: bool
     checkpoint: Checkpoint | None
     bar: Any
     _sums: dict[str, Sums] = field(init=False)
+    _simulated: dict[str, GraphModule] = field(init=False, default_factory=dict)
+    _runs: dict[str, GroupRuns] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         count = len(self.options.groups)
         zeros = torch.zeros(count, dtype=torch.float64)
-        self._sums = {name: (zeros.clone(), zeros.clone()) for name in self.simulated}
+        self._sums = {name: (zeros.clone(), zeros.clone()) for name in self.names}
 
     @property
     def interrupted(self) -> bool:
@@ -78,25 +82,31 @@ class Estimates:
 
     def _run(self) -> None:
         """Measure batch by batch: all choices on the first, then on the next, so that an interrupt leaves all known."""
-        names = list(self.simulated)
-        runs = {name: GroupRuns(gm, self.options.groups, self.seed) for name, gm in self.simulated.items()}
         for batch, bound in enumerate(self.inputs):
             gradients: OutputGradients | None = None
-            for index, name in enumerate(names):
-                number = batch * len(names) + index
+            for index, name in enumerate(self.names):
+                number = batch * len(self.names) + index
                 sums = self._stored(number)
                 if sums is None:
-                    with error_context(f"batch {batch}"), unchanged_state(self.simulated[name]):
+                    simulated = self._simulation_of(name)
+                    with error_context(f"batch {batch}"), unchanged_state(simulated):
                         if self.by_gradient and gradients is None:
-                            gradients = OutputGradients(self.simulated[name], self.options.groups, self.seed + batch)
+                            gradients = OutputGradients(simulated, self.options.groups, self.seed + batch)
                             gradients.add(bound)
-                        sums = self._measured(name, runs[name], bound, gradients)
+                        sums = self._measured(name, self._runs[name], bound, gradients)
                     if self.checkpoint is not None:
                         self.checkpoint.save(number, {"noise": sums[0], "signal": sums[1]})
                 else:
                     self.bar.update(len(self.options.groups))
                 for total, more in zip(self._sums[name], sums, strict=True):
                     total += more
+
+    def _simulation_of(self, name: str) -> GraphModule:
+        """Return the simulation of a choice, made when it is first needed."""
+        if name not in self._simulated:
+            self._simulated[name] = self.make(name)
+            self._runs[name] = GroupRuns(self._simulated[name], self.options.groups, self.seed)
+        return self._simulated[name]
 
     def _stored(self, number: int) -> Sums | None:
         zeros = torch.zeros(len(self.options.groups), dtype=torch.float64)
@@ -111,7 +121,7 @@ class Estimates:
         noise, signal = (torch.zeros(count, dtype=torch.float64) for _ in range(2))
         having = {place for place, allowed in enumerate(self.options.allowed) if name in {c.name for c in allowed}}
         if gradients is not None:
-            noise, total = gradients.noise_of(self.simulated[name], bound)
+            noise, total = gradients.noise_of(self._simulated[name], bound)
             signal = torch.tensor([total * (place in having) for place in range(count)], dtype=torch.float64)
             self.bar.update(count)
             return noise, signal

@@ -54,12 +54,18 @@ class Search:
 
     def estimate(self, by_gradient: bool, checkpoint: Checkpoint | None) -> bool:
         """Measure the noise of all choices. Return whether that was interrupted."""
-        simulated = {
-            choice.name: self.simulations.make(alone_at(choice, self.options))
-            for choice in self.options.choices
-            if not choice.is_float and alone_at(choice, self.options)
-        }
-        estimates = Estimates(self.options, simulated, self.inputs, self.seed, by_gradient, checkpoint, self.bar)
+        chosen = {choice.name: alone_at(choice, self.options) for choice in self.options.choices if not choice.is_float}
+        names = [name for name, units in chosen.items() if units]
+        estimates = Estimates(
+            self.options,
+            names,
+            lambda name: self.simulations.make(chosen[name]),
+            self.inputs,
+            self.seed,
+            by_gradient,
+            checkpoint,
+            self.bar,
+        )
         estimates.run()
         return estimates.interrupted
 

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from fxquant.calibration.observed_qparams import qparams_of
 from fxquant.errors import FxQuantWarning, error_context
+from fxquant.measure.parity import plan_of
 from fxquant.plan.precision import Choice
 from fxquant.plan.quant_plan import QuantUnit, Refusal
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
@@ -54,6 +55,8 @@ class Simulations:
         """Name of a choice -> the qparams of values that another scheme than the configured one is for."""
         self._others: dict[str, Mapping[TensorRef, QParamsPolicy]] = {}
         """Name of a choice -> the policies by which these were observed."""
+        self._weights: dict[tuple[str, str], QParams] = {}
+        """Root of a unit, name of its choice -> the qparams of its weight, which take long to choose."""
 
     def why_not(self, unit: QuantUnit, choice: Choice) -> str:
         """Say why the back end cannot run a unit with a choice; empty if it can."""
@@ -106,10 +109,22 @@ class Simulations:
                 policies[ref], qparams[ref] = self._others[choice.name][ref], self._observed[choice.name][ref]
         edited = copy.copy(self._prepared)
         edited.plan = replace(self._prepared.plan, policies=policies)
+        weights = self._weights_of(chosen)
+        qparams.update({ref: self._weights[key] for ref, key in weights.items() if key in self._weights})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FxQuantWarning)  # it was said when the model was calibrated
-            plan = final_plan(edited, qparams, refused)
-            return convert_by(edited, "fake_quant", plan)
+            simulated = convert_by(edited, "fake_quant", final_plan(edited, qparams, refused))
+        found = plan_of(simulated).qparams
+        self._weights.update({key: found[ref] for ref, key in weights.items() if ref in found})
+        return simulated
+
+    def _weights_of(self, chosen: Mapping[str, Choice]) -> dict[TensorRef, tuple[str, str]]:
+        """Return the weight of each unit that has one, with the unit's root and the name of its choice."""
+        return {
+            unit.roles["weight"]: (root, chosen[root].name if root in chosen else "")
+            for root, unit in self._units.items()
+            if "weight" in unit.roles
+        }
 
     def _read_from_float(self, chosen: Mapping[str, Choice]) -> dict[TensorRef, Choice]:
         """Return the values of float units that quantized units read, with the one choice that all these have."""
