@@ -1,7 +1,7 @@
 """Half the bytes: which layers of a torchvision model can do with 4 bits, and which need 8.
 
 python examples/search_precision.py              # MobileNetV2 with its weights, and photographs; some minutes
-``--quick`` only shows that it runs.
+``--quick`` takes SqueezeNet with random weights, and only shows that it runs.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 import fxquant as fxq
 from fxquant.errors import SampleError
-from fxquant.samples.networks import mobilenet_v2
+from fxquant.samples.networks import mobilenet_v2, random_network
 from fxquant.samples.photographs import calibration_batches, labelled_batch
 
 
@@ -22,11 +22,8 @@ def main():
     options = parser.parse_args()
     side, count, size = (64, 2, 1) if options.quick else (224, 8, 4)
     try:
-        model, batches, (images, labels) = (
-            mobilenet_v2(),
-            calibration_batches(count, size, side=side),
-            labelled_batch(side),
-        )
+        batches, (images, labels) = calibration_batches(count, size, side=side), labelled_batch(side)
+        model = random_network("squeezenet1_1", batches) if options.quick else mobilenet_v2()
     except SampleError as error:
         print(f"left out, since its data cannot be had here:\n{error}")
         return
