@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch.fx import GraphModule
 
@@ -16,7 +17,6 @@ from fxquant.plan.precision import Choice
 from fxquant.plan.quant_plan import QuantUnit, Refusal
 from fxquant.plan.spec import QParams, QParamsPolicy, TensorRef
 from fxquant.precision.configurations import Configurations
-from fxquant.precision.given import Batch
 from fxquant.precision.policies import policies_of, refused_scheme
 from fxquant.quantizer.attach_observers import attach_statistics
 from fxquant.quantizer.convert import convert_by
@@ -43,7 +43,7 @@ class Simulations:
         self,
         prepared: Quantizer,
         bases: Configurations,
-        data: Sequence[Batch],
+        data: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
         seen: Callable[[], object],
     ) -> None:
         self._prepared, self._data, self._seen = prepared, data, seen
