@@ -192,7 +192,7 @@ def test_cpp_names_use_the_words_of_the_field():
     """Of types and functions; a word in the middle of a function is seen by readers alone."""
     csrc = PACKAGE / "kernels" / "csrc"
     texts = {path: path.read_text("utf-8") for path in sorted(csrc.rglob("*")) if path.suffix in (".h", ".cpp", ".cu")}
-    assert {"ConvTask", "for_each_tile", "PointerPatch"} <= {n for text in texts.values() for n in cpp_names_in(text)}
+    assert {"ConvTask", "run_tasks", "PointerPatch"} <= {n for text in texts.values() for n in cpp_names_in(text)}
     assert {path.name: refused_in_cpp(text) for path, text in texts.items() if refused_in_cpp(text)} == {}
 
 

@@ -18,6 +18,7 @@ struct RowQParams {
   Tensor weight_sums;
 };
 
+// A call whose arguments are checked, with the memory of its result. Linear layers are 1 x 1 convolutions.
 struct Conv {
   ConvShape shape;
   Tensor x;  // dense, channels innermost; as the next two
@@ -31,13 +32,14 @@ struct Conv {
   float residual_scale;
   int32_t residual_zero_point;
   OutputQParams y_qparams;
-  std::optional<RowQParams> rows = std::nullopt;
+  std::optional<RowQParams> row_qparams = std::nullopt;  // of a linear layer
 
   uint8_t* y_bytes() const { return is_float_output() ? nullptr : static_cast<uint8_t*>(y.mutable_data_ptr()); }
   float* y_float() const { return is_float_output() ? y.mutable_data_ptr<float>() : nullptr; }
   bool is_float_output() const { return y.scalar_type() == ScalarType::Float; }
 };
 
+// The arguments of a call, in the order of the operator's schema.
 struct ConvCall {
   Tensor x;
   int64_t x_zero_point;
@@ -71,7 +73,7 @@ void check_vector(const char* op, const Call& c, const char* argument, const Ten
   check_same_device(op, argument, values, c.x);
 }
 
-// All checks, but those of geometry, which has made `shape` and `sizes`.
+// Makes all checks but those of geometry, which has made `shape` and `sizes`, and allocates the result.
 template <typename Call>
 Conv prepare(const char* op, const Call& c, const ConvShape& shape, const std::vector<int64_t>& sizes,
              bool channels_last) {
@@ -158,7 +160,8 @@ inline void check_kernel_size(const char* op, const std::vector<int64_t>& kernel
   }
 }
 
-// Of an operator for so many spatial dimensions, 2 or 3: an image is a volume of one plane.
+// Checks a call of an operator for so many spatial dimensions, 2 or 3, and allocates its result. An image is a volume of
+// one plane.
 inline Conv prepare_conv(const char* op, const ConvCall& c, size_t spatial) {
   std::vector<int64_t> kernel_size = c.kernel_size, stride = c.stride, padding = c.padding, dilation = c.dilation;
   check_input(op, c);

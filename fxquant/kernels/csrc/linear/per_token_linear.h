@@ -35,7 +35,7 @@ inline Conv prepare_per_token_linear(const PerTokenLinearCall& c) {
   check_rows(op, c, "x_scale", c.x_scale, ScalarType::Float, rows);
   check_rows(op, c, "x_zero_point", c.x_zero_point, ScalarType::Int, rows);
   check_vector(op, product, "weight_sums", c.weight_sums, ScalarType::Int);
-  conv.rows = RowQParams{row_major(c.x_scale), row_major(c.x_zero_point), row_major(c.weight_sums)};
+  conv.row_qparams = RowQParams{row_major(c.x_scale), row_major(c.x_zero_point), row_major(c.weight_sums)};
   return conv;
 }
 

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "conv/conv.h"
 #include "conv/cpu/loops/conv2d.h"
 #include "conv/cpu/loops/conv2d_brgemm.h"
 #include "conv/cpu/loops/conv2d_tiles.h"
@@ -31,12 +32,13 @@ Tensor conv_cpu(const Conv& c) {
                 c.y_bytes(),
                 c.y_float(),
                 c.y_qparams};
-  if (c.rows.has_value()) {
-    args.row_scale = c.rows->scale.const_data_ptr<float>();
-    args.row_zero_point = c.rows->zero_point.const_data_ptr<int32_t>();
-    args.weight_sums = c.rows->weight_sums.const_data_ptr<int32_t>();
+  if (c.row_qparams.has_value()) {
+    args.row_scale = c.row_qparams->scale.const_data_ptr<float>();
+    args.row_zero_point = c.row_qparams->zero_point.const_data_ptr<int32_t>();
+    args.weight_sums = c.row_qparams->weight_sums.const_data_ptr<int32_t>();
   }
   const ConvShape& s = c.shape;
+  // FXQ_VNNI_LOOP is the version of a loop for the instruction set that is active when it runs.
   if (s.depthwise()) {
     const DepthwiseArgs depthwise(args);
     launch(depthwise, depthwise.tasks(), depthwise.grain(),

@@ -96,10 +96,10 @@ inline Tensor conv_cuda(const Conv& c) {
                   c.bias.const_data_ptr<float>(), c.residual.has_value() ? bytes(*c.residual) : nullptr,
                   c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char, c.residual_scale,
                   c.residual_zero_point, c.y_bytes(), c.y_float(), c.y_qparams};
-  if (c.rows.has_value()) {
-    kernel.row_scale = c.rows->scale.const_data_ptr<float>();
-    kernel.row_zero_point = c.rows->zero_point.const_data_ptr<int32_t>();
-    kernel.weight_sums = c.rows->weight_sums.const_data_ptr<int32_t>();
+  if (c.row_qparams.has_value()) {
+    kernel.row_scale = c.row_qparams->scale.const_data_ptr<float>();
+    kernel.row_zero_point = c.row_qparams->zero_point.const_data_ptr<int32_t>();
+    kernel.weight_sums = c.row_qparams->weight_sums.const_data_ptr<int32_t>();
   }
   for_each(c.x, c.y.numel(), kernel);
   return c.y;

@@ -30,10 +30,10 @@ inline __mmask16 mask_of(int64_t count) {
 
 constexpr uint32_t kSigns = 0x80808080;  // int8 as uint8, 128 higher: the sign bit flipped
 
-// The accumulators of kRows pixels times kVectors panels fit the registers.
+// A tile has at most kMostPanels panels: the accumulators of kRows pixels times as many fit the registers.
 #if defined(__AVX512VNNI__)
 constexpr int kRows = 6;
-constexpr int kVectors = 4;
+constexpr int kMostPanels = 4;
 
 struct Accumulators {
   __m512i acc = _mm512_setzero_si512();
@@ -58,7 +58,7 @@ inline __m512i horizontal_sum(const Accumulators& of) { return of.acc; }
 
 #elif defined(__AVX512BW__)
 constexpr int kRows = 6;
-constexpr int kVectors = 2;
+constexpr int kMostPanels = 2;
 
 struct Accumulators {  // two partial sums for each of the channels 0 to 7, and 8 to 15
   __m512i low = _mm512_setzero_si512();
@@ -98,7 +98,7 @@ inline __m512i horizontal_sum(const Accumulators& of) {
 
 #elif defined(__AVX2__)
 constexpr int kRows = 2;
-constexpr int kVectors = 1;
+constexpr int kMostPanels = 1;
 
 struct Accumulators {  // two partial sums for each of four channels
   __m256i of[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
@@ -140,7 +140,7 @@ inline void horizontal_sum(const Accumulators& of, int32_t* acc) {
 
 #else
 constexpr int kRows = 1;
-constexpr int kVectors = 1;
+constexpr int kMostPanels = 1;
 
 struct Accumulators {
   int32_t of[16] = {};

@@ -12,8 +12,8 @@ namespace FXQ_ISA {
 namespace {
 
 // Returns how many rows a tile of so many panels has, so that its accumulators fit the registers.
-constexpr int rows_of_tile(int64_t vectors) {
-  return static_cast<int>(kRows * kVectors / vectors < 2 * kRows ? kRows * kVectors / vectors : 2 * kRows);
+constexpr int rows_of_tile(int64_t panels) {
+  return static_cast<int>(kRows * kMostPanels / panels < 2 * kRows ? kRows * kMostPanels / panels : 2 * kRows);
 }
 
 template <int V, int v = 0>

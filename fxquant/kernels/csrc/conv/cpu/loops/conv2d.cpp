@@ -1,7 +1,8 @@
 // int8 convolution, on instruction sets without tile registers, and for products that are too small for tiles.
 //
 // LHS: the input, bytes in channels_last order. It is not packed: for each pixel of a strip, tap_pointers.h finds the
-// pointers to its K blocks. Bytes of int8 are read as uint8 by flipping the sign bit.
+// pointers to its K blocks. With fewer than 16 channels it copies rows of taps first, with padding. Bytes of int8 are read
+// as uint8 by flipping the sign bit.
 // RHS: the packed weight, as conv_shape.h draws it. It is read once from begin to end for each strip.
 //
 //   for strip, N block in tasks:                # in parallel
@@ -23,7 +24,7 @@
 #include "cpu/loops/tile.h"
 
 namespace fxquant {
-namespace FXQ_ISA {
+namespace FXQ_ISA {  // setup.py compiles a loop once for each instruction set, and names it so
 namespace {
 
 // The tiles of one N block.
@@ -32,7 +33,8 @@ struct NBlock {
   const Epilogue& epilogue;
   int64_t k_blocks = a.shape.k_blocks();
   int64_t block_panels = 0;
-  // Bytes of the last K group of a K block, where they are fewer. Copies of rows of taps may be read further.
+  // Bytes of the last K group of a K block where it is not full, else 0. Copied rows of taps may be read kKGroup bytes
+  // beyond their end, so they need no tail.
   int64_t tail = a.shape.has_few_channels() ? 0 : a.shape.k_block_bytes() % kKGroup;
   int64_t whole = a.shape.k_groups() - (tail != 0);  // K groups of kKGroup bytes
   int64_t shift = 0;                                 // from a pixel's first channel to that of the group bundle
@@ -40,18 +42,19 @@ struct NBlock {
   int64_t channel = 0;
   int64_t channels_left = 0;  // of the group bundle, from `channel` on
 
-  // Computes a tile: R pixels of the result, from number `row` on, times V panels.
+  // Computes a tile: R pixels of the result, from number `pixel` on, times V panels. The pointers to the input of those
+  // pixels lie as [K blocks][kStripPixels].
   template <int R, int V, bool kSigned>
-  void tile(const uint8_t* const* pointers, int64_t row) const {
+  void tile(const uint8_t* const* pointers, int64_t pixel) const {
     const int8_t* w = weight;
-    const int64_t step = block_panels * kPanelGroupBytes;
+    const int64_t step = block_panels * kPanelGroupBytes;  // from the weights of a K group to those of the next
     // Start at the correction for the zero point of x.
     Accumulators initial[V];
     load_initial<V>(initial, a.zero_point_correction + channel, channels_left);
     Accumulators acc[R][V];
     init_rows<R, V>(acc, initial);
     // Add the products of each K block: for each K group, acc[r][v] += x[r] * weights[v].
-    for (int64_t i = 0; i < k_blocks; ++i, pointers += kStripRows) {
+    for (int64_t i = 0; i < k_blocks; ++i, pointers += kStripPixels) {
       const uint8_t* x[R];
       FXQ_UNROLL
       for (int r = 0; r < R; ++r) x[r] = pointers[r] + shift;
@@ -66,7 +69,8 @@ struct NBlock {
         w += step;
       }
     }
-    store_rows<R, V>(Epilogue(epilogue), acc, row, channel, channels_left);
+    // Of a copy: no pointer leads to it, so compilers need not read it again after each byte that is stored.
+    store_rows<R, V>(Epilogue(epilogue), acc, pixel, channel, channels_left);
   }
 
   // Covers the pixels of the strip from r on by tiles of R pixels, then of fewer.
@@ -96,11 +100,11 @@ struct NBlock {
 // The order of tasks: an M block is some successive strips, and goes through all N blocks before the next M block.
 struct TaskOrder {
   int64_t strips;
-  int64_t n_blocks;
+  int64_t n_blocks;     // of all group bundles
   int64_t per_m_block;  // strips
 
   explicit TaskOrder(const Conv2dArgs& a)
-      : strips(a.strips()), n_blocks(a.n_blocks()), per_m_block(a.strips_per_m_block()) {}
+      : strips(a.strips()), n_blocks(a.all_n_blocks()), per_m_block(a.strips_per_m_block()) {}
 
   // Calls f(strip, N block) for the tasks begin <= i < end.
   template <typename F>
@@ -115,10 +119,11 @@ struct TaskOrder {
   }
 };
 
+// Runs the tasks begin <= i < end.
 template <bool kSigned>
-void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
+void run_tasks(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scratch) {
   const ConvShape& s = a.shape;
-  const int64_t n_blocks = s.n_blocks(), panels = s.panels();
+  const int64_t n_blocks = s.n_blocks(), panels = s.panels();  // of one group bundle
   const int64_t channels = s.group_bundle_channels(), in_channels = s.group_bundle_in_channels();
   const Epilogue epilogue(a);
   Strip strip(a, scratch);
@@ -126,7 +131,7 @@ void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scr
   DeferredLookup lookup{a};
   int64_t found = -1;  // the strip whose pointers were found last
   TaskOrder(a).for_each(begin, end, [&](int64_t number, int64_t block_number) {
-    if (number != found) strip.find(number * kStripRows, s.out_pixels());
+    if (number != found) strip.find(number * kStripPixels, s.out_pixels());
     found = number;
     // Where the weights and the channels of the N block begin.
     const int64_t bundle = block_number / n_blocks;
@@ -139,8 +144,8 @@ void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scr
     const int64_t channel = block.channel;
     const int64_t block_channels = block.block_panels * kPanel;
     const int64_t written = block.channels_left < block_channels ? block.channels_left : block_channels;
-    block.template run<kVectors, kSigned>(strip, block.block_panels);
-    if (a.table != nullptr) lookup.next({a, 1, 0, strip.first, strip.count, channel, written});
+    block.template run<kMostPanels, kSigned>(strip, block.block_panels);
+    if (a.table != nullptr) lookup.next(strip.first, strip.count, channel, written);
   });
   lookup.finish();
 }
@@ -148,7 +153,7 @@ void for_each_tile(const Conv2dArgs& a, int64_t begin, int64_t end, uint8_t* scr
 }  // namespace
 
 void conv_loop(const Conv2dArgs& args, int64_t begin, int64_t end, uint8_t* scratch) {
-  args.x_signed ? for_each_tile<true>(args, begin, end, scratch) : for_each_tile<false>(args, begin, end, scratch);
+  args.x_signed ? run_tasks<true>(args, begin, end, scratch) : run_tasks<false>(args, begin, end, scratch);
 }
 
 }  // namespace FXQ_ISA

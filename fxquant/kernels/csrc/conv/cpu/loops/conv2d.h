@@ -3,14 +3,14 @@
 
 namespace fxquant {
 
-constexpr int64_t kStripRows = 24;  // pixels of a strip at most
+constexpr int64_t kStripPixels = 24;  // of a strip, at most
 
-// A convolution that is not depthwise, and how it is divided into tasks: a task is one strip (at most kStripRows successive
+// A convolution that is not depthwise, and how it is divided into tasks: a task is one strip (at most kStripPixels successive
 // pixels of the result) times one N block (at most 64 channels).
 struct Conv2dArgs : ConvArgs {
   explicit Conv2dArgs(const ConvArgs& args) : ConvArgs(args) {}
 
-  FXQ_INLINE int64_t tasks() const { return strips() * n_blocks(); }
+  FXQ_INLINE int64_t tasks() const { return strips() * all_n_blocks(); }
   // So many successive tasks take a few microseconds, which is worth a thread.
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // products
@@ -22,25 +22,26 @@ struct Conv2dArgs : ConvArgs {
   }
 
   FXQ_INLINE int64_t strips() const {
-    return (shape.out_pixels() + kStripRows - 1) / kStripRows;
+    return (shape.out_pixels() + kStripPixels - 1) / kStripPixels;
   }
-  FXQ_INLINE int64_t n_blocks() const { return shape.group_bundles() * shape.n_blocks(); }
+  FXQ_INLINE int64_t all_n_blocks() const { return shape.group_bundles() * shape.n_blocks(); }
   // The strips of an M block: tasks take an M block with one N block, then with the next N block, then the next M block.
   FXQ_INLINE int64_t strips_per_m_block() const {
     constexpr int64_t kNear = 256 << 10;  // bytes that stay in the L2 cache
     const int64_t weight = shape.group_bundles() * shape.panels() * shape.panel_bytes();
-    // Few rows share all weights, so each thread keeps to its channels. With many rows it keeps to its rows.
+    // With few pixels the weight is the larger memory: a thread takes all pixels of few channels, and reads its weights
+    // once. With many pixels it takes all channels of few pixels.
     if (weight > shape.out_pixels() * (shape.in_channels + shape.channels)) return strips();
     return weight <= kNear ? 1 : 4;
   }
 
   // Bytes of scratch memory of a thread: pointers to the K blocks of a strip's pixels, and copies of input.
   FXQ_INLINE int64_t scratch() const { return pointer_bytes() + copied_bytes(); }
-  FXQ_INLINE int64_t pointer_bytes() const {  // [K blocks][kStripRows]
-    return shape.k_blocks() * kStripRows * static_cast<int64_t>(sizeof(const uint8_t*));
+  FXQ_INLINE int64_t pointer_bytes() const {  // [K blocks][kStripPixels]
+    return shape.k_blocks() * kStripPixels * static_cast<int64_t>(sizeof(const uint8_t*));
   }
   FXQ_INLINE int64_t copied_bytes() const {  // with few channels: rows of taps, and as much as is read beyond each
-    return shape.has_few_channels() ? kStripRows * shape.kernel_rows() * (shape.kernel_width * shape.in_channels + kKGroup)
+    return shape.has_few_channels() ? kStripPixels * shape.kernel_rows() * (shape.kernel_width * shape.in_channels + kKGroup)
                                     : 0;
   }
 };

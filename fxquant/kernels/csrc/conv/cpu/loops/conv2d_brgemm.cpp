@@ -50,7 +50,7 @@ struct ConvTask {
     for (int64_t done = 0; done < count; done += strip.count) {
       strip.find(row + done, row + count);
       const uint8_t* const* at = strip.pointers;
-      for (int64_t i = 0; i < k_blocks; ++i, at += kStripRows) {
+      for (int64_t i = 0; i < k_blocks; ++i, at += kStripPixels) {
         lhs_buffer.copy(at, shift, strip.count, done, i * step, k_block_bytes, flip);
       }
     }
@@ -87,7 +87,7 @@ struct ConvTask {
         default: store<4>(row + r, some, channel, left);
       }
       const int64_t channels = left < width * kPanel ? left : width * kPanel;
-      if (a.table != nullptr) lookup.next({a, 1, 0, row + r, some, channel, channels});
+      if (a.table != nullptr) lookup.next(row + r, some, channel, channels);
     }
   }
 

@@ -63,7 +63,7 @@ class TileConvTask {
 
   template <bool kSigned>
   void run(int64_t begin, int64_t end) {
-    const int64_t blocks = a_.n_blocks();
+    const int64_t blocks = a_.all_n_blocks();
     TileStrip strip;
     for (int64_t i = begin; i < end; ++i) {
       if (i / blocks != strip.number) strip = TileStrip::at(a_, i / blocks);
@@ -159,7 +159,7 @@ class TileConvTask {
     }
     const int64_t channels = left < width * kPanel ? left : width * kPanel;
     // The pixels of a strip follow each other in the result: it has whole rows, or a part of one.
-    if (a_.table != nullptr) lookup_.next({a_, 1, 0, strip.first(a_), strip.rows * strip.columns, channel, channels});
+    if (a_.table != nullptr) lookup_.next(strip.first(a_), strip.rows * strip.columns, channel, channels);
   }
 
   const uint8_t* at(const uint8_t* x, const RunTile& tile) const {

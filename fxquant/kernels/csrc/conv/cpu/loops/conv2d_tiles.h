@@ -36,7 +36,7 @@ struct TileConvArgs : Conv2dArgs {
     return (rows + strip_rows - 1) / strip_rows * strips_per_row();
   }
   FXQ_INLINE int64_t strips() const { return planes * strips_per_plane(); }
-  FXQ_INLINE int64_t tasks() const { return strips() * n_blocks(); }
+  FXQ_INLINE int64_t tasks() const { return strips() * all_n_blocks(); }
   FXQ_INLINE int64_t grain() const {
     constexpr int64_t kWork = 1 << 19;  // as conv2d.h says; tiles multiply a few times as fast
     constexpr int64_t kEpilogue = 48;
@@ -74,8 +74,8 @@ struct TileConvArgs : Conv2dArgs {
 
   // Scratch memory: the accumulators' initial values, which of them are known, offsets of K blocks, the pointers of
   // Conv2dArgs (where windows are gathered), and the input of a strip.
-  FXQ_INLINE int64_t initial_bytes() const { return n_blocks() * kNBlockPanels * kPanelGroupBytes; }
-  FXQ_INLINE int64_t known_bytes() const { return (n_blocks() + kCacheLine - 1) / kCacheLine * kCacheLine; }
+  FXQ_INLINE int64_t initial_bytes() const { return all_n_blocks() * kNBlockPanels * kPanelGroupBytes; }
+  FXQ_INLINE int64_t known_bytes() const { return (all_n_blocks() + kCacheLine - 1) / kCacheLine * kCacheLine; }
   FXQ_INLINE int64_t offset_bytes() const { return tile_k_blocks() * static_cast<int64_t>(sizeof(int64_t)); }
   FXQ_INLINE int64_t gather_bytes() const { return input == TileInput::kGathered ? Conv2dArgs::scratch() : 0; }
   FXQ_INLINE int64_t scratch() const {

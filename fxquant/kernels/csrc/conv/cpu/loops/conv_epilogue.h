@@ -1,4 +1,5 @@
 // Epilogue of a convolution: value = accumulator * scale + bias + residual, for each channel; then it is stored. No torch.
+// A row is one of the product: a pixel of a convolution, or a row of a linear layer.
 #pragma once
 #include "conv/cpu/loops/conv_args.h"
 #include "cpu/loops/loop_pragmas.h"

@@ -74,7 +74,7 @@ void compute_panels(Block& b, int64_t plane, int64_t first, int64_t rows, int64_
       const int64_t left = s.out_width - output, count = left < b.columns->outputs ? left : b.columns->outputs;
       const int64_t pixel = (plane * s.out_height + row) * s.out_width + output;
       compute_strip<V, kSigned>(b, output, count, pixel, together);
-      if (b.a.table != nullptr) lookup.next({b.a, together, s.out_width, pixel, count, b.channel, b.left});
+      if (b.a.table != nullptr) lookup.next(pixel, count, b.channel, b.left, together, s.out_width);
     }
   }
 }

@@ -11,10 +11,10 @@ namespace fxquant {
 namespace FXQ_ISA {
 namespace {
 
-// At most kStripRows successive pixels of the result, in the order of memory.
+// At most kStripPixels successive pixels of the result, in the order of memory.
 struct Strip {
   const Conv2dArgs& a;
-  const uint8_t** pointers;  // [K blocks][kStripRows]
+  const uint8_t** pointers;  // [K blocks][kStripPixels]
   int64_t first = 0;
   int64_t count = 0;
 
@@ -22,21 +22,21 @@ struct Strip {
   Strip(const Conv2dArgs& args, uint8_t* memory)
       : a(args), pointers(reinterpret_cast<const uint8_t**>(memory)), copied_(memory + args.pointer_bytes()) {}
 
-  // Takes the pixels from `row` on that lie before `end`, and finds their pointers.
-  void find(int64_t row, int64_t end) {
+  // Takes the pixels from `pixel` on that lie before `end`, and finds their pointers.
+  void find(int64_t pixel, int64_t end) {
     const ConvShape& s = a.shape;
-    const int64_t remaining = end - row;
-    first = row;
-    count = remaining < kStripRows ? remaining : kStripRows;
+    const int64_t remaining = end - pixel;
+    first = pixel;
+    count = remaining < kStripPixels ? remaining : kStripPixels;
     if (s.is_pointwise()) {
-      for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (row + r) * s.in_channels;
+      for (int64_t r = 0; r < count; ++r) pointers[r] = a.x + (pixel + r) * s.in_channels;
       return;
     }
     uint8_t* free = copied_;
     // Divide the strip into segments that lie in one row of a plane each.
     for (int64_t r = 0; r < count;) {
-      const int64_t out_row = (row + r) / s.out_width;
-      const int64_t from = (row + r) % s.out_width;
+      const int64_t out_row = (pixel + r) / s.out_width;
+      const int64_t from = (pixel + r) % s.out_width;
       const int64_t most = s.out_width - from < count - r ? s.out_width - from : count - r;
       const int64_t plane = out_row / s.out_height;
       const int64_t image = s.out_planes == 1 ? plane : plane / s.out_planes;
@@ -81,8 +81,8 @@ struct Strip {
   // Sets the pointers of one row of taps.
   FXQ_INLINE void set_pointers(const RowSegment& segment, int64_t i, const uint8_t* x_row) {
     const ConvShape& s = a.shape;
-    const uint8_t** to = pointers + i * s.kernel_width * kStripRows + segment.first;
-    for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripRows) {
+    const uint8_t** to = pointers + i * s.kernel_width * kStripPixels + segment.first;
+    for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripPixels) {
       int64_t w = segment.left + j * s.dilation_width;
       for (int64_t n = 0; n < segment.count; ++n, w += s.stride_width) {
         to[n] = x_row != nullptr && w >= 0 && w < s.width ? x_row + w * s.in_channels : a.padding_values;
@@ -94,7 +94,7 @@ struct Strip {
   FXQ_INLINE uint8_t* copy(const RowSegment& segment, int64_t i, const uint8_t* x_row, uint8_t* to) {
     const ConvShape& s = a.shape;
     const int64_t run = s.kernel_width * s.in_channels;
-    const uint8_t** rows = pointers + i * kStripRows + segment.first;
+    const uint8_t** rows = pointers + i * kStripPixels + segment.first;
     if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
       for (int64_t n = 0; n < segment.count; ++n) rows[n] = to + n * s.stride_width * s.in_channels;
       to = copy_pixels(x_row, segment.left, 1, (segment.count - 1) * s.stride_width + s.kernel_width, to);

@@ -146,7 +146,7 @@ class TileInputReader {
       taps_.find(row, end);
       for (int64_t i = 0; i < s.k_blocks(); ++i) {
         for (int64_t r = 0; r < taps_.count; ++r) {
-          copy_bytes(taps_.pointers[i * kStripRows + r] + shift, bytes, flip_, to + r * k_size + i * step);
+          copy_bytes(taps_.pointers[i * kStripPixels + r] + shift, bytes, flip_, to + r * k_size + i * step);
         }
       }
     }

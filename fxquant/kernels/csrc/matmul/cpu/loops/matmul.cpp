@@ -180,9 +180,9 @@ Tile find_rows(int64_t rows) {
 
 // Returns the tile of V panels or fewer, and of as many rows as fit the registers, or fewer.
 template <int V>
-Tile find_tile(int64_t rows, int64_t vectors) {
+Tile find_tile(int64_t rows, int64_t panels_left) {
   if constexpr (V > 1) {
-    if (vectors < V) return find_tile<V - 1>(rows, vectors);
+    if (panels_left < V) return find_tile<V - 1>(rows, panels_left);
   }
   return find_rows<rows_of_tile(V), V>(rows);
 }
@@ -243,9 +243,9 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
     const int64_t before = place_of(a.b_matrices, batch) * panels;
     const int64_t begin_panel = i % column_blocks * kTaskPanels;
     const int64_t end_panel = begin_panel + kTaskPanels < panels ? begin_panel + kTaskPanels : panels;
-    for (int64_t p = begin_panel; p < end_panel; p += kVectors) {
-      const int64_t vectors = end_panel - p;
-      const int64_t step = rows_of_tile(vectors < kVectors ? vectors : kVectors);
+    for (int64_t p = begin_panel; p < end_panel; p += kMostPanels) {
+      const int64_t panels_left = end_panel - p;
+      const int64_t step = rows_of_tile(panels_left < kMostPanels ? panels_left : kMostPanels);
       for (int64_t r = 0; r < count; r += step) {
         const TileOperands operands{rows + r,
                           row_sums + r,
@@ -253,7 +253,7 @@ void matmul_loop(const MatmulArgs& a, int64_t begin, int64_t end) {
                           a.column_sums + (before + p) * kPanel,
                           (batch * a.rows + first + r) * a.columns + p * kPanel,
                           a.columns - p * kPanel};
-        find_tile<kVectors>(count - r, vectors)(a, operands);
+        find_tile<kMostPanels>(count - r, panels_left)(a, operands);
       }
     }
   }
