@@ -107,7 +107,7 @@ class Backend:
     """What a unit costs there with some bits, latency aside: for ``search_precision``."""
 
     def rule_for(self, pattern: Pattern) -> LoweringRule | None:
-        """Return the rule for a pattern: its own for this backend, else the table's, else ``otherwise``."""
+        """Return the rule for a pattern: its own for this back end, else the table's, else ``otherwise``."""
         if self.name in pattern.lower:
             return LoweringRule((pattern.name,), pattern.lower[self.name])
         return next((rule for rule in self.rules if pattern.name in rule.patterns), self.otherwise)
@@ -140,7 +140,7 @@ def backend_of(name: str) -> Backend:
 
 
 def register_backend(backend: Backend) -> Backend:
-    """Make a backend known by its name, for ``prepare(..., backend=name)``.
+    """Make a back end known by its name, for ``prepare(..., backend=name)``.
 
     Raises:
         DuplicateNameError: there is one of that name already.

@@ -45,7 +45,7 @@ class Boundaries:
     the part is rounded by itself: a class token beside others that are far larger, say.
 
     A layer that reads floats and gives floats pays for its boundaries alone. Where it multiplies too little for that,
-    by the backend's ``break_even``, it is left in float, unless the user asked for it, or no other layer were left.
+    by the back end's ``break_even``, it is left in float, unless the user asked for it, or no other layer were left.
 
     Args:
         matches: From the output of the model backwards, as the annotate pass finds them.
@@ -101,7 +101,7 @@ class Boundaries:
         return found if made else replace(found, inputs=())
 
     def is_float_output(self, found: Match) -> bool:
-        """Tell whether nothing but float operators reads the result, which the backend can make of its accumulators."""
+        """Tell whether only float operators read the result, which the back end can make of its accumulators."""
         if not found.pattern.can_give_integers:
             return True
         rule = self._backend.rule_for(found.pattern)
@@ -170,7 +170,7 @@ class Boundaries:
         return computed
 
     def _may_read_floats(self, found: Match) -> bool:
-        """Tell whether it is a bounded function that the backend has a module for that takes float values."""
+        """Tell whether it is a bounded function that the back end has a module for that takes float values."""
         if not isinstance(found.pattern.output, Bounded) or len(found.inputs) != 1:
             return False
         rule = self._backend.rule_for(found.pattern)

@@ -165,7 +165,7 @@ class _Decision:
         return moves and self.floats_suffice(unit.root)
 
     def _may_read_floats(self, unit: QuantUnit) -> bool:
-        """Tell whether it is a bounded function that the backend can call with float values."""
+        """Tell whether it is a bounded function that the back end can call with float values."""
         pattern = self._ctx.pattern_of(unit)
         rule = self._ctx.backend.rule_for(pattern)
         bounded = isinstance(pattern.output, Bounded) and len(unit.inputs) == 1

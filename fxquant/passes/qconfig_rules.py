@@ -57,7 +57,7 @@ def decide_part(config: QConfigMapping, names: Names, whole: str, rule: Rule) ->
 
 
 def quantizes_part(target: Any, path: str, whole: tuple[str, Rule], ctx: PassContext) -> bool:
-    """Tell whether a part of an operator would be quantized: patterns, backend and configuration permitting."""
+    """Tell whether a part of an operator would be quantized: patterns, back end and configuration permitting."""
     known = any(
         canonical_target(target) in pattern.root.all_targets
         and (pattern.handler is not None or ctx.backend.rule_for(pattern) is not None)

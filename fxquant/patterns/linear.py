@@ -36,10 +36,12 @@ def features_are_channels(captures: Mapping[str, Node]) -> Reject | None:
 CAN_FOLD = all_of(fixed_statistics, features_are_channels)
 
 LINEAR_PATTERNS = (
-    Pattern("linear_bn_act", clamped(LINEAR_BN), ("x",), "linear", check=all_of(CAN_FOLD, constant_bounds)),
-    Pattern("linear_bn", LINEAR_BN, ("x",), "linear", check=CAN_FOLD),
-    Pattern("linear_act", clamped(LINEAR), ("x",), "linear", check=constant_bounds),
-    Pattern("linear", LINEAR, ("x",), "linear"),
+    Pattern(
+        "linear_bn_act", clamped(LINEAR_BN), inputs=("x",), weight="linear", check=all_of(CAN_FOLD, constant_bounds)
+    ),
+    Pattern("linear_bn", LINEAR_BN, inputs=("x",), weight="linear", check=CAN_FOLD),
+    Pattern("linear_act", clamped(LINEAR), inputs=("x",), weight="linear", check=constant_bounds),
+    Pattern("linear", LINEAR, inputs=("x",), weight="linear"),
 )
 
 DYNAMIC_LINEAR = (Pattern("dynamic_linear", LINEAR, (), "linear", output=Output.FLOAT, dynamic=("x",)),)

@@ -1,4 +1,4 @@
-"""Finds where patterns fit a graph. Knows structure only: configuration and backends are for the annotate pass."""
+"""Finds where patterns fit a graph. Knows structure only: configuration and back ends are for the annotate pass."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class Pattern:
     check: Check | None = None
     """Sees the captured nodes, and answers None or the reason to refuse."""
     lower: Mapping[str, Build] = field(default_factory=dict)
-    """Backend name -> function that builds the int8 module; it overrides the backend's own table."""
+    """Name of a back end -> function that builds the int8 module; it overrides the back end's own table."""
     handler: type | None = None
     """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
     dynamic: tuple[str, ...] = ()
