@@ -12,7 +12,7 @@ NATIVE := $(shell find fxquant/kernels/csrc -type f 2>/dev/null)
 READY := $(VENV)/.fxquant-$(if $(filter 1,$(FXQUANT_CUDA)),cuda,cpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint wheel matrix fuzz hostile slow large sanitize bench real zoo clean
+.PHONY: help demo test test-all lint docs wheel matrix fuzz hostile slow large sanitize bench real zoo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,11 @@ lint: $(READY) ## ruff (rules and format) and mypy
 	@$(BIN)/ruff format --check .
 	@echo "== mypy"
 	@$(BIN)/mypy
+
+docs: $(READY) ## the documentation as a site, in out/docs; warnings are errors
+	@$(PIP) --no-build-isolation --editable '.[docs]'
+	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/docs docs out/docs
+	@echo "out/docs/index.html"
 
 wheel: $(READY) ## wheels for glibc 2.28 into dist/: x86-64, and aarch64 where there is a cross compiler; the README runs on it
 	@$(PIP) --no-build-isolation --editable '.[release]'

@@ -34,7 +34,7 @@ SMOKE = (
     "tests/quantizer/test_convert.py",
     "tests/capture/test_tracing.py",
     "tests/capture/test_modes.py",
-    "tests/capture/exported/test_program.py",
+    "tests/capture/exported/test_state.py",
     "tests/observers",
     "tests/fake_quantize",
     "tests/kernels/test_library.py",
@@ -44,7 +44,7 @@ SMOKE = (
     "tests/artifact/test_format.py",
     "tests/artifact/test_packing.py",
     "tests/exporting/test_explicit.py",
-    "tests/exporting/test_program.py",
+    "tests/exporting/test_decomposed.py",
     "tests/runtime/test_program.py",
     "tests/runtime/test_compiling.py",
     "tests/training/test_adaround.py",
@@ -200,7 +200,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     found = list(rows(options))
     print(table(found))
-    about = {"date": time.strftime("%Y-%m-%d"), "machine": platform.platform(), "wheel": options.wheel.name}
+    about = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": " ".join((platform.system(), platform.machine(), *platform.libc_ver())),
+        "wheel": options.wheel.name,
+    }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps({**about, "rows": [asdict(row) for row in found]}, indent=1) + "\n")
     failed = [row for row in found if row.state == "failed"]
