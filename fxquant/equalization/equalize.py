@@ -10,10 +10,10 @@ from tqdm import tqdm
 from fxquant.calibration.batches import batches
 from fxquant.equalization.choices import METHODS
 from fxquant.equalization.regions import NO_SHAPES
-from fxquant.equalization.scaled_copy import Batch, scaled_copy
+from fxquant.equalization.scaled_copy import Batch, learned_parts, scaled_copy
 from fxquant.equalization.search import PASSES_OVER_DATA, Options, Search
 from fxquant.equalization.table import Equalization
-from fxquant.errors import InputError, UnknownNameError, warn
+from fxquant.errors import InputError, UnknownNameError, listing, warn
 from fxquant.graph.inputs import bind
 from fxquant.passes.instruments import log_table
 from fxquant.plan.spec import is_number
@@ -62,7 +62,8 @@ def equalize(
         after, and why the rest was not.
 
     Raises:
-        InputError: an argument or a batch is of the wrong kind, or ``prepared`` was trained, or has learned roundings.
+        InputError: an argument or a batch is of the wrong kind, or ``prepared`` was trained, or holds what
+            was learned for its weights as they are: roundings, biases or scales; the message names them.
         CalibrationError: ``data`` holds no batch, or a weight is not finite; the message names it.
         UnknownNameError: there is no such method.
 
@@ -111,15 +112,7 @@ def _checked(prepared: Quantizer, method: str, iterations: int, headroom: float,
     """Refuse arguments that make no sense."""
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "equalize")
-    rounded = prepared.reconstruction is not None or prepared.corrected_statistics is not None
-    if prepared.trained is not None or rounded:
-        learned = "qparams that it was given or trained with" if prepared.trained is not None else "learned roundings"
-        raise InputError(
-            "equalize takes what prepare gave",
-            got=f"a Quantizer with {learned}, which are those of weights that are not scaled",
-            expected="a Quantizer as prepare gives it",
-            hint="equalize first, and learn roundings or apply qparams afterwards",
-        )
+    _refuse_learned(prepared)
     if method not in METHODS:
         raise UnknownNameError("unknown method of equalization", got=repr(method), expected=", ".join(METHODS))
     if not isinstance(iterations, int) or isinstance(iterations, bool) or iterations < 1:
@@ -129,6 +122,24 @@ def _checked(prepared: Quantizer, method: str, iterations: int, headroom: float,
     if not is_number(keep_if) or not 0 <= keep_if < 1:
         raise InputError("keep_if is no part of the noise", got=repr(keep_if), expected="a number in [0, 1)")
     return Options(method=method, iterations=iterations, headroom=headroom, keep_if=keep_if)
+
+
+def _refuse_learned(prepared: Quantizer) -> None:
+    """Refuse a Quantizer with anything that a scaled graph has no use for, in this process or from a file."""
+    if prepared.trained is not None:
+        learned, parts = "qparams that it was given or trained with", []
+    else:
+        parts = learned_parts(prepared)
+        if not parts and prepared.reconstruction is None and prepared.corrected_statistics is None:
+            return
+        learned = "corrected statistics or learned roundings"
+    got = f"a Quantizer with {learned}, which are those of weights that are not scaled"
+    raise InputError(
+        "equalize takes what prepare gave",
+        got=listing([f"{got}; these would be lost:", *parts] if parts else [got]),
+        expected="a Quantizer as prepare gives it",
+        hint="prepare the model again, equalize first, and calibrate, learn roundings or apply qparams afterwards",
+    )
 
 
 def _read(prepared: Quantizer, data: Iterable[Any], num_batches: int | None) -> list[Batch]:

@@ -23,7 +23,7 @@ from fxquant.quantizer.run_passes import pass_context
 def attach_observers(prepared: PreparedModel) -> None:
     """Make ``observers``, ``statistics`` and ``weight_layers`` of a plan. They stand beside the graph, not in it."""
     attach_statistics(prepared)
-    prepared.weight_layers = _weight_layers(prepared)
+    prepared.weight_layers = planned_weight_layers(prepared)
 
 
 def attach_statistics(prepared: PreparedModel) -> None:
@@ -43,7 +43,8 @@ def attach_no_statistics(prepared: PreparedModel) -> None:
     prepared.statistics = Statistics(prepared.graph_module, QuantPlan(), prepared.observers)
 
 
-def _weight_layers(prepared: PreparedModel) -> nn.ModuleDict:
+def planned_weight_layers(prepared: PreparedModel) -> nn.ModuleDict:
+    """Return the layers whose weights the plan lets round in their own way, before anything is learned."""
     weights = [policy for ref, policy in prepared.plan.policies.items() if ref.kind == "parameter"]
     makers = {id(policy.observer): policy.observer for policy in weights if isinstance(policy, Observed)}
     if not any(isinstance(make(), LearnedRounding) for make in makers.values()):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import pickle
 import warnings
 from typing import Any
 
@@ -21,6 +23,7 @@ from fxquant.errors import CalibrationError, FxQuantWarning, InputError, Unknown
 from fxquant.measure.noise import sqnr
 from fxquant.measure.parity import measure_parity
 from fxquant.passes.scale_channels import factors_of
+from fxquant.plan.spec import TensorRef
 
 PER_TENSOR = fxq.MinMaxObserver.with_args(dtype=torch.int8, qscheme="per_tensor_symmetric")
 QCONFIG = fxq.QConfig(activation=fxq.MinMaxObserver.with_args(dtype=torch.uint8), weight=PER_TENSOR)
@@ -421,6 +424,68 @@ def test_learned_roundings_and_given_qparams_are_not_taken():
     )
     with pytest.raises(InputError, match="learned roundings, which are those of weights that are not scaled"):
         fxq.equalize(learned)
+
+
+LEARNERS = {
+    "gptq": (fxq.gptq, {"the integers of the weight of _1", "the integers of the weight of _2"}),
+    "correct_statistics": (fxq.correct_statistics, {"the integers of the weight of _1", "the bias of _1"}),
+    "reconstruct": (
+        functools.partial(fxq.reconstruct, iterations=3, steps=True),
+        {"the bias of _1", "the scale of _1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_what_would_be_lost_is_named_from_files_too(learner, tmp_path):
+    data = [torch.randn(16, 4, generator=torch.Generator().manual_seed(0))]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    qconfig = fxq.low_bit_qconfig(3, 4, ends=None)
+    learn, named = LEARNERS[learner]
+    start = fxq.calibrate(prepared(model, data[0], qconfig), data, progress=False)
+    learned = learn(start, data, progress=False)
+    fxq.save(learned, tmp_path / "learned.fxq")
+    without_tables = copy.copy(learned)
+    without_tables.reconstruction = without_tables.corrected_statistics = None
+    for each in (learned, fxq.load(tmp_path / "learned.fxq"), pickle.loads(pickle.dumps(learned)), without_tables):
+        with pytest.raises(InputError, match="these would be lost:") as caught:
+            fxq.equalize(each, data, progress=False)
+        assert named <= {line.strip() for line in str(caught.value).splitlines()}
+        assert "hint:     prepare the model again, equalize first" in str(caught.value)
+    # The hint, followed.
+    scaled = fxq.equalize(prepared(model, data[0], qconfig), data, progress=False)
+    again = learn(fxq.calibrate(scaled, data, progress=False), data, progress=False)
+    assert bool(fxq.convert(again)(data[0]).isfinite().all())
+
+
+def test_scales_that_were_learned_without_roundings_count():
+    data = [torch.randn(16, 4, generator=torch.Generator().manual_seed(0))]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    start = fxq.calibrate(prepared(model, data[0]), data, progress=False)
+    start.learned_qparams = {ref: start.observers[ref.name].qparams() for ref in [TensorRef("_1")]}
+    with pytest.raises(InputError, match="the scale of _1"):
+        fxq.equalize(start, data, progress=False)
+
+
+def test_roundings_that_were_not_learned_yet_are_made_anew(tmp_path):
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    weight = fxq.AdaRoundFakeQuantize.with_args(observer=PER_TENSOR)
+    qconfig = fxq.QConfig(activation=fxq.MinMaxObserver, weight=weight)
+    start = prepared(model, x, qconfig)
+    fxq.save(fxq.calibrate(start, [x], progress=False), tmp_path / "start.fxq")
+    for each in (prepared(model, x, qconfig), fxq.load(tmp_path / "start.fxq")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FxQuantWarning)  # what was observed does not count
+            assert len(fxq.equalize(each, progress=False).weight_layers) == 2
+    layer = start.weight_layers["_2"]
+    with torch.no_grad():
+        layer.weight_fake_quant.V.neg_()
+    with pytest.raises(InputError, match=r"lost:\n *the integers of the weight of _2\n"):
+        fxq.equalize(start, progress=False)
 
 
 def test_no_region_and_no_example():
