@@ -39,7 +39,9 @@ class ChannelStatistics:
         """Take one batch into account: values of the float and of the quantized model, of one shape."""
         if not exact.numel():
             return
-        x, y = (each.movedim(self._axis, -1).flatten(0, -2).double() for each in (exact, quantized))
+        x, y = (
+            each.movedim(self._axis, -1).reshape(-1, each.shape[self._axis]).double() for each in (exact, quantized)
+        )
         means = torch.stack([x.mean(0), y.mean(0)])
         x, y = x - means[0], y - means[1]
         moments = torch.stack([x.square().sum(0), y.square().sum(0), (x * y).sum(0)])

@@ -41,12 +41,15 @@ def correct_statistics(
 
     Returns:
         A new Quantizer, to convert: its ``corrected_statistics`` is a table of factors and noise, layer by layer. A
-        factor is used where the error falls by it, and where a weight has scales for each output channel; the mean is
-        corrected in all others. It takes the place of ``correct_bias``, which knows of the weights' errors alone.
+        factor is used where the error falls by it, and where a weight has scales for each output channel. The mean is
+        corrected wherever zeros need not stay zero: a linear layer without a bias, or with one of zeros, and one that
+        reads nothing but padding somewhere, gets the mean square instead, by its factor. All this takes the place of
+        ``correct_bias``, which knows of the weights' errors alone.
 
     Raises:
         InputError: an argument or a batch is of the wrong kind.
-        CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch, or empty ones alone.
+        CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch, or empty ones alone;
+            or a layer gives values that are not finite, and the message names it with the batch.
         PlanError: there is no layer to correct.
 
     Source:

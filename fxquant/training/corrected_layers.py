@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 from tqdm import tqdm
 
@@ -101,7 +101,9 @@ class LayersInTurn:
         for batch in range(len(self.inputs)):
             for run in (exact, quantized):
                 run.advance(batch, place.start)
-            statistics.add(layer.unrounded(exact.values(batch)), layer.rounded(quantized.values(batch)))
+            pair = layer.unrounded(exact.values(batch)), layer.rounded(quantized.values(batch))
+            _check_finite(layer.unit.root, batch, *pair)
+            statistics.add(*pair)
         if not statistics.count:
             raise CalibrationError("there is nothing to measure: all batches are empty", at=layer.unit.root)
         found = statistics.correction(scales=layer.can_be_scaled, shifts=layer.can_be_shifted)
@@ -110,3 +112,17 @@ class LayersInTurn:
         return CorrectedLayer(
             layer.unit.root, layer.unit.pattern, len(found.factor), *ends, before=found.before, after=found.after
         )
+
+
+def _check_finite(root: str, batch: int, exact: Tensor, quantized: Tensor) -> None:
+    """Refuse values that have no mean: a bias that makes up for them would not be finite."""
+    for model, values in (("float", exact), ("quantized", quantized)):
+        broken = int(values.numel() - values.isfinite().sum())
+        if broken:
+            raise CalibrationError(
+                "a layer gives values that are not finite: they have no mean and no variance",
+                at=root,
+                got=f"{broken} of {values.numel()} values of the {model} model, calibration batch {batch}",
+                expected="finite values",
+                hint="leave the batch out, or look at the layers before this one",
+            )

@@ -140,6 +140,34 @@ def test_a_factor_that_makes_the_error_larger_is_left_out() -> None:
     assert statistics.correction(scales=True, shifts=True).factor.tolist() == [1.0]
 
 
+def test_one_sample_without_a_batch_dimension() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    x = torch.randn(4, generator=torch.Generator().manual_seed(0))
+    qconfig = fxq.QConfig(activation=ACTIVATION, weight=WEIGHT)
+    start = fxq.calibrate(fxq.prepare(model, x, qconfig), [x], progress=False)
+    flat, row = (fxq.correct_statistics(start, [each], progress=False) for each in (x, x.unsqueeze(0)))
+    assert flat.corrected_statistics.rows == row.corrected_statistics.rows
+    assert [row.channels for row in flat.corrected_statistics] == [8, 2]
+    alone, batch = ChannelStatistics(-1), ChannelStatistics(-1)
+    alone.add(x, x / 2)
+    batch.add(x.unsqueeze(0), x.unsqueeze(0) / 2)
+    assert alone.count == 1
+    one, other = (each.correction(scales=True, shifts=True) for each in (alone, batch))
+    assert torch.equal(one.shift, other.shift)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_named(bad: float) -> None:
+    start, batches = prepared(), data()
+    batches[1][0, 0, 0, 0] = bad
+    with pytest.raises(CalibrationError, match="gives values that are not finite") as caught:
+        fxq.correct_statistics(start, batches, progress=False)
+    assert "at:       first_2\n" in str(caught.value)
+    assert "of the float model, calibration batch 1\n" in str(caught.value)
+
+
 def test_bad_input() -> None:
     start = prepared()
     for wrong in (fxq.convert(start), fxq.prepare_qat(Mixed(), data()[0]), Mixed()):
