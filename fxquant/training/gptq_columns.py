@@ -38,6 +38,7 @@ class Choices:
     def __post_init__(self) -> None:
         if not is_number(self.damping) or not 0 < self.damping <= 1:
             raise InputError("damping is out of range", got=repr(self.damping), expected="a number above 0, up to 1")
+        object.__setattr__(self, "damping", float(self.damping))  # checkpoints hold it, and know no other kind
         if self.order not in ORDERS:
             raise UnknownNameError(
                 "unknown order of inputs",

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -174,6 +175,15 @@ def test_values_in_files_and_interrupts_give_the_same_bits(
     assert states_equal(rounded(kind, qconfig, checkpoint=tmp_path / "run"), whole)
     with pytest.raises(InputError, match="the checkpoint is of another run: choices differ"):
         rounded(kind, qconfig, checkpoint=tmp_path / "run", damping=0.02)
+
+
+@pytest.mark.parametrize("damping", [1, np.float32(0.5), np.float64(0.5)])
+def test_a_checkpoint_takes_numbers_of_all_kinds(damping: Any, tmp_path: Path) -> None:
+    case = CASES["weight only"]
+    first = rounded(*case, damping=damping, checkpoint=tmp_path)
+    again = rounded(*case, damping=float(damping), checkpoint=tmp_path)
+    assert states_equal(first, again)
+    assert [row.note for row in again.reconstruction] == [row.note for row in first.reconstruction]
 
 
 def test_an_output_of_too_many_inputs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
