@@ -35,7 +35,8 @@ def reestimate_batch_norm(
     by whole quantized values: averages of the last ones are not those of the network that is left. Each batch of
     ``data`` counts alike. Batches are normalized by their own statistics, as in training, and dropouts are idle. The
     qparams of activations stay as they are. A weight that is quantized together with its batch norm keeps its integers,
-    where it has scales for each output channel; else its scale is that of its new range.
+    where it has scales for each output channel; else its scale is that of its new range, as are scales that are powers
+    of two.
 
     Args:
         qat: What :func:`prepare_qat` gave, trained. It is changed in place, once all batches have run; its modes and
@@ -215,11 +216,14 @@ def _follow(qat: GraphModule, before: Mapping[Node, Tensor]) -> None:
         scale, axis = getattr(fake_quant, "scale", None), fake_quant.scheme.axis
         ratio, observer = (after / before[node]).abs(), observer_in(fake_quant)
         own = axis is not None and axis % layer.weight.dim() == layer.output_axis
+        resets, powers = hasattr(observer, "reset_min_max_vals"), fake_quant.scheme.power_of_two
+        own = own and not (powers and resets)  # a factor would make another number of a power of two
         if isinstance(scale, Tensor) and own and scale.shape[0] == len(ratio):
+            ratio = ratio.log2().round().exp2() if powers else ratio
             for each in (scale, getattr(observer, "min_val", None), getattr(observer, "max_val", None)):
                 if isinstance(each, Tensor) and each.shape[:1] == ratio.shape:
                     each.data.mul_(ratio.reshape(-1, *[1] * (each.dim() - 1)).to(each))
-        elif hasattr(observer, "reset_min_max_vals"):
+        elif resets:
             observer.reset_min_max_vals()
             observer(layer.weight * along_outputs(after, layer, layer.output_axis).to(layer.weight.dtype))
             fake_quant.choose_grid()

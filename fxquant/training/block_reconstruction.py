@@ -54,7 +54,8 @@ def reconstruct(
         iterations: Steps of Adam for each block.
         drop: Probability with which an activation is not rounded in a step. ``"auto"``: 0.5 in blocks with activations
             of fewer than 8 bits, else 0.
-        steps: Whether scales of activations are learned. ``"auto"``: those of fewer than 8 bits.
+        steps: Whether scales of activations are learned. ``"auto"``: those of fewer than 8 bits. Powers
+            of two stay as they are.
         batch: Items of the data in each step.
         learning_rate: Of roundings. None: 14 / iterations, but 0.03 at least and 0.3 at most.
         step_rate: Of the logarithms of scales; it falls along a cosine. None: 1.5 / iterations, between 0.001 and 0.02.

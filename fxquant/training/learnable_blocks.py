@@ -14,7 +14,7 @@ from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import called_module, module_of
 from fxquant.measure.parity import plan_of
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import Observed, QParams, TensorRef
+from fxquant.plan.spec import Observed, QParams, QScheme, TensorRef
 from fxquant.training.block_learning import BlockLearning
 from fxquant.training.block_parts import BlockParts, LearnedLayer, LearnedScale
 from fxquant.training.block_run import LearningBlock
@@ -115,10 +115,15 @@ def _parts(
             found[node] = LearnedLayer(unit.root, called_module(node), rounding)
     return BlockParts(
         found,
-        [scale for scale in scales.within(block) if learning.learns_scale(scale.learned().scheme.bits)],
+        [scale for scale in scales.within(block) if _is_learned(scale.learned().scheme, learning)],
         {node: called_module(node) for node in block.nodes if cutter.is_rounding(node)},
         block.end,
     )
+
+
+def _is_learned(scheme: QScheme, learning: BlockLearning) -> bool:
+    """Tell whether the scale of a scheme may move: powers of two stay such."""
+    return learning.learns_scale(scheme.bits) and not scheme.power_of_two
 
 
 def _read_by(block: Block) -> list[StaticFakeQuantize]:

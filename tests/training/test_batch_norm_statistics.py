@@ -93,6 +93,23 @@ def test_one_scale_for_a_tensor_is_that_of_its_new_range() -> None:
     assert torch.allclose(layer.weight_fake_quant.scale, folded.abs().max() / 7.5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("observer", [fxq.PerChannelMinMaxObserver, fxq.MSEObserver])
+def test_scales_that_are_powers_of_two_stay_such(observer: Any) -> None:
+    scheme = fxq.QScheme(bits=4, symmetric=True, axis=0, power_of_two=True)
+    qat = trained(fxq.FakeQuantize.with_args(observer=observer, scheme=scheme))
+    scales = qat.get_submodule("0").weight_fake_quant.scale.clone()
+    fxq.reestimate_batch_norm(qat, data(), progress=False)
+    layer, norm = qat.get_submodule("0"), qat.get_submodule("1")
+    found = layer.weight_fake_quant.scale
+    assert torch.equal(found.log2().round(), found.log2())
+    assert not torch.equal(found, scales), "the variances are a half, so ranges have grown"
+    if observer is fxq.PerChannelMinMaxObserver:
+        folded = layer.weight * (norm.weight / (norm.running_var + norm.eps).sqrt()).reshape(-1, 1, 1, 1)
+        fresh = observer(scheme=scheme)
+        fresh(folded.detach())
+        assert torch.equal(found, fresh.qparams().scale)
+
+
 def test_modes_switches_and_all_other_state_stay() -> None:
     qat = trained()
     qat.get_submodule("5").apply(fxq.freeze_bn_stats)

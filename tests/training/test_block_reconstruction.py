@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fxquant as fxq
 from fxquant.errors import CalibrationError, InputError, PlanError, StateError, UnknownNameError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
+from fxquant.measure.parity import plan_of
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.plan.spec import TensorRef
 from fxquant.training.block_learning import BlockLearning
@@ -211,6 +212,22 @@ def test_which_scales_are_learned_and_which_weights() -> None:
     assert "stem_2 was not learned: its weight has 8 bits or more" in str(found.reconstruction)
     rows = learned(prepared(8, 6), iterations=2).reconstruction.rows
     assert [row.weights for row in rows] == [0, 0, 0, 0]
+
+
+def test_scales_that_are_powers_of_two_stay() -> None:
+    scheme = fxq.QScheme(bits=6, signed=False, power_of_two=True)
+    weight = prepared().config.global_qconfig.weight
+    qconfig = fxq.QConfig(activation=fxq.MinMaxObserver.with_args(scheme=scheme), weight=weight)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+    start = fxq.calibrate(fxq.prepare(net, x, qconfig), [x], progress=False)
+    found = fxq.reconstruct(start, [x], iterations=3, steps=True, progress=False)
+    assert not found.learned_qparams
+    scales = [each.scale for each in plan_of(fxq.convert(found)).qparams.values() if each.scheme.power_of_two]
+    assert len(scales) >= 2
+    assert all(torch.equal(each.log2().round(), each.log2()) for each in scales)
 
 
 def test_blocks_by_choice() -> None:
