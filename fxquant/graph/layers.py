@@ -23,7 +23,10 @@ class Layer:
     tensors: tuple[str, ...]
     """Parameters that the module holds; it is named after the first of them."""
     build: Callable[[Tensors, Arguments, int], nn.Module | None]
-    """Makes the module of its tensors, the other arguments, and the rank of the input; None where none computes it."""
+    """Makes the module of its tensors, the other arguments, and the rank of the input; None where none computes it.
+
+    The rank is 0 where it is not known, without example inputs: only batch norms ask for it.
+    """
     inputs: tuple[str, ...] = ()
     """Parameters that a call of the module is given too, in the order in which its ``forward`` takes them."""
     views: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = field(default_factory=dict)

@@ -117,7 +117,7 @@ def _calls(gm: GraphModule, theirs: set[Any], aside: Aside | None) -> Iterator[_
         sources = {name: given.pop(name) for name in row.tensors}
         inputs = _without_absent((x, *(given.pop(name) for name in row.inputs)))
         info = value_of(x) if isinstance(x, Node) else None
-        if info is None or not info.has_shape or any(isinstance(value, Node) for value in given.values()):
+        if info is None or any(isinstance(value, Node) for value in given.values()):
             continue
         key = (node.target, len(info.shape), repr(given), *map(_identity, sources.values()))
         if key not in layers:

@@ -66,9 +66,6 @@ def refuse_unmatched(node: Node, rule: Rule) -> Refusal:
     refusal = partial(Refusal, node.name, "")
     if rule.qconfig is None:
         return refusal(left_in_float(rule), excused=True)
-    given = value_of(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
-    if node.target in FUNCTIONS_OF_WEIGHTS and given is not None and not given.has_shape:
-        return refusal("the number of dimensions of its input is not known without example inputs")
     if node.target in FUNCTIONS_OF_WEIGHTS:
         return refusal("its weight is computed from the inputs; only one that stays the same is quantized")
     reason = reason_of(node) or why_float(node) or "no pattern knows this operator"

@@ -34,9 +34,67 @@ def net() -> Net:
 
 def test_units_are_found_by_their_layers(net):
     prepared = fxq.prepare(net, None)
-    assert [unit.pattern for unit in prepared.plan.units][:3] == ["conv_bn", "conv", "max_pool2d"]
+    patterns = {unit.root: unit.pattern for unit in prepared.plan.units}
+    assert list(patterns.values())[:2] == ["conv_bn", "conv"]
+    assert (patterns["conv2d"], patterns["max_pool2d"]) == ("conv", "max_pool2d")
     reasons = {refusal.node: refusal.reason for refusal in prepared.plan.refusals}
-    assert reasons["conv2d"] == "the number of dimensions of its input is not known without example inputs"
+    assert not {"conv2d", "linear"} & reasons.keys()
+
+
+class Product(nn.Module):
+    """``x @ w``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("layer", "sizes"),
+    [
+        (nn.Linear(8, 4), (5, 8)),
+        (nn.Linear(8, 4), (2, 5, 8)),
+        (nn.Linear(8, 4), (8,)),
+        (nn.Conv1d(8, 4, 3), (2, 8, 6)),
+        (Product(), (2, 5, 8)),
+    ],
+    ids=["linear", "linear_3d", "linear_1d", "conv1d", "product"],
+)
+def test_a_layer_is_the_whole_model(layer, sizes):
+    torch.manual_seed(0)
+    layer, x = layer.eval(), torch.randn(sizes)
+    results = []
+    for example in (None, x):
+        prepared = fxq.prepare(layer, example)
+        prepared.observe(x)
+        results.append(fxq.convert(prepared)(x))
+    assert len(prepared.plan.units) == 1
+    assert torch.equal(*results)
+    assert (results[0] - layer(x)).abs().max() < 0.05 * layer(x).abs().max()
+
+
+def test_a_layer_that_is_the_whole_model_trains_without_an_example():
+    qat = fxq.prepare_qat(nn.Linear(4, 2), None)
+    qat(torch.randn(3, 4)).sum().backward()
+    assert all(parameter.grad is not None for parameter in qat.parameters())
+    assert len(qat.preparation.plan.units) == 1
+    assert fxq.convert(qat.eval())(torch.randn(3, 4)).shape == (3, 2)
+
+
+def test_a_weight_computed_from_inputs_says_so_without_an_example():
+    class Computed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(self.layer(x), x)
+
+    (refusal,) = fxq.prepare(Computed().eval(), None).plan.refusals
+    assert refusal.reason == "its weight is computed from the inputs; only one that stays the same is quantized"
 
 
 def test_batches_of_a_loader_calibrate(net):
