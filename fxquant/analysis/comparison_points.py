@@ -63,6 +63,24 @@ def ends(qparams: QParams) -> tuple[float, float]:
     return (qparams.scheme.quant_min - zero_point) * scale, (qparams.scheme.quant_max - zero_point) * scale
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadersValue:
+    """Makes the float values that readers get of a value of the quantized graph. It can be copied without the graph."""
+
+    stores_integers: bool
+    qparams: QParams | None
+    chain: tuple[nn.Module, ...]
+    """Modules through which readers get the value, where they round it."""
+
+    def __call__(self, value: Any) -> Any:
+        """Return a value, in any structure, as its readers get it."""
+        if self.stores_integers:
+            return pytree.tree_map_only(Tensor, lambda q: dequantized(q, self.qparams), value)
+        for module in self.chain:
+            value = pytree.tree_map_only(Tensor, module, value)
+        return value
+
+
 @dataclass(eq=False)
 class ComparisonPoint:
     """A unit, or a quantized value that no unit makes, in the quantized graph."""
@@ -128,18 +146,21 @@ class ComparisonPoint:
         rounded = None if weights is None or weights.layer is None else self.floats.run(values, weights.as_given)
         return self.floats.run(values), rounded
 
+    @property
+    def readers_value(self) -> ReadersValue:
+        """Return what ``dequantized`` does, as an object that refers to no node."""
+        return ReadersValue(self.stores_integers, self.qparams, self.chain)
+
     def dequantized(self, value: Any) -> Any:
         """Return the float values that readers get of a value of the quantized graph."""
-        if self.stores_integers:
-            return pytree.tree_map_only(Tensor, lambda q: dequantized(q, self.qparams), value)
-        return self._rounded(value)
+        return self.readers_value(value)
 
     def rounded(self, value: Any) -> Any:
         """Return what readers get of a value of the float model."""
         if self.stores_integers and self.qparams is not None:
             return on_qparams(value, self.qparams)
         own: Any = module_of(self.node)
-        return own(value) if isinstance(own, StaticFakeQuantize) else self._rounded(value)
+        return own(value) if isinstance(own, StaticFakeQuantize) else ReadersValue(False, None, self.chain)(value)
 
     def stored_form(self, expected: Any, value: Any) -> Any:
         """Return what stands for ``value`` in the quantized graph, where the float model's value is to be read."""
@@ -149,11 +170,6 @@ class ComparisonPoint:
             qparams = self.qparams
             return pytree.tree_map_only(Tensor, lambda x: integers(x, qparams), expected)
         return expected
-
-    def _rounded(self, value: Any) -> Any:
-        for module in self.chain:
-            value = pytree.tree_map_only(Tensor, module, value)
-        return value
 
     def channel_axis(self, value: Tensor) -> int:
         """Dimension of the value that counts channels."""

@@ -25,13 +25,16 @@ from fxquant.measure.runner import as_taken
 
 @dataclass(frozen=True)
 class Pair:
-    """A float graph and a quantized graph, and where they can be compared."""
+    """A float graph and a quantized graph, and where they can be compared. A copy finds them in its own graphs."""
 
     floats: GraphModule
     quantized: GraphModule
     by_node: Mapping[Node, ComparisonPoint]
     """Node of the quantized graph -> the unit, or the value that is quantized and that no unit makes."""
     quantized_is_second: bool
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _matched, (self.floats, self.quantized, self.quantized_is_second)
 
     @property
     def points(self) -> tuple[ComparisonPoint, ...]:
@@ -71,12 +74,17 @@ def pair_of(model_a: nn.Module, model_b: nn.Module) -> Pair:
     quantized, float_model = (model_b, model_a) if converted[1] else (model_a, model_b)
     assert isinstance(quantized, GraphModule)
     floats = _float_graph(float_model, quantized)
-    made = Pair(floats, quantized, comparison_points(quantized, plan_of(quantized), floats).by_node, converted[1])
+    made = _matched(floats, quantized, converted[1])
     if not made.points:
         raise InputError(
             "no layer of the quantized model is found in the float model", expected="the model that was quantized"
         )
     return made
+
+
+def _matched(floats: GraphModule, quantized: GraphModule, quantized_is_second: bool) -> Pair:
+    points = comparison_points(quantized, plan_of(quantized), floats)
+    return Pair(floats, quantized, points.by_node, quantized_is_second)
 
 
 def _float_graph(model: nn.Module, quantized: GraphModule) -> GraphModule:
@@ -106,6 +114,11 @@ def _run(gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], show
     return _Watching(gm, bound, show).run()
 
 
+def _key(name: str, place: int = 0) -> str:
+    """Return the key of a logger among the modules; ``nn.ModuleDict`` refuses some names of nodes: ``keys``."""
+    return f"{name}_{place}"
+
+
 class Logged(nn.Module):
     """Runs a graph, and shows the values of some nodes to loggers.
 
@@ -119,17 +132,16 @@ class Logged(nn.Module):
     ) -> None:
         super().__init__()
         self.graph_module = graph_module
-        self.loggers = nn.ModuleDict({node.name: logger for node, (logger, _) in loggers.items()})
-        self._seen = {node: (logger, form) for node, (logger, form) in loggers.items()}
+        self.loggers = nn.ModuleDict({_key(node.name): logger for node, (logger, _) in loggers.items()})
+        self._forms = {node.name: form for node, (_, form) in loggers.items()}  # a copy has other nodes
         self.train(graph_module.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the graph returns."""
 
         def show(node: Node, value: Any) -> None:
-            if node in self._seen:
-                logger, form = self._seen[node]
-                logger(form(value))
+            if node.name in self._forms:
+                self.loggers[_key(node.name)](self._forms[node.name](value))
 
         return _run(self.graph_module, args, kwargs, show)
 
@@ -146,9 +158,9 @@ class Shadowed(nn.Module):
         super().__init__()
         self.graph_module = pair.quantized
         self.loggers = nn.ModuleDict(
-            {f"{point.name}_{place}": one for point, both in loggers.items() for place, one in enumerate(both)}
+            {_key(point.name, place): one for point, both in loggers.items() for place, one in enumerate(both)}
         )
-        self._pair, self._both = pair, dict(loggers)
+        self._pair = pair
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the quantized graph returns."""
@@ -160,10 +172,10 @@ class Shadowed(nn.Module):
                 seen.setdefault(node.name, value)
                 return
             seen[point.name] = point.dequantized(value)
-            if point not in self._both:
+            if _key(point.name) not in self.loggers:
                 return
             assert point.floats is not None
-            to_float, to_quantized = self._both[point]
+            to_float, to_quantized = (self.loggers[_key(point.name, place)] for place in (0, 1))
             inputs = {source: self._value(source, seen) for source in point.floats.inputs}
             to_float(point.floats.run(inputs))
             to_quantized(seen[point.name])

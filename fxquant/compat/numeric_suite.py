@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fxquant.compat.logged_models import Logged, Shadowed, pair_of
 from fxquant.errors import InputError, NotOffered
+from fxquant.nn.conv_transpose import mirrored_weight
 
 Compared = dict[str, dict[str, Any]]
 """Path of a layer with an ending -> ``"float"`` and ``"quantized"``."""
@@ -40,20 +42,51 @@ def compare_weights(float_dict: Mapping[str, Tensor], quantized_dict: Mapping[st
         quantized_dict: Of the int8 model.
 
     Returns:
-        Key of the quantized weight -> ``"float"`` and ``"quantized"``. Weights in another form than the float model's
-        (two to a byte, or those of recurrent layers) are left out.
+        Key of the quantized weight -> ``"float"`` and ``"quantized"``, in the shape of the float weight. Weights in
+        another form than the float model's (two to a byte, with scales of groups of values, or those of recurrent
+        layers) are left out. A state dict does not tell which weights an int8 layer stores transposed (those of
+        transposed convolutions, and of ``x @ self.weight``): where several orders of the values have the shape, the
+        one whose channels are nearest in direction to the float model's is taken.
     """
     found: Compared = {}
     for key, weight in quantized_dict.items():
         scale, zero_point = (quantized_dict.get(f"{key}_{part}") for part in ("scale", "zero_point"))
         exact = float_dict.get(key)
-        if scale is None or zero_point is None or exact is None or exact.shape != weight.shape:
+        if scale is None or zero_point is None or exact is None:
             continue
-        axis = 0 if len(scale) == len(weight) else 1
-        shape = [-1 if dim == axis and len(scale) > 1 else 1 for dim in range(weight.dim())]
-        given = (weight.float() - zero_point.reshape(shape)) * scale.reshape(shape)
-        found[key] = {"float": exact, "quantized": given}
+        best, nearest = None, -1.0
+        for axis, reorder in _forms(exact, weight, scale):
+            shape = [-1 if dim == axis and scale.numel() > 1 else 1 for dim in range(weight.dim())]
+            given = (weight.float() - zero_point.reshape(shape)) * scale.reshape(shape)
+            near = _likeness(reorder(exact), given, axis)
+            if best is None or near > nearest:  # of equal ones the first: as the float layer has it
+                best, nearest = reorder(given), near
+        if best is not None:
+            found[key] = {"float": exact, "quantized": best}
     return found
+
+
+Reorder = Callable[[Tensor], Tensor]
+"""Makes the order in which an int8 layer stores a weight of the float layer's; and, called again, undoes that."""
+
+
+def _forms(exact: Tensor, weight: Tensor, scale: Tensor) -> Iterator[tuple[int, Reorder]]:
+    """Yield the dimensions along which the scales of a weight may lie, and the orders that its values may have."""
+    orders: list[Reorder] = [_as_it_is]
+    if exact.dim() == weight.dim() == 2:  # of ``x @ self.weight``
+        orders.append(torch.t)
+    elif exact.dim() == weight.dim() > 2 and weight.numel() > 0 and len(exact) % weight.shape[1] == 0:
+        orders.append(partial(mirrored_weight, groups=len(exact) // weight.shape[1]))
+    for reorder in orders:
+        if reorder(exact).shape == weight.shape:
+            axes = (0, 1) if reorder is _as_it_is and weight.dim() > 1 else (0,)
+            yield from ((axis, reorder) for axis in axes if scale.shape in ((), (1,), weight.shape[axis : axis + 1]))
+
+
+def _likeness(exact: Tensor, given: Tensor, axis: int) -> float:
+    """Return the mean cosine of the angles between channels, without signs: a batch norm may have scaled them."""
+    one, other = (weight.detach().double().movedim(axis, 0).flatten(1) for weight in (exact, given))
+    return float(nn.functional.cosine_similarity(one, other).abs().mean())
 
 
 def compare_model_outputs(
@@ -85,7 +118,7 @@ def compare_model_outputs(
     loggers = {point: (logger_cls(), logger_cls()) for point in pair.points}
     with torch.no_grad():
         Logged(pair.floats, {point.source: (one, _as_it_is) for point, (one, _) in loggers.items()})(*data)
-        Logged(pair.quantized, {point.node: (one, point.dequantized) for point, (_, one) in loggers.items()})(*data)
+        Logged(pair.quantized, {point.node: (one, point.readers_value) for point, (_, one) in loggers.items()})(*data)
     return _by_path(loggers)
 
 

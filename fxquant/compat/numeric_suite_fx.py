@@ -119,7 +119,7 @@ def add_loggers(
     names = pair.float_name(name_a, name_b), pair.quantized_name(name_a, name_b)
     floats = Logged(pair.floats, {p.source: (_logger(logger_cls, names[0], p, pair), _as_it_is) for p in pair.points})
     quantized = Logged(
-        pair.quantized, {p.node: (_logger(logger_cls, names[1], p, pair), p.dequantized) for p in pair.points}
+        pair.quantized, {p.node: (_logger(logger_cls, names[1], p, pair), p.readers_value) for p in pair.points}
     )
     return (floats, quantized) if pair.quantized_is_second else (quantized, floats)
 

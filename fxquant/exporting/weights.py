@@ -22,7 +22,7 @@ from fxquant.exporting.units import (
 from fxquant.fake_quantize.qparams import to_integers
 from fxquant.kernels.embedding.lookup import HALF_BITS, unpack_halves
 from fxquant.nn.conv import QuantizedConv
-from fxquant.nn.conv_transpose import QuantizedConvTranspose
+from fxquant.nn.conv_transpose import QuantizedConvTranspose, mirrored_weight
 from fxquant.nn.embedding import QuantizedEmbedding, QuantizedEmbeddingBag
 from fxquant.nn.fake_quantize import DequantizedWeight, FakeQuantizedWeight
 from fxquant.nn.linear import QuantizedDynamicLinear, QuantizedLinear
@@ -79,10 +79,8 @@ def weight_only_linear(module: QuantizedWeightOnlyLinear) -> nn.Module:
 
 def transposed_convolution(module: QuantizedConvTranspose) -> nn.Module:
     """A transposed convolution; the module keeps the mirrored weight of the plain convolution."""
-    plain, groups, qparams = module.plain_weight(), module.geometry.groups, module.qparams("weight")
-    spatial = plain.dim() - 2
-    weight = plain.flip(tuple(range(2, 2 + spatial)))
-    weight = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1).contiguous()
+    groups, qparams = module.geometry.groups, module.qparams("weight")
+    weight = mirrored_weight(module.plain_weight(), groups)
     names = ("stride", "padding", "output_padding", "dilation")
     sizes = {name: tuple(getattr(axis, name) for axis in module.axes) for name in names}
     along = explicit_qparams(_along_inputs(qparams, groups, len(weight)))

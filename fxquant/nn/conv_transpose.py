@@ -106,22 +106,29 @@ class QuantizedConvTranspose(QuantizedConv):
 
 def plain_convolution(conv: Transposed) -> nn.Conv1d | nn.Conv2d | nn.Conv3d:
     """Return the convolution with stride 1 that sums the same products; its weight is mirrored."""
-    groups, inner = conv.groups, conv.weight.shape[1]
-    spatial = len(conv.kernel_size)
-    weight = conv.weight.detach().reshape(groups, -1, inner, *conv.kernel_size).transpose(1, 2)
-    weight = weight.flatten(0, 1).flip(tuple(range(2, 2 + spatial))).contiguous()
-    plain = _CONVOLUTION[spatial](
+    weight = mirrored_weight(conv.weight.detach(), conv.groups)
+    plain = _CONVOLUTION[len(conv.kernel_size)](
         conv.in_channels,
         conv.out_channels,
         conv.kernel_size,
         dilation=conv.dilation,
-        groups=groups,
+        groups=conv.groups,
         bias=conv.bias is not None,
         device="meta",  # initializing on the CPU would draw from the user's random numbers
     )
     plain.weight = nn.Parameter(weight, requires_grad=False)
     plain.bias = None if conv.bias is None else nn.Parameter(conv.bias.detach(), requires_grad=False)
     return plain
+
+
+def mirrored_weight(weight: Tensor, groups: int) -> Tensor:
+    """Return the weight [C_in, C_out / groups, *kernel_size] as the plain convolution has it.
+
+    Its shape is [C_out, C_in / groups, *kernel_size]. The function is its own inverse: it swaps the channels of each
+    group, and mirrors the kernel.
+    """
+    by_group = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    return by_group.flip(tuple(range(2, weight.dim()))).contiguous()
 
 
 def plain_qparams(conv: Transposed, weight: QParams) -> QParams:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +16,11 @@ from fxquant.compat import numeric_suite_fx as ns
 from fxquant.compat.qconfig_mapping import get_default_qconfig_mapping
 from fxquant.compat.quantize_fx import convert_fx, prepare_fx
 from fxquant.errors import InputError, NotOffered
+from fxquant.graph.macs import TRANSPOSED
 from fxquant.measure.noise import sqnr
+from fxquant.observers.defaults import default_observer, default_per_channel_weight_observer
+from fxquant.observers.fixed import PlaceholderObserver
+from fxquant.observers.minmax import MinMaxObserver
 
 X = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))
 
@@ -98,6 +106,113 @@ def test_eager_mode(models):
     shadow = by_path.compare_model_stub(model, int8, {nn.Linear}, X)
     assert list(shadow) == ["2.stats"]
     assert sqnr(shadow["2.stats"]["float"][0], int8(X)) > sqnr(model(X), int8(X))
+
+
+class Product(nn.Module):
+    """``x @ w`` with the weight as GPT-2 has it, [in, out]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+
+class OfProduct(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = Product()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.product.weight
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 4, 3),
+        nn.ConvTranspose1d(4, 4, 3),
+        nn.ConvTranspose2d(4, 4, 3),
+        nn.ConvTranspose2d(4, 2, (3, 2), bias=False),
+        nn.ConvTranspose2d(4, 6, 1, groups=2),
+        nn.ConvTranspose2d(4, 4, 3, groups=4),
+        nn.ConvTranspose3d(4, 4, 1, groups=2),
+        OfProduct(),
+    ],
+    ids=["conv", "1d", "2d", "narrow", "groups", "depthwise", "3d", "product"],
+)
+@pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
+def test_weights_of_transposed_layouts(layer, per_channel):
+    torch.manual_seed(0)
+    model = nn.Sequential(layer, nn.ReLU()).eval()
+    key = "0.product.weight" if isinstance(layer, OfProduct) else "0.weight"
+    weight = model.state_dict()[key].normal_()
+    x = torch.randn(2, *weight.shape[:1], *[5] * (weight.dim() - 2))
+    observer = MinMaxObserver.with_args(dtype=torch.int8, qscheme="per_tensor_symmetric")
+    if per_channel:
+        axis = int(isinstance(layer, TRANSPOSED) and layer.groups < len(weight))
+        observer = default_per_channel_weight_observer.with_args(ch_axis=axis)
+    prepared = fxq.prepare(model, x, fxq.QConfig(default_observer, observer))
+    prepared.observe(x)
+    for form in ("int8", "reference"):
+        quantized = dict(fxq.convert(prepared, to=form).state_dict())
+        found = by_path.compare_weights({key: weight}, quantized)[key]
+        assert torch.equal(found["float"], weight)
+        assert sqnr(weight, found["quantized"]) > 35
+
+
+def test_weights_with_scales_of_groups_are_left_out():
+    model, x = nn.Sequential(nn.Linear(8, 4)).eval(), torch.randn(3, 8)
+    grouped = default_per_channel_weight_observer.with_args(group_size=4)
+    prepared = fxq.prepare(model, x, fxq.QConfig(PlaceholderObserver, grouped))
+    quantized = fxq.convert(prepared).state_dict()
+    assert quantized["0.weight_scale"].shape == (4, 2)
+    assert by_path.compare_weights(model.state_dict(), quantized) == {}
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["deepcopy", "pickle"]
+)
+def test_copies_have_loggers_of_their_own(models, copied):
+    given = ns.add_loggers("float", models[0], "int8", models[2], ns.OutputLogger)
+    runs = copied(given)
+    assert torch.equal(runs[0](X), models[0](X))
+    assert torch.equal(runs[1](X), models[2](X))
+    for one in given:
+        one(X)
+    expected, found = (ns.extract_logger_info(*each, ns.OutputLogger, "int8") for each in (given, runs))
+    same_values(found, expected)
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["deepcopy", "pickle"]
+)
+def test_copies_of_shadowed_models_have_loggers_of_their_own(models, copied):
+    given = ns.add_shadow_loggers("float", models[0], "int8", models[2], ns.OutputLogger)
+    run = copied(given)
+    assert torch.equal(run(X), models[2](X))
+    given(X)
+    expected, found = (ns.extract_shadow_logger_info(one, ns.OutputLogger, "int8") for one in (given, run))
+    same_values(found, expected)
+
+
+def same_values(found: ns.Results, expected: ns.Results) -> None:
+    assert found
+    assert found.keys() == expected.keys()
+    for layer, row in expected.items():
+        for name in ("float", "int8"):
+            (own,), (other,) = (each["node_output"][name][0]["values"] for each in (found[layer], row))
+            assert torch.equal(own, other)
+
+
+def test_layers_named_as_methods_of_dicts_are_logged():
+    torch.manual_seed(0)
+    model = nn.Sequential(OrderedDict(keys=nn.Linear(4, 4), values=nn.Linear(4, 4))).eval()
+    x = torch.randn(3, 4)
+    prepared = fxq.prepare(model, x)
+    prepared.observe(x)
+    int8 = fxq.convert(prepared)
+    outputs = by_path.compare_model_outputs(model, int8, x)
+    assert outputs.keys() == {"keys.stats", "values.stats"}
+    assert torch.equal(outputs["values.stats"]["quantized"][0], int8(x))
 
 
 def test_what_is_refused(models):
