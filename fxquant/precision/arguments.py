@@ -7,7 +7,7 @@ from fxquant.errors import InputError, UnknownNameError
 from fxquant.graph.inputs import describe_value
 from fxquant.plan.spec import is_number
 from fxquant.precision.budget import Budget
-from fxquant.quantizer.checks import not_prepared
+from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 
@@ -23,6 +23,7 @@ def check_arguments(
     against: object,
     estimate: object,
     confidence: object,
+    seed: object,
 ) -> None:
     """Refuse arguments that make no sense, in the order in which users write them."""
     if not isinstance(prepared, Quantizer):
@@ -60,3 +61,4 @@ def check_arguments(
         )
     if not is_number(confidence) or not 0 < confidence < 1:  # type: ignore[operator]  # it is a number
         raise InputError("confidence is out of range", got=repr(confidence), expected="a number between 0 and 1")
+    check_seed(seed)

@@ -104,7 +104,9 @@ def in_words(resource: str, value: float) -> str:
     return f"{value:.4g} {name}"
 
 
-def unreachable(budget: Budget, resources: Sequence[str], least: Cost, all_at_8: Cost) -> InputError:
+def unreachable(
+    budget: Budget, resources: Sequence[str], least: Cost, all_at_8: Cost, left_out: Sequence[str] = ()
+) -> InputError:
     """Return the error of a budget that not even the least choices keep to.
 
     Args:
@@ -112,16 +114,22 @@ def unreachable(budget: Budget, resources: Sequence[str], least: Cost, all_at_8:
         resources: Those that cannot be kept.
         least: The least that each can come to.
         all_at_8: What all units at 8 bits cost.
+        left_out: Sentences about the candidates that the back end cannot run.
     """
 
     def part(name: str) -> str:
         whole = all_at_8.of(name)
         return f" ({least.of(name) / whole:.4g} of all at 8 bits)" if whole else ""
 
+    hints = []
+    if {*resources} - {"latency"}:
+        hints.append("a candidate with fewer bits lowers what can be reached")
+    if "latency" in resources:
+        hints.append("the int8 operator of a unit takes as long with fewer bits, so that only a larger latency helps")
     together = " together" if len(resources) > 1 else ""
     return InputError(
         f"the budget cannot be reached{together}",
         got=", ".join(f"{name}={getattr(budget, name)!r}" for name in resources),
         expected="; ".join(f"{name}: at least {in_words(name, least.of(name))}{part(name)}" for name in resources),
-        hint="a candidate with fewer bits lowers what can be reached",
+        hint="; ".join([*hints, *left_out]),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -104,18 +105,23 @@ def with_bits(observer: Any, bits: int, *, is_weight: bool = False) -> Any:
         raise SpecError("an observer takes no number of bits", got=repr(observer), expected="a class, or its with_args")
     narrow = scheme.limits is not None and scheme.quant_min == scheme.full_range[0] + 1
     lowest = 1 - (1 << (bits - 1)) if narrow and scheme.signed else None
-    for name in ("scheme", "quant_min", "quant_max", "reduce_range"):
-        arguments.pop(name, None)
-    arguments |= {
-        "bits": bits,
-        "dtype": _DTYPES[scheme.signed, bits > 8],
-        **({} if lowest is None else {"quant_min": lowest, "quant_max": -lowest}),
-    }
-    if scheme.axis is not None:
-        arguments.setdefault("ch_axis", scheme.axis)
-    if "qscheme" not in arguments:
-        kind = "symmetric" if scheme.symmetric else "affine"
-        arguments["qscheme"] = f"per_{'tensor' if scheme.axis is None else 'channel'}_{kind}"
+    if scheme.power_of_two or "scheme" in arguments:  # torch's words do not say all of it
+        for name in ("bits", "dtype", "qscheme", "quant_min", "quant_max", "reduce_range", "group_size"):
+            arguments.pop(name, None)
+        arguments["scheme"] = replace(scheme, bits=bits, limits=None if lowest is None else (lowest, -lowest))
+    else:
+        for name in ("quant_min", "quant_max", "reduce_range"):
+            arguments.pop(name, None)
+        arguments |= {
+            "bits": bits,
+            "dtype": _DTYPES[scheme.signed, bits > 8],
+            **({} if lowest is None else {"quant_min": lowest, "quant_max": -lowest}),
+        }
+        if scheme.axis is not None:
+            arguments.setdefault("ch_axis", scheme.axis)
+        if "qscheme" not in arguments:
+            kind = "symmetric" if scheme.symmetric else "affine"
+            arguments["qscheme"] = f"per_{'tensor' if scheme.axis is None else 'channel'}_{kind}"
     if is_weight and bits < LEAST_ERROR_BELOW and target in (MinMaxObserver, PerChannelMinMaxObserver):
         target = MSEObserver
     return Constructor(target, arguments)

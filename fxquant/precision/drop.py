@@ -89,7 +89,7 @@ def _next_change(chosen: Sequence[Choice], options: Options, tried: set[tuple[in
     changes = []
     for place, now in enumerate(chosen):
         cost = options.part(options.cost(place, now), whole)
-        for choice in options.measured(place):
+        for choice in options.allowed[place]:
             saved = cost - options.part(options.cost(place, choice), whole)
             if saved > 0 and (place, choice.name) not in tried:
                 added = max(0.0, options.noise[place][choice.name] - options.noise[place][now.name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,6 +123,8 @@ class Estimates:
         having = {place for place, allowed in enumerate(self.options.allowed) if name in {c.name for c in allowed}}
         if gradients is not None:
             noise, total = gradients.noise_of(self._simulated[name], bound)
+            total = max(total, torch.finfo(torch.float64).tiny)
+            noise = noise.nan_to_num(nan=math.inf, posinf=math.inf).clamp(max=LARGEST * max(total, 1.0))
             signal = torch.tensor([total * (place in having) for place in range(count)], dtype=torch.float64)
             self.bar.update(count)
             return noise, signal

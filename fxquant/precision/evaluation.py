@@ -65,12 +65,19 @@ class Evaluation:
         self.outputs = [
             self._run(self.simulated, bound, index, rounded=False) for index, bound in enumerate(self.inputs)
         ]
-        if not any(leaf.is_floating_point() for leaf in _tensors(self.outputs[0])):
+        if not _floats(self.outputs[0]):
             raise InputError(
                 "the model's output holds no float values, whose noise the search adds up",
                 got=describe_value(self.outputs[0]),
                 expected="a tensor of floats, alone or in a structure",
                 hint="prepare the model that gives the values before they are rounded to classes",
+            )
+        if not any(bool(leaf.isfinite().any()) for output in self.outputs for leaf in _floats(output)):
+            raise InputError(
+                "the model's output holds no finite values, whose noise the search adds up",
+                got=describe_value(self.outputs[0]),
+                expected="finite values in at least one batch",
+                hint="look at the data, and at the weights of the model",
             )
         if self.metric is not None:
             self._float = [self._values(index, output) for index, output in enumerate(self.outputs)]
@@ -178,3 +185,7 @@ def _scaled(value: Any, factor: int) -> Any:
 
 def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _floats(value: Any) -> list[Tensor]:
+    return [leaf for leaf in _tensors(value) if leaf.is_floating_point()]

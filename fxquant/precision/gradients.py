@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fxquant.errors import InputError
+from fxquant.errors import InputError, listing
 from fxquant.graph.query import module_of, nodes_by_name
 from fxquant.measure.parity import plan_of
 from fxquant.measure.runner import ROUNDINGS, FloatRun, PartlyRounded
@@ -76,15 +76,26 @@ class OutputGradients:
                 got="an output that is no differentiable function of them",
                 hint='estimate="alone" runs each of them alone',
             )
-        self._signal = sum(float(leaf.detach().double().square().sum()) for leaf in outputs)
+        finite = [leaf.detach().isfinite() for leaf in outputs]  # the rest is left out, as ``sqnr`` does
+        signals = [leaf.detach().double().where(kept, 0.0) for leaf, kept in zip(outputs, finite, strict=True)]
+        self._signal = sum(float(signal.square().sum()) for signal in signals)
         self._rows = len(outputs[0]) if outputs[0].dim() else 0
         names = list(run.values)
         for _ in range(PROJECTIONS):
             drawn = [torch.randn(leaf.shape, generator=self._generator).to(leaf) for leaf in outputs]
+            drawn = [each.where(kept, 0.0) for each, kept in zip(drawn, finite, strict=True)]
             found = torch.autograd.grad(
                 outputs, [run.values[name] for name in names], drawn, retain_graph=True, allow_unused=True
             )
-            self._gradients.append({n: g for n, g in zip(names, found, strict=True) if g is not None})
+            reached = {n: g for n, g in zip(names, found, strict=True) if g is not None}
+            if broken := [name for name, gradient in reached.items() if not bool(gradient.isfinite().all())]:
+                raise InputError(
+                    "the gradients of the output are not finite",
+                    got=listing(broken),
+                    expected="finite gradients by the results of these operators",
+                    hint='estimate="alone" needs none, and leaves out what is not finite in the output',
+                )
+            self._gradients.append(reached)
         self._values = {name: value.detach() for name, value in run.values.items()}
         self._floats = {node: _detached(value) for node, value in run.env.items()}
 
@@ -108,10 +119,11 @@ class OutputGradients:
     def _projected(self, root: str, change: Tensor) -> float:
         """Return the mean over projections of the squared product of a change with the gradient, row by row."""
         total = 0.0
+        change = change.double().where(self._values[root].isfinite(), 0.0)
         by_row = change.dim() > 0 and len(change) == self._rows
         for gradients in self._gradients:
             if root in gradients:
-                product = gradients[root].double() * change.double()
+                product = gradients[root].double() * change
                 sums = product.flatten(1).sum(1) if by_row and product.dim() > 1 else product.sum().reshape(1)
                 total += float(sums.square().sum())
         return total / len(self._gradients)

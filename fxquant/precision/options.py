@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -48,7 +49,7 @@ class Options:
     groups: Sequence[PrecisionGroup]
     choices: Sequence[Choice]
     backend: Backend
-    latencies: Mapping[str, tuple[float, float]]
+    latencies: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     allowed: list[list[Choice]] = field(init=False)
     excluded: list[Excluded] = field(init=False)
     noise: list[dict[str, float]] = field(init=False)
@@ -103,23 +104,33 @@ class Options:
         return self.total([EIGHT] * len(self.groups))
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """Return the groups and choices whose noise is not known."""
-        return tuple(
-            f"{group.name} {choice.name}"
-            for group, allowed, noise in zip(self.groups, self.allowed, self.noise, strict=True)
-            for choice in allowed
-            if choice.name not in noise
-        )
+    def left_out(self) -> list[str]:
+        """Return a sentence for each choice that is excluded and the reason for it."""
+        counts = Counter((each.choice, each.reason) for each in self.excluded)
+        total = len(self.groups)
+        return [f"{name} is left out for {count} of {total} groups: {why}" for (name, why), count in counts.items()]
 
-    def measured(self, place: int) -> list[Choice]:
-        """Return the choices of a group whose noise is known; where none is, the one with the most bits."""
-        known = [choice for choice in self.allowed[place] if choice.name in self.noise[place]]
-        if known:
-            return known
-        widest = max(self.allowed[place], key=lambda each: (each.weight_bits + each.activation_bits, each.name))
-        self.noise[place][widest.name] = 0.0
-        return [widest]
+    def assume_missing(self) -> tuple[str, ...]:
+        """Give the choices that were not measured the noise that their bits say.
+
+        One more bit halves the step, and so quarters the noise. The noise that was measured of a group, or else the
+        most of all groups, says what that is a quarter of.
+
+        Returns:
+            The groups and choices.
+        """
+        scales = [
+            max((noise[each.name] / _step_power(each) for each in allowed if _is_known(each, noise)), default=None)
+            for allowed, noise in zip(self.allowed, self.noise, strict=True)
+        ]
+        largest = max((scale for scale in scales if scale is not None), default=1.0)
+        missing = []
+        for group, allowed, noise, scale in zip(self.groups, self.allowed, self.noise, scales, strict=True):
+            for choice in allowed:
+                if choice.name not in noise:
+                    noise[choice.name] = (largest if scale is None else scale) * _step_power(choice)
+                    missing.append(f"{group.name} {choice.name}")
+        return tuple(missing)
 
     def within(self, budget: Budget) -> tuple[list[Choice], float]:
         """Return the choices of least noise that keep to a budget, and by how much less noise there may be at most.
@@ -130,14 +141,13 @@ class Options:
             InputError: no choice keeps to the budget.
         """
         named, whole = budget.names, self.all_at_8
-        known = [self.measured(place) for place in range(len(self.groups))]
-        least = self._check(budget, known)
+        least = self._check(budget)
         limits = {name: budget.limit(name, whole) for name in named}
         others = {name: max(whole.of(name), least.of(name)) for name in PARTS if name not in named}
-        found = self._solve(known, {**limits, **others}) or self._solve(known, limits)
+        found = self._solve({**limits, **others}) or self._solve(limits)
         if found is None:
-            raise unreachable(budget, named, least, whole)
-        return [known[place][index] for place, index in enumerate(found.chosen)], found.gap
+            raise unreachable(budget, named, least, whole, self.left_out)
+        return [self.allowed[place][index] for place, index in enumerate(found.chosen)], found.gap
 
     def check_reachable(self, budget: Budget) -> None:
         """Refuse a budget below what the cheapest choices come to, before anything is measured.
@@ -145,31 +155,31 @@ class Options:
         Raises:
             InputError: it is one; the message has the least that can be reached.
         """
-        self._check(budget, self.allowed)
+        self._check(budget)
 
-    def _check(self, budget: Budget, known: Sequence[Sequence[Choice]]) -> Cost:
-        least, whole = self._least(known), self.all_at_8
+    def _check(self, budget: Budget) -> Cost:
+        least, whole = self._least(), self.all_at_8
         if missed := [name for name in budget.names if budget.limit(name, whole) < least.of(name) * (1 - 1e-9)]:
-            raise unreachable(budget, missed, least, whole)
+            raise unreachable(budget, missed, least, whole, self.left_out)
         return least
 
-    def _least(self, known: Sequence[Sequence[Choice]]) -> Cost:
-        costs = [[self.cost(place, choice) for choice in choices] for place, choices in enumerate(known)]
+    def _least(self) -> Cost:
+        costs = [[self.cost(place, choice) for choice in choices] for place, choices in enumerate(self.allowed)]
         return Cost(*(sum(min(each.of(name) for each in group) for group in costs) for name in RESOURCES))
 
-    def _solve(self, known: Sequence[Sequence[Choice]], limits: Mapping[str, float]) -> Solution | None:
+    def _solve(self, limits: Mapping[str, float]) -> Solution | None:
         groups = [
             [
                 Option(
                     choice.name,
                     max(0.0, self.noise[place][choice.name]),
-                    tuple(round(self.cost(place, choice).of(name) * _WHOLE[name]) for name in limits),
+                    tuple(_whole(name, self.cost(place, choice).of(name)) for name in limits),
                 )
                 for choice in choices
             ]
-            for place, choices in enumerate(known)
+            for place, choices in enumerate(self.allowed)
         ]
-        return solve(groups, [int(limit * _WHOLE[name] * (1 + 1e-9)) for name, limit in limits.items()])
+        return solve(groups, [_whole(name, limit) for name, limit in limits.items()])
 
     def part(self, cost: Cost, whole: Cost) -> float:
         """Return a cost as the mean of its parts of all units at 8 bits."""
@@ -201,7 +211,7 @@ class Options:
         rows = sorted(
             (
                 (self.part(self.cost(place, each), whole), self.noise[place][each.name], each)
-                for each in self.measured(place)
+                for each in self.allowed[place]
             ),
             key=lambda row: (row[0], row[1], row[2].name),
         )
@@ -215,6 +225,20 @@ class Options:
                 hull.pop()
             hull.append(row)
         return hull
+
+
+def _whole(resource: str, value: float) -> int:
+    """Return a cost or a limit as a whole number, rounded down: a sum of costs then never passes that of their sum."""
+    return int(value * _WHOLE[resource] * (1 + 1e-9))
+
+
+def _is_known(choice: Choice, noise: Mapping[str, float]) -> bool:
+    return not choice.is_float and choice.name in noise
+
+
+def _step_power(choice: Choice) -> float:
+    """Return the squared steps of the weight and the activations of a choice, as parts of their ranges."""
+    return float(4.0**-choice.weight_bits + 4.0**-choice.activation_bits)
 
 
 def _above(

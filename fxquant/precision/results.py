@@ -123,9 +123,7 @@ def _notes(
         more = f"about {math.ceil(needed):,} items would tell" if needed < math.inf else "no number of items would tell"
         lines.append(f"{loss.items} items cannot tell whether the drop is above {max_drop:g}: {more}")
     if missing:
-        lines.append(f"interrupted: {len(missing)} choices were not measured, and their groups got the most bits")
-    reasons = dict.fromkeys((each.choice, each.reason) for each in search.options.excluded)
-    for choice, reason in reasons:
-        count = sum((each.choice, each.reason) == (choice, reason) for each in search.options.excluded)
-        lines.append(f"{choice} is left out for {count} of {len(search.options.groups)} groups: {reason}")
-    return lines
+        lines.append(
+            f"interrupted: {len(missing)} choices were not measured: each bit more is taken to quarter their noise"
+        )
+    return [*lines, *search.options.left_out]

@@ -74,7 +74,8 @@ class Search:
         chosen, self.gap = self.options.within(budget)
         self.predicted = self.options.predicted(chosen)
         first = Found(chosen, self.measure(chosen), True)
-        if abs(_decibels(self.predicted) - _decibels(first.measured.noise)) <= TOO_FAR:
+        predicted, measured = _decibels(self.predicted), _decibels(first.measured.noise)
+        if predicted == measured or abs(predicted - measured) <= TOO_FAR:  # both may be infinite
             return first
         offset = self._correct(first)
         self.corrected = True

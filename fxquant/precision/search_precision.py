@@ -60,7 +60,8 @@ def search_precision(
         against: As for :func:`sensitivity`: the metric compares with the output of the float model, or the target.
         higher_is_better: Of the metric.
         estimate: ``"alone"``: each group and choice is run alone, half a run of the model each. ``"gradient"``: noise
-            by gradients of the output, a run of the model for each choice: for hundreds of layers.
+            by gradients of the output, a run of the model for each choice: for hundreds of layers. Values of the float
+            model's output that are inf or NaN are left out.
         confidence: Of the interval of the metric's drop.
         num_batches: Stop after so many.
         seed: Of what is drawn at random. Random states outside are left alone.
@@ -72,11 +73,12 @@ def search_precision(
 
     Returns:
         A table: ``mapping()`` of it is a configuration for :func:`prepare`, ``pareto`` the whole front. An interrupt
-        gives what is known by then: groups that were not measured get the most bits, and are named in ``missing``.
+        gives what is known by then: choices that were not measured are taken to add a quarter of the noise for each bit
+        more, and are named in ``missing``.
 
     Raises:
-        InputError: an argument or a batch is of the wrong kind, the budget cannot be reached, or the checkpoint is of
-            another run.
+        InputError: an argument or a batch is of the wrong kind, the budget cannot be reached, the checkpoint is of
+            another run, the output holds no finite value, or its gradients are not finite.
         UnknownNameError: there is no such candidate, estimate or ``against``.
         CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch.
 
@@ -101,6 +103,7 @@ def search_precision(
         against=against,
         estimate=estimate,
         confidence=confidence,
+        seed=seed,
     )
     settings = Settings(candidates, metric, higher_is_better, estimate, confidence, seed, checkpoint, latencies)
     given = read(prepared, data, num_batches, with_targets=against == "target")
@@ -108,7 +111,7 @@ def search_precision(
     with tqdm(desc="search", unit="run", disable=not progress) as bar:
         # Measure the noise of each choice.
         search = start_search(prepared, given, bases, settings, budget, bar)
-        missing = search.options.missing
+        missing = search.options.assume_missing()
 
         # Choose, and measure what was chosen.
         found = search.within_budget(budget) if budget is not None else search.within_drop(float(max_drop or 0))

@@ -54,11 +54,12 @@ def start_search(
     choices, seed = choices_of(settings.candidates), settings.seed
     simulations = Simulations(prepared, bases, given.batches, bar.update)
     groups = precision_groups(prepared.graph_module, bases.context)
-    stored = given.checkpoint(settings.checkpoint, prepared, choices, seed, settings.estimate)
-    wants_latency = settings.latencies is not None or (budget is not None and budget.latency is not None)
-    seconds = latencies_of(settings.latencies, prepared, given.inputs[0], settings.checkpoint) if wants_latency else {}
-    options = Options(groups, choices, prepared.backend, seconds)
+    options = Options(groups, choices, prepared.backend)
     options.exclude(simulations)
+    stored = given.checkpoint(settings.checkpoint, prepared, options, bases.qconfigs, seed, settings.estimate)
+    wants_latency = settings.latencies is not None or (budget is not None and budget.latency is not None)
+    if wants_latency:
+        options.latencies = latencies_of(settings.latencies, prepared, given.inputs[0], settings.checkpoint)
     if budget is not None:
         options.check_reachable(budget)
 

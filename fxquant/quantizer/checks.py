@@ -249,3 +249,9 @@ def check_tunable(to: str, allow_uncalibrated: bool) -> None:
             got="allow_uncalibrated=True, tune=...",
             hint="calibrate first, or leave tune out",
         )
+
+
+def check_seed(seed: object) -> None:
+    """Refuse a seed that is no whole number."""
+    if not isinstance(seed, int):
+        raise InputError("seed is no whole number", got=repr(seed), expected="an int")

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fxquant.errors import InputError, PlanError, listing
+from fxquant.errors import PlanError, listing
 from fxquant.fake_quantize.adaround import set_learned_bias
-from fxquant.quantizer.checks import not_prepared
+from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.adaround import only_modules
 from fxquant.training.block_learning import BlockLearning
@@ -95,8 +95,7 @@ def reconstruct(
     # Refuse what cannot be done.
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "reconstruct")
-    if not isinstance(seed, int):
-        raise InputError("seed is no whole number", got=repr(seed), expected="an int")
+    check_seed(seed)
     learning = BlockLearning(
         iterations=iterations,
         drop=drop,

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from fxquant.calibration.batches import batches
-from fxquant.errors import InputError, PlanError, UnknownNameError, listing
+from fxquant.errors import PlanError, UnknownNameError, listing
 from fxquant.graph.inputs import bind
 from fxquant.measure.parity import plan_of
-from fxquant.quantizer.checks import not_prepared
+from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 from fxquant.training.adaround import Reconstruction, Reconstructor, only_modules
@@ -92,8 +92,7 @@ def adaround(
         raise UnknownNameError(
             "unknown choice of scales", got=repr(grids), expected=", ".join(GRIDS), hint=did_you_mean(str(grids), GRIDS)
         )
-    if not isinstance(seed, int):
-        raise InputError("seed is no whole number", got=repr(seed), expected="an int")
+    check_seed(seed)
     learning = Learning(
         iterations=iterations,
         rows=rows,

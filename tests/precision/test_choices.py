@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -104,3 +106,26 @@ def test_ranges_at_run_time_take_no_bits():
     assert configured(Choice("W4A8", 4, 8), default_dynamic_qconfig).is_dynamic
     with pytest.raises(SpecError, match="takes no argument 'bits'"):
         configured(Choice("W4A4", 4, 4), default_dynamic_qconfig)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        fxq.QScheme(axis=0, symmetric=True, power_of_two=True),
+        fxq.QScheme(axis=0, symmetric=True, power_of_two=True, limits=(-127, 127)),
+        fxq.QScheme(axis=0, group_size=4, symmetric=True),
+    ],
+)
+def test_the_rest_of_a_scheme_stays(scheme):
+    observer = fxq.PerChannelMinMaxObserver.with_args(scheme=scheme)
+    limits = None if scheme.limits is None else (-7, 7)
+    for is_weight in (False, True):
+        assert with_bits(observer, 4, is_weight=is_weight)().scheme == replace(scheme, bits=4, limits=limits)
+
+
+def test_scales_stay_powers_of_two():
+    scheme = fxq.QScheme(axis=0, symmetric=True, power_of_two=True)
+    observer = with_bits(fxq.PerChannelMinMaxObserver.with_args(scheme=scheme), 4, is_weight=True)()
+    observer(torch.randn(3, 16, generator=torch.Generator().manual_seed(0)))
+    exponents = torch.log2(observer.calculate_qparams()[0])
+    assert torch.equal(exponents, exponents.round())

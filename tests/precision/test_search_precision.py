@@ -22,6 +22,7 @@ QCONFIG = fxq.QConfig(
     weight=fxq.PerChannelMinMaxObserver.with_args(dtype=torch.int8, qscheme="per_channel_symmetric", ch_axis=0),
     correct_bias=True,
 )
+WIDE = fxq.Budget(size="1MB", bitops="1Gbitops", activations="1MB")
 WITH_FLOAT = fxq.Budget(size="1.8kB", bitops="30Mbitops", activations="50kB")
 NAMES = ["W4A4", "W4A8", "W8A8"]
 
@@ -177,6 +178,31 @@ class TestBudget:
         assert abs(found.predicted - found.measured) < 3
         assert "it was estimated anew around the point" in str(found)
 
+    def test_without_any_noise_nothing_is_estimated_anew(self, prepared, data):
+        found = searched(prepared, data, candidates=["W8A8", "float"], budget=WIDE)
+        assert {row.choice for row in found} == {"float"}
+        assert found.predicted == found.measured == math.inf
+        assert not found.corrected
+        assert "estimated anew" not in str(found)
+
+    def test_an_empty_batch_is_left_out_with_its_target(self, prepared, data):
+        empty = (data[0][0][:0], data[0][1][:0])
+        with_empty = [empty, data[0], empty, *data[1:]]
+        plain = searched(prepared, data, metric=right, against="target")
+        assert searched(prepared, with_empty, metric=right, against="target") == plain
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf])
+    def test_gradients_leave_out_outputs_that_are_not_finite(self, prepared, data, value):
+        """As many as ``estimate="alone"`` leaves out: one row of the first batch."""
+        broken = data[0][0].clone()
+        broken[3, 2] = value
+        rest = (torch.cat([data[0][0][:3], data[0][0][4:]]), torch.cat([data[0][1][:3], data[0][1][4:]]))
+        found = searched(prepared, [(broken, data[0][1]), *data[1:]], estimate="gradient")
+        plain = searched(prepared, [rest, *data[1:]], estimate="gradient")
+        assert len(found.pareto) > 2
+        assert all(math.isfinite(row.noise) for row in found)
+        assert abs(found.pareto[0].sqnr - plain.pareto[0].sqnr) < 1.5  # other directions are drawn
+
     def test_by_gradients_it_finds_about_the_same(self, prepared, found, data):
         gradient = searched(prepared, data, estimate="gradient")
         assert abs(found.pareto[0].sqnr - gradient.pareto[0].sqnr) < 3
@@ -251,7 +277,13 @@ class TestCheckpoint:
         interrupt(monkeypatch, after=1)
         found = searched(prepared, data)
         assert len(found.missing) == 6
-        assert "interrupted: 6 choices were not measured, and their groups got the most bits" in str(found)
+        assert "interrupted: 6 choices were not measured: each bit more is taken to quarter their noise" in str(found)
+        assert {row.choice for row in found} != {"W4A4"}
+        assert found.point.cost.size == 512  # W4A8, and 8 bits for the smallest layer: the most below 576
+        assert all(math.isnan(row.noise) == (row.choice != "W4A4") for row in found)
+        monkeypatch.undo()
+        interrupt(monkeypatch, after=1)
+        assert {row.choice for row in searched(prepared, data, budget=fxq.Budget(size=1.0))} == {"W8A8"}
         monkeypatch.undo()
         interrupt(monkeypatch, after=0)
         with pytest.raises(KeyboardInterrupt):
@@ -263,6 +295,28 @@ class TestCheckpoint:
             searched(prepared, data, checkpoint=tmp_path, candidates=["W4A8", "W8A8"])
         with pytest.raises(InputError, match="the checkpoint is of another run: data differ"):
             searched(prepared, data[:2], checkpoint=tmp_path)
+
+    def test_another_back_end_is_refused(self, model, prepared, data, tmp_path):
+        searched(prepared, data, checkpoint=tmp_path)
+        with pytest.raises(InputError, match="the checkpoint is of another run: backend differ"):
+            searched(calibrated(model, data, backend="reference"), data, checkpoint=tmp_path)
+
+    def test_other_observers_of_weights_are_refused(self, model, prepared, data, tmp_path):
+        searched(prepared, data, checkpoint=tmp_path)
+        weight = fxq.MSEObserver.with_args(dtype=torch.int8, qscheme="per_channel_symmetric", ch_axis=0)
+        other = calibrated(model, data, fxq.QConfig(activation=fxq.MinMaxObserver, weight=weight, correct_bias=True))
+        with pytest.raises(InputError, match="the checkpoint is of another run: configuration differ"):
+            searched(other, data, checkpoint=tmp_path)
+
+    def test_observers_made_by_functions_go_on_whatever_their_address(self, model, data, tmp_path):
+        def once() -> fxq.PrecisionSearch:
+            qconfig = fxq.QConfig(activation=lambda: fxq.MinMaxObserver(), weight=lambda: QCONFIG.weight())
+            candidates = ["W8A8", "float"]
+            return searched(
+                calibrated(model, data[:1], qconfig), data[:1], candidates=candidates, budget=WIDE, checkpoint=tmp_path
+            )
+
+        assert once().rows == once().rows
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
@@ -299,6 +353,17 @@ class TestLatency:
         assert first == second
         assert first.all_at_8.latency == pytest.approx(4e-4)
         assert 4e-4 <= first.point.cost.latency <= 9e-4
+
+    def test_fewer_bits_are_no_hint_for_seconds(self, prepared, data):
+        with pytest.raises(InputError) as caught:
+            searched(prepared, data, budget=fxq.Budget(latency=0.9), latencies=self.table(prepared))
+        assert "fewer bits lowers" not in str(caught.value)
+        assert "takes as long with fewer bits" in str(caught.value).splitlines()[-1]
+
+    def test_parts_of_a_nanosecond_do_not_add_up(self, prepared, data):
+        table = {root: {"int8": 1.0006e-6, "float": 2e-6} for root in self.table(prepared)}
+        found = searched(prepared, data, budget=fxq.Budget(latency=1.0), latencies=table)
+        assert found.point.cost.latency == pytest.approx(3.0018e-6)
 
     def test_measured_once_into_the_folder(self, prepared, data, tmp_path):
         budget = fxq.Budget(latency=1.0)
@@ -348,6 +413,31 @@ class TestBadInput:
         lines = str(caught.value).splitlines()
         assert lines[:2] == ["the budget cannot be reached", "  got:      size=0.3"]
         assert lines[2] == "  expected: size: at least 480 B (0.5 of all at 8 bits)"
+
+    def test_a_budget_below_the_least_names_the_candidates_left_out(self, prepared, data):
+        with pytest.raises(InputError, match="the budget cannot be reached") as caught:
+            searched(prepared, data, candidates=["W4A16", "W8A8"], budget=fxq.Budget(size=0.7))
+        assert "W4A16 is left out for 3 of 3 groups: backend 'cpu': " in str(caught.value).splitlines()[-1]
+
+    @pytest.mark.parametrize("estimate", ["alone", "gradient"])
+    def test_an_output_without_a_finite_value(self, prepared, data, estimate):
+        with pytest.raises(InputError, match="the model's output holds no finite values"):
+            searched(prepared, [data[0][0] * math.nan], candidates=["W4A8", "W8A8"], estimate=estimate)
+
+    def test_gradients_that_are_not_finite(self, data):
+        class Root(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.fc = nn.Linear(12, 4)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return torch.sqrt(torch.relu(self.fc(x)))
+
+        prepared = calibrated(Root().eval(), data)
+        with pytest.raises(InputError, match="the gradients of the output are not finite") as caught:
+            searched(prepared, data, estimate="gradient")
+        assert 'estimate="alone"' in str(caught.value).splitlines()[-1]
+        assert searched(prepared, data).rows
 
     def test_a_model_that_is_no_quantizer(self, model, data):
         with pytest.raises(InputError, match="search_precision takes what prepare gave"):
@@ -425,6 +515,7 @@ class TestBadInput:
             ("against", "labels", UnknownNameError),
             ("metric", 3, InputError),
             ("budget", 0.5, InputError),
+            ("seed", 1.5, InputError),
         ],
     )
     def test_arguments(self, prepared, data, argument, value, error):
