@@ -14,7 +14,7 @@ from fxquant.analysis.inputs import target_of
 from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise, check_metric
 from fxquant.analysis.sensitivity_table import Sensitivity
 from fxquant.analysis.unit_scores import UnitScores
-from fxquant.calibration.batches import check_iterable, expected_batches, inputs_of
+from fxquant.calibration.batches import check_iterable, expected_batches, holds_values, inputs_of
 from fxquant.errors import CalibrationError, error_context
 from fxquant.graph.shapes import unchanged_state
 from fxquant.quantizer.checks import not_prepared
@@ -87,6 +87,8 @@ def sensitivity(
                 what = f"batch {index}"
                 inputs = inputs_of(batch, prepared.example_args, what, prepared.graph_module)
                 target = target_of(batch, len(prepared.example_args), what) if against == "target" else None
+                if not holds_values(inputs):
+                    continue
                 with error_context(what):
                     run.add(*inputs, target, against == "target", bar)
         except KeyboardInterrupt:

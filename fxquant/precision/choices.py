@@ -96,7 +96,8 @@ def with_bits(observer: Any, bits: int, *, is_weight: bool = False) -> Any:
     Raises:
         SpecError: an observer of the user's that takes no number of bits.
     """
-    scheme = observer_in(observer()).scheme
+    made = observer()
+    scheme = observer_in(made).scheme
     if scheme is None or scheme.bits == bits:
         return observer
     arguments = dict(getattr(observer, "arguments", {}))
@@ -115,8 +116,12 @@ def with_bits(observer: Any, bits: int, *, is_weight: bool = False) -> Any:
         arguments |= {
             "bits": bits,
             "dtype": _DTYPES[scheme.signed, bits > 8],
-            **({} if lowest is None else {"quant_min": lowest, "quant_max": -lowest}),
         }
+        if lowest is not None:
+            arguments |= {"quant_min": lowest, "quant_max": -lowest}
+        elif observer_in(made) is not made:  # the limits of a fake-quantize module are 0 and 255 unless it is told
+            low, high = replace(scheme, bits=bits, limits=None).full_range
+            arguments |= {"quant_min": low, "quant_max": high}
         if scheme.axis is not None:
             arguments.setdefault("ch_axis", scheme.axis)
         if "qscheme" not in arguments:

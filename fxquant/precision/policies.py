@@ -83,7 +83,7 @@ def refused_scheme(unit: QuantUnit, choice: Choice, base: QConfig, ctx: PassCont
     try:
         qconfig = configured(choice, base)
     except SpecError as error:
-        return error.summary
+        return str(error).splitlines()[0]
     rule = ctx.backend.rule_for(ctx.pattern_of(unit))
     if rule is None or qconfig is None:
         return ""

@@ -113,6 +113,18 @@ def test_a_metric_of_the_users_on_labels(model: nn.Module, data: list[Tensor]) -
     assert seen[0] is labelled[0][1]
 
 
+def test_an_empty_batch_counts_for_nothing(model: nn.Module, data: list[Tensor]) -> None:
+    prepared = prepared_of(model, data, bad_layers())
+    labelled = [(batch, model(batch).argmax(1)) for batch in data[:2]]
+
+    def correct(output: Tensor, labels: Tensor) -> Tensor:  # NaN for no item
+        return (output.argmax(1) == labels).float().mean()
+
+    with_empty = [labelled[0], (data[0][:0], labelled[0][1][:0]), labelled[1]]
+    plain = measured(prepared, labelled, metric=correct, against="target")
+    assert measured(prepared, with_empty, metric=correct, against="target") == plain
+
+
 def test_a_loss_against_the_float_model(model: nn.Module, data: list[Tensor]) -> None:
     def loss(output: Tensor, reference: Tensor) -> float:
         return float((output - reference).abs().mean())

@@ -70,6 +70,10 @@ def test_a_configuration_that_is_none():
         fxq.PerChannelMinMaxObserver.with_args(dtype=torch.int8, qscheme="per_channel_symmetric", ch_axis=1),
         fxq.HistogramObserver.with_args(scheme=fxq.QScheme(bits=6, signed=False)),
         fxq.FakeQuantize.with_args(observer=fxq.MinMaxObserver),
+        fxq.get_lsq_qconfig().activation,
+        fxq.get_lsq_qconfig().weight,
+        fxq.get_default_qat_qconfig().activation,
+        fxq.get_default_qat_qconfig().weight,
     ],
 )
 def test_an_observer_of_other_bits_is_otherwise_the_same(observer, bits):

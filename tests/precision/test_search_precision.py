@@ -91,6 +91,12 @@ class TestBudget:
             found = searched(prepared, data, budget=budget)
             assert measured(model, data, found.mapping()) == pytest.approx(found.measured, abs=1e-3)
 
+    def test_fake_quantize_modules_of_training_get_fewer_bits(self, model, data):
+        found = searched(calibrated(model, data, fxq.get_lsq_qconfig()), data, candidates=["W4A8", "W8A8"])
+        assert found.excluded == ()
+        assert measured(model, data, found.mapping()) == pytest.approx(found.measured, abs=1e-3)
+        fxq.prepare_qat(model, data[0][0], found.mapping())
+
     def test_the_mapping_of_a_search_with_float_is_no_worse_than_measured(self, model, prepared, data):
         """``prepare`` lets a unit whose result only float operators read give float values; the search rounds it."""
         found = searched(prepared, data, candidates=["W4A4", "float"], budget=WITH_FLOAT)
