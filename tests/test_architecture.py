@@ -258,7 +258,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "precision/gradients.py",
         "precision/group_runs.py",
         "precision/latencies.py",
-        "precision/options.py",
         "precision/policies.py",
         "precision/results.py",
         "precision/search.py",
