@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 from torch.fx import GraphModule, Node
 
@@ -51,11 +53,14 @@ def choose_layout(gm: GraphModule, ctx: PassContext) -> GraphModule:
 
 @graph_pass(keeps_values=True)
 def eliminate_dead_code(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """Drop nodes without readers, unless running them has an effect; then drop modules that are never called."""
+    """Drop nodes without readers, unless running them has an effect; then modules never called, and units now gone."""
+    erased: set[str] = set()
     for node in reversed(gm.graph.nodes):
         if not node.users and not has_effect(node):
+            erased.add(node.name)
             gm.graph.erase_node(node)
     drop_unused_modules(gm)
+    ctx.plan = replace(ctx.plan, units=tuple(unit for unit in ctx.plan.units if unit.root not in erased))
     return gm
 
 

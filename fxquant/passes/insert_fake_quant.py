@@ -12,6 +12,7 @@ from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.edit import add_module, insert_after
 from fxquant.graph.query import called_module, value_of
 from fxquant.nn.quantize import Dequantize, Quantize
+from fxquant.nn.weight import each_channel_is_a_group
 from fxquant.nn.weight_forms import with_dequantized_weight, with_fake_quantized_weight
 from fxquant.passes.base import PassContext, graph_pass, weighted_nodes
 from fxquant.passes.rounding import inner_rounding, insert_call_qparams, rounding_points
@@ -30,7 +31,11 @@ def insert_fake_quant(gm: GraphModule, ctx: PassContext) -> GraphModule:
         rounding = None if own is None else OwnIntegersFakeQuantize(copy.deepcopy(own.weight_fake_quant))
         qparams = ctx.plan.qparams[unit.roles["weight"]]
         inner = inner_rounding(unit, ctx)
-        layer = with_fake_quantized_weight(called_module(node), qparams if rounding is None else rounding, inner=inner)
+        plain, rounds = called_module(node), qparams if rounding is None else rounding
+        axis = ctx.pattern_of(unit).weight_axis
+        if axis and each_channel_is_a_group(plain):
+            axis = 0  # as for the scales: dimension 1 of a depthwise transposed weight has one entry
+        layer = with_fake_quantized_weight(plain, rounds, axis, inner=inner)
         node.target = add_module(gm, str(node.target), layer, instead_of=(node,))
     return gm
 

@@ -17,11 +17,11 @@ from fxquant.graph.shapes import unchanged_state
 from fxquant.plan.precision import Choice
 from fxquant.precision.gradients import OutputGradients
 from fxquant.precision.group_runs import GroupRuns
-from fxquant.precision.options import Options
+from fxquant.precision.options import LARGEST, Options
 from fxquant.training.checkpoint import Checkpoint
 
-LARGEST = 1e30
-"""Noise over signal of an output that is not finite."""
+NOT_FINITE = LARGEST**2
+"""The same of one batch, which no number of batches with little noise makes less than ``LARGEST``."""
 
 Sums = tuple[Tensor, Tensor]
 """Noise and signal of each group, float64 [groups]."""
@@ -124,7 +124,7 @@ class Estimates:
         if gradients is not None:
             noise, total = gradients.noise_of(self._simulated[name], bound)
             total = max(total, torch.finfo(torch.float64).tiny)
-            noise = noise.nan_to_num(nan=math.inf, posinf=math.inf).clamp(max=LARGEST * max(total, 1.0))
+            noise = noise.nan_to_num(nan=math.inf, posinf=math.inf).clamp(max=NOT_FINITE * max(total, 1.0))
             signal = torch.tensor([total * (place in having) for place in range(count)], dtype=torch.float64)
             self.bar.update(count)
             return noise, signal
@@ -137,7 +137,7 @@ class Estimates:
                 if place in having:
                     score = SignalToNoise()
                     score.add(output, exact)
-                    noise[place] = min(score.noise, LARGEST * max(score.signal, 1.0))
+                    noise[place] = min(score.noise, NOT_FINITE * max(score.signal, 1.0))
                 self.bar.set_postfix_str(f"{self.options.groups[place].name} {name}")
                 self.bar.update()
             return noise, signal

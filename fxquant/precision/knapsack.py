@@ -11,6 +11,11 @@ LARGEST_NOISE = 1 << 52
 """Noise is counted in whole numbers up to this, so that sums are exact and equal where they are equal."""
 MARGIN = 1e-9
 """Part of the noise by which a bound in floats may be wrong."""
+ROUNDING = 1e-13
+"""The same of the priced limits, which are part of both sides of a bound and far above the noise where they are large.
+"""
+COARSE = 1 << 20
+"""How many times the noise of a whole choice an option may have, before all is counted again without it."""
 MOST_LABELS = 3000
 """Partial choices that are followed at a time. Where there are more, the answer has a gap."""
 FIRST_LABELS = 100
@@ -119,14 +124,39 @@ def solve(groups: Sequence[Sequence[Option]], limits: Sequence[int]) -> Solution
     if found is None:
         return None
     gap = max(0.0, best - lost) * unit if lost < math.inf else 0.0
-    return Solution(tuple(c.index for c in found), gap)
+    solution = Solution(tuple(c.index for c in found), gap)
+    return _counted_finer(groups, limits, solution) or solution
+
+
+def _counted_finer(groups: Sequence[Sequence[Option]], limits: Sequence[int], found: Solution) -> Solution | None:
+    """Solve again without the options that have more noise than a whole choice has: the unit is a part of the largest.
+
+    Returns:
+        The choice; None where the unit was fine enough.
+    """
+    chosen = [group[index].noise for group, index in zip(groups, found.chosen, strict=True)]
+    most = math.fsum(noise for noise in chosen if math.isfinite(noise))
+    largest = max((o.noise for group in groups for o in group if math.isfinite(o.noise)), default=0.0)
+    if largest <= most * COARSE or (found.gap and not all(map(math.isfinite, chosen))):
+        return None
+    kept = [[i for i, o in enumerate(group) if o.noise <= most or o.noise == math.inf] for group in groups]
+    finer = solve([[group[i] for i in indices] for group, indices in zip(groups, kept, strict=True)], limits)
+    if finer is None:
+        return None
+    return Solution(tuple(indices[i] for indices, i in zip(kept, finer.chosen, strict=True)), finer.gap)
+
+
+def _margin(best: float, multipliers: Sequence[float], limits: Sequence[int]) -> float:
+    """Return by how much a bound on a noise of ``best`` may be wrong."""
+    priced = sum(m * b for m, b in zip(multipliers, limits, strict=True))
+    return MARGIN * (abs(best) + 1) + ROUNDING * priced
 
 
 def _worth_a_look(groups: _Groups, limits: Sequence[int], multipliers: Sequence[float], best: float) -> _Groups:
     """Return the options that a choice with a noise of ``best`` can hold, by what each costs above the cheapest."""
     least = [min(_priced(c, multipliers) for c in group) for group in groups]
     bound = sum(least) - sum(m * b for m, b in zip(multipliers, limits, strict=True))
-    slack = best - bound + MARGIN * (abs(best) + 1) if best < math.inf else math.inf
+    slack = max(0.0, best - bound + _margin(best, multipliers, limits)) if best < math.inf else math.inf
     return [
         [c for c in group if _priced(c, multipliers) - low <= slack] for group, low in zip(groups, least, strict=True)
     ]
@@ -260,7 +290,7 @@ def _search(
         ahead.append((price + least, [costs[r] + min(c.costs[r] for c in group) for r in resources]))
     ahead.reverse()
     worth = sum(m * b for m, b in zip(multipliers, limits, strict=True))
-    most = best + MARGIN * (abs(best) + 1)
+    most = best + _margin(best, multipliers, limits)
     lost = math.inf
     for place, group in enumerate(groups, 1):
         price, costs = ahead[place]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from fxquant.precision.knapsack import Option, Solution, solve
 from fxquant.precision.simulations import Simulations
 
 BYTE = 8
+LARGEST = 1e30
+"""Noise over signal of an output that is not finite: such a choice is made only where no other can be."""
 EIGHT = Choice("W8A8", BYTE, BYTE)
 PARTS = ("size", "bitops", "activations")
 """The resources that are known without a measurement: the front counts the mean of their parts of all at 8 bits."""
@@ -172,7 +175,7 @@ class Options:
             [
                 Option(
                     choice.name,
-                    max(0.0, self.noise[place][choice.name]),
+                    _noise_to_solve(self.noise[place][choice.name]),
                     tuple(_whole(name, self.cost(place, choice).of(name)) for name in limits),
                 )
                 for choice in choices
@@ -239,6 +242,11 @@ def _is_known(choice: Choice, noise: Mapping[str, float]) -> bool:
 def _step_power(choice: Choice) -> float:
     """Return the squared steps of the weight and the activations of a choice, as parts of their ranges."""
     return float(4.0**-choice.weight_bits + 4.0**-choice.activation_bits)
+
+
+def _noise_to_solve(noise: float) -> float:
+    """Return the noise of an option; infinite where the output is not."""
+    return math.inf if noise >= LARGEST else max(0.0, noise)
 
 
 def _above(

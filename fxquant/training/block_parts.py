@@ -41,8 +41,9 @@ class LearnedLayer:
         bias: Any = module.bias if before is None else before  # what rounding adds on average is not taken out twice
         self.bias: Tensor | None = None if bias is None else bias.detach().clone()
         no_bias = bias is None or (self.weight.dim() == 2 and not bool(bias.any()))  # rows of zeros give zeros still
-        self.shift = None if no_bias else torch.zeros_like(bias.detach()).requires_grad_()
-        """What is added to the bias, in units of ``spread``; None: nothing is."""
+        wide = None if no_bias else torch.promote_types(bias.dtype, torch.float32)  # Adam divides by 0 in float16
+        self.shift = None if no_bias else torch.zeros_like(bias.detach(), dtype=wide).requires_grad_()
+        """What is added to the bias, in units of ``spread``, float32 or more; None: nothing is."""
         self.spread = 1.0
         """Standard deviation of what the layer gives."""
 
@@ -64,7 +65,7 @@ class LearnedLayer:
         """Return the bias with what was learned; differentiable."""
         if self.bias is None or self.shift is None:
             return self.bias
-        return self.bias + self.shift * self.spread
+        return (self.bias + self.shift * self.spread).to(self.bias.dtype)
 
     def finish(self, v: Tensor, bias: Tensor | None) -> None:
         """Let the layer of the simulation give what was learned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -94,6 +95,62 @@ def test_infinite_noise_is_taken_only_where_nothing_else_can_be():
     groups = [[Option("dead", float("inf"), (1,)), Option("good", 3.0, (2,))]] * 2
     assert solve(groups, [4]).chosen == (1, 1)
     assert solve(groups, [3]).chosen in ((0, 1), (1, 0))
+
+
+@pytest.mark.parametrize("large", [1e30, 1e12])
+def test_an_option_of_huge_noise_does_not_blur_the_others(large):
+    """Noise is counted in whole parts of the largest, of which the other noise would be none."""
+    groups = [
+        [Option("W8", 1e-6, (8,)), Option("W4", 0.5, (4,))],
+        [Option("W8", 1e-5, (8,)), Option("W4", 1e-4, (4,))],
+        [Option("good", 1e-3, (1,)), Option("huge", large, (0,))],
+    ]
+    assert solve(groups, [13]) == knapsack.Solution((0, 1, 0), 0.0)
+    assert solve(groups, [100]) == knapsack.Solution((0, 0, 0), 0.0)
+    assert solve(groups, [8]).chosen == (1, 1, 1)
+
+
+def test_noise_and_costs_of_many_magnitudes():
+    draw = random.Random(0)
+    noise = [0.0, 1.0, 1e-6, 1e12, 1e30, math.inf]
+    feasible = 0
+    for _ in range(300):
+        resources = draw.randint(1, 3)
+        groups = [
+            [
+                Option(
+                    name,
+                    draw.choice(noise) * draw.uniform(0.5, 1),
+                    tuple(draw.choice([0, 0, 1, 2, 5, 10**9]) for _ in range(resources)),
+                )
+                for name in "abcd"[: draw.randint(1, 4)]
+            ]
+            for _ in range(draw.randint(1, 5))
+        ]
+        limits = [draw.choice([0, 1, 3, 8, 10**9, 3 * 10**9]) for _ in range(resources)]
+        expected, found = enumerated(groups, limits), solve(groups, limits)
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            feasible += 1
+            assert found.gap == 0
+            assert noise_and_costs(groups, found.chosen)[0] == pytest.approx(
+                noise_and_costs(groups, expected)[0], rel=1e-9
+            )
+    assert feasible > 100
+
+
+def test_limits_far_above_the_noise_leave_an_option_to_each_group():
+    """The bound is a small difference of large numbers here, and its rounding is above the noise."""
+    groups = [
+        [Option("a", 9.141286153689817e-07, (1, 0))],
+        [
+            Option("a", 0.0, (2, 10**9)),
+            Option("b", 3.0524235393506626e-07, (1, 2)),
+            Option("c", 5.115464054506906e-07, (2, 0)),
+        ],
+        [Option("a", 0.0, (10**9, 10**9)), Option("b", 0.0, (1, 10**9))],
+    ]
+    assert solve(groups, [3 * 10**9, 10**9]).chosen == enumerated(groups, [3 * 10**9, 10**9]) == (0, 2, 1)
 
 
 def test_a_large_one_is_exact():

@@ -16,6 +16,7 @@ from fxquant.errors import CalibrationError, FxQuantWarning, InputError, Unknown
 from fxquant.measure.noise import sqnr
 from fxquant.precision import estimates, knapsack
 from fxquant.precision.group_runs import GroupRuns
+from fxquant.precision.options import LARGEST
 
 QCONFIG = fxq.QConfig(
     activation=fxq.MinMaxObserver,
@@ -543,6 +544,41 @@ class TestBadInput:
         prepared = calibrated(Classes().eval(), data)
         with pytest.raises(InputError, match="the model's output holds no float values"):
             searched(prepared, data)
+
+
+class Quotient(nn.Module):
+    """A divisor of little range: with few bits of what is read it is rounded to 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.divisor = nn.Linear(8, 32), nn.Linear(32, 8), nn.Linear(8, 8)
+        self.behind = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        divisor = nn.functional.hardtanh(self.divisor(x), 0.05, 100.0)
+        return self.behind(divisor) * 0.01 + self.last(torch.relu(self.first(x))) / divisor
+
+
+def test_a_choice_whose_output_is_not_finite_leaves_the_others_as_they_are():
+    """Only one of the two batches is not finite there."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Quotient().eval().requires_grad_(False)
+    model.divisor.bias.add_(1.0)
+    batches = [(torch.randn(128, 8, generator=torch.Generator().manual_seed(0)),), (torch.ones(4, 8),)]
+    prepared = fxq.calibrate(fxq.prepare(model, batches[0]), batches, progress=False)
+
+    def chosen(*candidates: str) -> fxq.PrecisionSearch:
+        return searched(prepared, batches, budget=fxq.Budget(size=0.8), candidates=candidates)
+
+    plain, found, forced = chosen("W4A8", "W8A8"), chosen("W4A8", "W8A8", "W8A2"), chosen("W4A2", "W8A2")
+    assert [row.weight for row in found.rows] == [row.weight for row in plain.rows] == [8, 8, 4]
+    assert found.rows[0].choice == "W8A8"
+    assert found.predicted == pytest.approx(plain.predicted)
+    assert found.gap == 0
+    # Where all choices of one group are so, the noise of the others decides still.
+    assert forced.rows[0].noise == LARGEST
+    assert [row.choice for row in forced.rows] == ["W4A2", "W8A2", "W8A2"]
 
 
 def test_a_unit_in_float_by_the_configuration_stays_float(model, data):

@@ -233,6 +233,23 @@ def test_scales_that_are_powers_of_two_stay() -> None:
     assert all(torch.equal(each.log2().round(), each.log2()) for each in scales)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_layers_of_half_precision_learn_their_biases(dtype: torch.dtype) -> None:
+    """The smallest divisor of Adam is 0 in float16: what is learned is float32."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4)).to(dtype).eval()
+    batch = torch.randn(64, 8, generator=generator).to(dtype)
+    start = fxq.calibrate(fxq.prepare(net, batch, fxq.low_bit_qconfig(4, 4, ends=None)), [batch], progress=False)
+    found = fxq.reconstruct(start, [batch], iterations=30, progress=False)
+    assert all(not row.unchanged and row.learned < row.before for row in found.reconstruction.rows)
+    biases = [layer.bias for layer in fxq.convert(found, to="fake_quant").children() if hasattr(layer, "bias")]
+    assert [bias.dtype for bias in biases] == [dtype, dtype]
+    assert all(bias.isfinite().all() for bias in biases)
+    assert not any(torch.equal(bias, layer.bias) for bias, layer in zip(biases, (net[0], net[2]), strict=True))
+
+
 def test_blocks_by_choice() -> None:
     units = learned(iterations=2, blocks="unit").reconstruction.rows
     assert [len(row.units) for row in units] == [1] * 7

@@ -75,6 +75,31 @@ def test_means_and_variances_are_those_of_the_float_model(weight: Any) -> None:
     assert torch.allclose(outputs["float"].mean(0), outputs["quantized"].mean(0), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("inputs", "groups", "scaled"),
+    [(8, 1, True), (6, 1, True), (6, 6, True), (8, 2, False)],
+)
+def test_transposed_convolutions_are_scaled_where_each_output_has_its_scale(
+    inputs: int, groups: int, scaled: bool
+) -> None:
+    """Their weight is [C_in, C_out / groups, ...]: a scale that several groups share is no output's."""
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.ConvTranspose2d(inputs, 6, 2, groups=groups)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
+    qconfig = fxq.QConfig(activation=ACTIVATION, weight=WEIGHT)
+    batch = torch.randn(4, inputs, 4, 4, generator=generator)
+    calibrated = fxq.calibrate(fxq.prepare(nn.Sequential(layer).eval(), batch, qconfig), [batch], progress=False)
+    result = fxq.correct_statistics(calibrated, [batch], progress=False)
+    (row,) = result.corrected_statistics
+    assert (row.smallest, row.largest) != (1, 1) if scaled else (row.smallest, row.largest) == (1, 1)
+    with torch.no_grad():
+        exact, rounded = layer(batch), fxq.convert(result, to="fake_quant")(batch)
+        plain = fxq.convert(calibrated, to="fake_quant")(batch)
+    deviation = [float((each.std((0, 2, 3)) / exact.std((0, 2, 3)) - 1).abs().mean()) for each in (rounded, plain)]
+    assert deviation[0] < (0.8 * deviation[1] if scaled else 1)
+
+
 def test_all_forms_and_files_hold_it(tmp_path: Path) -> None:
     result, x = corrected(), data()[0]
     int8 = fxq.convert(result, check=x)
