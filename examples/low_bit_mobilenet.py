@@ -3,20 +3,27 @@
 python examples/low_bit_mobilenet.py                                 # real weights and photographs; ten minutes
 python examples/low_bit_mobilenet.py --weights 4 --activations 8     # faster, and close to the float model
 python examples/low_bit_mobilenet.py --checkpoint run                # an interrupted run goes on there
-``equalize`` comes first, then ``reconstruct``. The first and the last layer keep 8 bits. ``--quick`` only shows that
-it runs.
+``equalize`` comes first, then ``reconstruct``. The first and the last layer keep 8 bits. ``--quick`` takes a narrow and
+short MobileNetV2 with random weights, and only shows that it runs.
 """
 
 import argparse
 import time
 
 import torch
+import torchvision
 from tabulate import tabulate
 
 import fxquant as fxq
 from fxquant.errors import SampleError
 from fxquant.samples.networks import mobilenet_v2
 from fxquant.samples.photographs import calibration_batches, labelled_batch
+
+
+def short_mobilenet():
+    torch.manual_seed(0)
+    stages = [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 2, 2]]  # expansion, channels, blocks, stride
+    return torchvision.models.MobileNetV2(10, width_mult=0.5, inverted_residual_setting=stages).eval()
 
 
 def main():
@@ -29,7 +36,7 @@ def main():
     options = parser.parse_args()
     side, count, size = (64, 2, 1) if options.quick else (224, 16, 6)
     try:
-        model, (images, _) = mobilenet_v2(), labelled_batch(side)
+        model, (images, _) = short_mobilenet() if options.quick else mobilenet_v2(), labelled_batch(side)
         batches = calibration_batches(count, size, side=side)
     except SampleError as error:
         print(f"left out, since its data cannot be had here:\n{error}")
