@@ -21,8 +21,8 @@ from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.training.checkpoint import Checkpoint, Learned
 from fxquant.training.reconstruct import Learning, learn
 from fxquant.training.resumable_run import Memory, ResumableRun
-from fxquant.training.rounding_layers import Left, layer_node
 from fxquant.training.unit_samples import RowSamples, Samples, UnitNodes, WholeSamples
+from fxquant.training.weighted_units import Left
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Reconstructor:
         return WholeSamples(nodes, run, targets)
 
     def _unit_nodes(self, unit: QuantUnit) -> UnitNodes:
-        return UnitNodes(tuple(self._nodes[name] for name in unit.nodes), layer_node(unit, self._nodes))
+        return UnitNodes.of(unit, self._nodes)
 
 
 def _mixed(seed: int, index: int) -> int:

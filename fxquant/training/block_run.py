@@ -21,7 +21,7 @@ from fxquant.training.block_values import OWNER, BlockValues, items_are_independ
 from fxquant.training.blocks import Block
 from fxquant.training.checkpoint import Checkpoint, Learned
 from fxquant.training.resumable_run import Memory, ResumableRun
-from fxquant.training.rounding_layers import Left
+from fxquant.training.weighted_units import Left
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fxquant.graph.text_table import PrintedTable
-from fxquant.training.rounding_layers import Left
+from fxquant.training.weighted_units import Left
 
 
 @dataclass(frozen=True, slots=True)

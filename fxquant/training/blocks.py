@@ -21,7 +21,7 @@ from fxquant.graph.query import (
 )
 from fxquant.measure.runner import order_by_units
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.training.rounding_layers import layer_node
+from fxquant.training.weighted_units import layer_node
 
 LARGEST_BLOCK = 8
 """Weights of a block; one with more is split at the sums inside, or into units."""

@@ -18,9 +18,9 @@ from fxquant.nn.fake_quantize import FLOAT_BIAS
 from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.passes.correct_bias import some_read_nothing, spatial_sizes
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import QParams
+from fxquant.plan.spec import QParams, QScheme
 from fxquant.training.channel_statistics import Correction
-from fxquant.training.rounding_layers import Left, layer_node, refused_kind
+from fxquant.training.weighted_units import Left, refused_kind, split_by_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +108,18 @@ def correctable_layers(
         plan: Its plan, with qparams.
         own: Layers whose integers are known already, under the roots of their units.
     """
+    taken, left = split_by_refusal(simulated, plan, own, _refusal)
     nodes = nodes_by_name(simulated)
-    layers: list[CorrectableLayer] = []
-    left: list[Left] = []
-    for unit in plan.units:
-        if "weight" not in unit.roles:
-            continue
-        node, known = layer_node(unit, nodes), own.get(unit.root)
-        if known is not None:
-            kind = type(known.weight_fake_quant).__name__
-            left.append(Left(unit.root, f"{kind} has integers of its own, which make up for their errors"))
-        elif reason := refused_kind(called_module(node)):
-            left.append(Left(unit.root, reason))
-        else:
-            members = tuple(nodes[name] for name in unit.nodes)
-            ahead = members[: members.index(node) + 1]
-            layers.append(CorrectableLayer(unit, ahead, plan.qparams[unit.roles["weight"]]))
+    layers = []
+    for unit, node in taken:
+        members = tuple(nodes[name] for name in unit.nodes)
+        ahead = members[: members.index(node) + 1]
+        layers.append(CorrectableLayer(unit, ahead, plan.qparams[unit.roles["weight"]]))
     return layers, left
+
+
+def _refusal(layer: Any, scheme: QScheme, own: Any) -> str:
+    """Why the outputs of a layer are not corrected; empty if they can be."""
+    if own is not None:
+        return f"{type(own.weight_fake_quant).__name__} has integers of its own, which make up for their errors"
+    return refused_kind(layer)

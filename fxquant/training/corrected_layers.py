@@ -18,7 +18,7 @@ from fxquant.measure.runner import FloatRun, order_by_units
 from fxquant.training.channel_statistics import ChannelStatistics
 from fxquant.training.correctable_layers import CorrectableLayer
 from fxquant.training.resumable_run import Memory, ResumableRun
-from fxquant.training.rounding_layers import Left
+from fxquant.training.weighted_units import Left
 
 
 @dataclass(frozen=True, slots=True)

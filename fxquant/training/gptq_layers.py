@@ -18,7 +18,7 @@ from fxquant.measure.runner import order_by_units, run_nodes
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.training.checkpoint import Checkpoint
 from fxquant.training.gptq_columns import Choices
-from fxquant.training.gptq_weight import Rounded, nodes_of, round_weight
+from fxquant.training.gptq_weight import Rounded, round_weight
 from fxquant.training.input_products import InputProducts, inputs_of_output
 from fxquant.training.resumable_run import Memory, ResumableRun
 from fxquant.training.rounded_layers import RoundedLayer
@@ -59,7 +59,7 @@ class LayerByLayer:
         with tqdm(total=len(places), desc="gptq", unit="layer", disable=not progress) as bar, torch.no_grad():
             for index, (unit, place) in enumerate(places):
                 bar.set_postfix_str(unit.root)
-                unit_nodes = nodes_of(unit, nodes)
+                unit_nodes = UnitNodes.of(unit, nodes)
                 found = self._saved(index, unit, unit_nodes)
                 if found is None:
                     found = self._found(unit, unit_nodes, place, quantized)

@@ -9,20 +9,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import KnownIntegers, OwnIntegersFakeQuantize
 from fxquant.fake_quantize.qparams import to_integers
 from fxquant.graph.macs import TRANSPOSED
-from fxquant.graph.query import called_module, nodes_by_name
 from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import QParams, QScheme
 from fxquant.training.gptq_columns import Choices, round_columns
 from fxquant.training.input_products import InputProducts, inputs_of_output
-from fxquant.training.rounding_layers import Left, layer_node, least_error_scale, refused_kind
-from fxquant.training.unit_samples import UnitNodes
+from fxquant.training.rounding_layers import least_error_scale
 from fxquant.training.weight_matrix import WeightMatrix, from_matrices
+from fxquant.training.weighted_units import Left, refused_kind, split_by_refusal
 
 MOST_INPUTS = 8192
 """Of one output: the products of two inputs are then 512 MB."""
@@ -79,11 +78,6 @@ class Rounded:
         return Rounded(integers, replace(self.qparams, scale=scale, zero_point=zero_point), *numbers)
 
 
-def nodes_of(unit: QuantUnit, nodes: Mapping[str, Node]) -> UnitNodes:
-    """Return the nodes of a unit in the simulation."""
-    return UnitNodes(tuple(nodes[name] for name in unit.nodes), layer_node(unit, nodes))
-
-
 def layers_for_gptq(
     simulated: GraphModule, plan: QuantPlan, own: Mapping[str, Any]
 ) -> tuple[list[QuantUnit], list[Left]]:
@@ -94,18 +88,8 @@ def layers_for_gptq(
         plan: Its plan, with qparams.
         own: Layers whose integers are known already, under the roots of their units.
     """
-    nodes = nodes_by_name(simulated)
-    units: list[QuantUnit] = []
-    left: list[Left] = []
-    for unit in plan.units:
-        if "weight" not in unit.roles:
-            continue
-        layer, scheme = called_module(layer_node(unit, nodes)), plan.qparams[unit.roles["weight"]].scheme
-        if reason := _refusal(layer, scheme, own.get(unit.root)):
-            left.append(Left(unit.root, reason))
-        else:
-            units.append(unit)
-    return units, left
+    taken, left = split_by_refusal(simulated, plan, own, _refusal)
+    return [unit for unit, _ in taken], left
 
 
 def _refusal(layer: Any, scheme: QScheme, own: Any) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from fxquant.errors import InputError, UnknownNameError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.query import called_module, module_of
 from fxquant.measure.parity import plan_of
@@ -19,10 +18,9 @@ from fxquant.training.block_learning import BlockLearning
 from fxquant.training.block_parts import BlockParts, LearnedLayer, LearnedScale
 from fxquant.training.block_run import LearningBlock
 from fxquant.training.blocks import Block, Cutter
-from fxquant.training.named_blocks import named_blocks
-from fxquant.training.rounding_layers import Left, rounding_layers
-
-CHOICES = ("auto", "unit")
+from fxquant.training.named_blocks import chosen_blocks
+from fxquant.training.rounding_layers import rounding_layers
+from fxquant.training.weighted_units import Left
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def learnable_blocks(
     """
     plan = plan_of(simulated)
     cutter = Cutter(simulated, plan)
-    chosen = _chosen(cutter, blocks)
+    chosen = chosen_blocks(cutter, blocks)
     # Layers with a weight of few bits.
     weighted = [unit for unit in plan.units if "weight" in unit.roles]
     wide = [unit for unit in weighted if plan.qparams[unit.roles["weight"]].scheme.bits >= 8]
@@ -90,18 +88,6 @@ def learnable_blocks(
             bits = [each.scheme.bits for each in (*parts.roundings.values(), *_read_by(block))]
             found.append(LearningBlock(block, parts, min(bits, default=8)))
     return LearnableBlocks(plan, cutter.order, found, layers, left)
-
-
-def _chosen(cutter: Cutter, blocks: str | Sequence[str]) -> list[Block]:
-    if isinstance(blocks, str):
-        if blocks not in CHOICES:
-            expected = f"{', '.join(map(repr, CHOICES))}, or a list of paths of modules"
-            raise UnknownNameError("unknown choice of blocks", got=repr(blocks), expected=expected)
-        return cutter.automatic() if blocks == "auto" else cutter.by_units()
-    if not isinstance(blocks, (list, tuple)) or not blocks or not all(isinstance(name, str) for name in blocks):
-        expected = f"a list of paths, {' or '.join(map(repr, CHOICES))}"
-        raise InputError("blocks are no paths of modules", got=repr(blocks), expected=expected)
-    return named_blocks(cutter, blocks)
 
 
 def _parts(

@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from fxquant.calibration.batches import batches
 from fxquant.errors import PlanError, UnknownNameError, listing
-from fxquant.graph.inputs import bind
 from fxquant.measure.parity import plan_of
 from fxquant.quantizer.checks import check_seed, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 from fxquant.training.adaround import Reconstruction, Reconstructor, only_modules
+from fxquant.training.bound_batches import bound_batches
 from fxquant.training.checkpoint import Checkpoint, run_identity
 from fxquant.training.reconstruct import Learning
 from fxquant.training.resumable_run import Memory
@@ -113,12 +112,7 @@ def adaround(
             got=listing([f"{each.unit}: {each.reason}" for each in left]) or "no unit with a weight",
             hint="AdaRound needs linear layers or convolutions with symmetric weights",
         )
-    inputs = [
-        bind(prepared.graph_module, args, kwargs, f"calibration batch {index}")
-        for index, (args, kwargs) in enumerate(
-            batches(data, prepared.example_args, prepared.graph_module, num_batches=num_batches, progress=False)
-        )
-    ]
+    inputs = bound_batches(prepared, data, num_batches)
     found = None
     if checkpoint is not None:
         choices = f"{learning}, activations={activations}, grids={grids}, seed={seed}"

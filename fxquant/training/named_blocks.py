@@ -1,4 +1,4 @@
-"""Blocks that the user names by their modules."""
+"""Blocks that the user asks for: those that are found, single units, or modules by their names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,29 @@ from torch.fx import Node
 from fxquant.errors import InputError, UnknownNameError, listing
 from fxquant.registry import did_you_mean
 from fxquant.training.blocks import Block, Cutter
+
+CHOICES = ("auto", "unit")
+
+
+def chosen_blocks(cutter: Cutter, blocks: str | Sequence[str]) -> list[Block]:
+    """Return the blocks of a simulation that ``reconstruct`` is asked for.
+
+    Args:
+        cutter: Of the simulation.
+        blocks: ``"auto"``, ``"unit"``, or paths of modules.
+
+    Raises:
+        InputError, UnknownNameError: blocks cannot be what was asked for.
+    """
+    if isinstance(blocks, str):
+        if blocks not in CHOICES:
+            expected = f"{', '.join(map(repr, CHOICES))}, or a list of paths of modules"
+            raise UnknownNameError("unknown choice of blocks", got=repr(blocks), expected=expected)
+        return cutter.automatic() if blocks == "auto" else cutter.by_units()
+    if not isinstance(blocks, (list, tuple)) or not blocks or not all(isinstance(name, str) for name in blocks):
+        expected = f"a list of paths, {' or '.join(map(repr, CHOICES))}"
+        raise InputError("blocks are no paths of modules", got=repr(blocks), expected=expected)
+    return named_blocks(cutter, blocks)
 
 
 def named_blocks(cutter: Cutter, names: Sequence[str]) -> list[Block]:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.fx import GraphModule, Node
+from torch import Tensor
+from torch.fx import GraphModule
 
 from fxquant.fake_quantize.adaround import AdaRoundFakeQuantize
 from fxquant.fake_quantize.qparams import fake_quantize
-from fxquant.graph.query import called_module, module_of, nodes_by_name
-from fxquant.graph.recurrent import is_recurrent
+from fxquant.graph.query import called_module
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.nn.weight_forms import with_fake_quantized_weight, without_fake_quantized_weight
 from fxquant.observers.minmax import MinMaxObserver, PerChannelMinMaxObserver
 from fxquant.observers.ranges import split_groups
-from fxquant.plan.quant_plan import QuantPlan, QuantUnit
-from fxquant.plan.spec import QParams, QScheme, TensorRef
+from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.spec import QParams, QScheme
+from fxquant.training.weighted_units import Left, refused_kind, split_by_refusal
 
 RoundingSizes = Literal["mse", "observed"]
 
@@ -27,18 +26,8 @@ CANDIDATES = 100
 """Step sizes that are tried for each scale."""
 SMALLEST_PART, LARGEST_PART = 0.2, 1.2
 """Of the step size that the observer chose: where the candidates begin and end."""
-
-
 POWERS = (2.0, 0.5, 0.25, 0.125)
-"""The same for scales that are powers of two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A unit with a weight whose rounding is not learned."""
-
-    unit: str
-    reason: str
+"""Parts of that step size that are tried where scales are powers of two."""
 
 
 def rounding_layers(
@@ -55,36 +44,20 @@ def rounding_layers(
     Returns:
         The layers by the roots of the units, and the units left out.
     """
-    nodes = nodes_by_name(simulated)
+    taken, left = split_by_refusal(simulated, plan, own, _refusal)
     layers: dict[str, Any] = {}
-    left: list[Left] = []
-    scales: dict[TensorRef, Tensor] = {}
-    for unit in plan.units:
-        if "weight" not in unit.roles:
-            continue
-        ref = unit.roles["weight"]
-        layer, qparams, there = called_module(layer_node(unit, nodes)), plan.qparams[ref], own.get(unit.root)
-        if reason := _refusal(layer, qparams.scheme, there):
-            left.append(Left(unit.root, reason))
-            continue
+    for unit, node in taken:
+        layer, qparams, there = called_module(node), plan.qparams[unit.roles["weight"]], own.get(unit.root)
         weight = layer.weight.detach()
         if there is None:
             plain = without_fake_quantized_weight(layer)
             there = with_fake_quantized_weight(plain, _ready(weight, qparams), layer.output_axis)
         rounding: Any = there.weight_fake_quant
         if rounding.V.requires_grad and grids == "mse":
-            if ref not in scales:  # calls that share a weight have one scale for it
-                scales[ref] = least_error_scale(weight, qparams)
-            rounding.set_qparams(scales[ref], qparams.zero_point)
+            rounding.set_qparams(least_error_scale(weight, qparams), qparams.zero_point)
             rounding.initialize(weight)
         layers[unit.root] = there
     return layers, left
-
-
-def layer_node(unit: QuantUnit, nodes: Mapping[str, Node]) -> Node:
-    """Return the node of a unit of the simulation that calls the layer with the weight."""
-    calls = (nodes[name] for name in unit.nodes)
-    return next(node for node in calls if isinstance(module_of(node), FakeQuantizedWeight))
 
 
 def least_error_scale(weight: Tensor, qparams: QParams) -> Tensor:
@@ -124,15 +97,6 @@ def _refusal(layer: FakeQuantizedWeight, scheme: QScheme, own: Any) -> str:
         return f"AdaRound learns with symmetric qparams, and these are {scheme}"
     if scheme.group_size is not None:
         return f"AdaRound learns without groups, and this is {scheme}"
-    return ""
-
-
-def refused_kind(layer: nn.Module) -> str:
-    """Return why a layer of this kind has no one matrix that inputs are multiplied by; empty if it has."""
-    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
-        return "a table is read, not multiplied"
-    if is_recurrent(layer):
-        return "it multiplies by several matrices, step after step"
     return ""
 
 

@@ -19,7 +19,9 @@ from fxquant.kernels.conv.reference import ConvGeometry
 from fxquant.measure.runner import run_nodes
 from fxquant.nn.fake_quantize import FakeQuantizedWeight
 from fxquant.patterns.elementwise import CLAMPS
+from fxquant.plan.quant_plan import QuantUnit
 from fxquant.training.resumable_run import Memory, ResumableRun
+from fxquant.training.weighted_units import layer_node
 
 LARGEST_SAMPLE = 1 << 26
 """Values of the rows that one unit learns from, 256 MB of them: a random part where there are more."""
@@ -40,6 +42,11 @@ class UnitNodes:
     """In the order in which they run; the last one's value is the unit's."""
     layer: Node
     """The one that calls the layer with the weight."""
+
+    @classmethod
+    def of(cls, unit: QuantUnit, nodes: Mapping[str, Node]) -> UnitNodes:
+        """Find them by their names."""
+        return cls(tuple(nodes[name] for name in unit.nodes), layer_node(unit, nodes))
 
     @property
     def module(self) -> FakeQuantizedWeight:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from fxquant.training.adaround import Reconstruction, UnitLoss, only_modules
-from fxquant.training.rounding_layers import Left
+from fxquant.training.weighted_units import Left
 
 
 def test_the_table_says_what_was_gained() -> None:

@@ -25,7 +25,7 @@ from fxquant.training.block_table import LearnedBlock, LearnedBlocks
 from fxquant.training.block_values import BlockValues
 from fxquant.training.checkpoint import Checkpoint, Learned
 from fxquant.training.resumable_run import Memory
-from fxquant.training.rounding_layers import Left
+from fxquant.training.weighted_units import Left
 
 FEW = 10
 
