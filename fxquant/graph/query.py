@@ -133,9 +133,14 @@ def move_to_device_of(module: nn.Module, model: nn.Module) -> None:
 
 
 def value_of(node: Node) -> TensorInfo | None:
-    """Shape, dtype, device, order of the node's value on the example; None if it is no tensor, or was never run."""
+    """Return shape, dtype, device and order of the node's value on the example; None if it is not one tensor."""
     value = node.meta.get(VALUE)
     return value if isinstance(value, TensorInfo) else None
+
+
+def is_one_tensor(node: Node) -> bool:
+    """Tell whether the value of a node is one tensor; False for a tuple, a number, and what was never run."""
+    return value_of(node) is not None
 
 
 def tensors_of(node: Node) -> tuple[TensorInfo, ...]:

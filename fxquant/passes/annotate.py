@@ -10,13 +10,14 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
-from fxquant.graph.query import tensors_of, value_of
+from fxquant.graph.query import is_one_tensor, tensors_of
 from fxquant.passes.base import PassContext, graph_pass
-from fxquant.passes.boundaries import Boundaries
 from fxquant.passes.qconfig_rules import Rules, decide, qconfig_of, rounds_model_output
 from fxquant.passes.refusals import only_groups_values, refuse_match, refuse_unmatched
 from fxquant.passes.unit_building import input_observer, observed_policy, unit_of
-from fxquant.patterns.matcher import PatternIndex, match
+from fxquant.passes.unit_choice import UnitChoice
+from fxquant.patterns import matcher
+from fxquant.patterns.matcher import PatternIndex
 from fxquant.patterns.pattern import Match, Mismatch, Pattern
 from fxquant.plan.quant_plan import QuantUnit, Refusal
 from fxquant.plan.spec import QParamsPolicy, TensorRef
@@ -42,42 +43,43 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     for node in reversed(gm.graph.nodes):
         if node.op not in CALLS or node in taken:
             continue
-        found, refusal = _best_match(node, index.ending_in(node), taken, ctx.backend, decisions)
-        if found is not None:
-            taken.update(found.nodes)
-            matches.append(found)
+        match, refusal = _best_match(node, index.ending_in(node), taken, ctx.backend, decisions)
+        if match is not None:
+            taken.update(match.nodes)
+            matches.append(match)
         elif refusal is not None:
             refusals.append(refusal)
 
-    # Leave in float the matches that give a tuple of which a float operator reads an item.
+    # Leave in float the matches that give a tuple of which a float operator reads an item. An input or a result that is
+    # not one tensor is a tuple: refuse_match lets nothing else pass.
     with_external_item = _nodes_with_external_item(matches) if any(map(_gives_or_takes_tuple, matches)) else set()
     refusals += [
         Refusal(n.name, "", HAS_FLOAT_READER, excused=True) for n in with_external_item if not only_groups_values(n)
     ]
-    matches = [found for found in matches if found.nodes[-1] not in with_external_item]
+    matches = [match for match in matches if match.nodes[-1] not in with_external_item]
 
     # Leave in float what gains nothing by int8. What multiplies by a weight gains, unless it stands alone between
     # floats and multiplies too little to pay for rounding its input. What a rule of its own asks for is not left.
-    boundaries = Boundaries(
+    choice = UnitChoice(
         matches,
         ctx.backend,
         rounds_model_output=rounds_model_output(gm, ctx, decisions),
-        asked_for=lambda found: decisions[found.weight_node].kind != "global",
+        asked_for=lambda match: decisions[match.configured_node].kind != "global",
     )
-    in_float = boundaries.left_in_float()
+    in_float = choice.left_in_float()
     refusals += [Refusal(node.name, pattern, reason, excused=True) for node, (pattern, reason) in in_float.items()]
 
     # Build a unit of each other match, and the policies of the tensors that it makes.
     units: list[QuantUnit] = []
     policies: dict[TensorRef, QParamsPolicy] = {}
     readers: dict[Node, list[Callable[[], Any]]] = {}
-    for found in map(boundaries.without_float_inputs, matches):
-        if found.nodes[-1] not in in_float:
-            unit, built = unit_of(found, decisions, boundaries.is_float_output(found))
+    for match in map(choice.without_float_inputs, matches):
+        if match.nodes[-1] not in in_float:
+            unit, built = unit_of(match, decisions, choice.is_float_output(match))
             units.append(unit)
             policies.update(built)
-            for name in found.inputs:
-                readers.setdefault(found.captures[name], []).append(qconfig_of(found, decisions).activation)
+            for name in match.inputs:
+                readers.setdefault(match.captures[name], []).append(qconfig_of(match, decisions).activation)
 
     # Observe each value that no unit makes, as the units that read it ask for.
     for node, wanted in readers.items():
@@ -86,10 +88,10 @@ def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     return gm
 
 
-def _gives_or_takes_tuple(found: Match) -> bool:
+def _gives_or_takes_tuple(match: Match) -> bool:
     """Tell whether a match gives or takes a tuple of tensors, as ``split`` gives it."""
-    gives_tuple = value_of(found.nodes[-1]) is None and found.pattern.can_give_integers
-    return gives_tuple or any(value_of(found.captures[name]) is None for name in found.inputs)
+    gives_tuple = not is_one_tensor(match.nodes[-1]) and match.pattern.can_give_integers
+    return gives_tuple or any(not is_one_tensor(match.captures[name]) for name in match.inputs)
 
 
 def _nodes_with_external_item(matches: Sequence[Match]) -> set[Node]:
@@ -98,20 +100,20 @@ def _nodes_with_external_item(matches: Sequence[Match]) -> set[Node]:
     A tuple of quantized tensors cannot be dequantized as one, so all that makes and reads its items becomes units, or
     nothing does.
     """
-    units = {found.nodes[-1]: found for found in matches if found.pattern.can_give_integers}
+    units = {match.nodes[-1]: match for match in matches if match.pattern.can_give_integers}
     dropped: set[Node] = set()
-    while gone := {root for root, found in units.items() if _has_external_item(found, units.keys())}:
+    while gone := {root for root, match in units.items() if _has_external_item(match, units.keys())}:
         dropped |= gone
-        units = {root: found for root, found in units.items() if root not in gone}
+        units = {root: match for root, match in units.items() if root not in gone}
     return dropped
 
 
-def _has_external_item(found: Match, roots: Collection[Node]) -> bool:
-    root = found.nodes[-1]
-    sources = [found.captures[name] for name in found.inputs]
-    if any(value_of(source) is None and source not in roots for source in sources):
+def _has_external_item(match: Match, roots: Collection[Node]) -> bool:
+    root = match.nodes[-1]
+    sources = [match.captures[name] for name in match.inputs]
+    if any(not is_one_tensor(source) and source not in roots for source in sources):
         return True
-    return value_of(root) is None and any(user not in roots for user in root.users)
+    return not is_one_tensor(root) and any(user not in roots for user in root.users)
 
 
 def _best_match(
@@ -121,16 +123,16 @@ def _best_match(
     near: Mismatch | None = None
     refusal: Refusal | None = None
     for pattern in patterns:
-        found = match(pattern, node)
-        if isinstance(found, Mismatch):
-            near = found if near is None or found.matched > near.matched else near
+        match = matcher.match(pattern, node)
+        if isinstance(match, Mismatch):
+            near = match if near is None or match.matched > near.matched else near
             continue
-        if not taken.isdisjoint(found.nodes) or not _suits_qconfig(found, decisions):
+        if not taken.isdisjoint(match.nodes) or not _suits_qconfig(match, decisions):
             continue
-        refusal = refuse_match(found, backend, decisions)
+        refusal = refuse_match(match, backend, decisions)
         if refusal is None:
             logger.debug("%s: %s", node.name, pattern.name)
-            return found, None
+            return match, None
         logger.debug("%s: %s refused: %s", node.name, pattern.name, refusal.reason)
     if near is not None:
         text = "%s: %d patterns tried; nearest miss %s, stopped at %s: %s"
@@ -142,12 +144,12 @@ def _best_match(
     return None, refusal or refuse_unmatched(node, decisions[node])
 
 
-def _suits_qconfig(found: Match, decisions: Rules) -> bool:
+def _suits_qconfig(match: Match, decisions: Rules) -> bool:
     """Tell whether the QConfig fits: dynamic patterns need ``is_dynamic``, weight-only ones float activations.
 
     Those with a range for each token need a QConfig that says so.
     """
-    pattern, qconfig = found.pattern, decisions[found.weight_node].qconfig
+    pattern, qconfig = match.pattern, decisions[match.configured_node].qconfig
     if qconfig is None:
         return True
     if pattern.rounds_inside and not pattern.dynamic and qconfig.is_dynamic:

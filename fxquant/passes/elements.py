@@ -37,12 +37,12 @@ class ElementsRead:
     """The elements of values that readers need, on the shapes of the example.
 
     Args:
-        found: Node -> the match that holds it.
+        match_of: Node -> the match that holds it.
         takes_integers: Whether a node, the second, takes the integers of another one, the first.
     """
 
-    def __init__(self, found: Mapping[Node, Match], takes_integers: Callable[[Node, Node], bool]) -> None:
-        self._found = found
+    def __init__(self, match_of: Mapping[Node, Match], takes_integers: Callable[[Node, Node], bool]) -> None:
+        self._match_of = match_of
         self._takes_integers = takes_integers
         self._needed: dict[Node, Elements] = {}
 
@@ -67,34 +67,34 @@ class ElementsRead:
 
     def _as_floats(self, node: Node) -> Elements:
         """Return the elements read as floats: all of them where a reader cannot be followed."""
-        found: list[Elements] = []
+        read: list[Elements] = []
         for reader in readers_of(node):
             if not self._takes_integers(node, reader):
-                found.append(self._behind(reader, node, _every_one))
+                read.append(self._behind(reader, node, _every_one))
             elif self._is_data_movement(reader) and self._is_followed(reader, node):
-                found.append(self._behind(reader, node, self._as_floats))
-        return _union(node, found)
+                read.append(self._behind(reader, node, self._as_floats))
+        return _union(node, read)
 
     def _is_data_movement(self, reader: Node) -> bool:
-        found = self._found.get(reader)
-        return found is not None and found.pattern.output is Output.PICKED
+        match = self._match_of.get(reader)
+        return match is not None and match.pattern.output is Output.PICKED
 
     def _is_followed(self, reader: Node, source: Node) -> bool:
         """Tell whether the elements of a reader's result can be traced back to those of its source."""
-        found = self._found.get(reader)
-        if found is None:
+        match = self._match_of.get(reader)
+        if match is None:
             return False
-        root = found.nodes[-1]
-        if found.pattern.name in MOVED:
+        root = match.nodes[-1]
+        if match.pattern.name in MOVED:
             return root.all_input_nodes == [source] and root.op != "call_module" and _shape(source) is not None
-        return found.pattern.name in EACH_ALONE and _shape(root) == _shape(source)
+        return match.pattern.name in EACH_ALONE and _shape(root) == _shape(source)
 
     def _behind(self, reader: Node, source: Node, wanted: Callable[[Node], Elements]) -> Elements:
         """Return the elements of ``source`` that end up in the ``wanted`` elements of its reader."""
         if not self._is_followed(reader, source):
             return None
-        root = self._found[reader].nodes[-1]
-        return _moved_from(root, source, wanted) if self._found[reader].pattern.name in MOVED else wanted(root)
+        root = self._match_of[reader].nodes[-1]
+        return _moved_from(root, source, wanted) if self._match_of[reader].pattern.name in MOVED else wanted(root)
 
 
 def readers_of(node: Node) -> list[Node]:

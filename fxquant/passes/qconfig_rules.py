@@ -115,9 +115,9 @@ def _types_around(node: Node) -> tuple[ObjectType, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-def qconfig_of(found: Match, decisions: Rules) -> QConfig:
+def qconfig_of(match: Match, decisions: Rules) -> QConfig:
     """Return the QConfig of a match that was not refused."""
-    qconfig = decisions[found.weight_node].qconfig
+    qconfig = decisions[match.configured_node].qconfig
     assert qconfig is not None  # refuse_match saw to it
     return qconfig
 
@@ -125,4 +125,4 @@ def qconfig_of(found: Match, decisions: Rules) -> QConfig:
 def rounds_model_output(gm: GraphModule, ctx: PassContext, decisions: Rules) -> Callable[[Match], bool]:
     """Return what tells whether a match is rounded where the model returns it: observed, or given as integers."""
     as_integers = given_as_integers(gm, ctx.integer_outputs)
-    return lambda found: found.nodes[-1].name in as_integers or qconfig_of(found, decisions).output is not None
+    return lambda match: match.nodes[-1].name in as_integers or qconfig_of(match, decisions).output is not None

@@ -17,11 +17,11 @@ from fxquant.graph.query import (
     VALUE,
     called_module,
     is_number,
+    is_one_tensor,
     is_tuple_of_tensors,
     nodes_in,
     reason_of,
     tensors_of,
-    value_of,
 )
 from fxquant.graph.recurrent import weight_of
 from fxquant.passes.qconfig_rules import Rules
@@ -51,7 +51,7 @@ def only_groups_values(node: Node) -> bool:
     """Tell whether a node only takes one of the results of another node, or puts values together."""
     if isinstance(node.target, type):
         return issubclass(node.target, (tuple, dict)) or is_dataclass(node.target)
-    return node.target is operator.getitem and isinstance(node.args[0], Node) and value_of(node.args[0]) is None
+    return node.target is operator.getitem and isinstance(node.args[0], Node) and not is_one_tensor(node.args[0])
 
 
 def left_in_float(rule: Rule) -> str:
@@ -74,69 +74,70 @@ def refuse_unmatched(node: Node, rule: Rule) -> Refusal:
     return refusal(reason, excused=keeps_state or bool(node.meta.get(BY_REQUEST)))
 
 
-def refuse_match(found: Match, backend: Backend, decisions: Rules) -> Refusal | None:
+def refuse_match(match: Match, backend: Backend, decisions: Rules) -> Refusal | None:
     """Say why a match cannot become a unit; None if it can."""
-    refusal = partial(Refusal, found.nodes[-1].name, found.pattern.name)
-    for node in found.nodes:
+    refusal = partial(Refusal, match.nodes[-1].name, match.pattern.name)
+    for node in match.nodes:
         if reason := reason_of(node):
             return refusal(reason, excused=bool(node.meta.get(BY_REQUEST)))
-    in_float = [decisions[node] for node in found.nodes if decisions[node].qconfig is None]
+    in_float = [decisions[node] for node in match.nodes if decisions[node].qconfig is None]
     if in_float:
         return refusal(left_in_float(in_float[-1]), excused=True)
-    moves = found.pattern.output is Output.PICKED
-    for name in found.inputs:
-        if reason := _not_quantizable(found.captures[name], moves):
+    or_tuple = match.pattern.output is Output.PICKED
+    for name in match.inputs:
+        if reason := _not_quantizable(match.captures[name], or_tuple):
             return refusal(f"its operand {name!r} {reason}")
-    if reason := _not_quantizable(found.nodes[-1], moves, found.pattern.rounds_inside):
+    if reason := _not_quantizable(match.nodes[-1], or_tuple, match.pattern.rounds_inside):
         return refusal(f"its output {reason}")
-    if found.pattern.handler is not None:
+    if match.pattern.handler is not None:
         return None
-    qconfig = decisions[found.weight_node].qconfig
+    qconfig = decisions[match.configured_node].qconfig
     assert qconfig is not None  # checked above
-    uses_qparams = bool(found.inputs) or found.pattern.output is not Output.FLOAT
-    uses_qparams = uses_qparams or (found.pattern.rounds_inside and not found.pattern.dynamic)
+    uses_qparams = bool(match.inputs) or match.pattern.output is not Output.FLOAT
+    uses_qparams = uses_qparams or (match.pattern.rounds_inside and not match.pattern.dynamic)
     if (uses_qparams and qconfig.activation_scheme is None) or (
-        found.pattern.weight_capture and qconfig.weight_scheme is None
+        match.pattern.weight_capture and qconfig.weight_scheme is None
     ):
         return refusal("its QConfig observes without qparams (placeholder or no-op)", excused=True)
-    if found.pattern.dynamic and qconfig.is_per_token and not found.pattern.per_token:
+    if match.pattern.dynamic and qconfig.is_per_token and not match.pattern.per_token:
         return refusal(FOR_EACH_TOKEN)
     if uses_qparams and qconfig.is_dynamic:
-        return refusal(MEASURED_AT_RUN_TIME, excused=not found.pattern.weight_capture)
-    if found.pattern.check and (rejected := found.pattern.check(found.captures)):
+        return refusal(MEASURED_AT_RUN_TIME, excused=not match.pattern.weight_capture)
+    if match.pattern.check and (rejected := match.pattern.check(match.captures)):
         return refusal(rejected.reason)
-    if found.pattern.rounds_inside and uses_qparams and decisions[found.weight_node].kind == "global":
+    if match.pattern.rounds_inside and uses_qparams and decisions[match.configured_node].kind == "global":
         return refusal(BY_NAME_ALONE)
-    rule = backend.rule_for(found.pattern)
+    rule = backend.rule_for(match.pattern)
     if rule is None:
         return refusal(f"backend {backend.name!r} has no operator for it")
-    if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(found, rule.takes)):
+    if not isinstance(rule.build, (Lower, KeepAs, AsCalled)) and (computed := _computed_argument(match, rule.takes)):
         return refusal(f"its argument {computed.name!r} is computed at run time")
-    quantizes = uses_qparams or bool(found.pattern.dynamic)
+    quantizes = uses_qparams or bool(match.pattern.dynamic)
+    # The back end accepts a scheme (None), or says why it cannot store it.
     reason = rule.activation(qconfig.activation_scheme) if quantizes and qconfig.activation_scheme else None
-    if reason is None and found.pattern.weight_capture and qconfig.weight_scheme is not None:
-        reason = _why_not_weight(found, rule, qconfig.weight_scheme)
+    if reason is None and match.pattern.weight_capture and qconfig.weight_scheme is not None:
+        reason = _why_not_weight(match, rule, qconfig.weight_scheme)
     return None if reason is None else refusal(f"backend {backend.name!r}: {reason}")
 
 
-def _why_not_weight(found: Match, rule: LoweringRule, scheme: QScheme) -> str | None:
-    layer = called_module(found.weight_node)
-    if scheme.axis is not None and scheme.axis % weight_of(layer).dim() not in (0, found.pattern.weight_axis):
+def _why_not_weight(match: Match, rule: LoweringRule, scheme: QScheme) -> str | None:
+    layer = called_module(match.configured_node)
+    if scheme.axis is not None and scheme.axis % weight_of(layer).dim() not in (0, match.pattern.weight_axis):
         return f"its weight has a scale per index of dimension {scheme.axis}, which does not count the output channels"
     return rule.weight(scheme) or rule.layer(layer)
 
 
-def _computed_argument(found: Match, taken: tuple[int, ...]) -> Node | None:
+def _computed_argument(match: Match, taken: tuple[int, ...]) -> Node | None:
     """Return an argument beside the inputs that another node makes: a module is built once, with constants.
 
     Not counted are sizes in the positions ``taken`` of the root's arguments, with which the module is called.
     """
-    inputs = [found.captures[name] for name in found.inputs]
-    root = found.nodes[-1]
-    sizes = [node for i in taken if i < len(root.args) for node in nodes_in(root.args[i]) if value_of(node) is None]
+    inputs = [match.captures[name] for name in match.inputs]
+    root = match.nodes[-1]
+    sizes = [node for i in taken if i < len(root.args) for node in nodes_in(root.args[i]) if not is_one_tensor(node)]
     inputs += [node for node in sizes if not tensors_of(node)]
-    arguments = [argument for node in found.nodes for argument in node.all_input_nodes]
-    return next((node for node in arguments if node not in inputs and node not in found.nodes), None)
+    arguments = [argument for node in match.nodes for argument in node.all_input_nodes]
+    return next((node for node in arguments if node not in inputs and node not in match.nodes), None)
 
 
 def _not_quantizable(value: object, or_tuple: bool, or_first: bool = False) -> str | None:
@@ -153,7 +154,7 @@ def _not_quantizable(value: object, or_tuple: bool, or_first: bool = False) -> s
     infos = tensors_of(value)[:1] if or_first else tensors_of(value)
     if or_first and infos:
         pass
-    elif not infos or (value_of(value) is None and not (or_tuple and is_tuple_of_tensors(value))):
+    elif not infos or (not is_one_tensor(value) and not (or_tuple and is_tuple_of_tensors(value))):
         return "is no tensor"
     others = [info.dtype for info in infos if not info.dtype.is_floating_point]
     return f"is a tensor of {str(others[0]).removeprefix('torch.')}" if others else None

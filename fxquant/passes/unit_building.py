@@ -20,18 +20,18 @@ from fxquant.plan.quant_plan import QuantUnit
 from fxquant.plan.spec import Dynamic, Fixed, Handled, Means, Observed, QParamsPolicy, SharedWith, TensorRef
 
 
-def unit_of(found: Match, decisions: Rules, is_float_output: bool) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
-    """Build the unit of a match, and the policies of the tensors that it makes.
+def unit_of(match: Match, decisions: Rules, is_float_output: bool) -> tuple[QuantUnit, dict[TensorRef, QParamsPolicy]]:
+    """Build the unit of a match, and the policies of what is measured for it: its weight, its ``y``, its ``mean``.
 
     ``is_float_output`` tells that the unit gives float values: its result has no qparams.
     """
-    pattern, root = found.pattern, found.nodes[-1]
-    qconfig = qconfig_of(found, decisions)
-    # Inputs. Their policies are those of the units that make them, or of the pass.
-    roles = {name: TensorRef(found.captures[name].name) for name in found.inputs}
+    pattern, root = match.pattern, match.nodes[-1]
+    qconfig = qconfig_of(match, decisions)
+    # Inputs. The unit that makes a value sets its policy; annotate does for the rest.
+    roles = {name: TensorRef(match.captures[name].name) for name in match.inputs}
     policies: dict[TensorRef, QParamsPolicy] = {}
     for name in pattern.dynamic:
-        roles[name] = TensorRef(f"{found.captures[name].name}@{root.name}", "call")
+        roles[name] = TensorRef(f"{match.captures[name].name}@{root.name}", "call")
         policies[roles[name]] = _dynamic_policy(qconfig)
     if pattern.rounds_inside and not pattern.dynamic:
         roles["x"] = TensorRef(root.name)
@@ -49,30 +49,30 @@ def unit_of(found: Match, decisions: Rules, is_float_output: bool) -> tuple[Quan
         assert qconfig.activation_scheme is not None  # refuse_match saw to it
         policies[roles["y"]] = Fixed(pattern.output.qparams(qconfig.activation_scheme))
     elif pattern.output in (Output.PICKED, Output.CLAMPED):
-        factor = 1.0 if pattern.factor is None else pattern.factor(found.captures)
-        policies[roles["y"]] = SharedWith(roles[found.inputs[0]], factor=factor)
+        factor = 1.0 if pattern.factor is None else pattern.factor(match.captures)
+        policies[roles["y"]] = SharedWith(roles[match.inputs[0]], factor=factor)
     else:
         policies[roles["y"]] = observed_policy((_is_returned(root) and qconfig.output) or qconfig.activation)
     # The weight, and the means of the input's channels, with which the bias is corrected.
     if pattern.weight_capture:
         # A module called at two places is two units: each may fold a batch norm of its own into the weight.
-        module = found.captures[pattern.weight_capture].target
+        module = match.captures[pattern.weight_capture].target
         roles["weight"] = TensorRef(f"{module}.weight@{root.name}", "parameter")
-        policies[roles["weight"]] = Observed(_weight_observer(found, qconfig))
-        if qconfig.correct_bias and pattern.handler is None and (means := _means_of_input(found)):
+        policies[roles["weight"]] = Observed(_weight_observer(match, qconfig))
+        if qconfig.correct_bias and pattern.handler is None and (means := _means_of_input(match)):
             roles["mean"] = TensorRef(f"{means.value}@{means.axis}", "mean")
             policies[roles["mean"]] = means
-    captures = {name: value.name for name, value in found.captures.items() if isinstance(value, Node)}
-    names = tuple(node.name for node in found.nodes)
-    return QuantUnit(pattern.name, names, captures, found.inputs, roles), policies
+    captures = {name: value.name for name, value in match.captures.items() if isinstance(value, Node)}
+    names = tuple(node.name for node in match.nodes)
+    return QuantUnit(pattern.name, names, captures, match.inputs, roles), policies
 
 
-def _means_of_input(found: Match) -> Means | None:
+def _means_of_input(match: Match) -> Means | None:
     """Return the policy that measures the input's channel means; None if the input stays float, or no bias is taken."""
-    node = found.weight_node
+    node = match.configured_node
     layer = called_module(node)
     value = node.args[0]
-    if not any(found.captures[name] is value for name in found.inputs) or "bias" not in layer._parameters:
+    if not any(match.captures[name] is value for name in match.inputs) or "bias" not in layer._parameters:
         return None
     assert isinstance(value, Node)
     return Means(value.name, 1 - layer.weight.dim())  # [..., C] for a linear layer, [..., C, *spatial] for others
@@ -110,14 +110,14 @@ def input_observer(
     return wanted[-1] if own is None or own.activation_scheme is None else own.activation
 
 
-def _weight_observer(found: Match, qconfig: QConfig) -> Callable[[], Any]:
+def _weight_observer(match: Match, qconfig: QConfig) -> Callable[[], Any]:
     """Return the observer of a match's weight. Axis 0 of a configuration stands for output channels, wherever they are.
 
     Dimension 1 of a transposed weight counts those of each group; where each channel is a group, 0 is right after all.
     """
     observer: Any = qconfig.weight
-    scheme, axis = qconfig.weight_scheme, found.pattern.weight_axis
-    if scheme is None or scheme.axis != 0 or axis == 0 or each_channel_is_a_group(called_module(found.weight_node)):
+    scheme, axis = qconfig.weight_scheme, match.pattern.weight_axis
+    if scheme is None or scheme.axis != 0 or axis == 0 or each_channel_is_a_group(called_module(match.configured_node)):
         return observer
     if getattr(observer, "arguments", {}).get("scheme") is not None:
         return observer.with_args(scheme=replace(scheme, axis=axis))

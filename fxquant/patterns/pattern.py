@@ -207,7 +207,7 @@ class Pattern:
     handler: type | None = None
     """A class with ``observe`` and ``quantize`` in place of everything else (see ``register_pattern``)."""
     dynamic: tuple[str, ...] = ()
-    """Captures that come in floats, and that each call quantizes by their own range: for ``is_dynamic`` observers."""
+    """Captures that come as floats. Each call quantizes them by the range that they have then (``is_dynamic``)."""
     per_token: bool = False
     """True: of the ``dynamic`` captures each row has a range of its own."""
     weight_only: bool = False
@@ -224,7 +224,7 @@ class Pattern:
 
     @property
     def multiplies(self) -> bool:
-        """Tell whether it is worth quantizing values for it alone, and whether it may give float values."""
+        """Tell whether it multiplies and accumulates: then it is worth quantizing for alone, and may give floats."""
         return self.arithmetic or self.weight is not None
 
     @property
@@ -260,7 +260,7 @@ class Match:
     """Names of the quantized inputs, lists expanded (``x0``, ``x1``, …)."""
 
     @property
-    def weight_node(self) -> Node:
+    def configured_node(self) -> Node:
         """The node whose QConfig is the unit's: the one that holds the weight, else the innermost operator."""
         node: Node = self.captures[self.pattern.weight_capture] if self.pattern.weight_capture else self.nodes[0]
         return node

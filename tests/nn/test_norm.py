@@ -14,7 +14,7 @@ import fxquant as fxq
 from fxquant.errors import LoweringError
 from fxquant.kernels.library import available_isas
 from fxquant.nn import QuantizedLayerNorm, QuantizedSoftmax
-from fxquant.passes.boundaries import READ_AS_FLOAT
+from fxquant.passes.unit_choice import READ_AS_FLOAT
 from fxquant.plan.spec import QParams, QScheme
 from fxquant.runtime import engine_of
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import fxquant as fxq
 from fxquant.passes.annotate import HAS_FLOAT_READER
-from fxquant.passes.boundaries import UNREAD
+from fxquant.passes.unit_choice import UNREAD
 from fxquant.patterns.pattern import Output
 from fxquant.patterns.shape import SHAPE
 from fxquant.plan.spec import SharedWith, TensorRef

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from fxquant.backends.base import AsCalled, Backend, BreakEven
 from fxquant.graph.macs import CONVOLUTIONS, TRANSPOSED, multiply_accumulates
-from fxquant.graph.query import module_of, operator_name, value_of
+from fxquant.graph.query import is_one_tensor, module_of, operator_name, value_of
 from fxquant.passes.elements import ElementsRead, readers_of
 from fxquant.patterns.elementwise import ELEMENTWISE
 from fxquant.patterns.pattern import Bounded, Match, Output
@@ -24,19 +24,19 @@ RETURNED = "the model returns it as float, so nothing is gained by rounding it; 
 IN_PARTS = "float operators read elements of it that nothing reads as integers"
 PART = "only a part is read as integers of what it reads, which stays float; what reads the part rounds it"
 
-IN_FLOAT_AS_WELL = frozenset(pattern.name for pattern in ELEMENTWISE)
-"""Names of patterns that take about as long on float values: sums, products, joins."""
+AS_FAST_IN_FLOAT = frozenset(pattern.name for pattern in ELEMENTWISE)
+"""Names of patterns that are as fast on float values: sums, products, joins."""
 
 
-class Boundaries:
+class UnitChoice:
     """Decides which matches of a graph become units, and which of these units give float values.
 
     A match that multiplies and accumulates (a convolution) becomes a unit, and so does a user's handler. The rest of
     this class is about the other matches, and about layers that are too small.
 
-    Another match becomes a unit only if its quantized result is read by such a unit, or by a result of the model that
-    the user asked to round, directly or through other such matches. A match that takes float values becomes one only
-    if every reader takes integers.
+    Another match becomes a unit if its quantized result reaches such a unit, or a result of the model that the user
+    asked to round, directly or through other matches. A match that takes float values becomes a unit only if every
+    reader takes integers.
 
     A bounded function (sigmoid) reads its input in float unless a unit computes that input: the range of another value
     ends where calibration saw it end, and the function has an answer for what lies beyond.
@@ -64,21 +64,24 @@ class Boundaries:
         self._matches = matches
         self._backend = backend
         self._rounds_model_output = rounds_model_output
-        self._found = {node: found for found in matches for node in found.nodes}
+        self._match_of = {node: match for match in matches for node in match.nodes}
         self._quantized: set[Node] = set()  # roots
         self._in_parts: dict[Node, str] = {}  # root -> reason
-        computed = self._holding_computed_values()
-        self._on_floats = {
-            found.nodes[-1] for found in matches if self._may_read_floats(found) and self._source(found) not in computed
+        not_only_moved = self._with_values_not_only_moved()
+        self._bounded_reading_floats = {
+            match.nodes[-1]
+            for match in matches
+            if self._may_read_floats(match) and self._source(match) not in not_only_moved
         }
+        """Roots of bounded functions that take float values, since no unit computes their input."""
         self._slower: dict[Node, str] = {}  # root -> reason
-        self._choose(computed)
+        self._choose(not_only_moved)
         if backend.break_even is not None:
-            lone = (found for found in matches if self._stands_alone(found) and not asked_for(found))
+            lone = (match for match in matches if self._stands_alone(match) and not asked_for(match))
             slower = slower_alone(lone, backend.break_even)
-            if any(_is_layer(found) and found.nodes[-1] not in slower for found in matches):
+            if any(_is_layer(match) and match.nodes[-1] not in slower for match in matches):
                 self._slower = slower
-                self._choose(computed)
+                self._choose(not_only_moved)
 
     def left_in_float(self) -> dict[Node, tuple[str, str]]:
         """Nodes that should not become units -> name of the pattern, and why not.
@@ -86,134 +89,139 @@ class Boundaries:
         Of a layer all nodes are named, since each of them is then an operator of its own; of another match, the root.
         """
         left: dict[Node, tuple[str, str]] = {}
-        for found in self._matches:
-            if (root := found.nodes[-1]) not in self._quantized:
-                nodes = found.nodes if root in self._slower else (root,)
-                left |= dict.fromkeys(nodes, (found.pattern.name, self._slower.get(root) or self._reason(root)))
+        for match in self._matches:
+            if (root := match.nodes[-1]) not in self._quantized:
+                nodes = match.nodes if root in self._slower else (root,)
+                left |= dict.fromkeys(nodes, (match.pattern.name, self._slower.get(root) or self._reason(root)))
         return left
 
-    def without_float_inputs(self, found: Match) -> Match:
+    def without_float_inputs(self, match: Match) -> Match:
         """Return the match, without inputs where it is a bounded function of a value that is float anyway."""
-        if not self._may_read_floats(found):
-            return found
-        source = self._found.get(found.captures[found.inputs[0]])
-        made = source is not None and source.nodes[-1] in self._quantized and source.pattern.can_give_integers
-        return found if made else replace(found, inputs=())
+        if not self._may_read_floats(match):
+            return match
+        source = self._match_of.get(match.captures[match.inputs[0]])
+        from_unit = source is not None and source.nodes[-1] in self._quantized and source.pattern.can_give_integers
+        return match if from_unit else replace(match, inputs=())
 
-    def is_float_output(self, found: Match) -> bool:
+    def is_float_output(self, match: Match) -> bool:
         """Tell whether only float operators read the result, which the back end can make of its accumulators."""
-        if not found.pattern.can_give_integers:
+        if not match.pattern.can_give_integers:
             return True
-        rule = self._backend.rule_for(found.pattern)
-        readers = readers_of(found.nodes[-1])
-        if not found.pattern.multiplies or rule is None or not rule.float_result or not readers:
+        rule = self._backend.rule_for(match.pattern)
+        readers = readers_of(match.nodes[-1])
+        if not match.pattern.multiplies or rule is None or not rule.float_result or not readers:
             return False
-        rounded = self._rounds_model_output(found)
+        rounded = self._rounds_model_output(match)
         return not any(rounded if reader.op == "output" else self._takes_integers(reader) for reader in readers)
 
-    def _choose(self, computed: set[Node]) -> None:
+    def _choose(self, not_only_moved: set[Node]) -> None:
         self._in_parts, self._quantized = {}, set()
-        while in_parts := self._keep_what_is_worth_it(computed):  # what reads these may have no reason any more
+        while in_parts := self._keep_what_is_worth_it(not_only_moved):  # what reads these may have no reason any more
             self._in_parts |= in_parts
             self._quantized.clear()
 
-    def _keep_what_is_worth_it(self, computed: set[Node]) -> dict[Node, str]:
+    def _keep_what_is_worth_it(self, not_only_moved: set[Node]) -> dict[Node, str]:
         """Return the answer: roots of matches that should rather stay float, since they are read in parts, and why."""
-        elements, in_parts = ElementsRead(self._found, self._takes_integers_of), dict[Node, str]()
-        for found in self._matches:  # readers come before what they read
-            root = found.nodes[-1]
-            if root in self._in_parts or root in self._slower or not self._is_worth_it(found, computed):
+        elements, in_parts = ElementsRead(self._match_of, self._takes_integers_of), dict[Node, str]()
+        for match in self._matches:  # readers come before what they read
+            root = match.nodes[-1]
+            if root in self._in_parts or root in self._slower or not self._is_worth_it(match, not_only_moved):
                 continue
-            if found.inputs and found.pattern.name in IN_FLOAT_AS_WELL and elements.some_only_as_floats(root):
+            if match.inputs and match.pattern.name in AS_FAST_IN_FLOAT and elements.some_only_as_floats(root):
                 in_parts |= {root: IN_PARTS, **self._parts(root, elements)}
             else:
-                self._keep(found)
+                self._keep(match)
         return in_parts
 
     def _parts(self, node: Node, elements: ElementsRead) -> dict[Node, str]:
-        """The slices, and what else leads to them, through which parts of a value that stays float become integers."""
-        found: dict[Node, str] = {}
+        """Name the slices through which parts of a value that stays float become integers, and what leads to them."""
+        reasons: dict[Node, str] = {}
         for reader in filter(self._takes_integers, readers_of(node)):
-            match = self._found[reader]
+            match = self._match_of[reader]
             root = match.nodes[-1]
-            in_part = value_of(node) is None or elements.is_read_in_part(reader, node)
-            if in_part and (_keeps_values(match) or match.pattern.name in IN_FLOAT_AS_WELL):
-                found |= {root: PART, **self._parts(root, elements)}
-        return found
+            in_part = not is_one_tensor(node) or elements.is_read_in_part(reader, node)
+            if in_part and (_keeps_values(match) or match.pattern.name in AS_FAST_IN_FLOAT):
+                reasons |= {root: PART, **self._parts(root, elements)}
+        return reasons
 
-    def _stands_alone(self, found: Match) -> bool:
-        """Tell whether it reads float, but for values that are only moved on their way, and gives float likewise."""
+    def _stands_alone(self, match: Match) -> bool:
+        """Tell whether it reads float values, perhaps moved on the way, and gives float values."""
         return (
-            _is_layer(found)
-            and self.is_float_output(found)
-            and not any(self._is_computed_in_integers(found.captures[name]) for name in found.inputs)
+            _is_layer(match)
+            and self.is_float_output(match)
+            and not any(self._is_computed_in_integers(match.captures[name]) for name in match.inputs)
         )
 
     def _is_computed_in_integers(self, value: Node) -> bool:
-        found = self._found.get(value)
-        if found is None or found.nodes[-1] not in self._quantized or not found.pattern.can_give_integers:
+        match = self._match_of.get(value)
+        if match is None or match.nodes[-1] not in self._quantized or not match.pattern.can_give_integers:
             return False
-        moves = _keeps_values(found) and len(found.inputs) == 1
-        return not moves or self._is_computed_in_integers(found.captures[found.inputs[0]])
+        only_moves = _keeps_values(match) and len(match.inputs) == 1
+        return not only_moves or self._is_computed_in_integers(match.captures[match.inputs[0]])
 
-    def _holding_computed_values(self) -> set[Node]:
-        """Roots of the matches behind which at least one operator computes, and does not only move, what they hold."""
-        computed: set[Node] = set()
-        for found in reversed(self._matches):
-            sources = [self._found.get(found.captures[name]) for name in found.inputs[:1]]
-            if _keeps_values(found):
-                holds = any(source and source.nodes[-1] in computed for source in sources)
+    def _with_values_not_only_moved(self) -> set[Node]:
+        """Return the roots of matches whose value is computed by a unit, however often it was moved since."""
+        not_only_moved: set[Node] = set()
+        for match in reversed(self._matches):
+            sources = [self._match_of.get(match.captures[name]) for name in match.inputs[:1]]
+            if _keeps_values(match):
+                holds = any(source and source.nodes[-1] in not_only_moved for source in sources)
             else:
-                holds = found.pattern.can_give_integers
+                holds = match.pattern.can_give_integers
             if holds:
-                computed.add(found.nodes[-1])
-        return computed
+                not_only_moved.add(match.nodes[-1])
+        return not_only_moved
 
-    def _may_read_floats(self, found: Match) -> bool:
+    def _may_read_floats(self, match: Match) -> bool:
         """Tell whether it is a bounded function that the back end has a module for that takes float values."""
-        if not isinstance(found.pattern.output, Bounded) or len(found.inputs) != 1:
+        if not isinstance(match.pattern.output, Bounded) or len(match.inputs) != 1:
             return False
-        rule = self._backend.rule_for(found.pattern)
+        rule = self._backend.rule_for(match.pattern)
         return rule is not None and isinstance(rule.build, AsCalled)
 
-    def _source(self, found: Match) -> Node | None:
-        """Root of the match that makes the first input, if one does."""
-        source = self._found.get(found.captures[found.inputs[0]])
+    def _source(self, match: Match) -> Node | None:
+        """Return the root of the match that makes the first input, if one does."""
+        source = self._match_of.get(match.captures[match.inputs[0]])
         return None if source is None else source.nodes[-1]
 
-    def _is_worth_it(self, found: Match, computed: set[Node]) -> bool:
-        if found.pattern.multiplies or found.pattern.handler is not None:
+    def _is_worth_it(self, match: Match, not_only_moved: set[Node]) -> bool:
+        if match.pattern.multiplies or match.pattern.handler is not None:
             return True
-        root = found.nodes[-1]
-        if not found.inputs:  # the float result is there, and better
+        root = match.nodes[-1]
+        if not match.inputs:  # the float result is there, and better
             return bool(readers_of(root)) and all(self._takes_integers(reader) for reader in readers_of(root))
-        returned = root in computed and self._rounds_model_output(found)
+        returned = root in not_only_moved and self._rounds_model_output(match)
         return any(returned if reader.op == "output" else self._takes_integers(reader) for reader in readers_of(root))
 
     def _takes_integers(self, reader: Node) -> bool:
-        found = self._found.get(reader)
-        if found is None or found.nodes[-1] not in self._quantized or reader in self._on_floats:
+        match = self._match_of.get(reader)
+        if match is None or match.nodes[-1] not in self._quantized or reader in self._bounded_reading_floats:
             return False
-        return bool(found.inputs) or found.pattern.handler is not None  # others are called with float values
+        return bool(match.inputs) or match.pattern.handler is not None  # others are called with float values
 
     def _takes_integers_of(self, node: Node, reader: Node) -> bool:
         """Return the same, but for what the model gives out and is asked to round."""
-        return self._rounds_model_output(self._found[node]) if reader.op == "output" else self._takes_integers(reader)
+        return (
+            self._rounds_model_output(self._match_of[node]) if reader.op == "output" else self._takes_integers(reader)
+        )
 
-    def _keep(self, found: Match) -> None:
-        """A tuple of quantized tensors cannot be dequantized as one, so all matches that read it become units, too."""
-        root = found.nodes[-1]
+    def _keep(self, match: Match) -> None:
+        """Make a match a unit.
+
+        A tuple of quantized tensors cannot be dequantized as one, so all matches that read it become units, too.
+        """
+        root = match.nodes[-1]
         self._quantized.add(root)
-        if value_of(root) is None and found.pattern.can_give_integers:
+        if not is_one_tensor(root) and match.pattern.can_give_integers:
             for reader in root.users:
-                if reader in self._found and not self._takes_integers(reader):
-                    self._keep(self._found[reader])
+                if reader in self._match_of and not self._takes_integers(reader):
+                    self._keep(self._match_of[reader])
 
     def _reason(self, root: Node) -> str:
         readers = readers_of(root)
         if not readers:
             return UNREAD
-        has_float_values = not self._found[root].inputs
+        has_float_values = not self._match_of[root].inputs
         if has_float_values and any(self._takes_integers(reader) for reader in readers):
             return READ_AS_FLOAT
         in_part = self._in_parts.get(root)
@@ -222,18 +230,19 @@ class Boundaries:
         if any(reader.op == "output" for reader in readers):
             if has_float_values:
                 return RETURNED_UNROUNDED
-            return ISOLATED if self._rounds_model_output(self._found[root]) else RETURNED
+            return ISOLATED if self._rounds_model_output(self._match_of[root]) else RETURNED
         names = ", ".join(dict.fromkeys(operator_name(reader) for reader in readers))
         return f"only float operators read it ({names})"
 
 
-def _is_layer(found: Match) -> bool:
+def _is_layer(match: Match) -> bool:
     """Tell whether it multiplies quantized values, or may."""
-    return found.pattern.handler is not None or (found.pattern.multiplies and bool(found.inputs))
+    return match.pattern.handler is not None or (match.pattern.multiplies and bool(match.inputs))
 
 
-def _keeps_values(found: Match) -> bool:
-    return found.pattern.output in (Output.PICKED, Output.CLAMPED)
+def _keeps_values(match: Match) -> bool:
+    """Tell whether each value of the result is one of the input, moved or clamped."""
+    return match.pattern.output in (Output.PICKED, Output.CLAMPED)
 
 
 LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
@@ -247,24 +256,24 @@ def slower_alone(layers: Iterable[Match], limits: BreakEven) -> dict[Node, str]:
 
     Their sizes are those on the example inputs.
     """
-    return {found.nodes[-1]: reason for found in layers if (reason := _why_slower(found, limits))}
+    return {match.nodes[-1]: reason for match in layers if (reason := _why_slower(match, limits))}
 
 
-def _why_slower(found: Match, limits: BreakEven) -> str:
-    layer = next((node for node in found.nodes if isinstance(module_of(node), LAYERS)), None)
+def _why_slower(match: Match, limits: BreakEven) -> str:
+    layer = next((node for node in match.nodes if isinstance(module_of(node), LAYERS)), None)
     result = None if layer is None else value_of(layer)
-    if layer is None or result is None or not result.has_shape or found.pattern.handler is not None:
+    if layer is None or result is None or not result.has_shape or match.pattern.handler is not None:
         return ""  # nobody knows how much it multiplies
     products = multiply_accumulates(layer)
-    ends = (*(found.captures[name] for name in found.inputs), found.nodes[-1])
-    values = [value_of(node) for node in ends]
-    moved = sum(math.prod(value.shape) for value in values if value is not None)
+    read_and_given = (*(match.captures[name] for name in match.inputs), match.nodes[-1])
+    values = [value_of(node) for node in read_and_given]
+    traffic = sum(math.prod(value.shape) for value in values if value is not None)  # values in memory
     has_one_row = isinstance(module_of(layer), nn.Linear) and math.prod(result.shape[:-1]) == 1
     if has_one_row and products < limits.of_one_row:
         return ONE_ROW.format(products, limits.of_one_row)
     pays = _products_that_pay(module_of(layer), limits)
-    if moved >= limits.values and products < moved * pays:
-        return FEW_PER_VALUE.format(products / moved, pays)
+    if traffic >= limits.values and products < traffic * pays:
+        return FEW_PER_VALUE.format(products / traffic, pays)
     return ""
 
 

@@ -14,7 +14,7 @@ from fxquant.backends.cpu import CPU
 from fxquant.measure.noise import sqnr
 from fxquant.measure.parity import measure_parity
 from fxquant.nn.base import FloatResult
-from fxquant.passes.boundaries import (
+from fxquant.passes.unit_choice import (
     IN_PARTS,
     ISOLATED,
     PART,
