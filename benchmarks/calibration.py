@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import fxquant as fxq
-from fxquant.calibration.statistics import Statistics
+from fxquant.calibration.statistics import CalibrationStatistics
 from fxquant.demo.measure import interleaved_medians, machine
 from fxquant.observers.bins import Bins
 from fxquant.samples.networks import mobilenet_v2, random_network
@@ -60,7 +60,7 @@ def calibration(rounds: int) -> dict[str, tuple[float, str]]:
             model(batch)
 
     bare = copy.deepcopy(prepared["histogram"])
-    bare.statistics = Statistics(bare.graph_module, fxq.QuantPlan(), torch.nn.ModuleDict())
+    bare.calibration_statistics = CalibrationStatistics(bare.graph_module, fxq.QuantPlan(), torch.nn.ModuleDict())
     contestants = {name: functools.partial(each.observe, batch) for name, each in prepared.items()}
     contestants["histogram without statistics"] = functools.partial(bare.observe, batch)
     theirs = torch_ao_prepared(model, batch[:1])

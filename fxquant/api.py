@@ -129,7 +129,7 @@ def convert(
     engine: str | None = None,
     tune: Any = None,
 ) -> GraphModule:
-    """Make the quantized model. ``prepared`` is not changed, so it can be converted again.
+    """Make the quantized model. ``prepared`` can be converted again: it keeps but a note of what was warned of.
 
     Args:
         prepared: A calibrated :class:`Quantizer`, or what :func:`prepare_qat` gave: its qparams are then taken as they

@@ -21,7 +21,7 @@ from fxquant.graph.shapes import unchanged_state
 from fxquant.measure.parity import plan_of
 from fxquant.measure.timing import interleaved_medians
 from fxquant.plan.qconfig import QConfig, QConfigMapping
-from fxquant.quantizer.checks import in_eval, named_by_stage, stage_of
+from fxquant.quantizer.checks import eval_copy_if_training, named_by_stage, stage_of
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.runtime import engine_of, without_engine
 
@@ -73,7 +73,7 @@ def profile(
             expected="a float model, or the Quantizer that prepare gave",
             hint="profile(model, inputs, int8=converted)",
         )
-    model = model if isinstance(model, Quantizer) else in_eval(model)
+    model = model if isinstance(model, Quantizer) else eval_copy_if_training(model)
     prepared = model if isinstance(model, Quantizer) else _prepared(model, inputs, qconfig)
     args, kwargs = inputs_of(inputs, prepared.example_args, "what to measure on", prepared.graph_module)
     int8 = _int8(prepared, args, kwargs) if int8 is None else int8

@@ -103,7 +103,7 @@ def _measured(prepared: PreparedModel) -> dict[str, Tensor]:
     for ref, policy in prepared.plan.policies.items():  # adaround leaves observers that its plan needs no more
         if ref.name in prepared.observers._modules and isinstance(policy, (Observed, Means)):
             observers._modules[ref.name] = prepared.observers._modules[ref.name]
-    parts = {"observers": observers, "statistics": prepared.statistics}
+    parts = {"observers": observers, "statistics": prepared.calibration_statistics}
     return {
         f"{STATE}{part}.{name}": value for part, module in parts.items() for name, value in module.state_dict().items()
     }

@@ -14,7 +14,7 @@ from fxquant.calibration.clipping import USUAL, Clipping, clipping_of
 from fxquant.calibration.module_paths import ModulePaths, module_paths_of
 from fxquant.calibration.problems import OUTLIER, Problem, by_severity, dead_channels, find_problems
 from fxquant.calibration.range_history import extremes_of
-from fxquant.calibration.statistics import Statistics
+from fxquant.calibration.statistics import CalibrationStatistics
 from fxquant.errors import CalibrationError, UnknownNameError
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.text_table import format_rows, shortened
@@ -138,7 +138,7 @@ class CalibrationReport:
 
 
 def calibration_report(
-    gm: GraphModule, plan: QuantPlan, observers: Mapping[str, Any], statistics: Statistics
+    gm: GraphModule, plan: QuantPlan, observers: Mapping[str, Any], statistics: CalibrationStatistics
 ) -> CalibrationReport:
     """Put together what observers remember and what was written down beside them.
 
@@ -185,7 +185,7 @@ def _row(
     ref: TensorRef,
     place: ModulePaths,
     observers: Mapping[str, Any],
-    statistics: Statistics,
+    statistics: CalibrationStatistics,
     history: _History,
     problem: Problem | None,
 ) -> CalibrationRow:

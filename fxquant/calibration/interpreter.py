@@ -29,6 +29,8 @@ IN_PLACE: dict[Any, Callable[..., Tensor]] = {
 class CalibrationInterpreter(BoundInterpreter):
     """Runs a graph node by node, and hands values to observers as they appear.
 
+    ``BoundInterpreter.run_node`` calls ``compute`` for each node that calls something.
+
     The graph is the float graph, untouched: what comes out is what the model gives, to the bit. A value is freed after
     its last use, so memory does not grow with the number of batches.
 

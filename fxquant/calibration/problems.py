@@ -14,7 +14,7 @@ from fxquant.calibration.channel_extremes import ChannelExtremes
 from fxquant.calibration.joined_ranges import Part, inequality, unequal
 from fxquant.calibration.module_paths import ModulePaths, module_paths_of
 from fxquant.calibration.range_history import FEWEST_BATCHES, TOLERANCE, extremes_of
-from fxquant.calibration.statistics import Statistics
+from fxquant.calibration.statistics import CalibrationStatistics
 from fxquant.errors import listing, warn
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.observers.qparams import SCALE_TOO_LARGE, SCALE_TOO_LARGE_HINT, below_smallest_scale
@@ -93,7 +93,7 @@ ADVICE: Mapping[Kind, Advice] = {
 SEVERITY: tuple[Kind, ...] = ("unseen", *ADVICE)
 
 
-def find_problems(statistics: Statistics, observers: Mapping[str, Any]) -> dict[str, Problem]:
+def find_problems(statistics: CalibrationStatistics, observers: Mapping[str, Any]) -> dict[str, Problem]:
     """Return the worst problem of each observed value that has one, by its name.
 
     Args:
@@ -198,7 +198,7 @@ def _constant(name: str, observer: Any, batches: int) -> Problem | None:
     return None
 
 
-def _unequal(name: str, statistics: Statistics) -> Problem | None:
+def _unequal(name: str, statistics: CalibrationStatistics) -> Problem | None:
     """Find the worst of the joins whose qparams a value has."""
     parts = [statistics.parts_of(join) for join in statistics.joins_on(name)]
     worst = max(parts, key=inequality, default=())

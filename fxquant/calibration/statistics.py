@@ -25,7 +25,7 @@ LAYERS = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
 """Of what they read and make, one dimension counts channels, and which one is known."""
 
 
-class Statistics(nn.Module):
+class CalibrationStatistics(nn.Module):
     """Tells how the ranges of a plan came about: ``history`` of all, ``channels`` of what layers read and make, and
     ``joined``, the extremes of what concatenations and stacks join, which often has no range of its own.
 

@@ -86,10 +86,10 @@ def equalize(
     if data is None and method == "smooth":
         raise InputError("values are smoothed by what data shows of them", got="method='smooth', data=None")
     found = None if data is None else _read(prepared, data, num_batches)
-    if int(prepared.statistics.history.batches):
+    if int(prepared.calibration_statistics.history.batches):
         warn(
             "what was observed before equalize does not count any more: it is of weights that are scaled now",
-            got=f"{int(prepared.statistics.history.batches)} batches",
+            got=f"{int(prepared.calibration_statistics.history.batches)} batches",
             hint="calibrate what equalize gives; prepare, equalize, calibrate is the usual order",
         )
     if not prepared.has_example:

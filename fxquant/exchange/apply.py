@@ -200,7 +200,7 @@ def _observed(prepared: Quantizer, missing: list[PlannedTensor], strict: bool) -
 
 def _set_joined(applied: Quantizer, joined: Mapping[str, tuple[float, float]], strict: bool) -> None:
     """Set the ranges that say which joins stay float."""
-    extremes: Mapping[str, Any] = applied.statistics.joined._modules
+    extremes: Mapping[str, Any] = applied.calibration_statistics.joined._modules
     for name, ends in joined.items():
         if name in extremes:
             extremes[name].ends.copy_(torch.tensor(ends))

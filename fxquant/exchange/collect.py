@@ -68,4 +68,4 @@ def _of_prepared(prepared: Quantizer) -> QParamsTable:
 
 
 def _extremes(prepared: Quantizer) -> list[tuple[str, Any]]:
-    return list(prepared.statistics.joined._modules.items())
+    return list(prepared.calibration_statistics.joined._modules.items())

@@ -132,7 +132,7 @@ class NamedGraphModule(GraphModule):
         """Generate the code of the graph; an engine, where there is one, runs it in its own way from then on."""
         code = super().recompile()
         kind = type(self)
-        keep_source_while_used(kind.forward)
+        drop_source_with_code(kind.forward)
         if (engine := self.__dict__.get(ENGINE)) is not None:
             engine.invalidate()
             kind.forward = _with_own_code(engine.wrap(kind.forward))
@@ -363,7 +363,7 @@ _unused: deque[str] = deque()
 """File names whose code is gone."""
 
 
-def keep_source_while_used(forward: Callable[..., Any]) -> None:
+def drop_source_with_code(forward: Callable[..., Any]) -> None:
     """Let the source of a generated function go when its code does.
 
     ``torch.fx`` keeps the source of each ``recompile``, for tracebacks, as long as the process lives: a model that is

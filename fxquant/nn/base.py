@@ -65,14 +65,14 @@ class QuantizedModule(PackingModule):
         self._packed = None
 
     def add_qparams(self, role: str, qparams: QParams) -> None:
-        """Copy the qparams of one operand to the buffers ``<role>_scale`` and ``<role>_zero_point``."""
+        """Copy the qparams of one role to the buffers ``<role>_scale`` and ``<role>_zero_point``."""
         self._schemes[role] = qparams.scheme
         self.register_buffer(f"{role}_scale", qparams.scale.detach().to(torch.float32).clone())
         dtype = torch.float32 if qparams.scheme.float_qparams else torch.int32
         self.register_buffer(f"{role}_zero_point", qparams.zero_point.detach().to(dtype).clone())
 
     def qparams(self, role: str) -> QParams:
-        """Return the qparams of one operand, as the buffers have them now."""
+        """Return the qparams of one role, as the buffers have them now."""
         return QParams(self._schemes[role], getattr(self, f"{role}_scale"), getattr(self, f"{role}_zero_point"))
 
     def add_result(self, y: QParams | None) -> None:

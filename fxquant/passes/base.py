@@ -60,8 +60,10 @@ class PassContext:
 
     def joins(self) -> tuple[QuantUnit, ...]:
         """The units of the plan that put several values on the same qparams, in the order of the graph."""
-        patterns = [(unit, self.pattern_of(unit)) for unit in self.plan.units]
-        return tuple(unit for unit, its in patterns if its.output is Output.ONE_FOR_ALL and its.handler is None)
+        units = [(unit, self.pattern_of(unit)) for unit in self.plan.units]
+        return tuple(
+            unit for unit, pattern in units if pattern.output is Output.ONE_FOR_ALL and pattern.handler is None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,16 +34,16 @@ def observe_weights(gm: GraphModule, ctx: PassContext) -> GraphModule:
         if ref in ctx.plan.qparams:
             continue
         if unit.root in ctx.weight_layers:
-            measured: Any = ctx.weight_layers[unit.root].weight_fake_quant
+            observer: Any = ctx.weight_layers[unit.root].weight_fake_quant
         else:
             policy = ctx.plan.policies[ref]
             assert isinstance(policy, Observed)  # the annotate pass gives weights no other policy
             weight = finite_weight(node)
-            measured = policy.observer().to(weight.device)
-            measured(weight)
-            if lost := below_smallest_scale(observer_in(measured)):
+            observer = policy.observer().to(weight.device)
+            observer(weight)
+            if lost := below_smallest_scale(observer_in(observer)):
                 tiny.append(f"{node.target}.weight: {lost.text}")
-        found[ref] = measured.qparams()
+        found[ref] = observer.qparams()
     if tiny:
         warn(SCALE_TOO_LARGE, got=listing(tiny), hint=SCALE_TOO_LARGE_HINT)
     ctx.plan = replace(ctx.plan, qparams={**ctx.plan.qparams, **found})

@@ -48,7 +48,7 @@ def match(pattern: Pattern, root: Node) -> Match | Mismatch:
     if isinstance(fits, Mismatch):
         return fits
     nodes, captures = fits[0].nodes, dict(fits[0].captures)
-    inputs = tuple(name for role in pattern.inputs for name in _expand(role, captures))
+    inputs = tuple(name for capture in pattern.inputs for name in _expand(capture, captures))
     if pattern.handler is not None:
         outside = dict.fromkeys(arg for node in nodes for arg in node.all_input_nodes if arg not in nodes)
         inputs = tuple(f"x{i}" for i in range(len(outside)))
@@ -56,13 +56,13 @@ def match(pattern: Pattern, root: Node) -> Match | Mismatch:
     return Match(pattern, nodes, captures, inputs)
 
 
-def _expand(role: str, captures: Mapping[str, Any]) -> Iterator[str]:
-    if role in captures:
-        yield role
+def _expand(capture: str, captures: Mapping[str, Any]) -> Iterator[str]:
+    if capture in captures:
+        yield capture
         return
     count = 0
-    while f"{role}{count}" in captures:
-        yield f"{role}{count}"
+    while f"{capture}{count}" in captures:
+        yield f"{capture}{count}"
         count += 1
 
 

@@ -159,11 +159,11 @@ class UnitView:
     modules: Mapping[str, Any]
     """Capture -> module, for the captures that are module calls."""
     qparams: Mapping[str, QParams]
-    """Operand -> qparams: the inputs, ``"weight"`` where there is one, and ``"y"``, unless float values are wanted."""
+    """Role -> qparams: the inputs, ``"weight"`` where there is one, and ``"y"``, unless float values are wanted."""
     activation: Clamp | None = None
     """What the node captured as ``act`` does, where there is one."""
     per_call: Mapping[str, Dynamic] = field(default_factory=dict)
-    """Operand -> how each call chooses its qparams, for the ``dynamic`` captures of the pattern."""
+    """Role -> how each call chooses its qparams, for the ``dynamic`` captures of the pattern."""
 
     def arguments(self, capture: str, **defaults: Any) -> tuple[Any, ...]:
         """Return all arguments of a node but the first; ``defaults`` gives their names, order and defaults."""

@@ -23,7 +23,7 @@ class QuantUnit:
     inputs: tuple[str, ...]
     """Names of the quantized inputs, in the order in which the lowered operator takes them: ``("x", "residual")``."""
     roles: Mapping[str, TensorRef]
-    """Operand -> tensor: every name in ``inputs``, ``"weight"`` where there is one, ``"y"`` for the output, and
+    """Role -> tensor: every name in ``inputs``, ``"weight"`` where there is one, ``"y"`` for the output, and
     ``"mean"`` for the means of the input's channels, where the bias is corrected with them.
 
     A unit that gives float values has no ``"y"``. Beside its ``inputs`` a dynamic unit names what each call quantizes,
@@ -133,7 +133,7 @@ class QuantPlan:
         return chain
 
     def with_observations(self, qparams: Mapping[TensorRef, QParams], refusals: Iterable[Refusal] = ()) -> QuantPlan:
-        """Return a plan that holds ``qparams``, without the units that ``refusals`` name (by their root).
+        """Return the plan with the qparams that observers chose, without the units that ``refusals`` name by root.
 
         Policies and qparams that no unit needs any more are dropped with them, and what only training needs.
         """

@@ -7,7 +7,7 @@ import copy
 from torch import nn
 
 from fxquant.calibration.observers import make_observers
-from fxquant.calibration.statistics import Statistics
+from fxquant.calibration.statistics import CalibrationStatistics
 from fxquant.fake_quantize.adaround import LearnedRounding
 from fxquant.graph.query import move_to_device_of
 from fxquant.passes.float_joins import joins_of_floats
@@ -21,18 +21,22 @@ from fxquant.quantizer.run_passes import pass_context
 
 
 def attach_observers(prepared: PreparedModel) -> None:
-    """Make ``observers``, ``statistics`` and ``weight_layers`` of a plan. They stand beside the graph, not in it."""
+    """Make all that measures the values of a plan. It stands beside the graph, not in it."""
     attach_statistics(prepared)
     prepared.weight_layers = planned_weight_layers(prepared)
 
 
 def attach_statistics(prepared: PreparedModel) -> None:
-    """Make ``observers`` and ``statistics`` alone: layers whose weights round in their own way are there already."""
+    """Make ``observers`` and ``calibration_statistics``, and leave ``weight_layers`` as they are.
+
+    ``make_observers`` makes one for each activation and mean that the plan measures. Weights have none here: a pass of
+    ``convert`` measures them, once batch norms are folded (``observe_weights``).
+    """
     prepared.observers = make_observers(prepared.plan)
     move_to_device_of(prepared.observers, prepared.graph_module)
     context = pass_context(prepared, prepared.plan)
     in_float = joins_of_floats(prepared.graph_module, context)
-    prepared.statistics = Statistics(
+    prepared.calibration_statistics = CalibrationStatistics(
         prepared.graph_module, prepared.plan, prepared.observers, context.joins(), in_float
     )
 
@@ -40,7 +44,7 @@ def attach_statistics(prepared: PreparedModel) -> None:
 def attach_no_statistics(prepared: PreparedModel) -> None:
     """Leave ``observers`` empty: what was trained has its qparams."""
     prepared.observers = nn.ModuleDict()
-    prepared.statistics = Statistics(prepared.graph_module, QuantPlan(), prepared.observers)
+    prepared.calibration_statistics = CalibrationStatistics(prepared.graph_module, QuantPlan(), prepared.observers)
 
 
 def planned_weight_layers(prepared: PreparedModel) -> nn.ModuleDict:

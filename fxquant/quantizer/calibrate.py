@@ -44,14 +44,14 @@ def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
         bound = bind(gm, args, kwargs, "the inputs")
         check_like_example(bound, prepared.example_bound, "the inputs")
         # Beside the observers of the plan: those of the calibration report, from which no qparams come.
-        for_report = prepared.statistics.observers_of_next_batch()
-        shown = observers_by_node(prepared.plan, prepared.observers, for_report)
-        return CalibrationInterpreter(gm, bound, shown, prepared.handlers, prepared.plan.rounding_inside()).run()
+        for_report = prepared.calibration_statistics.observers_of_next_batch()
+        observers = observers_by_node(prepared.plan, prepared.observers, for_report)
+        return CalibrationInterpreter(gm, bound, observers, prepared.handlers, prepared.plan.rounding_inside()).run()
 
     prepared.weight_checksums.record(gm)
     with torch.no_grad(), prepared.run_state.undone_on_error():
         result = run_with_hooks(gm, run, args, kwargs)
-        prepared.statistics.update(prepared.observers)
+        prepared.calibration_statistics.update(prepared.observers)
         return result
 
 
@@ -81,7 +81,7 @@ def calibrate_prepared(
 
     Arguments and errors are those of :func:`fxquant.calibrate`.
     """
-    statistics = prepared.statistics
+    statistics = prepared.calibration_statistics
     limit = MOST_BATCHES if until_stable and num_batches is None else num_batches
     stable = False
     example = prepared.example_args if prepared.has_example else None
@@ -93,9 +93,8 @@ def calibrate_prepared(
             break
     if until_stable:
         _say_where_it_stopped(stable, int(statistics.history.batches), progress)
-        prepared.warned = {
-            (name, kind) for name, kind in prepared.warned if kind != "moving"
-        }  # it is asked about again
+        # Warn again of ranges that still move: this call asked for stable ones.
+        prepared.warned = {(name, kind) for name, kind in prepared.warned if kind != "moving"}
     warn_of_calibration(prepared)
     return prepared
 
@@ -120,6 +119,6 @@ def warn_of_calibration(prepared: PreparedModel) -> None:
     """Warn of each problem of the calibration, once."""
     # Observers of training stand inside of fake-quantize modules.
     observers = {name: observer_in(made) for name, made in prepared.observers.items()}
-    if found := find_problems(prepared.statistics, observers):
-        places = module_paths_of(prepared.statistics.refs, prepared.graph_module, prepared.plan)
+    if found := find_problems(prepared.calibration_statistics, observers):
+        places = module_paths_of(prepared.calibration_statistics.refs, prepared.graph_module, prepared.plan)
         warn_of_problems(found, places, prepared.warned)

@@ -176,8 +176,8 @@ def not_prepared(given: object, function: str, *, or_training: bool = False) -> 
     )
 
 
-def in_eval(model: nn.Module) -> nn.Module:
-    """Return the model, or, if it is in training mode, a copy in evaluation mode."""
+def eval_copy_if_training(model: nn.Module) -> nn.Module:
+    """Return the model, or, if it is in training mode, a copy in evaluation mode, with a warning."""
     training = sum(module.training for module in model.modules())
     if not training:
         return model

@@ -33,7 +33,7 @@ def convert_prepared(
     tune: Any = None,
 ) -> GraphModule:
     """Return a new module; arguments and errors are those of :func:`fxquant.convert`."""
-    # Refuse what cannot be done.
+    # Refuse what cannot be run.
     check_target(to, prepared.backend, checked=check is not None)
     if tune is not None:
         check_tunable(to, allow_uncalibrated)
@@ -46,9 +46,9 @@ def convert_prepared(
 
     def make(in_float: Sequence[Refusal] = ()) -> Any:
         plan = final_plan(prepared, qparams, in_float)
-        made = convert_by(prepared, to, plan, engine)
-        plans[made] = plan
-        return made
+        converted = convert_by(prepared, to, plan, engine)
+        plans[converted] = plan
+        return converted
 
     converted = make() if tune is None else fastest(prepared, final_plan(prepared, qparams), make, tune)
 
@@ -70,15 +70,15 @@ def convert_by(prepared: PreparedModel, to: str, plan: QuantPlan, engine: str | 
         engine: As for :func:`fxquant.convert`.
     """
     passes = passes_for(to, integers=bool(prepared.integer_inputs or prepared.integer_outputs))
-    done = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
-    converted = done.graph_module
+    run = run_passes(prepared, passes, copy.deepcopy(prepared.graph_module), plan)
+    converted = run.graph_module
     converted.eval()  # the modules that passes made, too
     move_to_device_of(converted, prepared.graph_module)
     pack_modules(converted)
     found = coverage(prepared.graph_module, plan)
-    set_metadata(converted, quant_form=to, quant_plan=done.context.plan, quant_coverage=found, snapshots=done.snapshots)
-    # The joins of the plan of prepare: final_plan may have left some of them in float.
-    joins_before_calibration = replace(done.context, plan=prepared.plan).joins()
+    set_metadata(converted, quant_form=to, quant_plan=run.context.plan, quant_coverage=found, snapshots=run.snapshots)
+    # Kept for load_state_dict, which names the joins that one of two models left in float: so those of prepare's plan.
+    joins_before_calibration = replace(run.context, plan=prepared.plan).joins()
     set_metadata(converted, joins={unit.root: unit.pattern for unit in joins_before_calibration})
     attach_engine(converted, engine, to)
     return converted

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from fxquant.backends.base import Backend
 from fxquant.calibration.joined_ranges import Part
-from fxquant.calibration.statistics import Statistics
+from fxquant.calibration.statistics import CalibrationStatistics
 from fxquant.equalization.table import Equalization
 from fxquant.passes.instruments import Snapshot
 from fxquant.patterns.pattern import Pattern
@@ -30,7 +30,7 @@ class PreparedModel:
     * ``graph_module`` is a copy: nothing here is shared with the user's model.
     * ``plan`` names nodes of ``graph_module``, and is replaced, never changed.
     * ``observers`` holds one module for each measured value of the plan, under the value's name.
-    * ``convert`` changes nothing of this but ``warned``.
+    * ``convert`` changes nothing of this but what it has warned of: ``warned``, and the model in ``weight_checksums``.
     """
 
     trains: ClassVar[bool] = False
@@ -65,7 +65,9 @@ class PreparedModel:
 
     # Set when observers are attached, and changed by calibrate.
     observers: nn.ModuleDict = field(default_factory=nn.ModuleDict, init=False)
-    statistics: Statistics = field(init=False)
+    calibration_statistics: CalibrationStatistics = field(init=False)
+    """What calibration has shown beside qparams: the history of ranges, and extremes of channels and of joined values.
+    The report and the warnings are made of it."""
     weight_layers: nn.ModuleDict = field(default_factory=nn.ModuleDict, init=False)
     """Root of a unit -> the layer whose weight rounds in its own way, batch norm folded in."""
     warned: set[tuple[str, str]] = field(default_factory=set, init=False)

@@ -42,7 +42,7 @@ def final_plan(
     """
     declined = declined_by_handlers(prepared.graph_module, prepared.plan.with_observations(qparams), prepared.handlers)
     refused = (*declined, *in_float)
-    joins = prepared.statistics.joins()
+    joins = prepared.calibration_statistics.joins()
     if not joins:
         return prepared.plan.with_observations(qparams, refused)
     return with_joins_in_float(

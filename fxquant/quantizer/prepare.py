@@ -12,7 +12,7 @@ from fxquant.capture.training_code import warn_of_code_for_training
 from fxquant.graph.inputs import bind
 from fxquant.passes.qconfig_rules import unused_rules
 from fxquant.patterns.registry import module_types
-from fxquant.quantizer.checks import in_eval
+from fxquant.quantizer.checks import eval_copy_if_training
 from fxquant.quantizer.configuration import warn_of_unused_rules
 from fxquant.quantizer.data import PreparedModel
 from fxquant.quantizer.integer_requests import check_integer_requests
@@ -28,10 +28,11 @@ def prepare_model(
     strict: bool,
     capture: str = "auto",
 ) -> None:
-    """Set the graph of a copy of ``model``, and the plan. ``prepared`` is configured already.
+    """Set the graph of a copy of ``model``, and the plan. ``configure`` has set what the user asks for.
 
     Args:
-        prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weight_checksums``.
+        prepared: It gets ``graph_module``, ``plan``, ``snapshots``, ``example_bound`` and ``weight_checksums``. Its
+            ``config`` is replaced where it is a ``LowBitMapping``.
         model: The float model. It is not changed.
         leaf_modules: As for :func:`fxquant.prepare`, as are the next two and the errors.
         strict: Refuse operators that stay float without need.
@@ -39,7 +40,7 @@ def prepare_model(
     """
     leaves: Any = leaf_modules if isinstance(leaf_modules, (tuple, list)) else (leaf_modules,)
     gm = captured(
-        in_eval(model),
+        eval_copy_if_training(model),
         capture,
         example_args=prepared.example_args if prepared.has_example else None,
         example_kwargs=prepared.example_kwargs,
@@ -51,16 +52,17 @@ def prepare_model(
     if prepared.trains and prepared.has_example:
         warn_of_code_for_training(model, gm, prepared.example_args, prepared.example_kwargs)
     unused = unused_rules(gm, prepared.config)
-    done = run_prepare_passes(prepared, gm)
-    prepared.graph_module, prepared.plan, prepared.snapshots = done.graph_module, done.context.plan, done.snapshots
+    # A LowBitMapping becomes a plain configuration in here, once a first plan says which layers are at the ends.
+    run = run_prepare_passes(prepared, gm)
+    prepared.graph_module, prepared.plan, prepared.snapshots = run.graph_module, run.context.plan, run.snapshots
     if not prepared.lenient:  # as torch.ao is, which fxquant.compat follows
-        warn_of_unused_rules(unused, done.graph_module, prepared.config, prepared.backend.name)
+        warn_of_unused_rules(unused, run.graph_module, prepared.config, prepared.backend.name)
     arguments = prepared.example_args, prepared.example_kwargs
     if prepared.has_example:
-        prepared.example_bound = bind(done.graph_module, *arguments, "the example inputs")
+        prepared.example_bound = bind(run.graph_module, *arguments, "the example inputs")
     if prepared.plan.units or not prepared.lenient:
-        check_plan(done.graph_module, prepared.plan, strict, prepared.config)
-    check_integer_requests(done.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
-    check_group_sizes(done.graph_module, done.context)
-    check_weights(done.graph_module, prepared.plan)
+        check_plan(run.graph_module, prepared.plan, strict, prepared.config)
+    check_integer_requests(run.graph_module, prepared.plan, prepared.integer_inputs, prepared.integer_outputs)
+    check_group_sizes(run.graph_module, run.context)
+    check_weights(run.graph_module, prepared.plan)
     prepared.weight_checksums = WeightChecksums(model)

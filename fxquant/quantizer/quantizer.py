@@ -111,7 +111,9 @@ class Quantizer(PreparedModel):
     def calibration_report(self) -> CalibrationReport:
         """Report what calibration found, value by value, the worst first: ranges and whether they have settled, clipped
         values and outliers, channels that never change, NaN and infinities."""
-        return calibration_report(self.graph_module, self.plan, dict(self.observers.items()), self.statistics)
+        return calibration_report(
+            self.graph_module, self.plan, dict(self.observers.items()), self.calibration_statistics
+        )
 
     def coverage(self) -> Coverage:
         """Report what becomes int8, what stays float, and why."""

@@ -80,8 +80,8 @@ def restore(gm: GraphModule, parts: Parts) -> Quantizer:
         return made
     attach_statistics(made)
     measured = nn.Module()
-    measured.observers, measured.statistics = made.observers, made.statistics
+    measured.observers, measured.statistics = made.observers, made.calibration_statistics
     measured.load_state_dict(parts.state)
-    if int(made.statistics.history.batches):
+    if int(made.calibration_statistics.history.batches):
         made.weight_checksums.record(gm)
     return made

@@ -63,7 +63,7 @@ def run_passes(
     factors: Sequence[tuple[Region, Tensor]] = (),
     splits: Sequence[Split] = (),
 ) -> PassRun:
-    """Run a pipeline on ``gm``, with the instruments that the environment asks for. ``prepared`` is not changed."""
+    """Run a pipeline on ``gm``, with the instruments that the environment asks for. ``prepared`` stays as it is."""
     context = replace(pass_context(prepared, plan), factors=factors, splits=splits)
     manager = PassManager(tuple(passes), instruments_for(read_settings()), first=len(prepared.snapshots))
     result: Any = manager.run(gm, context)
@@ -78,7 +78,7 @@ def run_prepare_passes(prepared: PreparedModel, gm: GraphModule) -> PassRun:
     if not isinstance(prepared.config, LowBitMapping):
         return run_passes(prepared, PREPARE, gm, prepared.plan)
     place = PREPARE.index(annotate)
-    found = run_passes(prepared, PREPARE[: place + 1], gm, prepared.plan)
-    prepared.config = with_ends(prepared.config, found.graph_module, found.context.plan)
-    prepared.snapshots = found.snapshots
-    return run_passes(prepared, PREPARE[place:], found.graph_module, prepared.plan)
+    first = run_passes(prepared, PREPARE[: place + 1], gm, prepared.plan)
+    prepared.config = with_ends(prepared.config, first.graph_module, first.context.plan)
+    prepared.snapshots = first.snapshots
+    return run_passes(prepared, PREPARE[place:], first.graph_module, prepared.plan)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph
 
-from fxquant.calibration.statistics import Statistics
+from fxquant.calibration.statistics import CalibrationStatistics
 from fxquant.errors import StateError
 from fxquant.fake_quantize.converted import StaticFakeQuantize
 from fxquant.graph.edit import free_name
@@ -35,7 +35,7 @@ def measured(prepared: PreparedModel) -> nn.Module:
     parts = {
         "observers": prepared.observers,
         "weight_layers": prepared.weight_layers,
-        STATISTICS: prepared.statistics,
+        STATISTICS: prepared.calibration_statistics,
         LEARNED: _as_modules(prepared.learned_qparams),
     }
     for name, part in parts.items():
@@ -120,4 +120,4 @@ def drop_graph(prepared: PreparedModel) -> None:
     """Leave the configuration, the plan and the snapshots: the model that trains has the graph and its measurements."""
     prepared.graph_module = NamedGraphModule(nn.Module(), Graph())
     prepared.observers, prepared.weight_layers = nn.ModuleDict(), nn.ModuleDict()
-    prepared.statistics = Statistics(prepared.graph_module, QuantPlan(), prepared.observers)
+    prepared.calibration_statistics = CalibrationStatistics(prepared.graph_module, QuantPlan(), prepared.observers)

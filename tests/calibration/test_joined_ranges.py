@@ -217,9 +217,9 @@ def test_a_state_tells_what_was_joined():
 
 def test_a_batch_that_fails_leaves_no_trace():
     prepared, _ = calibrated(Parts(joined))
-    before = prepared.statistics.joined["small"].ends.clone()
+    before = prepared.calibration_statistics.joined["small"].ends.clone()
     with pytest.raises(fxq.FxQuantError):
         prepared.observe(1e3 * torch.randn(8, 3, 2, 2))
-    prepared.statistics.observers_of_next_batch()
-    prepared.statistics.update(prepared.observers)
-    assert torch.equal(prepared.statistics.joined["small"].ends, before)
+    prepared.calibration_statistics.observers_of_next_batch()
+    prepared.calibration_statistics.update(prepared.observers)
+    assert torch.equal(prepared.calibration_statistics.joined["small"].ends, before)

@@ -24,7 +24,7 @@ def prepared() -> fxq.Quantizer:
 
 
 def test_values_of_layers_are_looked_at_along_their_channels():
-    found = prepared().statistics
+    found = prepared().calibration_statistics
     assert [ref.name for ref in found.refs] == ["x", "relu", "up", "fc"]
     assert {name: module.axis for name, module in found.channels.named_children()} == {
         "x": -3,
@@ -39,8 +39,8 @@ def test_every_batch_is_taken_note_of():
     made = prepared()
     for _ in range(3):
         made.observe(torch.randn(2, 3, 8, 8))
-    assert made.statistics.history.batches == 3
-    assert made.statistics.channels["relu"].low.shape == (6,)
+    assert made.calibration_statistics.history.batches == 3
+    assert made.calibration_statistics.channels["relu"].low.shape == (6,)
 
 
 def test_a_batch_that_fails_leaves_no_trace():
@@ -63,9 +63,9 @@ def test_what_was_never_seen_does_not_keep_ranges_from_being_stable():
     x = torch.randn(2, 3, 8, 8)
     made.observers["up"].forward = lambda value: value
     for _ in range(8):
-        assert not made.statistics.stable(made.observers)
+        assert not made.calibration_statistics.stable(made.observers)
         made.observe(x)
-    assert made.statistics.stable(made.observers)
+    assert made.calibration_statistics.stable(made.observers)
 
 
 def test_channels_are_looked_at_less_and_less_often():
@@ -74,9 +74,9 @@ def test_channels_are_looked_at_less_and_less_often():
         made.graph_module.get_parameter("up.weight")[:, 1] = 0  # which leaves the bias
     looked = []
     for batch in range(40):
-        looked.append((batch, tuple(made.statistics.observers_of_next_batch())))
+        looked.append((batch, tuple(made.calibration_statistics.observers_of_next_batch())))
         made.observe(torch.randn(2, 3, 8, 8))
-    everything = tuple(name for name, _ in made.statistics.channels.named_children())
+    everything = tuple(name for name, _ in made.calibration_statistics.channels.named_children())
     assert [batch for batch, names in looked if names == everything] == [0, 1, 2, 3, 8, 16, 24, 32]
     assert {names for batch, names in looked if batch < 16} == {everything, ("up",)}
     assert {names for batch, names in looked if batch > 16 and batch % 8} == {()}

@@ -366,7 +366,9 @@ def test_it_is_seen_and_nothing_of_the_given_changes(monkeypatch, caplog):
     assert len(equalized.snapshots) == len(start.snapshots) + 3
     assert start.equalization is None
     assert all(torch.equal(value, state[name]) for name, value in start.graph_module.state_dict().items())
-    assert int(start.statistics.history.batches) == int(equalized.statistics.history.batches) == 0
+    assert (
+        int(start.calibration_statistics.history.batches) == int(equalized.calibration_statistics.history.batches) == 0
+    )
     text = str(equalized.equalization)
     assert text.splitlines()[0].split() == ["sources", "sinks", "channels", "scaled", "largest", "noise", "outcome"]
     assert "→" in text

@@ -120,8 +120,8 @@ def test_on_one_grid_the_small_part_is_lost():
     forward = READ_AS_FLOATS["stacked"][0]
     wanted, x = Parts(forward).eval()(data()).detach(), data()
     prepared = calibrated(forward)
-    prepared.statistics.joined = nn.ModuleDict()
-    prepared.statistics._joins = {}
+    prepared.calibration_statistics.joined = nn.ModuleDict()
+    prepared.calibration_statistics._joins = {}
     assert sqnr(wanted, prepared.convert()(x)) < FINE
 
 
