@@ -55,10 +55,10 @@ def clipping_of(observer: Any, qparams: QParams) -> Clipping | None:
         total += float(bins.counts.sum())
         clipped += _beyond(bins, first, last)
         magnitudes = bins.magnitudes()
-        usual = magnitudes.quantile(USUAL)
+        usual = float(magnitudes.quantile(USUAL))
         if usual > 0:
             outliers += _beyond(magnitudes, -1.0, BEYOND * usual)
-            reach = max(reach, magnitudes.high / usual)
+            reach = max(reach, float(magnitudes.high) / usual)
     return Clipping(int(total), clipped / total, outliers / total, reach) if total else None
 
 

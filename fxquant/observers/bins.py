@@ -1,9 +1,10 @@
-"""One histogram as the searches for a range read it: where its bins lie, how many values each has, and what error a
+"""Histograms as the searches for a range read them: where bins lie, how many values each has, and what error a
 quantization would make on them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,119 +26,166 @@ _ELEMENTS = 1 << 18
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """A histogram of at least one value; from the first bin that holds any to the last."""
+    """Histograms of at least one value each, from the first bin that holds any to the last.
+
+    ``...`` is the shape of their ranges: nothing for one histogram, [C] for those of many channels, which are searched
+    together. A histogram of fewer bins than the longest has empty ones behind its last.
+    """
 
     edges: Tensor
-    """float64 [n + 1], ascending, ``width`` apart."""
+    """float64 [..., n + 1], ascending, ``width`` apart."""
     counts: Tensor
-    """float64 [n], how many values lie between two edges. They are taken to be spread evenly there."""
-    width: float
-    low: float
-    """The smallest value."""
-    high: float
-    """The largest value."""
+    """float64 [..., n], how many values lie between two edges. They are taken to be spread evenly there."""
+    sizes: Tensor
+    """int64 [...], how many bins a histogram has."""
+    width: Tensor
+    """float64 [...]."""
+    low: Tensor
+    """float64 [...], the smallest value."""
+    high: Tensor
+    """float64 [...], the largest value."""
 
     @classmethod
     def of(cls, counts: Tensor, low: Tensor, high: Tensor) -> Bins:
-        """Build it from the state of ``fxquant::histogram``: int64 [bins], float32 [], float32 [], on any device."""
+        """Build it from the state of ``fxquant::histogram``: int64 [..., bins], float32 [...] twice, on any device."""
         counts, low, high = counts.cpu(), low.cpu(), high.cpu()
-        window = window_of(low, high, counts.numel())
-        filled = torch.nonzero(counts).flatten().tolist()
-        begin, end = filled[0], filled[-1] + 1
-        width = float(window.width)
-        index = torch.arange(begin, end + 1, dtype=torch.float64) + int(window.first)
-        return cls(index * width, counts[begin:end].double(), width, float(low), float(high))
+        most = counts.shape[-1]
+        window = window_of(low, high, most)
+        filled = (counts != 0).to(torch.uint8)
+        begin, end = filled.argmax(-1), most - filled.flip(-1).argmax(-1)
+        index = torch.arange(int((end - begin).max()) + 1) + begin.unsqueeze(-1)
+        held = counts.gather(-1, index[..., :-1].clamp(max=most - 1)).double()
+        held = torch.where(index[..., :-1] < end.unsqueeze(-1), held, 0.0)
+        edges = (index + window.first.unsqueeze(-1)).double() * window.width.unsqueeze(-1)
+        return cls(edges, held, end - begin, window.width, low.double(), high.double())
 
     def within(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Return those ranges as float32 [K] tensors, none of which reaches beyond the values seen.
+        """Return those ranges as float32 [..., K] tensors, none of which reaches beyond the values seen.
 
         An end may pass over the values beyond it, but not over 0, to which a quantization range reaches anyway.
         """
-        low = low.clamp(min=self.low, max=max(self.low, 0.0)).float()
-        high = high.clamp(min=min(self.high, 0.0), max=self.high).float()
+        lowest, highest = self.low.unsqueeze(-1), self.high.unsqueeze(-1)
+        low = low.clamp(lowest, lowest.clamp(min=0.0)).float()
+        high = high.clamp(highest.clamp(max=0.0), highest).float()
         # Where all values are on one side of 0, one end may have passed the other, which then goes with it.
-        return (low, torch.maximum(low, high)) if self.high < 0 else (torch.minimum(low, high), high)
+        below = highest < 0
+        return torch.where(below, low, torch.minimum(low, high)), torch.where(below, torch.maximum(low, high), high)
 
     def magnitudes(self) -> Bins:
         """Return the histogram of the absolute values: bins mirror each other at 0, so it is exact."""
-        index = torch.round(self.edges[:-1] / self.width).long()
+        index = torch.round(self.edges[..., :-1] / self.width.unsqueeze(-1)).long()
         index = torch.where(index < 0, ~index, index)
-        counts = torch.zeros(int(index.max()) + 1, dtype=torch.float64).scatter_add_(0, index, self.counts)
-        edges = torch.arange(counts.numel() + 1, dtype=torch.float64) * self.width
-        return Bins(edges, counts, self.width, max(self.low, -self.high, 0.0), max(-self.low, self.high))
+        own = torch.arange(index.shape[-1]) < self.sizes.unsqueeze(-1)
+        index = torch.where(own, index, 0)
+        sizes = index.amax(-1) + 1
+        counts = torch.zeros((*sizes.shape, int(sizes.max())), dtype=torch.float64).scatter_add_(-1, index, self.counts)
+        edges = torch.arange(counts.shape[-1] + 1, dtype=torch.float64) * self.width.unsqueeze(-1)
+        least_of_all = torch.maximum(self.low, -self.high).clamp(min=0.0)
+        return Bins(edges, counts, sizes, self.width, least_of_all, torch.maximum(-self.low, self.high))
 
-    def quantile(self, share: float) -> float:
-        """Return the value that a share, 0 to 1, of all does not exceed; at most ``width`` away from a value seen."""
-        until = self.counts.cumsum(0)
-        wanted = share * float(until[-1]) - _ROUNDING
-        index = min(int((until < wanted).sum()), until.numel() - 1)
-        part = 1 - (float(until[index]) - wanted) / float(self.counts[index])
-        return min(max(float(self.edges[index]) + part * self.width, self.low), self.high)
+    def quantile(self, share: float) -> Tensor:
+        """Return the value that a share, 0 to 1, of all does not exceed; at most ``width`` away from a value seen.
+
+        float64 [...].
+        """
+        until = self.counts.cumsum(-1)
+        wanted = share * until[..., -1:] - _ROUNDING
+        index = torch.minimum((until < wanted).sum(-1), self.sizes - 1).unsqueeze(-1)
+        part = 1 - (until.gather(-1, index) - wanted) / self.counts.gather(-1, index)
+        value = self.edges.gather(-1, index).squeeze(-1) + part.squeeze(-1) * self.width
+        return value.clamp(self.low, self.high)
 
     def errors(self, low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor, power: float = 2.0) -> Tensor:
         """Return the error that quantization to each of several ranges would make.
 
         Args:
-            low: float32 [K], lower end of each range.
-            high: float32 [K], upper end.
+            low: float32 [..., K], lower end of each range.
+            high: float32 [..., K], upper end.
             scheme: What kind of qparams ``choose_qparams`` chooses for a range.
             eps: float32 [1], the smallest scale.
             power: Of the distance between a value and what it becomes.
 
         Returns:
-            float64 [K], the mean of ``abs(x - dequantize(quantize(x))) ** power``.
+            float64 [..., K], the mean of ``abs(x - dequantize(quantize(x))) ** power``.
         """
-        scales, zero_points = qparams(low, high, scheme, eps)
-        # With F the integral of the error up to an edge, a bin costs counts / width * (F(end) - F(begin)). Added up,
-        # each edge has the difference of the densities beside it as its weight, most often 0 where bins are empty.
-        edges, density = self.spread()
-        weights = torch.diff(density, prepend=torch.zeros(1), append=torch.zeros(1)).neg_()
-        used = weights != 0
-        edges, weights = edges[used], weights[used]
-        chunks = max(1, _ELEMENTS // edges.numel())
-        costs = [
-            _integral(edges, scale, zero_point, scheme, power) @ weights
-            for scale, zero_point in zip(scales.split(chunks), zero_points.split(chunks), strict=True)
-        ]
-        errors = torch.cat(costs) * scales ** (power + 1) / self.counts.sum()
+        scales, zero_points = (each.view(-1, low.shape[-1]) for each in qparams(low, high, scheme, eps))
+        edges, weights, sizes = self._weighted_edges()
+        costs = torch.empty_like(scales)
+        for rows, candidates, longest in pieces(sizes, low.shape[-1]):
+            scale, zero_point = scales[rows, candidates], zero_points[rows, candidates]
+            integral = _integral(edges[rows, None, :longest], scale, zero_point, scheme, power)
+            costs[rows, candidates] = integral.mul_(weights[rows, None, :longest]).sum(-1)
+        errors = (costs * scales ** (power + 1)).view(low.shape) / self.counts.sum(-1, keepdim=True)
         # Rounding may go below 0; and where scales are so small that their number has no such power, nothing is left.
         return errors.clamp_(min=0).nan_to_num_(nan=math.inf)
+
+    def _weighted_edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the edges that an integral of the error is added up at, with their weights, and how many they are.
+
+        With F the integral of the error up to an edge, a bin costs counts / width * (F(end) - F(begin)). Added up, each
+        edge has the difference of the densities beside it as its weight, most often 0 where bins are empty. Those
+        edges are left out. float64 [C, m] twice, of which the last have no weight, and int64 [C].
+        """
+        edges, density = (each.view(-1, each.shape[-1]) for each in self.spread())
+        nothing = density.new_zeros(density.shape[0], 1)
+        weights = torch.diff(density, prepend=nothing, append=nothing).neg_()
+        used = weights != 0
+        sizes = used.sum(-1)
+        row, place = used.nonzero(as_tuple=True)[0], (used.cumsum(-1) - 1)[used]
+        kept = edges.new_zeros(2, edges.shape[0], int(sizes.max()))
+        kept[0, row, place], kept[1, row, place] = edges[used], weights[used]
+        return kept[0], kept[1], sizes
 
     def spread(self) -> tuple[Tensor, Tensor]:
         """Return edges between which values are taken to be spread evenly, and how many values lie there per 1.0.
 
-        float64 [n + 1] and [n]. The outer bins end at the smallest and at the largest value: a value that lies on the
-        edge of a bin then costs the same on either side of it.
+        float64 [..., n + 1] and [..., n]. The outer bins end at the smallest and at the largest value: a value that
+        lies on the edge of a bin then costs the same on either side of it.
         """
-        edges, least = self.edges.clone(), _NARROWEST * self.width
-        edges[0] = edges[0].clamp(min=self.low).clamp(max=float(edges[1]) - least)
-        edges[-1] = edges[-1].clamp(max=self.high).clamp(min=float(edges[-2]) + least)
+        edges, narrowest, last = self.edges.clone(), _NARROWEST * self.width, self.sizes.unsqueeze(-1)
+        edges[..., 0] = torch.minimum(torch.maximum(edges[..., 0], self.low), edges[..., 1] - narrowest)
+        before, end = edges.gather(-1, last - 1), edges.gather(-1, last)
+        end = torch.maximum(torch.minimum(end, self.high.unsqueeze(-1)), before + narrowest.unsqueeze(-1))
+        edges.scatter_(-1, last, end)
         return edges, self.counts / edges.diff()
 
 
-def least(costs: Tensor) -> int:
-    """Return index of the smallest of several costs, none negative; of equals the first.
+def least(costs: Tensor) -> Tensor:
+    """Return index of the smallest of several costs [..., K], none negative; of equals the first. int64 [...].
 
     Costs within ``_ALIKE`` are equal: those of two ranges that mirror each other, say, between which otherwise the last
     bit of a single value would decide. That bit differs between machines.
     """
-    return int((costs <= costs.min() * (1 + _ALIKE)).nonzero()[0])
+    return (costs <= costs.amin(-1, keepdim=True) * (1 + _ALIKE)).to(torch.uint8).argmax(-1)
 
 
 def qparams(low: Tensor, high: Tensor, scheme: QScheme, eps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return scale and zero point of each of several ranges, as they would be chosen; float64 [K]."""
-    qparams = choose_qparams(low, high, replace(scheme, axis=0, group_size=None), eps)
-    return qparams.scale.double(), qparams.zero_point.double()
+    """Return scale and zero point of each of several ranges, as they would be chosen; float64, of their shape."""
+    chosen = choose_qparams(low.flatten(), high.flatten(), replace(scheme, axis=0, group_size=None), eps)
+    return chosen.scale.double().view(low.shape), chosen.zero_point.double().view(low.shape)
+
+
+def pieces(sizes: Tensor, candidates: int) -> Iterator[tuple[Tensor, slice, int]]:
+    """Divide histograms and candidates into what is worked on at a time: rows, candidates, and the most edges."""
+    order = sizes.argsort(descending=True)
+    longest = sizes[order].tolist()
+    begin = 0
+    while begin < len(longest):
+        at_once = max(1, _ELEMENTS // longest[begin])
+        end = begin + max(1, at_once // candidates)
+        for first in range(0, candidates, at_once):
+            yield order[begin:end], slice(first, first + at_once), longest[begin]
+        begin = end
 
 
 def _integral(edges: Tensor, scale: Tensor, zero_point: Tensor, scheme: QScheme, power: float) -> Tensor:
-    """Integrate ``abs(t - round(t)) ** power`` up to each edge, in quantized units; float64 [K, edges].
+    """Integrate ``abs(t - round(t)) ** power`` up to each edge, in quantized units; float64 [C, K, edges].
 
     A whole unit costs ``2 * 0.5 ** (power + 1) / (power + 1)``, what lies beside the nearest one
     ``distance ** (power + 1) / (power + 1)``. What is clipped is rounded to the last one.
     """
-    steps = edges / scale[:, None]
-    steps += zero_point[:, None]
+    steps = edges / scale.unsqueeze(-1)
+    steps += zero_point.unsqueeze(-1)
     nearest = steps.round().clamp_(scheme.quant_min, scheme.quant_max)
     steps -= nearest
     beside = steps * steps * steps if power == 2.0 else steps.abs() ** (power + 1) * steps.sign()

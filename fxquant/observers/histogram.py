@@ -196,16 +196,11 @@ class HistogramObserver(RangeObserver):
         return self._chosen.low.to(self.min_val.device, copy=True), self._chosen.high.to(self.min_val.device, copy=True)
 
     def _choose(self) -> tuple[Tensor, Tensor]:
-        counts, low, high = self._rows()
-        if self.scheme.axis is None:
-            counts, low, high = counts[None], low[None], high[None]
-        rows = zip(counts.cpu(), low.cpu(), high.cpu(), strict=True)
-        ends = torch.tensor([self.choose(Bins.of(*row)) for row in rows], dtype=torch.float32)
-        lows, highs = ends.unbind(-1)
-        return lows.reshape(self.min_val.shape), highs.reshape(self.min_val.shape)
+        low, high = self.choose(Bins.of(*self._rows()))
+        return low.float().reshape(self.min_val.shape), high.float().reshape(self.min_val.shape)
 
-    def choose(self, bins: Bins) -> tuple[float, float]:
-        """Return the range for one histogram; what a derived class writes anew."""
+    def choose(self, bins: Bins) -> tuple[Tensor, Tensor]:
+        """Return the ends of the range of each histogram, float [...]; what a derived class writes anew."""
         return least_error(bins, self.scheme, self.eps.cpu(), self.power)
 
     def qparams(self) -> QParams:
@@ -254,7 +249,7 @@ def spread(weights: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
     return counts.scatter_add_(0, index.clamp(0, bins - 1), weights.round().long())
 
 
-def least_error(bins: Bins, scheme: QScheme, eps: Tensor, power: float = 2.0) -> tuple[float, float]:
+def least_error(bins: Bins, scheme: QScheme, eps: Tensor, power: float = 2.0) -> tuple[Tensor, Tensor]:
     """Return the range with the smallest mean error, raised to ``power``, among hundreds of every order of magnitude.
 
     First both ends shrink together, then each alone, twice; then both move a little around the best so far. The range
@@ -262,50 +257,66 @@ def least_error(bins: Bins, scheme: QScheme, eps: Tensor, power: float = 2.0) ->
     known, and what a few values more or less decide is no better on other data.
     """
     best = _search(bins, scheme, eps, power)
-    low, high = torch.tensor([[bins.low, best[0]], [bins.high, best[1]]], dtype=torch.float32)
-    whole, clipped = bins.errors(low, high, scheme, eps, power).tolist()
-    return best if clipped < whole * (1 - _WORTH_CLIPPING) else (bins.low, bins.high)
+    low, high = (torch.stack(ends, -1).float() for ends in ((bins.low, best[0]), (bins.high, best[1])))
+    whole, clipped = bins.errors(low, high, scheme, eps, power).unbind(-1)
+    better = (clipped < whole * (1 - _WORTH_CLIPPING)).long().unsqueeze(-1)
+    return low.gather(-1, better).squeeze(-1), high.gather(-1, better).squeeze(-1)
 
 
-def _search(bins: Bins, scheme: QScheme, eps: Tensor, power: float) -> tuple[float, float]:
+def _search(bins: Bins, scheme: QScheme, eps: Tensor, power: float) -> tuple[Tensor, Tensor]:
     if scheme.symmetric:
-        reach = _magnitudes(max(-bins.low, bins.high), bins)
+        reach = _magnitudes(torch.maximum(-bins.low, bins.high), bins)
         best = cheapest(bins, scheme, eps, -reach, reach, power)
         for distance in _REFINEMENTS:
-            reach = max(-best[0], best[1]) * _around(distance)
+            reach = _around(torch.maximum(-best[0], best[1]), distance)
             best = cheapest(bins, scheme, eps, -reach, reach, power)
         return best
     lows, highs = -_magnitudes(-bins.low, bins), _magnitudes(bins.high, bins)
-    together = torch.arange(max(len(lows), len(highs)))
-    best = cheapest(
-        bins, scheme, eps, lows[together.clamp(max=len(lows) - 1)], highs[together.clamp(max=len(highs) - 1)], power
-    )
+    together = torch.arange(max(lows.shape[-1], highs.shape[-1]))
+    lows, highs = (ends[..., together.clamp(max=ends.shape[-1] - 1)] for ends in (lows, highs))
+    best = cheapest(bins, scheme, eps, lows, highs, power)
     for _ in range(2):
-        best = cheapest(bins, scheme, eps, lows, torch.full_like(lows, best[1]), power)
-        best = cheapest(bins, scheme, eps, torch.full_like(highs, best[0]), highs, power)
+        best = cheapest(bins, scheme, eps, lows, best[1].unsqueeze(-1).expand_as(lows), power)
+        best = cheapest(bins, scheme, eps, best[0].unsqueeze(-1).expand_as(highs), highs, power)
     for distance in _REFINEMENTS:
-        ends = torch.cartesian_prod(best[0] * _around(distance), best[1] * _around(distance))
-        best = cheapest(bins, scheme, eps, ends[:, 0], ends[:, 1], power)
+        lows, highs = torch.broadcast_tensors(
+            _around(best[0], distance).unsqueeze(-1), _around(best[1], distance).unsqueeze(-2)
+        )
+        best = cheapest(bins, scheme, eps, lows.flatten(-2), highs.flatten(-2), power)
     return best
 
 
 def cheapest(
     bins: Bins, scheme: QScheme, eps: Tensor, low: Tensor, high: Tensor, power: float = 2.0
-) -> tuple[float, float]:
-    """Return the one of several ranges, wide ones first, with the ``least`` error, each cut to the values seen."""
+) -> tuple[Tensor, Tensor]:
+    """Return the one of several ranges, wide ones first, with the ``least`` error, each cut to the values seen.
+
+    Args:
+        bins: Histograms, each of which has ranges of its own.
+        scheme, eps, power: See ``Bins.errors``.
+        low, high: float [..., K].
+
+    Returns:
+        Its ends, float32 [...].
+    """
     low, high = bins.within(low, high)
-    index = least(bins.errors(low, high, scheme, eps, power))
-    return float(low[index]), float(high[index])
+    index = least(bins.errors(low, high, scheme, eps, power)).unsqueeze(-1)
+    return low.gather(-1, index).squeeze(-1), high.gather(-1, index).squeeze(-1)
 
 
-def _magnitudes(end: float, bins: Bins) -> Tensor:
-    """Distances of one end of the range from 0: that of the values seen, then ever shorter ones, and 0; float64."""
-    if end <= 0:
-        return torch.tensor([end], dtype=torch.float64)
-    octaves = max(0.0, math.log2(end / bins.width))
-    shrunk = end * 2.0 ** (-torch.arange(int(octaves * _PER_OCTAVE) + 1, dtype=torch.float64) / _PER_OCTAVE)
-    return torch.cat([shrunk, torch.zeros(1, dtype=torch.float64)])
+def _magnitudes(end: Tensor, bins: Bins) -> Tensor:
+    """Distances of one end of the range from 0: that of the values seen, then ever shorter ones, and 0; float64.
+
+    Ends at 0, or beyond it, stay as they are. Of histograms with fewer distances than others, the last is repeated.
+    """
+    relations = (end.clamp(min=0) / bins.width).flatten().tolist()
+    octaves = [max(0.0, math.log2(relation)) if relation else 0.0 for relation in relations]
+    steps = torch.tensor([int(count * _PER_OCTAVE) for count in octaves]).view(*end.shape, 1)
+    index = torch.arange(int(steps.max()) + 2, dtype=torch.float64)
+    shrunk = torch.where(index <= steps, end.unsqueeze(-1) * 2.0 ** (-index / _PER_OCTAVE), 0.0)
+    return torch.where(end.unsqueeze(-1) > 0, shrunk, end.unsqueeze(-1))
 
 
-def _around(distance: float) -> Tensor:
-    return 1 + distance / 3 * torch.arange(3, -4, -1, dtype=torch.float64)
+def _around(end: Tensor, distance: float) -> Tensor:
+    """float64 [..., 7]."""
+    return end.double().unsqueeze(-1) * (1 + distance / 3 * torch.arange(3, -4, -1, dtype=torch.float64))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver, cheapest
@@ -69,6 +70,7 @@ class MSEObserver(HistogramObserver):
         )
         self.candidates = candidates
 
-    def choose(self, bins: Bins) -> tuple[float, float]:
+    def choose(self, bins: Bins) -> tuple[Tensor, Tensor]:
         parts = torch.arange(self.candidates, 0, -1, dtype=torch.float64) / self.candidates
-        return cheapest(bins, self.scheme, self.eps.cpu(), bins.low * parts, bins.high * parts, self.power)
+        low, high = bins.low.unsqueeze(-1) * parts, bins.high.unsqueeze(-1) * parts
+        return cheapest(bins, self.scheme, self.eps.cpu(), low, high, self.power)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fxquant.observers.bins import Bins
 from fxquant.observers.histogram import HistogramObserver
@@ -72,7 +73,7 @@ class PercentileObserver(HistogramObserver):
         )
         self.percentile = percentile
 
-    def choose(self, bins: Bins) -> tuple[float, float]:
+    def choose(self, bins: Bins) -> tuple[Tensor, Tensor]:
         share = self.percentile / 100
         if self.scheme.symmetric:
             reach = bins.magnitudes().quantile(share)

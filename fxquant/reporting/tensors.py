@@ -40,7 +40,7 @@ class Histogram:
         together = -(-bins.counts.numel() // MOST_BINS)
         padded = torch.nn.functional.pad(bins.counts, (0, -bins.counts.numel() % together))
         counts = padded.view(-1, together).sum(1).long().tolist()
-        return cls(float(bins.edges[0]), bins.width * together, tuple(counts))
+        return cls(float(bins.edges[0]), float(bins.width) * together, tuple(counts))
 
     @classmethod
     def of_values(cls, values: Tensor) -> Histogram | None:

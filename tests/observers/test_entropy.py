@@ -26,7 +26,7 @@ def divergence(bins: Bins, low: float, high: float, scheme: QScheme, whole: bool
     scale, zero_point = float(qparams.scale), int(qparams.zero_point)
     counts = bins.counts.tolist()
     edges = bins.edges.tolist()
-    zero = round(-edges[0] / bins.width)
+    zero = round(-edges[0] / float(bins.width))
     if 0 <= zero < len(counts) and len(counts) > 1:
         beside = [counts[i] for i in (zero - 1, zero + 1) if 0 <= i < len(counts)]
         counts[zero] = min(counts[zero], max(*beside, 1.0))
