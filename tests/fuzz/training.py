@@ -50,11 +50,14 @@ class _DenseGradient(torch.autograd.Function):
 
 
 def float_model_of(case: Case) -> nn.Module:
-    """The float model, to train. torch (2.14.1) gives instance norms wrong gradients of their parameters where the
-    gradient of the result lies in memory otherwise than the result, with the batch last say: theirs is dense."""
+    """The float model, to train.
+
+    torch (2.14.1) gives batch norms and instance norms wrong gradients where the gradient of the result lies in memory
+    otherwise than the result, with the channels or the batch last say: theirs is dense.
+    """
     model = case.training_model()
     for module in model.modules():
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm):
+        if isinstance(module, nn.modules.batchnorm._NormBase):
             module.register_forward_hook(lambda module, args, result: _DenseGradient.apply(result))
     return model
 
