@@ -2,6 +2,8 @@
 
 python benchmarks/search_precision.py --size 0.5 0.55 0.6 --output out/search_precision.json
 python benchmarks/search_precision.py --candidates W4A4 W4A8 --bitops 0.35     # which results need 8 bits
+python benchmarks/search_precision.py --candidates W4A4 W4A8 W8A8 --backend reference \
+    --budget size=0.685,activations=0.615 --iterations 120 --calibration 96    # then ``reconstruct`` learns
 The noise of choices is measured once for all budgets, into ``--checkpoint``: half an hour on one busy core.
 """
 
@@ -36,36 +38,52 @@ def compared(given: Tensor, expected: Tensor) -> dict[str, Any]:
     return {"agreement": share.difference, "interval": [share.low, share.high], "sqnr": float(noise)}
 
 
-def measured(task: Task, crops: list[Tensor], mapping: Any) -> dict[str, Any]:
-    """What ``prepare`` and ``calibrate`` make of a mapping, on the images that nothing was chosen by."""
-    prepared = fxq.calibrate(fxq.prepare(task.model, crops[0], mapping), crops, progress=False)
+def calibrated(task: Task, crops: list[Tensor], mapping: Any, backend: str) -> fxq.Quantizer:
+    return fxq.calibrate(fxq.prepare(task.model, crops[0], mapping, backend=backend), crops, progress=False)
+
+
+def measured(task: Task, prepared: fxq.Quantizer) -> dict[str, Any]:
+    """What a model gives on the images that nothing was chosen by."""
     with torch.no_grad():
         given = outputs(fxq.convert(prepared, to="fake_quant"), task.batches)
         return {task.metric: task.score(given), **compared(given, outputs(task.model, task.batches))}
+
+
+def budgets_of(options: argparse.Namespace) -> dict[str, fxq.Budget]:
+    """The budgets of the command line, by what the table calls them."""
+    parts = [f"size={x}" for x in options.size] + [f"bitops={x}" for x in options.bitops] + options.budget
+    return {
+        text: fxq.Budget(**{name: float(part) for name, _, part in (each.partition("=") for each in text.split(","))})
+        for text in parts
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, nargs="*", default=[])
     parser.add_argument("--bitops", type=float, nargs="*", default=[])
+    parser.add_argument("--budget", nargs="*", default=[], help="several parts at once: size=0.6,activations=0.7")
     parser.add_argument("--candidates", nargs="+", default=["W2A8", "W4A8", "W8A8"])
     parser.add_argument("--calibration", type=int, default=48)
     parser.add_argument("--crops", type=int, default=16, help="of the calibration data, that noise is measured on")
     parser.add_argument("--estimate", default="alone")
+    parser.add_argument("--backend", default="cpu", help="reference counts activations of 4 bits as half a byte")
+    parser.add_argument("--iterations", type=int, default=0, help="of reconstruct, on what was found; 0: none")
+    parser.add_argument("--batch", type=int, default=16, help="of reconstruct")
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     task = mobilenet_v2_task()
     crops = list(torch.cat(list(task.calibration))[: options.calibration].split(8))
-    prepared = fxq.calibrate(fxq.prepare(task.model, crops[0], QCONFIG), crops, progress=False)
-    rows = [{"budget": "all W8A8", "size": 1.0, "bitops": 1.0, **measured(task, crops, QCONFIG)}]
+    prepared = calibrated(task, crops, QCONFIG, options.backend)
+    rows = [{"budget": "all W8A8", "size": 1.0, "bitops": 1.0, "activations": 1.0, **measured(task, prepared)}]
     with tempfile.TemporaryDirectory() as folder:
-        for name, part in [("size", x) for x in options.size] + [("bitops", x) for x in options.bitops]:
+        for text, budget in budgets_of(options).items():
             start = time.perf_counter()
             found = fxq.search_precision(
                 prepared,
                 crops[: options.crops // 8],
-                budget=fxq.Budget(**{name: part}),
+                budget=budget,
                 candidates=options.candidates,
                 estimate=options.estimate,
                 checkpoint=options.checkpoint or Path(folder) / "run",
@@ -73,18 +91,25 @@ def main() -> None:
             seconds = time.perf_counter() - start
             print(found, flush=True)
             cost, whole = found.point.cost, found.all_at_8
+            row = {name: cost.of(name) / whole.of(name) for name in ("size", "bitops", "activations")}
+            mixed = calibrated(task, crops, found.mapping(), options.backend)
             rows.append(
                 {
-                    "budget": f"{name} {part}",
-                    "size": cost.size / whole.size,
-                    "bitops": cost.bitops / whole.bitops,
+                    "budget": text,
+                    **row,
                     "predicted": found.predicted,
                     "measured_on_crops": found.measured,
                     "seconds": seconds,
-                    **measured(task, crops, found.mapping()),
+                    **measured(task, mixed),
                     "choices": {row.name: row.choice for row in found},
                 }
             )
+            if options.iterations:
+                start = time.perf_counter()
+                learned = fxq.reconstruct(mixed, crops, iterations=options.iterations, batch=options.batch)
+                print(learned.reconstruction, flush=True)
+                seconds = time.perf_counter() - start
+                rows.append({"budget": f"{text}, learned", **row, "seconds": seconds, **measured(task, learned)})
             if options.output:
                 options.output.parent.mkdir(parents=True, exist_ok=True)
                 options.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
@@ -93,6 +118,7 @@ def main() -> None:
             row["budget"],
             f"{row['size']:.3f}",
             f"{row['bitops']:.3f}",
+            f"{row['activations']:.3f}",
             f"{row[task.metric]:.0f}",
             f"{row['agreement']:.3f} ({row['interval'][0]:.3f} to {row['interval'][1]:.3f})",
             f"{row['sqnr']:.2f}",
@@ -100,7 +126,7 @@ def main() -> None:
         )
         for row in rows
     ]
-    head = ("budget", "size", "bitops", task.metric, "agreement", "SQNR, dB", "seconds")
+    head = ("budget", "size", "bitops", "activations", task.metric, "agreement", "SQNR, dB", "seconds")
     print(tabulate(table, headers=head, disable_numparse=True))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fxquant.analysis.metrics import check_metric
-from fxquant.errors import InputError, UnknownNameError
+from fxquant.equalization.scaled_copy import learned_parts
+from fxquant.errors import InputError, UnknownNameError, listing
 from fxquant.graph.inputs import describe_value
 from fxquant.plan.spec import is_number
 from fxquant.precision.budget import Budget
@@ -28,14 +29,7 @@ def check_arguments(
     """Refuse arguments that make no sense, in the order in which users write them."""
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "search_precision")
-    if prepared.trained is not None or prepared.weight_layers:
-        learned = "qparams that it was given or trained with" if prepared.trained is not None else "learned roundings"
-        raise InputError(
-            "search_precision takes what prepare and calibrate gave",
-            got=f"a Quantizer with {learned}, which are those of other bits",
-            expected="a Quantizer as calibrate gives it",
-            hint="search first, and learn roundings of what prepare makes of the mapping",
-        )
+    _refuse_learned(prepared)
     if (budget is None) == (max_drop is None):
         raise InputError(
             "exactly one of budget and max_drop is given",
@@ -62,3 +56,23 @@ def check_arguments(
     if not is_number(confidence) or not 0 < confidence < 1:  # type: ignore[operator]  # it is a number
         raise InputError("confidence is out of range", got=repr(confidence), expected="a number between 0 and 1")
     check_seed(seed)
+
+
+def _refuse_learned(prepared: Quantizer) -> None:
+    """Refuse a Quantizer with anything that was learned for the bits that it has, in this process or from a file."""
+    parts = learned_parts(prepared)
+    if prepared.trained is not None:
+        learned = "qparams that it was given or trained with"
+    elif parts or prepared.weight_layers:
+        learned = "learned roundings"
+        if prepared.learned_qparams:
+            learned = "learned roundings and scales" if prepared.weight_layers else "learned scales"
+    else:
+        return
+    got = f"a Quantizer with {learned}, which are those of other bits"
+    raise InputError(
+        "search_precision takes what prepare and calibrate gave",
+        got=listing([f"{got}; these would be lost:", *parts] if parts else [got]),
+        expected="a Quantizer as calibrate gives it",
+        hint="search first, and learn roundings of what prepare makes of the mapping",
+    )

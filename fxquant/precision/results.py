@@ -51,6 +51,7 @@ def result_of(
         gap=search.gap,
         corrected=search.corrected,
         notes=tuple(_notes(search, found, missing, loss, max_drop, decided)),
+        candidates=tuple(options.choices),
         all_at_8=options.all_at_8,
         config=bases.context.config,
         addresses=bases.addresses,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from fxquant.analysis.overrides import Address
 from fxquant.errors import InputError
 from fxquant.graph.text_table import PrintedTable, format_rows, shortened
-from fxquant.plan.precision import Cost
+from fxquant.plan.precision import Choice, Cost
 from fxquant.plan.qconfig import QConfig, QConfigMapping
 from fxquant.precision.budget import in_words
 
@@ -98,6 +98,8 @@ class PrecisionSearch(PrintedTable[PrecisionRow]):
     """True: noise was estimated anew around the point that was found first, since it was off by more than 3 dB."""
     notes: tuple[str, ...]
     """Sentences below the table."""
+    candidates: tuple[Choice, ...]
+    """What there was to choose from."""
     all_at_8: Cost
     """What all groups at 8 bits cost."""
     config: QConfigMapping

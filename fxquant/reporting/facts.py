@@ -13,10 +13,10 @@ from fxquant.measure.noise import in_words
 from fxquant.measure.parity_table import LEAST_OUTPUT, OutputNoise, Parity
 from fxquant.observers.histogram import HistogramObserver
 from fxquant.plan.quant_plan import QuantUnit
-from fxquant.plan.spec import Means
 from fxquant.reporting.drawings import FATES, drawings
 from fxquant.reporting.measurements import tables
 from fxquant.reporting.passes import passes
+from fxquant.reporting.searches import searches
 from fxquant.reporting.subject import Subject
 from fxquant.reporting.tensors import tensor_facts
 from fxquant.reporting.watching import watch
@@ -30,8 +30,8 @@ def facts(subject: Subject, data: Iterable[Any] | None = None, results: Iterable
 
     Returns:
         ``summary``: see ``Row``. ``fates``: name, label and meaning of what can become of a node.
-        ``drawings``, ``passes``, ``tables``: see the modules of these names. ``units``: root -> pattern, nodes and
-        ``roles``, the tensors of each. ``tensors``: see ``tensor_facts``.
+        ``drawings``, ``passes``, ``searches``, ``tables``: see the modules of these names. ``units``: root -> pattern,
+        nodes and ``roles``, the tensors of each. ``tensors``: see ``tensor_facts``.
     """
     kept = [getattr(subject.converted, name, None) for name in ("parity", "tuning")]
     measured = [each for each in kept if each is not None]
@@ -50,17 +50,13 @@ def facts(subject: Subject, data: Iterable[Any] | None = None, results: Iterable
         "passes": passes(subject.snapshots),
         "units": {unit.root: _unit(unit, subject) for unit in subject.planned.units},
         "tensors": tensor_facts(subject, seen),
+        "searches": searches(given),
         "tables": tables(subject.coverage, [each for each in given if not isinstance(each, Parity) or each.rows]),
     }
 
 
 def _unit(unit: QuantUnit, subject: Subject) -> dict[str, Any]:
-    qparams = {role: ref.name for role, ref in unit.roles.items() if not _is_mean(ref, subject)}
-    return {"pattern": unit.pattern, "nodes": list(unit.nodes), "roles": qparams}
-
-
-def _is_mean(ref: Any, subject: Subject) -> bool:
-    return ref.kind == "mean" or isinstance(subject.plan.policies.get(ref), Means)
+    return {"pattern": unit.pattern, "nodes": list(unit.nodes), "roles": subject.tensors_of(unit)}
 
 
 def _summary(subject: Subject, results: Iterable[Any]) -> list[Row]:

@@ -26,6 +26,7 @@ SCRIPTS = (
     "drawing.js",
     "passes.js",
     "tables.js",
+    "precision.js",
     "details.js",
     "search.js",
     "main.js",

@@ -17,6 +17,7 @@ from fxquant.quantizer.quantizer import Quantizer
 from fxquant.registry import did_you_mean
 from fxquant.reporting.drawings import FATES
 from fxquant.reporting.facts import facts
+from fxquant.reporting.searches import COSTS
 from fxquant.reporting.subject import subject_of
 
 INK, QUIET, LINE = "#16202c", "#5a6675", "#d9dee5"
@@ -111,6 +112,27 @@ class Plots:
         axis.set(yscale="log", xlabel="float value", ylabel="values")
         return figure
 
+    def front(self, number: int = 0) -> Figure:
+        """Draw the front of cost and predicted noise of a search among the results, and what was found.
+
+        Raises:
+            UnknownNameError: there is no search of that number.
+        """
+        searches = {str(place): each for place, each in enumerate(self._facts["searches"])}
+        found = _known(searches, str(number), "search")
+        figure, axis = _figure(2.8, "predicted signal to noise")
+        points = [(point["costs"]["part"], point["sqnr"]) for point in found["points"]]
+        drawn = [(cost, sqnr) for cost, sqnr in points if isinstance(sqnr, float)]  # infinite where all is in float
+        axis.plot(*zip(*drawn, strict=True), marker=".", color=COLOURS["int8"], lw=1, label="front")
+        cost = found["found"]["costs"]["part"]
+        for label, sqnr, face in (("found", found["found"]["sqnr"], None), ("measured", found["measured"], "none")):
+            if isinstance(sqnr, float):
+                axis.plot([cost], [sqnr], "D", color=COLOURS["float"], markerfacecolor=face, label=label)
+        axis.set(xlabel=COSTS["part"], ylabel="dB")
+        axis.grid(axis="y", color=LINE)
+        axis.legend(frameon=False, fontsize=9)
+        return figure
+
     def save(self, folder: str | os.PathLike[str], form: str = "svg") -> tuple[Path, ...]:
         """Write all of them into a folder, which is made.
 
@@ -119,7 +141,7 @@ class Plots:
             form: ``svg``, ``png``, ``pdf``: what matplotlib writes.
 
         Returns:
-            The files: ``coverage``, one per measure, and one per tensor below ``tensors``.
+            The files: ``coverage``, ``front`` for each search, one per measure, and one per tensor below ``tensors``.
 
         Raises:
             InputError: they cannot be written there, or matplotlib has no such form.
@@ -139,6 +161,7 @@ class Plots:
         (target / "tensors").mkdir(parents=True, exist_ok=True)
         figures = {"coverage": self.coverage()}
         figures |= {_file_name(measure): self.along(measure) for measure in self.measures}
+        figures |= {f"front_{number}": self.front(number) for number in range(len(self._facts["searches"]))}
         figures |= {f"tensors/{_file_name(tensor)}": self.histogram(tensor) for tensor in self.tensors}
         paths = []
         for name, figure in figures.items():

@@ -36,7 +36,8 @@ def report(
             measured on the first one, and values whose observers keep no histogram are looked at in the first eight.
             Not for a converted model.
         results: Tables to show beside: what ``compare``, ``sensitivity`` and ``profile`` gave, or the parity of
-            ``convert(prepared, check=batch)``.
+            ``convert(prepared, check=batch)``. What ``search_precision`` gave is drawn as well: its front, and the bits
+            of each layer.
 
     Returns:
         ``path``.

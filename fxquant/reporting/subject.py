@@ -14,7 +14,8 @@ from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.module import get_metadata
 from fxquant.measure.coverage import Coverage
 from fxquant.passes.instruments import Snapshot
-from fxquant.plan.quant_plan import QuantPlan
+from fxquant.plan.quant_plan import QuantPlan, QuantUnit
+from fxquant.plan.spec import Means, TensorRef
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.trained import quantizer_of
 
@@ -45,6 +46,13 @@ class Subject:
     """Name of a value -> the observer that measured it."""
     note: str = ""
     """What is missing, and why."""
+
+    def tensors_of(self, unit: QuantUnit) -> dict[str, str]:
+        """Return the name of the tensor in each role of a unit; means, which biases are corrected by, are none."""
+        return {role: ref.name for role, ref in unit.roles.items() if not self._is_mean(ref)}
+
+    def _is_mean(self, ref: TensorRef) -> bool:
+        return ref.kind == "mean" or isinstance(self.plan.policies.get(ref), Means)
 
 
 def subject_of(model: Quantizer | nn.Module) -> Subject:

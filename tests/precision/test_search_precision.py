@@ -92,6 +92,23 @@ class TestBudget:
             found = searched(prepared, data, budget=budget)
             assert measured(model, data, found.mapping()) == pytest.approx(found.measured, abs=1e-3)
 
+    def test_what_was_found_can_be_learned(self, model, data):
+        """The bits of a search are those that ``reconstruct`` learns with, and it is no worse for it."""
+        names = ["W3A4", "W4A8", "W8A8"]
+        start = calibrated(model, data, fxq.low_bit_qconfig(8, 8), backend="reference")
+        found = searched(start, data, budget=fxq.Budget(size=0.5, activations=0.7), candidates=names)
+        mixed = calibrated(model, data, found.mapping(), backend="reference")
+        learned = fxq.reconstruct(mixed, data, iterations=60, progress=False)
+        bits = {row.unit: row.choice for row in found}
+        assert {*bits.values()} > {"W3A4"}
+        for root, layer in learned.weight_layers.items():
+            assert f"W{layer.weight_fake_quant.qparams().scheme.bits}" == bits[root][:2]
+        of_four_bits = {"input_1", *(root for root, name in bits.items() if name == "W3A4")}
+        assert {ref.name for ref in learned.learned_qparams} <= of_four_bits
+        x = torch.cat([batch for batch, _ in data])
+        before, after = (sqnr(model(x), fxq.convert(each, to="fake_quant")(x)) for each in (mixed, learned))
+        assert after > before
+
     def test_fake_quantize_modules_of_training_get_fewer_bits(self, model, data):
         found = searched(calibrated(model, data, fxq.get_lsq_qconfig()), data, candidates=["W4A8", "W8A8"])
         assert found.excluded == ()
@@ -454,8 +471,20 @@ class TestBadInput:
 
     def test_learned_roundings(self, prepared, data):
         learned = fxq.adaround(prepared, data[:1], iterations=1, progress=False)
-        with pytest.raises(InputError, match="search_precision takes what prepare and calibrate gave"):
+        with pytest.raises(InputError, match="search_precision takes what prepare and calibrate gave") as caught:
             searched(learned, data)
+        assert "a Quantizer with learned roundings, which are those of other bits" in str(caught.value)
+
+    def test_learned_scales_are_named_and_not_lost(self, model, data):
+        start = calibrated(model, data, fxq.low_bit_qconfig(4, 4, ends=None))
+        learned = fxq.reconstruct(start, data[:1], iterations=2, steps=True, progress=False)
+        with pytest.raises(InputError, match="learned roundings and scales, which are those of other bits"):
+            searched(learned, data)
+        for name in list(learned.weight_layers):
+            del learned.weight_layers[name]
+        with pytest.raises(InputError, match="with learned scales, which are those of other bits") as caught:
+            searched(learned, data)
+        assert "these would be lost:\n            the scale of " in str(caught.value)
 
     def test_no_calibration(self, model, data):
         with pytest.raises(CalibrationError, match="values have no range"):

@@ -50,6 +50,13 @@ def calibrated() -> fxq.Quantizer:
     return fxq.calibrate(fxq.prepare(Net().eval(), X, mapping()), [X, 2 * X], progress=False)
 
 
+@pytest.fixture(scope="session")
+def searched(calibrated: fxq.Quantizer) -> fxq.PrecisionSearch:
+    return fxq.search_precision(
+        calibrated, [X], budget=fxq.Budget(size=0.9), candidates=["W4A4", "W4A8", "W8A8"], progress=False
+    )
+
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
@@ -64,12 +71,22 @@ def opened(tmp_path: Path) -> Callable[..., str]:
 
     Without the scripts that it holds.
 
+    With ``paper``, it is printed into that file, and nothing is returned.
+
     The script is the body of a function ``act``; what it throws, and what the page throws, fails the test.
     """
     if CHROMIUM is None:
         pytest.skip("no chromium on PATH: apt-get install chromium")
 
-    def run(page: Path, address: str = "", script: str = "", *, width: int = 1280, height: int = 900) -> str:
+    def run(
+        page: Path,
+        address: str = "",
+        script: str = "",
+        *,
+        width: int = 1280,
+        height: int = 900,
+        paper: Path | None = None,
+    ) -> str:
         copy = tmp_path / "opened.html"
         watch = (
             "addEventListener('error', (e) => document.body.dataset.error = e.message);"
@@ -83,11 +100,13 @@ def opened(tmp_path: Path) -> Callable[..., str]:
             *FLAGS,
             f"--window-size={width},{height}",
             f"--user-data-dir={tmp_path / 'profile'}",
-            "--dump-dom",
+            "--dump-dom" if paper is None else f"--print-to-pdf={paper}",
             f"{copy.as_uri()}#{address}",
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
+        if paper is not None:
+            return ""
         assert 'data-ready="true"' in done.stdout, done.stdout[-2000:]
         failed = re.search(r'data-error="([^"]*)"', done.stdout)
         assert failed is None, failed and failed[1]

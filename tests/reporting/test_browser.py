@@ -128,6 +128,74 @@ def test_light_and_dark_and_a_phone(small: Path, opened: Opened) -> None:
         assert 'data-wide="false"' in opened(small, f"view={view}&node=relu_1", measure, width=500)
 
 
+@pytest.fixture(scope="module")
+def with_search(
+    tmp_path_factory: pytest.TempPathFactory, calibrated: fxq.Quantizer, searched: fxq.PrecisionSearch
+) -> Path:
+    return fxq.report(calibrated, tmp_path_factory.mktemp("search") / "report.html", results=[searched])
+
+
+def test_there_is_a_view_of_searches_only_where_there_is_one(small: Path, with_search: Path, opened: Opened) -> None:
+    assert "Precision" not in words(opened(small), "views").partition("Search")[0]
+    assert "Precision" in words(opened(with_search), "views")
+
+
+def test_the_front_is_drawn_and_each_layer_has_its_bits(
+    with_search: Path, searched: fxq.PrecisionSearch, opened: Opened
+) -> None:
+    document = opened(with_search, "view=precision")
+    points = {point.choices for point in searched.pareto} | {searched.point.choices}
+    assert len(re.findall(r'role="radio"', document)) == len(points)
+    assert document.count('aria-checked="true"') == document.count('tabindex="0"') == 1
+    shown = words(document, "view")
+    assert "found: " in shown
+    assert f"measured {searched.measured:.1f}"[:-2] in shown
+    body = document.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert [re.findall(r"<td>(W\dA\d)</td>", row)[0] for row in body.split("</tr>")[:-1]] == [
+        row.choice for row in searched
+    ]
+    assert body.count('class="bitbar fate-int8"') == sum(
+        bits is not None for row in searched for bits in (row.weight, row.activation)
+    )
+
+
+def test_arrow_keys_go_along_the_front(with_search: Path, searched: fxq.PrecisionSearch, opened: Opened) -> None:
+    press = """
+        const press = (key) =>
+          document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+        document.querySelector('[role="radio"][tabindex="0"]').focus();
+        press("Home");
+        setTimeout(() => press("ArrowRight"), 200);
+        setTimeout(() => document.body.setAttribute("data-held", document.activeElement.dataset.point), 400);
+    """
+    document = opened(with_search, "view=precision", press)
+    assert 'data-held="1"' in document  # the focus went along
+    body = document.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.findall(r"<td>(W\dA\d)</td>", body) == list(searched.pareto[1].choices)
+    assert "point 1 of the front" in words(document, "point")
+
+
+def test_a_front_can_be_drawn_against_any_cost(with_search: Path, opened: Opened) -> None:
+    document = opened(with_search, "view=precision&cost=size")
+    assert 'aria-label="predicted dB against bytes of weights"' in document
+    document = opened(with_search, "view=precision&search=7&point=99&cost=no", width=500)
+    assert document.count('aria-checked="true"') == 1  # what an address says that there is not is passed over
+
+
+def test_a_page_is_printed_whole(with_search: Path, tmp_path: Path, opened: Opened) -> None:
+    """Views scroll on the screen; on paper, what would be below takes further pages."""
+    opened(with_search, "view=tables", paper=tmp_path / "short.pdf")
+    rows = """
+        const body = document.querySelector("tbody");
+        for (let i = 0; i < 200; i += 1) body.append(body.rows[0].cloneNode(true));
+    """
+    opened(with_search, "view=precision", rows, paper=tmp_path / "long.pdf")
+    pages = {
+        name: len(re.findall(rb"/Type\s*/Page\b", (tmp_path / name).read_bytes())) for name in ("short.pdf", "long.pdf")
+    }
+    assert pages["long.pdf"] > pages["short.pdf"] >= 1
+
+
 class Odd(nn.Module):
     """Names that would end a script, or begin a comment."""
 

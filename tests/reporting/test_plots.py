@@ -46,3 +46,18 @@ def test_png_and_unknown_names(plots: Plots, tmp_path: Path) -> None:
     ]
     with pytest.raises(UnknownNameError, match="there is no measure of that name"):
         plots.along("speed")
+
+
+def test_the_front_of_a_search(
+    calibrated: fxq.Quantizer, searched: fxq.PrecisionSearch, plots: Plots, tmp_path: Path
+) -> None:
+    drawn = Plots(calibrated, results=[searched])
+    front, found, measured = drawn.front().axes[0].lines
+    assert [float(y) for y in front.get_ydata()] == pytest.approx([point.sqnr for point in searched.pareto], rel=1e-4)
+    assert float(found.get_ydata()[0]) == pytest.approx(searched.predicted, rel=1e-4)
+    assert float(measured.get_ydata()[0]) == pytest.approx(searched.measured, rel=1e-4)
+    drawn.measures.clear()
+    drawn._facts["tensors"].clear()
+    assert tmp_path / "front_0.svg" in drawn.save(tmp_path)
+    with pytest.raises(UnknownNameError, match="there is no search of that name"):
+        plots.front()

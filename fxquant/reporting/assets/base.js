@@ -2,8 +2,12 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const FATES = new Map(DATA.fates.map((fate) => [fate.name, fate]));
-const VIEWS = { overview: "Overview", graph: "Graph", passes: "Passes", tables: "Tables" };
-const DEFAULTS = { view: "overview", node: "", drawing: "0", by: "fate", boxes: "units", pass: "", table: "0" };
+const SEARCHED = DATA.searches.length ? { precision: "Precision" } : {};
+const VIEWS = { overview: "Overview", graph: "Graph", passes: "Passes", tables: "Tables", ...SEARCHED };
+const DEFAULTS = {
+  ...{ view: "overview", node: "", drawing: "0", by: "fate", boxes: "units", pass: "", table: "0" },
+  ...{ search: "0", point: "", cost: "part" },
+};
 
 /** An element with properties (`on…` are listeners, `data-…` and `aria-…` attributes) and children; texts are text. */
 function el(tag, properties = {}, ...children) {

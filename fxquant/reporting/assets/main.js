@@ -1,6 +1,6 @@
 // Starts the page, and draws anew what the address says when it changes.
 
-const MAKERS = { overview, graph: graphView, passes: passesView, tables: tablesView };
+const MAKERS = { overview, graph: graphView, passes: passesView, tables: tablesView, precision: precisionView };
 let drawn = "";
 
 function render() {
