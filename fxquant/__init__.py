@@ -17,6 +17,7 @@ from fxquant.backends.openvino import OPENVINO
 from fxquant.backends.reference import REFERENCE
 from fxquant.backends.tensorrt import TENSORRT
 from fxquant.calibration.calibration_report import CalibrationReport
+from fxquant.distributed.sharing import share_work
 from fxquant.equalization.equalize import equalize
 from fxquant.equalization.table import Equalization, EqualizedRegion
 from fxquant.errors import FxQuantError, FxQuantWarning
@@ -220,6 +221,7 @@ __all__ = [
     "scale_parameters",
     "search_precision",
     "sensitivity",
+    "share_work",
     "synchronize_observers",
     "tensor",
     "tensors",

@@ -11,10 +11,12 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from fxquant.calibration.batches import check_iterable
+from fxquant.distributed.sharing import active_ranks
 from fxquant.errors import CalibrationError
 from fxquant.graph.inputs import keywords_of, needed_inputs
 from fxquant.patterns.pattern import Pattern
 from fxquant.plan.qconfig import QConfig, QConfigMapping
+from fxquant.quantizer.calibrate_in_ranks import calibrate_in_ranks
 from fxquant.quantizer.checks import checked_model, not_prepared
 from fxquant.quantizer.quantizer import Quantizer
 from fxquant.training.trained import quantizer_of
@@ -114,9 +116,14 @@ def calibrate(
     Raises:
         InputError: a batch of the wrong kind; the message shows what came and what was expected.
         CalibrationError: ``data`` holds no batch.
+        RankError: inside of :func:`share_work`, another rank does not go on.
     """
     if not isinstance(prepared, Quantizer):
         raise not_prepared(prepared, "calibrate")
+    if (ranks := active_ranks()) is not None:
+        return calibrate_in_ranks(
+            prepared, data, ranks, num_batches=num_batches, progress=progress, until_stable=until_stable
+        )
     return prepared.calibrate(data, num_batches=num_batches, progress=progress, until_stable=until_stable)
 
 

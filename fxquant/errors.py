@@ -122,6 +122,10 @@ class SampleError(FxQuantError, RuntimeError):
     """Sample weights or photographs, or an extra that reads them, cannot be had. Quantizing itself needs none."""
 
 
+class RankError(FxQuantError, RuntimeError):
+    """Another rank of a process group does not go on, or has something else; the message names the rank and why."""
+
+
 class FxQuantWarning(UserWarning):
     """Something the user should know, after which the work can go on. Same layout as the errors."""
 

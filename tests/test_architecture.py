@@ -28,7 +28,7 @@ CSRC = PACKAGE / "kernels" / "csrc"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("commandline", "errors", "registry"),
     ("settings",),
-    ("kernels", "graph", "capture", "plan"),
+    ("kernels", "graph", "capture", "plan", "distributed"),
     ("observers", "fake_quantize"),
     ("nn", "patterns"),
     ("backends", "runtime"),
@@ -110,6 +110,19 @@ NO_TEST_OF_ITS_OWN: dict[str, str] = {}
 """File -> why no test file mirrors it."""
 
 TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
+    # Two processes run all of it.
+    "distributed/test_share_work.py": (
+        "distributed/facts.py",
+        "distributed/processes.py",
+        "distributed/ranks.py",
+        "distributed/shared_numbers.py",
+        "distributed/shares.py",
+        "distributed/sharing.py",
+        "calibration/batch_records.py",
+        "calibration/recorders.py",
+        "quantizer/calibrate_in_ranks.py",
+        "quantizer/rank_files.py",
+    ),
     # A file is written by one half of these and read by the other.
     "artifact/test_round_trip.py": (
         "artifact/functions.py",

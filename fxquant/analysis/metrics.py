@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,10 +41,20 @@ def check_metric(metric: object, against: object) -> None:
         )
 
 
+Numbers = Sequence[Sequence[float]]
+"""What one batch adds to a score, as JSON can hold it."""
+
+
 class Score(Protocol):
     """Takes one batch after the other, and answers with the metric over all of them."""
 
     batches: int
+
+    def measure(self, output: Any, expected: Any) -> Numbers:
+        """Return what one batch adds, for ``fold``."""
+
+    def fold(self, found: Numbers) -> None:
+        """Count one batch, which ``measure`` has measured, here or in another process."""
 
     def add(self, output: Any, expected: Any) -> None:
         """Count one batch."""
@@ -66,6 +76,9 @@ class SignalToNoise:
     batches: int = 0
 
     def add(self, output: Any, expected: Any) -> None:
+        self.fold(self.measure(output, expected))
+
+    def measure(self, output: Any, expected: Any) -> Numbers:
         pairs = list(zip(_floats(output), _floats(expected), strict=True))
         if not pairs:
             raise InputError(
@@ -74,10 +87,13 @@ class SignalToNoise:
                 expected="a tensor of floats, alone or in a structure",
                 hint="give a metric, one that compares classes, say",
             )
-        for got, want in pairs:
-            exact, _, error = with_error(want, got)
-            self.signal += float(exact.square().sum())
-            self.noise += float(error.square().sum())
+        errors = (with_error(want, got) for got, want in pairs)
+        return [(float(exact.square().sum()), float(error.square().sum())) for exact, _, error in errors]
+
+    def fold(self, found: Numbers) -> None:
+        for signal, noise in found:
+            self.signal += signal
+            self.noise += noise
         self.batches += 1
 
     @property
@@ -101,6 +117,9 @@ class Average:
     batches: int = 0
 
     def add(self, output: Any, expected: Any) -> None:
+        self.fold(self.measure(output, expected))
+
+    def measure(self, output: Any, expected: Any) -> Numbers:
         size = next((len(x) for x in pytree.tree_leaves(output) if isinstance(x, Tensor) and x.dim()), 1)
         found = self.metric(output, expected)
         try:
@@ -109,8 +128,12 @@ class Average:
             raise InputError(
                 "metric gave no number", got=describe_value(found), expected="a number, or a tensor of one"
             ) from error
-        self.total += number * size
-        self.weight += size
+        return [(number, size)]
+
+    def fold(self, found: Numbers) -> None:
+        for number, size in found:
+            self.total += number * size
+            self.weight += int(size)
         self.batches += 1
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -15,6 +14,8 @@ from fxquant.analysis.metrics import Average, Metric, Score, SignalToNoise, chec
 from fxquant.analysis.sensitivity_table import Sensitivity
 from fxquant.analysis.unit_scores import UnitScores
 from fxquant.calibration.batches import check_iterable, expected_batches, holds_values, inputs_of
+from fxquant.distributed.facts import module_facts
+from fxquant.distributed.shared_numbers import SharedNumbers
 from fxquant.errors import CalibrationError, error_context
 from fxquant.graph.shapes import unchanged_state
 from fxquant.quantizer.checks import not_prepared
@@ -59,6 +60,7 @@ def sensitivity(
         InputError: an argument or a batch is of the wrong kind.
         UnknownNameError: ``against`` is neither.
         CalibrationError: ``prepared`` was not calibrated, or ``data`` holds no batch.
+        RankError: inside of :func:`share_work`, another rank does not go on.
 
     Example:
         >>> import torch, fxquant
@@ -74,23 +76,26 @@ def sensitivity(
     expected = expected_batches(data, num_batches)
     simulated = prepared.convert(to="fake_quant")
     run = UnitScores(prepared, simulated, _scorer(metric, higher_is_better), seed)
-    total = None if expected is None else expected * run.steps
+    share = SharedNumbers("sensitivity", data, num_batches, lambda: _facts(simulated, seed), run.fold)
+    total = None if expected is None else -(-expected // share.size) * run.steps
     devices = sorted({t.device.index or 0 for t in simulated.parameters() if t.is_cuda})
     with (
         torch.no_grad(),
         torch.random.fork_rng(devices),
         unchanged_state(simulated),
-        tqdm(total=total, desc="sensitivity", unit="run", disable=not progress) as bar,
+        tqdm(total=total, desc="sensitivity", unit="run", disable=not progress or share.rank > 0) as bar,
     ):
         try:
-            for index, batch in enumerate(islice(data, num_batches)):
+            for index, batch in share.batches():
                 what = f"batch {index}"
                 inputs = inputs_of(batch, prepared.example_args, what, prepared.graph_module)
                 target = target_of(batch, len(prepared.example_args), what) if against == "target" else None
                 if not holds_values(inputs):
                     continue
                 with error_context(what):
-                    run.add(*inputs, target, against == "target", bar)
+                    for name, found in run.measure(*inputs, target, against == "target", bar):
+                        share.keep(index, name, found)
+            share.fold_all()
         except KeyboardInterrupt:
             if not run.started:
                 raise
@@ -98,6 +103,10 @@ def sensitivity(
         raise CalibrationError("there is no data to measure on", got="no batch", expected="at least one batch")
     name = getattr(metric, "__name__", "")
     return run.result("SQNR dB" if metric is None else name if name.isidentifier() else "metric")
+
+
+def _facts(simulated: GraphModule, seed: int) -> dict[str, str]:
+    return {**module_facts(simulated, "simulation"), "seed": str(seed)}
 
 
 def _quantizer(prepared: Any) -> Quantizer:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.fx import GraphModule
 
 from fxquant.analysis.isolated import UnitsAlone
-from fxquant.analysis.metrics import Score
+from fxquant.analysis.metrics import Numbers, Score
 from fxquant.analysis.naming import title_of
 from fxquant.analysis.overrides import addresses
 from fxquant.analysis.sensitivity_table import Sensitivity, UnitCost
@@ -42,21 +42,27 @@ class UnitScores:
         """Tell whether anything was measured."""
         return self._float.batches > 0
 
-    def add(
+    def measure(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, against_target: bool, bar: Any
-    ) -> None:
-        """Measure one batch."""
+    ) -> Iterator[tuple[str, Numbers]]:
+        """Measure one batch: yield the name of each score, and what ``fold`` adds to it."""
         bound = bind(self._simulated, args, kwargs, "this batch")
         reference = self._alone.float_output(bound)
         expected = target if against_target else reference
-        self._float.add(reference, expected)
+        yield "float", self._float.measure(reference, expected)
         bar.update()
-        self._together.add(self._alone.all_quantized(bound), expected)
+        yield "together", self._together.measure(self._alone.all_quantized(bound), expected)
         bar.update()
         for unit, output in self._alone.run(bound):
-            self._scores[unit.root].add(output, expected)
+            yield f"unit {unit.root}", self._scores[unit.root].measure(output, expected)
             bar.set_postfix_str(unit.root)
             bar.update()
+
+    def fold(self, name: str, found: Numbers) -> None:
+        """Add what one batch has given to a score."""
+        of_all = {"float": self._float, "together": self._together}
+        score = of_all[name] if name in of_all else self._scores[name.removeprefix("unit ")]
+        score.fold(found)
 
     def result(self, metric: str) -> Sensitivity:
         """Return what was measured so far."""

@@ -79,6 +79,36 @@ class ChannelExtremes(nn.Module):
             low[suspects], high[suspects] = low_of, high_of
         return low, high, x.numel() // channels
 
+    def look_alone(self, x: Tensor) -> tuple[Tensor, ...] | None:
+        """Look at ``x`` as if nothing were known before; None where there is nothing to look at.
+
+        Returns:
+            What ``take_alone`` takes: the range of the sample and the whole range of each channel, float32 [C] each,
+            the latter inf and -inf where the sample has several values; and int64 [], how many values each one has.
+        """
+        if x.dim() < -self.axis or not x.numel():
+            return None
+        axis = x.dim() + self.axis
+        unseen = torch.full((x.shape[axis],), torch.inf, device=x.device)
+        low, high = unseen.clone(), -unseen
+        _widen(low, high, *_extremes(_sample(x, axis), axis))
+        whole_low, whole_high = unseen.clone(), -unseen
+        suspects = torch.nonzero(~(low < high)).flatten()
+        if len(suspects):
+            whole_low[suspects], whole_high[suspects] = _extremes(x.index_select(axis, suspects), axis)
+        return low, high, whole_low, whole_high, torch.tensor(x.numel() // x.shape[axis])
+
+    def take_alone(self, low: Tensor, high: Tensor, whole_low: Tensor, whole_high: Tensor, count: Tensor) -> None:
+        """Take note of what ``look_alone`` saw, with the same result as a call with these values, and ``keep``."""
+        low, high = low.clone(), high.clone()
+        if self.low.numel() == low.numel():
+            _widen(low, high, self.low, self.high)
+        # A channel of which several values are known is not looked at whole.
+        suspects = ~(low < high)
+        self.low = torch.where(suspects, torch.minimum(low, whole_low), low)
+        self.high = torch.where(suspects, torch.maximum(high, whole_high), high)
+        self.count += count
+
     def constant(self) -> Tensor:
         """bool [C]: the channels that held one and the same value, always. [0] if nothing was seen."""
         return self.low == self.high
@@ -156,13 +186,23 @@ class Extremes(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Look at ``x``, float of any shape, and return it. It counts once ``keep`` is called."""
-        if x.numel():
-            low, high = torch.aminmax(x.detach())
-            if not bool((high - low).isfinite()):  # NaN, infinite, or so wide that the difference is
-                finite = x.detach().isfinite()
-                low, high = torch.where(finite, x, torch.inf).amin(), torch.where(finite, x, -torch.inf).amax()
-            self._seen = torch.stack([low, high]).float()
+        if (seen := self.look_alone(x.detach())) is not None:
+            self._seen = seen[0]
         return x
+
+    def look_alone(self, x: Tensor) -> tuple[Tensor, ...] | None:
+        """Return the extremes of ``x``, float32 [2], for ``take_alone``; None where it is empty."""
+        if not x.numel():
+            return None
+        low, high = torch.aminmax(x)
+        if not bool((high - low).isfinite()):  # NaN, infinite, or so wide that the difference is
+            finite = x.isfinite()
+            low, high = torch.where(finite, x, torch.inf).amin(), torch.where(finite, x, -torch.inf).amax()
+        return (torch.stack([low, high]).float(),)
+
+    def take_alone(self, ends: Tensor) -> None:
+        """Take note of what ``look_alone`` saw."""
+        self._widen(ends.to(self.ends.device))
 
     def keep(self) -> None:
         """Take note of what the last call saw: the batch has run to its end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
@@ -79,15 +79,36 @@ class CalibrationStatistics(nn.Module):
     def observers_of_next_batch(self) -> dict[str, list[nn.Module]]:
         """Name of a value -> what is to be shown it in the next batch. What a failed batch has left is forgotten."""
         due: dict[str, list[nn.Module]] = {}
-        batch = int(self.history.batches)
         for value, extremes in self._watching():
             extremes.forget()
             due[value] = [extremes]
         for name, channels in self._channel_extremes():
             channels.forget()
-            if batch < FIRST or batch % EVERY == 0 or (batch < LONGER and channels.has_suspects()):
+            if self._is_due(channels):
                 due.setdefault(name, []).append(channels)
         return due
+
+    def _is_due(self, channels: ChannelExtremes) -> bool:
+        batch = int(self.history.batches)
+        return batch < FIRST or batch % EVERY == 0 or (batch < LONGER and channels.has_suspects())
+
+    def may_be_due(self, batch: int) -> bool:
+        """Tell whether channels may be looked at in that batch, whatever the batches before it have shown."""
+        return batch < LONGER or batch % EVERY == 0
+
+    def extremes(self) -> list[tuple[str, str, ChannelExtremes | Extremes]]:
+        """Return what watches channels and joined values: a name for each, the value that it sees, and itself."""
+        return [
+            *((f"channels/{value}", value, each) for value, each in self._channel_extremes()),
+            *((f"joined/{value}", value, each) for value, each in self._watching()),
+        ]
+
+    def take_alone(self, seen: Mapping[str, tuple[Tensor, ...]]) -> None:
+        """Take note of what ``look_alone`` of the extremes saw in the next batch, under the names of ``extremes``."""
+        for name, _, each in self.extremes():
+            found: Any = seen.get(name)
+            if found is not None and (isinstance(each, Extremes) or self._is_due(each)):
+                each.take_alone(*found)
 
     def _watching(self) -> list[tuple[str, Extremes]]:
         return cast(Any, list(self.joined._modules.items()))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from fxquant.calibration.batches import batches
@@ -38,21 +39,35 @@ def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
         CalibrationError: the model was trained, and has no observers.
     """
     _check_has_observers(prepared)
+    prepared.weight_checksums.record(prepared.graph_module)
+    with torch.no_grad(), prepared.run_state.undone_on_error():
+        # Beside the observers of the plan: those of the calibration report, from which no qparams come.
+        for_report = prepared.calibration_statistics.observers_of_next_batch()
+        shown = observers_by_node(prepared.plan, prepared.observers, for_report)
+        result = run_float_graph(prepared, shown, args, kwargs)
+        prepared.calibration_statistics.update(prepared.observers)
+        return result
+
+
+def run_float_graph(
+    prepared: PreparedModel, shown: Mapping[str, Sequence[nn.Module]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Run the float graph on one batch, and return its output.
+
+    Args:
+        prepared: Whose graph it is.
+        shown: Name of a node -> the observers that see its value.
+        args: The positional inputs.
+        kwargs: The others.
+    """
     gm = prepared.graph_module
 
     def run(*args: Any, **kwargs: Any) -> Any:
         bound = bind(gm, args, kwargs, "the inputs")
         check_like_example(bound, prepared.example_bound, "the inputs")
-        # Beside the observers of the plan: those of the calibration report, from which no qparams come.
-        for_report = prepared.calibration_statistics.observers_of_next_batch()
-        observers = observers_by_node(prepared.plan, prepared.observers, for_report)
-        return CalibrationInterpreter(gm, bound, observers, prepared.handlers, prepared.plan.rounding_inside()).run()
+        return CalibrationInterpreter(gm, bound, shown, prepared.handlers, prepared.plan.rounding_inside()).run()
 
-    prepared.weight_checksums.record(gm)
-    with torch.no_grad(), prepared.run_state.undone_on_error():
-        result = run_with_hooks(gm, run, args, kwargs)
-        prepared.calibration_statistics.update(prepared.observers)
-        return result
+    return run_with_hooks(gm, run, args, kwargs)
 
 
 def _check_has_observers(prepared: PreparedModel) -> None:

@@ -1,0 +1,52 @@
+"""What ranks compare before they share work, as short texts: data types, and digests of models and of data."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from fxquant.kernels.raw_bytes import raw_bytes
+
+
+def module_facts(gm: GraphModule, name: str) -> dict[str, str]:
+    """Return what ranks have to have alike of a model, which messages call by ``name``."""
+    state = {key: value for key, value in sorted(gm.state_dict().items()) if isinstance(value, Tensor)}
+    shapes = [f"{key} {list(value.shape)}" for key, value in state.items()]
+    return {
+        name: digest_of_text(str(gm.graph), *shapes),
+        f"data type of the {name}": ", ".join(sorted({str(value.dtype) for value in state.values()})) or "none",
+        f"state of the {name}": digest(state),
+    }
+
+
+def data_facts(first: Any) -> dict[str, str]:
+    """Return what ranks have to have alike of the first batch; empty texts where there is none."""
+    if first is None:
+        return {"data": "", "data type of the first batch": "", "first batch": ""}
+    tensors = [leaf for leaf in pytree.tree_leaves(first) if isinstance(leaf, Tensor)]
+    kinds = ", ".join(f"{leaf.dtype} {list(leaf.shape)}" for leaf in tensors)
+    return {
+        "data": "some",
+        "data type of the first batch": kinds or "no tensor",
+        "first batch": digest({str(index): leaf for index, leaf in enumerate(tensors)}),
+    }
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return 16 hexadecimal digits of a SHA-256 over names and bytes."""
+    found = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        found.update(name.encode())
+        found.update(raw_bytes(value.cpu()).numpy().data)
+    return found.hexdigest()[:16]
+
+
+def digest_of_text(*parts: str) -> str:
+    """Return 16 hexadecimal digits of a SHA-256 over lines, without the addresses that differ between processes."""
+    return hashlib.sha256(re.sub("0x[0-9a-f]+", "", "\n".join(parts)).encode()).hexdigest()[:16]

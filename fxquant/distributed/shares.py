@@ -1,0 +1,79 @@
+"""Deals the batches of a data set to ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from fxquant.distributed.ranks import Ranks
+
+
+class DealtBatches:
+    """The batches of a data set, of which each rank reads its own and the first one.
+
+    Of a list, and of a DataLoader of a data set with a length, a rank reads no other batch; all other data is read by
+    every rank, which leaves out what is not its own. An order that a DataLoader draws is drawn once.
+
+    Args:
+        data: Yields batches.
+        num_batches: Stop after so many.
+    """
+
+    def __init__(self, data: Iterable[Any], num_batches: int | None) -> None:
+        self.total: int | None = None
+        """Known from the beginning for data with a length, and for other data when it has been read."""
+        self._data: Any = data
+        self._order: Sequence[Any] | None = None
+        if isinstance(data, DataLoader) and data.batch_sampler is not None:
+            self._order = list(islice(data.batch_sampler, num_batches))
+            self.total = len(self._order)
+            first = next(iter(self._loader(self._order[:1], workers=0)), None)
+        elif isinstance(data, Sequence):
+            self.total = len(data) if num_batches is None else min(num_batches, len(data))
+            first = data[0] if self.total else None
+        else:
+            iterator = islice(data, num_batches)
+            start = list(islice(iterator, 1))
+            first = start[0] if start else None
+            self._data = chain(start, iterator)
+            self.total = None if start else 0
+        self.first: Any = first
+        """The first batch; None where there is none."""
+
+    def of_rank(self, ranks: Ranks, done: Callable[[int], bool] = lambda index: False) -> Iterator[tuple[int, Any]]:
+        """Yield the batches of this rank, each with its number. Those that are ``done`` are dealt to none.
+
+        Batches go round: the first one that is not done to rank 0, the next one to rank 1.
+        """
+        if self.total is None:
+            turn = number = 0
+            for number, item in enumerate(self._data, 1):
+                if not done(number - 1):
+                    if turn % ranks.size == ranks.rank:
+                        yield number - 1, item
+                    turn += 1
+            self.total = number
+            return
+        left = [index for index in range(self.total) if not done(index)]
+        own = left[ranks.rank :: ranks.size]
+        if self._order is None:
+            yield from ((index, self._data[index]) for index in own)
+        elif own:
+            loader = self._loader([self._order[index] for index in own], self._data.num_workers)
+            yield from zip(own, loader, strict=True)
+
+    def _loader(self, order: Sequence[Any], workers: int) -> Iterable[Any]:
+        given = self._data
+        more = {"prefetch_factor": given.prefetch_factor} if workers else {}
+        return DataLoader(
+            given.dataset,
+            batch_sampler=order,
+            num_workers=workers,
+            collate_fn=given.collate_fn,
+            worker_init_fn=given.worker_init_fn,
+            multiprocessing_context=given.multiprocessing_context if workers else None,
+            **more,
+        )

@@ -1,0 +1,263 @@
+"""Calibrates in several ranks: each runs its share of the batches, and all end with the bits of one process."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from fxquant.calibration.batch_records import BatchRecords
+from fxquant.calibration.batches import check_iterable, expected_batches, holds_values, inputs_of
+from fxquant.calibration.observers import observers_by_node
+from fxquant.calibration.recorders import ChannelRecorder, add_counts, recorder_of, replayed
+from fxquant.distributed.facts import data_facts
+from fxquant.distributed.ranks import Ranks
+from fxquant.distributed.shares import DealtBatches
+from fxquant.errors import CalibrationError, InputError, error_context
+from fxquant.fake_quantize.base import FakeQuantizeBase, observer_in
+from fxquant.quantizer.calibrate import run_float_graph, warn_of_calibration
+from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.rank_files import RankFiles, model_facts
+
+SAVE_EVERY = 60.0
+"""Seconds between two writings of what a rank has observed."""
+
+
+def calibrate_in_ranks(
+    prepared: Any, data: Iterable[Any], ranks: Ranks, *, num_batches: int | None, progress: bool, until_stable: bool
+) -> Any:
+    """Calibrate as :func:`fxquant.calibrate` does, with each batch in one of the ranks.
+
+    Each rank keeps what its batches show, by the number of the batch. At the end all ranks have the records of all, and
+    replay them to their observers in the order of the batches. Counts of histograms are added up before.
+
+    Raises:
+        InputError: something that has no such record: ``until_stable``, a handler or an observer of the user's, a model
+            that writes to its buffers.
+        RankError: another rank does not go on, or was given something else.
+    """
+    _check(prepared, until_stable)
+    check_iterable(data)
+    expected_batches(data, num_batches)
+    # All ranks compare what they were given before the first batch runs.
+    dealt = DealtBatches(data, num_batches)
+    facts = {**model_facts(prepared), **data_facts(dealt.first)}
+    ranks.compare("calibrate", facts)
+    if dealt.first is None:
+        raise CalibrationError("there is no calibration data", got="no batch", expected="at least one batch")
+    # What earlier runs have observed is taken from their files.
+    files = RankFiles(ranks, facts)
+    taken = files.taken()
+    done = set(taken.batches)
+    ranks.compare("what earlier runs have observed", {"checkpoint": str(sorted(done))})
+    # This rank runs its share.
+    run = _Share(prepared, files)
+    total = None if dealt.total is None else -(-(dealt.total - len(done)) // ranks.size)
+    own = dealt.of_rank(ranks, done.__contains__)
+    example = prepared.example_args if prepared.has_example else None
+    try:
+        for index, item in tqdm(own, "calibrate", total, unit="batch", disable=not progress or ranks.rank > 0):
+            what = f"calibration batch {index}"
+            args, kwargs = inputs_of(item, example, what, prepared.graph_module)
+            with error_context(what):
+                run.add(index, args, kwargs)
+    except BaseException:
+        files.write(run.records)
+        raise
+    files.write(run.records)
+    # All records come together, and are shown to the observers.
+    if ranks.rank == 0:
+        run.records.merge(taken)
+    counts = int(dealt.total or 0)
+    found = gathered(run.records, prepared, ranks, counts, run.found_values)
+    _replay(prepared, found, counts)
+    files.remove()
+    warn_of_calibration(prepared)
+    return prepared
+
+
+def _check(prepared: PreparedModel, until_stable: bool) -> None:
+    reasons = {
+        "until_stable=True, which looks at the ranges after each batch": until_stable,
+        f"handlers of patterns, which keep what they observe: {', '.join(prepared.handlers)}": bool(prepared.handlers),
+        f"a model that writes to its buffers: {', '.join(prepared.run_state.buffers)}": prepared.run_state.buffers,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(
+                "this calibration cannot be shared among ranks",
+                got=reason,
+                hint="calibrate outside of share_work, in each rank or in one",
+            )
+
+
+class _Share:
+    """Runs the batches of one rank, and keeps what each has shown."""
+
+    def __init__(self, prepared: PreparedModel, files: RankFiles) -> None:
+        self._prepared, self._files = prepared, files
+        self.records = BatchRecords()
+        self.found_values = False
+        self._saved = time.monotonic()
+        made = {name: recorder_of(each, name) for name, each in prepared.observers._modules.items() if each is not None}
+        self._recorders: dict[str, Any] = {name: each for name, each in made.items() if each is not None}
+        self._shown = nn.ModuleDict()
+        self._shown._modules.update({name: each or nn.Identity() for name, each in made.items()})
+        self._extremes = [
+            (name, value, ChannelRecorder(each), name.startswith("channels/"))
+            for name, value, each in prepared.calibration_statistics.extremes()
+        ]
+        self._rows = Rows(prepared)
+
+    def add(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run one batch."""
+        prepared = self._prepared
+        self.found_values |= holds_values((args, kwargs))
+        number, stretch = self._rows.place(index)
+        due = [each for each in self._extremes if not each[3] or prepared.calibration_statistics.may_be_due(number)]
+        beside: dict[str, list[nn.Module]] = {}
+        for _, value, recorder, _ in due:
+            beside.setdefault(value, []).append(recorder)
+        recorders = {**self._recorders, **{name: recorder for name, _, recorder, _ in due}}
+        prepared.weight_checksums.record(prepared.graph_module)
+        try:
+            with torch.no_grad():
+                run_float_graph(prepared, observers_by_node(prepared.plan, self._shown, beside), args, kwargs)
+        except BaseException:
+            for recorder in recorders.values():
+                recorder.forget()
+            raise
+        for name, recorder in recorders.items():
+            recorder.keep(self.records, name, index, stretch)
+        self.records.batches.append(index)
+        if time.monotonic() - self._saved > SAVE_EVERY:
+            self._files.write(self.records)
+            self._saved = time.monotonic()
+
+
+class Rows:
+    """Tells after which batches the range history writes a row: this depends on their number alone."""
+
+    def __init__(self, prepared: PreparedModel) -> None:
+        self._history = copy.copy(prepared.calibration_statistics.history)
+        self._history._buffers = {name: None if each is None else each.clone() for name, each in self._buffers()}
+        self._history.ends = self._history.ends[:, :0].clone()
+        self._history.first_nonfinite = self._history.first_nonfinite[:0].clone()
+        self._begin = int(self._history.batches)
+        self._seen = self.stretches = 0
+        self._current = 0
+
+    def _buffers(self) -> Iterable[tuple[str, Tensor | None]]:
+        return self._history._buffers.items()
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Return the number of a batch, of all that the model has seen, and the stretch that it belongs to.
+
+        Args:
+            index: Of the batch in this calibration; it does not fall from call to call.
+        """
+        while self._seen <= index:
+            self._current = self.stretches
+            self.stretches += int(self._history.update([]))
+            self._seen += 1
+        return self._begin + index, self._current
+
+
+def gathered(records: BatchRecords, prepared: PreparedModel, ranks: Ranks, total: int, found: bool) -> BatchRecords:
+    """Return the records of all ranks together, the same in each of them.
+
+    Raises:
+        CalibrationError: no batch of any rank holds a value.
+        RankError: the ranks have read different numbers of batches.
+    """
+    what = "what all ranks have observed"
+    ranks.compare(what, {"number of batches": str(total)})
+    held = ranks.gather_text("values of all ranks", json.dumps(found or bool(records.batches and records.values)))
+    if not any(json.loads(each) for each in held):
+        got, expected = f"{total} batches of zero samples", "at least one batch with a sample in it"
+        raise CalibrationError("the calibration data holds no values", got=got, expected=expected)
+    everything = BatchRecords()
+    for content in ranks.gather_bytes(what, records.packed(histograms=False)):
+        everything.merge(BatchRecords.unpacked(content))
+    everything.histograms = _summed(records, prepared, ranks, what)
+    return everything
+
+
+def _summed(
+    records: BatchRecords, prepared: PreparedModel, ranks: Ranks, what: str
+) -> dict[tuple[int, str], tuple[Tensor, Tensor, Tensor]]:
+    """Add up the counts of all ranks: first they agree on the ranges, then each brings its counts into these bins."""
+    own = {f"{stretch} {name}": len(counted[1]) for (stretch, name), counted in records.histograms.items()}
+    sizes: dict[tuple[int, str], int] = {}
+    for text in ranks.gather_text(f"histograms: {what}", json.dumps(own)):
+        for key, rows in json.loads(text).items():
+            stretch, name = key.split(" ", 1)
+            if sizes.setdefault((int(stretch), name), rows) != rows:
+                raise InputError(
+                    "the number of channels differs between ranks",
+                    at=name,
+                    got=rows,
+                    expected=sizes[int(stretch), name],
+                )
+    if not sizes:
+        return {}
+    keys = sorted(sizes)
+    unseen = [torch.full((sizes[key],), torch.inf) for key in keys]
+    lows = [records.histograms[key][1] if key in records.histograms else unseen[i] for i, key in enumerate(keys)]
+    highs = [-records.histograms[key][2] if key in records.histograms else unseen[i] for i, key in enumerate(keys)]
+    ends = ranks.reduce(f"ranges: {what}", torch.cat([*lows, *highs]), smallest=True)
+    low, high = (each.split([sizes[key] for key in keys]) for each in ends.chunk(2))
+    found = {}
+    for place, key in enumerate(keys):
+        common = BatchRecords()
+        bins = observer_in(prepared.observers[key[1]]).bins
+        empty = torch.zeros(sizes[key], bins, dtype=torch.int64)
+        common.count(*key, (empty, low[place], -high[place]))
+        if key in records.histograms:
+            common.count(*key, records.histograms[key])
+        found[key] = common.histograms[key]
+    # One message for each stretch, whatever the number of observers.
+    for stretch in sorted({each for each, _ in keys}):
+        parts = [key for key in keys if key[0] == stretch]
+        flat = torch.cat([found[key][0].flatten() for key in parts])
+        counts = ranks.reduce(f"counts: {what}", flat).split([found[key][0].numel() for key in parts])
+        for key, each in zip(parts, counts, strict=True):
+            found[key] = (each.view_as(found[key][0]), *found[key][1:])
+    return found
+
+
+def _replay(prepared: PreparedModel, records: BatchRecords, total: int) -> None:
+    """Show all batches to the observers, in their order, as ``observe`` would have."""
+    rows, observers = Rows(prepared), prepared.observers
+    named: dict[str, Any] = dict(observers._modules)
+    show = replayed(records, named)
+    watched = [name for name, _, _ in prepared.calibration_statistics.extremes()]
+    for index in range(total):
+        _, stretch = rows.place(index)
+        show(index)
+        seen = {name: records.values[name][index] for name in watched if index in records.values.get(name, {})}
+        prepared.calibration_statistics.take_alone(seen)
+        if rows.stretches > stretch or index + 1 == total:
+            _take_counts(prepared, records, stretch)
+        prepared.calibration_statistics.update(observers)
+    for made in named.values():
+        if isinstance(made, FakeQuantizeBase) and made.is_on("observer_enabled"):
+            with suppress(CalibrationError):  # it has seen nothing
+                made.choose_grid()
+
+
+def _take_counts(prepared: PreparedModel, records: BatchRecords, stretch: int) -> None:
+    for name, made in prepared.observers._modules.items():
+        counted = records.histograms.get((stretch, name))
+        if counted is not None:
+            observer: Any = observer_in(made)
+            shapes = (fields[1] for fields in records.values[name].values() if int(fields[1].prod()))
+            shape = tuple(next(shapes).tolist())
+            add_counts(observer, *counted, shape)

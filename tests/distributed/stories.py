@@ -1,0 +1,200 @@
+"""One of two ranks that share work: ``python stories.py RANK FOLDER STORY...``; see ``test_share_work``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fxquant as fxq
+from fxquant.distributed import sharing
+
+WORLD = 2
+
+
+class Net(nn.Module):
+    """Has a batch norm, a join of two values, and two layers whose channels are watched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.other = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(3, 8, 3)
+        self.fc = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat((self.bn(self.conv(x)).relu(), self.other(x) * 3), 1)
+        return self.fc(x.mean((2, 3)))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    net = Net().eval()
+    net.conv.weight.data[1] = 0  # a channel that is dead
+    net.conv.bias.data[1] = 0
+    return net
+
+
+def images(count: int, size: int = 4) -> list[Tensor]:
+    """Batches, ever wider, with some values that are not finite."""
+    found = []
+    for index in range(count):
+        generator = torch.Generator().manual_seed(index)
+        found.append(torch.randn(size, 3, 8, 8, generator=generator) * (1 + index % 7))
+    if count > 3:
+        found[3][0, 0, 0, 0] = torch.nan
+        found[2] = found[2][:1]
+    return found
+
+
+OBSERVERS: dict[str, Any] = {
+    "minmax": fxq.MinMaxObserver,
+    "moving_average": fxq.MovingAverageMinMaxObserver.with_args(averaging_constant=0.3),
+    "histogram": fxq.HistogramObserver,
+    "percentile": fxq.PercentileObserver.with_args(percentile=99.0),
+    "mse": fxq.MSEObserver,
+    "entropy": fxq.EntropyObserver,
+    "fixed": fxq.FixedQParamsObserver.with_args(scale=0.1, zero_point=3),
+}
+CHANNELS: dict[str, Any] = {
+    "minmax of channels": fxq.PerChannelMinMaxObserver.with_args(ch_axis=1),
+    "moving average of channels": fxq.MovingAveragePerChannelMinMaxObserver.with_args(ch_axis=1),
+    "histograms of channels": fxq.HistogramObserver.with_args(ch_axis=1),
+}
+"""What no back end takes for activations: shown values alone."""
+
+WEIGHT = fxq.MinMaxObserver.with_args(dtype=torch.int8, qscheme="per_tensor_symmetric")
+
+
+def prepared(name: str) -> fxq.Quantizer:
+    qconfig = fxq.QConfig(activation=OBSERVERS[name], weight=WEIGHT, correct_bias=True)
+    return fxq.prepare(network(), images(1)[0], qconfig)
+
+
+def prepared_by_default() -> fxq.Quantizer:
+    return fxq.prepare(network(), images(1)[0])
+
+
+def calibrated(name: str, batches: Any) -> dict[str, Tensor]:
+    made = fxq.calibrate(prepared(name), batches, progress=False)
+    return {key: value.clone() for key, value in made.state_dict().items()}
+
+
+def observers(rank: int) -> dict[str, Any]:
+    """Calibrations with each observer on uneven shares; and on one batch, where the second rank has none."""
+    found: dict[str, Any] = {}
+    for name in OBSERVERS:
+        found[name] = calibrated(name, images(5))
+    found["one batch"] = calibrated("histogram", images(1))
+    found["many batches"] = calibrated("histogram", (each for each in images(19)))
+    loader = DataLoader(TensorDataset(torch.cat(images(3))), batch_size=3)
+    found["loader"] = calibrated("moving_average", loader)
+    twice = fxq.calibrate(prepared("histogram"), images(3), progress=False)
+    found["twice"] = dict(fxq.calibrate(twice, images(4), progress=False).state_dict())
+    return found
+
+
+def correct(output: Tensor, target: Tensor) -> Tensor:
+    return (output.argmax(1) == target).float().mean()
+
+
+def sensitivities(rank: int) -> dict[str, Any]:
+    """The cost of each unit, by noise and by a metric of the user's."""
+    made, batches = prepared("histogram"), images(5)
+    with fxq.share_work() if distributed.is_initialized() else contextlib.nullcontext():
+        fxq.calibrate(made, batches, progress=False)
+    labelled = [(each, torch.arange(len(each)) % 4) for each in batches]
+    noise = fxq.sensitivity(made, batches, progress=False)
+    metric = fxq.sensitivity(made, labelled, metric=correct, against="target", progress=False)
+    return {"noise": numbers(noise), "metric": numbers(metric)}
+
+
+def numbers(found: fxq.Sensitivity) -> list[Any]:
+    rows = [(row.unit, row.value, row.cost, row.batches) for row in found.rows]
+    return [found.float_value, found.quantized_value, found.batches, *rows]
+
+
+SHARED = ("observers", "sensitivities")
+"""Stories that give the same in one process."""
+
+
+def refused(call: Callable[[], Any], **share: Any) -> str:
+    """Return the error of a call that ranks share."""
+    try:
+        with fxq.share_work(timeout=share.pop("timeout", 60), **share):
+            call()
+    except fxq.FxQuantError as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def faults(rank: int, folder: Path) -> dict[str, Any]:
+    """What one rank does wrong, and what both say; the second rank is at fault."""
+    odd, found = rank == 1, {}
+    good, example = images(3), images(1)[0]
+
+    def calibrate(batches: Any, model: nn.Module | None = None, **more: Any) -> Callable[[], Any]:
+        return lambda: fxq.calibrate(fxq.prepare(model or network(), example), batches, progress=False, **more)
+
+    found["no data"] = refused(calibrate([] if odd else good))
+    found["data type"] = refused(calibrate([each.double() for each in good] if odd else good))
+    found["other data"] = refused(calibrate([each + 1 for each in good] if odd else good))
+    found["fewer batches"] = refused(calibrate(iter(good[: 2 if odd else 3])))
+    other = network()
+    if odd:
+        other.fc.bias.data += 1
+    found["weights"] = refused(calibrate(good, other))
+    wider = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), *([nn.ReLU6()] if odd else [])).eval()
+    found["model"] = refused(calibrate(good, wider))
+    example = example.double() if odd else example
+    found["data type of the model"] = refused(calibrate(good, network().double() if odd else network()))
+    example = images(1)[0]
+    found["batch"] = refused(calibrate([good[0], torch.ones(4, 3, 8, 8, dtype=torch.int64)]))
+    found["until stable"] = refused(calibrate(good, until_stable=True))
+    sharing.VERSION = "0.0.9" if odd else "0.1.0"
+    found["version"] = refused(calibrate(good))
+    sharing.VERSION = "0.1.0"
+    found["another step"] = refused(
+        (lambda: fxq.sensitivity(prepared("fixed"), good, progress=False)) if odd else calibrate(good)
+    )
+    begin = time.monotonic()
+    found["hangs"] = refused(lambda: time.sleep(4) if odd else calibrate(good)(), timeout=2)
+    found["seconds"] = time.monotonic() - begin
+    found["dies"] = refused(calibrate(dying(5) if odd else images(5)), checkpoint=folder / "kept")
+    return found
+
+
+def dying(count: int) -> Iterator[Tensor]:
+    """Yield some batches, and end this process: no error, no farewell."""
+    yield from images(count)[: count - 1]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(rank: int, folder: Path, stories: list[str]) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", fxq.FxQuantWarning)  # of values that are not finite
+    meeting = f"file://{folder}/meeting"
+    distributed.init_process_group("gloo", meeting, timedelta(minutes=5), rank=rank, world_size=WORLD)
+    found = {}
+    for name in stories:
+        if name == "faults":
+            found[name] = faults(rank, folder)
+            torch.save(found, folder / f"{rank}.pt")
+            os._exit(0)  # the group has lost a member
+        with fxq.share_work(timeout=120):
+            found[name] = globals()[name](rank)
+        torch.save(found, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

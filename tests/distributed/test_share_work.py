@@ -1,0 +1,228 @@
+"""Two ranks share work: the bits are those of one process, and what goes wrong in one of them is told by both."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import fxquant as fxq
+from fxquant.calibration.batch_records import BatchRecords
+from fxquant.calibration.channel_extremes import ChannelExtremes, Extremes
+from fxquant.calibration.recorders import ChannelRecorder, recorder_of, replayed
+from fxquant.distributed.processes import Process
+from fxquant.distributed.shares import DealtBatches
+from fxquant.errors import InputError
+
+PATIENCE = 300
+"""Seconds that two processes may take, on a machine that does other things too."""
+SOURCE = Path(__file__).parent / "stories.py"
+SPEC: Any = importlib.util.spec_from_file_location("stories", SOURCE)
+stories = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(stories)
+
+
+def run_pair(folder: Path, *names: str) -> tuple[list[int], list[str]]:
+    """Run stories in two processes, and return their exit statuses and what they printed."""
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for rank in range(stories.WORLD):
+            command = [sys.executable, "-W", "error", SOURCE, str(rank), folder, *names]
+            log = stack.enter_context(open(folder / f"{rank}.log", "w"))
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            processes.append(stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log, env=environment)))
+            stack.callback(processes[-1].kill)
+        codes = [process.wait(PATIENCE) for process in processes]
+    return codes, [(folder / f"{rank}.log").read_text() for rank in range(stories.WORLD)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    """What each of two ranks came to, and their folder. The last story ends the second one."""
+    folder = tmp_path_factory.mktemp("ranks")
+    codes, logs = run_pair(folder, *stories.SHARED, "faults")
+    assert codes == [0, -9], "\n".join(logs)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(stories.WORLD)], folder
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::fxquant.FxQuantWarning")
+
+
+def differences(one: Any, other: Any, path: str = "") -> list[str]:
+    """Places where two results differ in a bit."""
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return [f"{path}: {sorted(map(str, one.keys() ^ other.keys()))}"]
+        return [found for key in one for found in differences(one[key], other[key], f"{path}/{key}")]
+    if isinstance(one, (list, tuple)):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [found for index, (a, b) in pairs for found in differences(a, b, f"{path}/{index}")]
+    if isinstance(one, Tensor):
+        same = one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
+        return [] if same else [path]
+    return [] if one == other or one != one else [path]
+
+
+@pytest.mark.parametrize("story", stories.SHARED)
+def test_each_rank_ends_with_the_bits_of_one_process(pair, story):
+    first, second = (found[story] for found in pair[0])
+    assert differences(first, second) == []
+    assert differences(getattr(stories, story)(0), first) == []
+
+
+@pytest.fixture
+def faults(pair) -> dict[str, Any]:
+    return pair[0][0]["faults"]
+
+
+EXPECTED = {
+    "no data": "rank 1 has no data",
+    "data type": "rank 1 has another data type of the first batch than the other ranks.*torch.float64",
+    "other data": "rank 1 has another first batch than the other ranks",
+    "fewer batches": "rank 1 has another number of batches than the other ranks.*got: +2.*expected: 3",
+    "weights": "rank 1 has another state of the model than the other ranks",
+    "model": "rank 1 has another model than the other ranks",
+    "data type of the model": "rank 1 has another data type of the model than the other ranks.*torch.float64",
+    "batch": "rank 1 does not go on.*rank 1: InputError: calibration batch 1 is of the wrong kind",
+    "until stable": "InputError: this calibration cannot be shared among ranks.*until_stable",
+    "version": "rank 1 has another version of fxquant than the other ranks.*0.0.9",
+    "another step": "rank 1 does not go on.*rank 1: (it is at another step|CalibrationError)",
+    "hangs": "rank 1 does not go on.*no answer for 2 s",
+    "dies": "rank 1 does not go on.*rank 1: its process [0-9]+ has ended.*keeps what each rank has observed",
+}
+
+
+@pytest.mark.parametrize("fault", EXPECTED)
+def test_one_error_names_the_rank_and_the_cause(faults, fault):
+    text = faults[fault]
+    assert re.search(EXPECTED[fault], text, re.DOTALL), text
+    assert text.startswith("InputError" if fault == "until stable" else "RankError"), text
+
+
+def test_a_rank_that_hangs_is_not_waited_for(faults):
+    assert faults["seconds"] < 4 + 3 * 2
+
+
+def test_a_later_run_goes_on_with_what_was_observed(pair):
+    """In one process: three of five batches were observed by the rank that lived, and do not run again."""
+    kept = pair[1] / "kept"
+    assert len(list(kept.glob("*.safetensors"))) == 1
+    batches = Reads(stories.images(5))
+    with fxq.share_work(checkpoint=kept):
+        found = fxq.calibrate(stories.prepared_by_default(), batches, progress=False)
+    assert sorted(set(batches.read)) == [0, 1, 3]  # the first one is compared
+    wanted = fxq.calibrate(stories.prepared_by_default(), stories.images(5), progress=False)
+    assert differences(wanted.state_dict(), found.state_dict()) == []
+    assert list(kept.iterdir()) == []
+
+
+class Reads(list[Tensor]):
+    """A list that knows which items were read."""
+
+    def __init__(self, items: list[Tensor]) -> None:
+        super().__init__(items)
+        self.read: list[Any] = []
+
+    def __getitem__(self, index: Any) -> Any:
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+def test_without_a_group_calls_are_those_of_one_process():
+    with fxq.share_work() as ranks:
+        assert (ranks.rank, ranks.size) == (0, 1)
+        found = fxq.calibrate(stories.prepared_by_default(), stories.images(2), progress=False)
+    wanted = fxq.calibrate(stories.prepared_by_default(), stories.images(2), progress=False)
+    assert differences(wanted.state_dict(), found.state_dict()) == []
+    with pytest.raises(InputError, match="timeout is no time"), fxq.share_work(timeout=0):
+        pass
+
+
+@pytest.mark.parametrize("name", stories.CHANNELS)
+def test_a_record_that_is_replayed_gives_the_bits_of_the_observer(name):
+    live, replayed_to = stories.CHANNELS[name](), stories.CHANNELS[name]()
+    records = BatchRecords()
+    recorder: Any = recorder_of(replayed_to, "x")
+    batches = [each * (10 - index) for index, each in enumerate(stories.images(6))]
+    for index, batch in enumerate(batches):
+        live(batch)
+        recorder(batch)
+        recorder.keep(records, "x", index, 0)
+    records = BatchRecords.unpacked(records.packed())
+    if not records.histograms:
+        for index in range(len(batches)):
+            replayed(records, {"x": replayed_to})(index)
+        assert differences(live.state_dict(), replayed_to.state_dict()) == []
+    else:
+        counts, low, high = records.histograms[0, "x"]
+        assert torch.equal(counts, live.counts)
+        assert torch.equal(torch.stack([low, high]), torch.stack([live.min_val, live.max_val]))
+
+
+def test_extremes_of_channels_do_not_depend_on_who_looked():
+    """Of a channel that was constant in one batch alone, of one that always is, and of one with NaN."""
+    for live, other in ((ChannelExtremes(-3), ChannelExtremes(-3)), (Extremes(), Extremes())):
+        recorder, records = ChannelRecorder(other), BatchRecords()
+        for index in range(4):
+            x = torch.randn(2, 4, 200, 200, generator=torch.Generator().manual_seed(index))
+            x[:, 0] = 1
+            x[:, 1] = index
+            x[:, 2] = x[:, 2] if index == 2 else 0
+            x[0, 3, 0, 0] = torch.nan
+            live(x)
+            live.keep()
+            recorder(x)
+            recorder.keep(records, "x", index, 0)
+        for index in range(4):
+            other.take_alone(*BatchRecords.unpacked(records.packed()).values["x"][index])
+        assert differences(live.state_dict(), other.state_dict()) == []
+
+
+def test_observers_of_the_users_own_are_refused():
+    class Own(fxq.MinMaxObserver):
+        def update(self, x: Tensor) -> None:
+            super().update(x * 2)
+
+    with pytest.raises(InputError, match="Own cannot measure in several ranks"):
+        recorder_of(Own(), "x")
+
+
+class TwoRanks:
+    def __init__(self, rank: int) -> None:
+        self.rank, self.size = rank, 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        list(range(5)),
+        (each for each in range(5)),
+        DataLoader([torch.tensor(each) for each in range(5)], batch_size=1, collate_fn=lambda items: int(items[0])),
+    ],
+    ids=["list", "generator", "loader"],
+)
+def test_batches_are_dealt_in_turn(data):
+    items = list(data) if not isinstance(data, (list, DataLoader)) else data
+    for done, wanted in ((set(), [[0, 2, 4], [1, 3]]), ({0, 2}, [[1, 4], [3]])):
+        for rank in range(2):
+            given = iter(items) if data is not items else items
+            dealt = DealtBatches(given, None)
+            found = list(dealt.of_rank(TwoRanks(rank), done.__contains__))
+            assert found == [(each, each) for each in wanted[rank]]
+            assert (dealt.total, dealt.first) == (5, 0)
+
+
+def test_a_process_that_has_ended_is_known():
+    assert Process.this().may_run()
+    assert not Process(Process.this().host, 2**22 + 1).may_run()
+    assert Process("elsewhere", 1).may_run()
