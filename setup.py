@@ -2,7 +2,8 @@
 
 ``fxquant/kernels/csrc`` becomes at most two shared libraries beside ``fxquant/kernels/library.py``, which loads them:
 
-    _native.so        every cpu/*.cpp once (argument checks, registration) and cpu/loops/*.cpp once per instruction set
+    _native.so        every cpu/*.cpp once (argument checks, registration), and cpu/loops/*.cpp once for each
+                      instruction set that changes it (is_compiled_for)
     _native_cuda.so   every cuda/*.cu, where a GPU is present or FXQUANT_CUDA=1 (FXQUANT_CUDA=0: never)
 
 Each family of operators (``conv``, ``pool``) has these folders, and those at the top hold what families share. Sources
@@ -149,7 +150,7 @@ def sources(place: str) -> list[Path]:
 
 
 def cpu_steps(cxx: str, torch: Path) -> list[Step]:
-    """Bindings once, with torch's headers; loops once per instruction set, without them.
+    """Bindings once, with torch's headers; loops once for each instruction set that changes them, without them.
 
     The loops see no header but the standard C ones and ours, whose functions are static: a function that two sets
     shared would be merged by the linker, and the portable set could get the AVX-512 version of it.

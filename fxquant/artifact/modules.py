@@ -83,7 +83,7 @@ def _roles(module: nn.Module) -> list[list[str]]:
 
 
 def _packs_its_weight(module: nn.Module) -> bool:
-    return hasattr(module, "plain_weight")
+    return hasattr(module, "unpacked_weight")
 
 
 def _form_fields(kind: type[nn.Module]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class BreakEven:
     """The same of a convolution, whose values are also put into another order in memory. Depthwise and transposed
     convolutions have no limit: they are slower in float."""
     values: int
-    """Of input and result together, from which these count: fewer stay in the cache between operators."""
+    """Size of input and result together from which the limits for each value apply: fewer values stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

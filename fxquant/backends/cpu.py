@@ -19,7 +19,8 @@ from fxquant.nn.weight_only import weight_only
 from fxquant.plan.precision import packed_cost
 
 # A row names its patterns, what builds the operator, and which schemes of activations (`activation`), which schemes of
-# weights (`weight`) and which layers (`layer`) it accepts, in this order.
+# weights (`weight`) and which layers (`layer`) it accepts, in this order. `float_result`: it can give float values.
+# `takes`: positions of arguments that may be computed at run time.
 RULES = (
     # Convolutions
     LoweringRule(

@@ -73,7 +73,7 @@ class Recurrent(nn.Module):
         x = module.x
         rounding = PerTensorRounding(explicit_qparams(module.qparams("x"))) if x is None else DynamicQParams(x)
         dtype = torch.float32 if module.float_result is None else module.float_result.dtype
-        return cls(module.shape, module.plain_weight(), module.qparams("weight"), module.bias, rounding, dtype)
+        return cls(module.shape, module.unpacked_weight(), module.qparams("weight"), module.bias, rounding, dtype)
 
     @classmethod
     def of_simulation(cls, layer: Any) -> Recurrent:

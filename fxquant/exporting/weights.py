@@ -41,19 +41,19 @@ def around(operator: nn.Module, module: Any) -> ExplicitUnit:
 def convolution(module: QuantizedConv) -> nn.Module:
     """A convolution, with residual and activation."""
     qparams = explicit_qparams(module.qparams("weight"))
-    return around(Convolution(module.plain_weight(), qparams, module.bias, module.geometry), module)
+    return around(Convolution(module.unpacked_weight(), qparams, module.bias, module.geometry), module)
 
 
 def linear(module: QuantizedLinear) -> nn.Module:
     """A linear layer, with activation."""
-    return around(Linear(module.plain_weight(), explicit_qparams(module.qparams("weight")), module.bias), module)
+    return around(Linear(module.unpacked_weight(), explicit_qparams(module.qparams("weight")), module.bias), module)
 
 
 class DynamicLinear(Linear):
     """A linear layer whose input is quantized by qparams of its own range, and whose result is float."""
 
     def __init__(self, module: QuantizedDynamicLinear) -> None:
-        super().__init__(module.plain_weight(), explicit_qparams(module.qparams("weight")), module.bias)
+        super().__init__(module.unpacked_weight(), explicit_qparams(module.qparams("weight")), module.bias)
         self.per_call = DynamicQParams(module.x)
         self.dtype = torch.float32 if module.float_result is None else module.float_result.dtype
 
@@ -74,13 +74,13 @@ def weight_only_linear(module: QuantizedWeightOnlyLinear) -> nn.Module:
     dtype = torch.float32 if module.float_result is None else module.float_result.dtype
     if module.bias is not None:
         layer.bias = nn.Parameter(module.bias.detach().to(dtype).clone())
-    return WeightLayer(layer, nn.Linear, module.plain_weight(), weight_qparams(module.qparams("weight")), dtype)
+    return WeightLayer(layer, nn.Linear, module.unpacked_weight(), weight_qparams(module.qparams("weight")), dtype)
 
 
 def transposed_convolution(module: QuantizedConvTranspose) -> nn.Module:
     """A transposed convolution; the module keeps the mirrored weight of the plain convolution."""
     groups, qparams = module.geometry.groups, module.qparams("weight")
-    weight = mirrored_weight(module.plain_weight(), groups)
+    weight = mirrored_weight(module.unpacked_weight(), groups)
     names = ("stride", "padding", "output_padding", "dilation")
     sizes = {name: tuple(getattr(axis, name) for axis in module.axes) for name in names}
     along = explicit_qparams(_along_inputs(qparams, groups, len(weight)))
@@ -125,7 +125,7 @@ class Affine(nn.Module):
 def affine(module: Any) -> nn.Module:
     """A batch norm alone. Its integers are signs, and its scales the sizes of the factors."""
     bias = module.bias
-    factor = module.plain_weight().flatten().float() * module.weight_scale
+    factor = module.unpacked_weight().flatten().float() * module.weight_scale
     return around(Affine(factor, torch.zeros_like(factor) if bias is None else bias.detach().clone()), module)
 
 

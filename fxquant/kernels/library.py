@@ -6,9 +6,9 @@ native libraries, where they were built, bring kernels for CPU and CUDA, which t
 To add one: ``kernels/<family>/<op>.py`` declares a record (:mod:`fxquant.kernels.call`), or calls :func:`define` where
 it gives more than a tensor or has a gradient. In the folder ``csrc/<family>``, ``cpu/<op>.cpp`` (checks arguments,
 allocates, registers: sees torch, compiled once) calls a loop declared in ``cpu/loops/<op>.h`` and written in
-``cpu/loops/<op>.cpp`` (sees no torch and no C++ standard library, compiled once per instruction set); ``cuda/<op>.cu``
-is its counterpart. Arithmetic that both need stands in ``csrc/math``. ``table`` is a short example. Build with
-``pip install -e . --no-build-isolation`` or, quicker, ``python setup.py build_ext --inplace``.
+``cpu/loops/<op>.cpp`` (sees no torch and no C++ standard library, compiled once for each instruction set that changes
+it); ``cuda/<op>.cu`` is its counterpart. Arithmetic that both need stands in ``csrc/math``. ``table`` is a short
+example. Build with ``pip install -e . --no-build-isolation`` or, quicker, ``python setup.py build_ext --inplace``.
 """
 
 from __future__ import annotations

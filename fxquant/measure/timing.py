@@ -122,7 +122,7 @@ def recorded(call: Call, inputs: list[Tensor], repeats: int = 1) -> Callable[[li
     except BaseException:
         recording.drop()
         raise
-    if not recording.steps:
+    if not recording.loops:
         recording.drop()
         return lambda inputs: None
     with suppress(KernelError):

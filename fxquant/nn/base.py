@@ -42,9 +42,9 @@ class QuantizedModule(PackingModule):
 
     State is buffers only (uint8/int8 integers, float32 scales, int32 zero points), so ``state_dict`` holds plain
     tensors. What a call needs beyond that (Python numbers for operator arguments, packed weights) is made by
-    :meth:`pack` when a model is converted, and kept in ``_packed``. It is made again at the next call after the state
-    changed: loading a state dict, moving to a device, copying and unpickling all drop it. Writing into a buffer by hand
-    does not; call :meth:`invalidate` then.
+    :meth:`pack` when a model is converted, and kept in ``_packed``. Loading a state dict, moving to a device, copying
+    and unpickling drop it. A whole model then packs all its modules at once, a module by itself at its next call.
+    Writing into a buffer by hand does not drop it; call :meth:`invalidate` then.
 
     A subclass adds its qparams in the constructor, and implements :meth:`pack`, ``forward`` and :meth:`reference`::
 
@@ -53,7 +53,7 @@ class QuantizedModule(PackingModule):
     """
 
     unit: str
-    """Name of the unit in the user's model, for error messages. Set by the pass that makes the module."""
+    """Path of the module, or name of the value that it converts, for error messages. Set by the pass that makes it."""
     float_result: FloatResult | None
     """Form of the result of a module that gives float values, made without qparams ``y``; the same pass sets it."""
 
@@ -225,8 +225,8 @@ def integer_limits(y: QParams, activation: Clamp | None) -> tuple[int, int]:
     def bound(value: float | None, default: int) -> int:
         if value is None:
             return default
-        units = torch.tensor(value, dtype=torch.float32) * (1.0 / y.scale.reshape(()).cpu())
-        return int((torch.round(units) + y.zero_point.reshape(()).cpu()).clamp(low, high))
+        steps = torch.tensor(value, dtype=torch.float32) * (1.0 / y.scale.reshape(()).cpu())
+        return int((torch.round(steps) + y.zero_point.reshape(()).cpu()).clamp(low, high))
 
     return bound(activation.low, low), bound(activation.high, high)
 

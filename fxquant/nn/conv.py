@@ -18,7 +18,7 @@ from fxquant.nn.weight import (
     float_bias,
     integer_weight,
     kernel_of,
-    native_refusal,
+    why_not_native,
 )
 from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, QParams
@@ -42,7 +42,8 @@ class QuantizedConv(WeightedModule):
     Shape:
         x: uint8 or int8 [N, C_in, *spatial] or [C_in, *spatial], 1 to 3 spatial dimensions.
         residual: uint8 or int8, broadcasts to the output.
-        Output: uint8, int8 or float values [N, C_out, *out] or [C_out, *out]; channels_last but for the reference.
+        Output: uint8, int8 or float values [N, C_out, *out] or [C_out, *out]. The native operator gives integers in
+            channels_last order; float values lie as ``float_result`` says.
 
     Raises:
         LoweringError: qparams that int8 operators cannot take, a weight or a bias that is not finite.
@@ -94,7 +95,7 @@ class QuantizedConv(WeightedModule):
 
     def reference(self, *inputs: Tensor) -> Tensor:
         self._check_calibrated()
-        return self._run(self._by_reference(self.plain_weight(), self.geometry), *inputs)
+        return self._run(self._by_reference(self.unpacked_weight(), self.geometry), *inputs)
 
     def _run(self, convolve: Callable[..., Tensor], x: Tensor, residual: Tensor | None = None) -> Tensor:
         if x.dtype != self.x_dtype or (residual is not None) != self.has_residual:
@@ -109,21 +110,21 @@ class QuantizedConv(WeightedModule):
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
-        return kernel_of(native_refusal(self.weight_zero_point, self.geometry))
+        return kernel_of(why_not_native(self.weight_zero_point, self.geometry))
 
     def pack(self) -> Callable[..., Tensor]:
-        return self.convolution(self.plain_weight(), self.geometry)
+        return self.convolution(self.unpacked_weight(), self.geometry)
 
     def convolution(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:
         """Return what runs a convolution with this unit's qparams and bias: the native operator if it can.
 
         A transposed convolution is several convolutions, and calls this for each.
         """
-        refusal = native_refusal(self.weight_zero_point, geometry)
-        if not refusal:
+        reason = why_not_native(self.weight_zero_point, geometry)
+        if not reason:
             _, x_zero_point = self.scalars("x")
             return NativeConv(weight, self.x_dtype, x_zero_point, geometry, self.epilogue())
-        check_reference_may_run(self.unit or type(self).__name__, refusal)
+        check_reference_may_run(self.unit or type(self).__name__, reason)
         return self._by_reference(weight, geometry)
 
     def _by_reference(self, weight: Tensor, geometry: ConvGeometry) -> Callable[..., Tensor]:

@@ -72,7 +72,7 @@ class QuantizedConvTranspose(QuantizedConv):
         )
 
     def pack(self) -> Callable[..., Tensor]:
-        weight = self.plain_weight()
+        weight = self.unpacked_weight()
         absent = self.weight_zero_point.to(torch.int8).expand(len(weight))
         return SubConvolutions(self.axes, weight, absent, self.geometry.groups, self.convolution)
 

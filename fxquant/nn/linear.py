@@ -25,7 +25,7 @@ from fxquant.nn.weight import (
     float_bias,
     integer_weight,
     kernel_of,
-    native_refusal,
+    why_not_native,
 )
 from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Clamp, Dynamic, QParams
@@ -92,17 +92,17 @@ class QuantizedLinear(WeightedModule):
             raise self._wrong_input(x)
         check_features(self, x, self.in_features)
         self._check_calibrated()
-        return self.finish_float_result(self._by_reference(self.plain_weight())(x), self.activation)
+        return self.finish_float_result(self._by_reference(self.unpacked_weight())(x), self.activation)
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
-        return kernel_of(native_refusal(self.weight_zero_point))
+        return kernel_of(why_not_native(self.weight_zero_point))
 
     def pack(self) -> Callable[..., Tensor]:
-        weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
-        if not refusal:
+        weight, reason = self.unpacked_weight(), why_not_native(self.weight_zero_point)
+        if not reason:
             return NativeLinear(weight, self.x_dtype, self.scalars("x")[1], self.epilogue())
-        check_reference_may_run(self.unit or type(self).__name__, refusal)
+        check_reference_may_run(self.unit or type(self).__name__, reason)
         return self._by_reference(weight)
 
     def _by_reference(self, weight: Tensor) -> Callable[..., Tensor]:
@@ -225,22 +225,22 @@ class QuantizedDynamicLinear(WeightedModule):
             return self(x)
         self._check_calibrated()
         if self.x.per == "token":
-            return self.finish_float_result(self._by_token(self.plain_weight()).reference(x))
+            return self.finish_float_result(self._by_token(self.unpacked_weight()).reference(x))
         scheme, qparams = self.x.scheme, qparams_of(x, self.x)
         q = quantize_reference(x, qparams.scale, qparams.zero_point, scheme.quant_min, scheme.quant_max, scheme.dtype)
         return self.finish_float_result(self._by_reference(q, qparams.scale.item(), int(qparams.zero_point.item())))
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
-        return kernel_of(native_refusal(self.weight_zero_point))
+        return kernel_of(why_not_native(self.weight_zero_point))
 
     def pack(self) -> DynamicLinear | CapturedByReference | PerTokenLinear | PerTokenLinearByReference:
-        weight, refusal = self.plain_weight(), native_refusal(self.weight_zero_point)
-        if not refusal and self.x.per == "token":
+        weight, reason = self.unpacked_weight(), why_not_native(self.weight_zero_point)
+        if not reason and self.x.per == "token":
             return PerTokenLinear(weight, self.weight_scale, self.bias, token_arguments(self.x))
-        if not refusal:
+        if not reason:
             return DynamicLinear(weight, self.weight_scale, self.bias, self.x.scheme.dtype)
-        check_reference_may_run(self.unit or type(self).__name__, refusal)
+        check_reference_may_run(self.unit or type(self).__name__, reason)
         if self.x.per == "token":
             return self._by_token(weight)
         return CapturedByReference(self._by_reference, weight, self.weight_zero_point, self.weight_scale, self.bias)
@@ -251,7 +251,7 @@ class QuantizedDynamicLinear(WeightedModule):
 
     def _by_reference(self, q: Tensor, scale: float, zero_point: int) -> Tensor:
         epilogue = Epilogue(x_scale=scale, weight_scale=self.weight_scale, bias=self.bias, dtype=torch.float32)
-        return linear_reference(q, zero_point, self.plain_weight(), self.weight_zero_point, epilogue)
+        return linear_reference(q, zero_point, self.unpacked_weight(), self.weight_zero_point, epilogue)
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"

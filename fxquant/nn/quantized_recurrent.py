@@ -17,7 +17,7 @@ from fxquant.nn.weight import (
     float_bias,
     integer_weight,
     kernel_of,
-    native_refusal,
+    why_not_native,
 )
 from fxquant.patterns.pattern import UnitView
 from fxquant.plan.spec import Dynamic, QParams
@@ -80,13 +80,13 @@ class QuantizedRecurrent(WeightedModule):
 
     def kernel(self) -> str:
         """Return what runs: ``native``, or ``reference`` and why."""
-        return kernel_of(native_refusal(self.weight_zero_point))
+        return kernel_of(why_not_native(self.weight_zero_point))
 
     def pack(self) -> PackedRecurrent:
-        if refusal := native_refusal(self.weight_zero_point):
-            check_reference_may_run(self.unit or type(self).__name__, refusal)
+        if reason := why_not_native(self.weight_zero_point):
+            check_reference_may_run(self.unit or type(self).__name__, reason)
         x = self.qparams("x") if self.x is None else self.x
-        return PackedRecurrent.of(self.shape, self.plain_weight(), self.weight_scale, self.bias, x)
+        return PackedRecurrent.of(self.shape, self.unpacked_weight(), self.weight_scale, self.bias, x)
 
     def _finished(self, result: Any) -> Any:
         """Bring every tensor of a result into the form that the float layer gives."""

@@ -33,7 +33,7 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
 
     Returns:
         The quantized values, int8 of the shape of ``weight``, and their qparams: ``qparams``, with the axis as
-        0 or None; unsigned values are moved down by half their range, so that int8 can store them.
+        0 or None; unsigned values are shifted down by half their range, so that int8 can store them.
 
     Raises:
         LoweringError: the weight holds inf or NaN, the qparams are none that int8 operators take, or the sum of
@@ -65,13 +65,13 @@ def integer_weight(weight: Tensor, qparams: QParams) -> tuple[Tensor, QParams]:
         )
     shift = 0 if scheme.signed else 2 ** (scheme.bits - 1)
     limits = (scheme.quant_min - shift, scheme.quant_max - shift)
-    moved = QParams(
+    as_signed = QParams(
         replace(scheme, signed=True, axis=axis, limits=limits if scheme.limits else None),
         qparams.scale,
         qparams.zero_point - shift,
     )
-    integers = quantize(weight.detach(), moved.scale, moved.zero_point, *limits, torch.int8, axis)
-    return integers.contiguous(), moved
+    integers = quantize(weight.detach(), as_signed.scale, as_signed.zero_point, *limits, torch.int8, axis)
+    return integers.contiguous(), as_signed
 
 
 def each_channel_is_a_group(layer: Any) -> bool:
@@ -106,9 +106,10 @@ class WeightedModule(QuantizedModule):
 
     The weight is a buffer until the module is packed, as a rule in ``convert``. Where a kernel packs it, only the
     packed order is kept from then on, and the module has no such buffer: the weight would lie in memory twice. State
-    dicts, copies and pickles hold it in its own order all the same. Reading the attribute ``weight`` restores the
-    buffer until the next packing. What is written into it counts after :meth:`invalidate`, as for any buffer. What is
-    written into the tensor of a state dict does not reach the module.
+    dicts, copies and pickles hold it in its own order all the same, and :meth:`unpacked_weight` returns it so. Reading
+    the attribute ``weight`` restores the buffer until the next packing: what is written into it counts after
+    :meth:`invalidate`, as for any buffer, and the weight lies in memory twice until then. What is written into the
+    tensor of a state dict does not reach the module.
     """
 
     weight_shape: torch.Size
@@ -117,25 +118,25 @@ class WeightedModule(QuantizedModule):
     def add_weight(self, integers: Tensor) -> None:
         """Keep a weight, int8 as the float layer has it."""
         self.weight_shape = integers.shape
-        self._keep(integers)
+        self._set_buffer(integers)
 
     @property
     def weight(self) -> Tensor:
         """The weight, int8 in the order of the float layer."""
         with PACKING_LOCK:
-            plain = self.plain_weight()
-            self._keep(plain)
-        return plain
+            weight = self.unpacked_weight()
+            self._set_buffer(weight)
+        return weight
 
     @weight.setter
     def weight(self, integers: Tensor) -> None:
-        self._keep(integers)
+        self._set_buffer(integers)
 
-    def plain_weight(self) -> Tensor:
-        """Return the weight in its own order, which the module need not keep."""
+    def unpacked_weight(self) -> Tensor:
+        """Return the weight, int8 in the order of the float layer. The module keeps no copy of it."""
         with PACKING_LOCK:
-            if (plain := self._buffers.get("weight")) is not None:
-                return plain
+            if (weight := self._buffers.get("weight")) is not None:
+                return weight
             unpack = unpack_method_of(self._packed)
             assert unpack is not None
             return unpack()
@@ -143,29 +144,30 @@ class WeightedModule(QuantizedModule):
     def after_packing(self) -> None:
         """Keep the weight in packed order alone, if there is one."""
         if unpack_method_of(self._packed) is not None:
-            self._keep(None)
+            self._set_buffer(None)
 
     def invalidate(self) -> None:
         """Drop what was packed, but not the weight."""
         with PACKING_LOCK:
-            self._keep(self.plain_weight())
+            self._set_buffer(self.unpacked_weight())
             super().invalidate()
 
-    def _keep(self, plain: Tensor | None) -> None:
-        """Make ``plain`` the buffer ``weight``, before all others; None: drop that buffer."""
+    def _set_buffer(self, weight: Tensor | None) -> None:
+        """Make ``weight`` the buffer ``weight``, before all others; None: drop that buffer."""
         others = {name: buffer for name, buffer in self._buffers.items() if name != "weight"}
-        self.__dict__["_buffers"] = others if plain is None else {"weight": plain, **others}  # at once, for all threads
+        buffers = others if weight is None else {"weight": weight, **others}
+        self.__dict__["_buffers"] = buffers  # at once, for all threads
 
     @contextmanager
-    def _with_plain_weight(self) -> Iterator[None]:
+    def _with_weight_buffer(self) -> Iterator[None]:
         """Have the buffer ``weight`` inside the block."""
         with PACKING_LOCK:
-            kept = self._buffers.get("weight")
-            self._keep(self.plain_weight())
+            before = self._buffers.get("weight")
+            self._set_buffer(self.unpacked_weight())
             try:
                 yield
             finally:
-                self._keep(kept)
+                self._set_buffer(before)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WeightedModule:
         self.invalidate()
@@ -177,23 +179,23 @@ class WeightedModule(QuantizedModule):
         super()._load_from_state_dict(*args, **kwargs)
 
     def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        with self._with_plain_weight():
+        with self._with_weight_buffer():
             super()._save_to_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
         with PACKING_LOCK:
-            plain = self.plain_weight()
+            weight = self.unpacked_weight()
             if get_spawning_popen() is not None:  # the new process is handed the memory later than this returns
-                self._keep(plain)
-        return {**super().__getstate__(), "_buffers": {"weight": plain, **self._buffers}}
+                self._set_buffer(weight)
+        return {**super().__getstate__(), "_buffers": {"weight": weight, **self._buffers}}
 
 
-def unpack_method_of(run: Any) -> Callable[[], Tensor] | None:
-    """Return what gives back the weight that a kernel was made of, in its own order; None where it does not hold it."""
-    return getattr(run, "unpacked", None)
+def unpack_method_of(packed: Any) -> Callable[[], Tensor] | None:
+    """Return the method of a packed kernel that gives its weight back in float order; None if it has none."""
+    return getattr(packed, "unpacked", None)
 
 
-def native_refusal(weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
+def why_not_native(weight_zero_point: Tensor, geometry: ConvGeometry | None = None) -> str:
     """Say why fxquant's own operator cannot run a layer; empty if it can.
 
     Args:
@@ -210,17 +212,17 @@ def native_refusal(weight_zero_point: Tensor, geometry: ConvGeometry | None = No
     return ""
 
 
-def kernel_of(refusal: str) -> str:
-    """Return what runs a layer of which :func:`native_refusal` says this: ``native``, or ``reference`` and why."""
-    return f"reference: {refusal}" if refusal else "native"
+def kernel_of(reason: str) -> str:
+    """Return what runs a layer of which :func:`why_not_native` says this: ``native``, or ``reference`` and why."""
+    return f"reference: {reason}" if reason else "native"
 
 
-def check_reference_may_run(unit: str, refusal: str) -> None:
+def check_reference_may_run(unit: str, reason: str) -> None:
     """Refuse what is left to the Python reference where the user insists on kernels.
 
     Args:
         unit: Name of the layer, for the message.
-        refusal: What :func:`native_refusal` says of it.
+        reason: What :func:`why_not_native` says of it.
 
     Raises:
         KernelError: FXQUANT_KERNELS=native.
@@ -230,6 +232,6 @@ def check_reference_may_run(unit: str, refusal: str) -> None:
             "no kernel runs this layer, only the Python reference does",
             at=unit,
             got="FXQUANT_KERNELS=native",
-            expected=f"a layer that a kernel takes; but {refusal}",
+            expected=f"a layer that a kernel takes; but {reason}",
             hint="FXQUANT_KERNELS=auto runs the Python reference where a kernel is missing",
         )

@@ -99,7 +99,7 @@ class QuantizedWeightOnlyLinear(WeightedModule):
 
     def _packed_groups(self) -> PackedGroups:
         self._check_calibrated()
-        return self._packed or PackedGroups(self.plain_weight(), self.qparams("weight"), self.bias)
+        return self._packed or PackedGroups(self.unpacked_weight(), self.qparams("weight"), self.bias)
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"

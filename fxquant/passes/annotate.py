@@ -29,7 +29,9 @@ HAS_FLOAT_READER = "not all of what takes one of its tensors can run on integers
 CALLS = ("call_module", "call_function", "call_method")
 
 
-@graph_pass(after=("normalize", "functional_to_module", "drop_idle"), keeps_values=True, required=True)
+@graph_pass(
+    after=("normalize", "functional_to_module", "decompose_attention", "drop_idle"), keeps_values=True, required=True
+)
 def annotate(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Match patterns, larger ones first, from the output backwards; say why what is left stays float."""
     # Find the rule of the configuration for each call, and the patterns that may end in each node.

@@ -32,9 +32,15 @@ from fxquant.plan.quant_plan import QuantPlan, QuantUnit
 from fxquant.plan.spec import Dynamic, TensorRef
 
 
-@graph_pass(after=("fold_conv_bn", "observe_weights"), required=True)
+@graph_pass(
+    after=(
+        *("fold_conv_bn", "observe_weights", "correct_bias", "share_join_qparams", "round_biases"),
+        "apply_learned_rounding",
+    ),
+    required=True,
+)
 def lower_units(gm: GraphModule, ctx: PassContext) -> GraphModule:
-    """Emit one integer operator per unit; quantize and dequantize once per value, shared by all who read it."""
+    """Replace each unit by what its lowering rule says. All that read a value share its quantize and its dequantize."""
     lowering = _Lowering(gm, ctx.plan, ctx.backend, nodes_by_name(gm))
     for unit in ctx.plan.units:
         pattern = ctx.pattern_of(unit)
@@ -221,7 +227,7 @@ def _float_form(node: Node) -> FloatResult:
 
 
 def _named(module: nn.Module, name: str) -> nn.Module:
-    """Give a module the name of its unit, for messages, and set evaluation mode."""
+    """Give a module its path, or the name of the value that it converts, for messages, and set evaluation mode."""
     if isinstance(module, QuantizedModule):
         module.unit = name
     return module.eval()

@@ -1,4 +1,4 @@
-"""The orders in which passes run. Each pass lists in ``after`` the passes that must run before it."""
+"""The orders in which passes run. Each pass lists in ``after`` the passes without which it would be wrong unnoticed."""
 
 from __future__ import annotations
 

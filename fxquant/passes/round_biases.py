@@ -20,7 +20,7 @@ LARGEST_BIAS = 2**30
 """Leaves as much room for the products in an int32 sum."""
 
 
-@graph_pass(after=("fold_conv_bn", "observe_weights", "correct_bias"))
+@graph_pass(after=("fold_conv_bn", "observe_weights", "correct_bias", "share_join_qparams"))
 def round_biases(gm: GraphModule, ctx: PassContext) -> GraphModule:
     """Make each bias a whole multiple of the scale of its products, for back ends that keep it as int32.
 

@@ -183,7 +183,9 @@ class _Weights:
         for nodes in self._graphs:
             for name in unit.nodes:
                 module = module_of(nodes[name]) if name in nodes else None
-                kept = module.plain_weight() if isinstance(module, WeightedModule) else getattr(module, "weight", None)
+                kept = (
+                    module.unpacked_weight() if isinstance(module, WeightedModule) else getattr(module, "weight", None)
+                )
                 if isinstance(kept, Tensor):
                     return self._real(kept, unit, module)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +69,7 @@ def compile_graph(
     compiler = _Compiler(gm, constants)
     result = compiler.run(inputs)
     try:
-        return compiler.plan() if constants.holds(result) else None, result
+        return compiler.plan() if constants.stay_constant(result) else None, result
     except (MemoryError, KernelError):
         raise
     except Exception as error:  # whatever it is: the user has a result already
@@ -110,8 +111,8 @@ class _Compiler:
     def run(self, inputs: Sequence[Any]) -> Any:
         """Run the graph once, and record on the way what can be recorded; return its result."""
         nodes = list(self._gm.graph.nodes)
-        given = [node for node in nodes if node.op == "placeholder"]
-        for node, value in zip(given, inputs, strict=True):
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        for node, value in zip(placeholders, inputs, strict=True):
             self._values[node] = value
             self._slot_of(node)
         for node in nodes:  # first, so that they interrupt nothing
@@ -134,8 +135,8 @@ class _Compiler:
             tuple(slot for slot, last in last_use.items() if last == index and slot != result)
             for index in range(len(steps))
         )
-        kept = self._constants.values
-        constants = tuple((slot, kept[node]) for node, slot in self._slot.items() if node in kept)
+        folded = self._constants.values
+        constants = tuple((slot, folded[node]) for node, slot in self._slot.items() if node in folded)
         guards: tuple[Guard, ...] = (
             *self._module_guards.values(), *self._state_guards.values(), *self._constants.guards, *self._memory(steps)
         )  # fmt: skip
@@ -174,7 +175,7 @@ class _Compiler:
         return True
 
     def _place_node(self, node: Node) -> None:
-        # A module is recorded or runs in Python: what it holds may change, so its result is never kept.
+        # A module is recorded or runs in Python: what it holds may change, so its result is never folded.
         if node.op != "call_module" and (self._is_constant(node) or self._is_size_or_view(node)):
             return
         reason = self._by_program(node)
@@ -182,7 +183,7 @@ class _Compiler:
             self._by_python(node, reason)
 
     def _is_size_or_view(self, node: Node) -> bool:
-        """Try to run a node without computing: a number that follows from shapes is kept, a view goes with Python."""
+        """Try to run a node without computing: a number that follows from shapes is fixed, a view goes with Python."""
         if any(used in self._varying for used in node.all_input_nodes):
             return False
         try:
@@ -227,9 +228,9 @@ class _Compiler:
 
     def _read(self, node: Node, segment: _Segment, recording: Recording) -> None:
         """Name what the node reads of other segments as inputs of the program: copies, which share no memory."""
-        kept = self._constants.values
+        folded = self._constants.values
         for used in node.all_input_nodes:
-            if used in self._fixed or used in kept or used in segment.values:
+            if used in self._fixed or used in folded or used in segment.values:
                 continue
             value = self._values[used]
             if type(value) not in (Tensor, nn.Parameter) or not value.is_cpu or not _is_plain(value):
@@ -293,14 +294,14 @@ class _Compiler:
     def _python(self, segment: _Segment) -> PythonStep:
         outside = (used for node in segment.nodes for used in node.all_input_nodes if used not in segment.nodes)
         read = list(dict.fromkeys(used for used in outside if used not in self._fixed))
-        gives = self._read_elsewhere(segment)
+        outputs = self._read_elsewhere(segment)
         body = [node for node in segment.nodes if node.op != "output"]
-        results = tuple(node.args[0] if node.op == "output" else node for node in gives)
+        results = tuple(node.args[0] if node.op == "output" else node for node in outputs)
         return PythonStep(
             tuple(self._slot_of(node) for node in read),
-            tuple(self._slot_of(node) for node in gives),
+            tuple(self._slot_of(node) for node in outputs),
             function_of(body, read, results, self._fixed),
-            tuple(self._layout(node) for node in gives),
+            tuple(self._layout(node) for node in outputs),
             tuple((node.name, self._reasons[node]) for node in body),
         )
 
@@ -309,13 +310,13 @@ class _Compiler:
         return [node for node in segment.nodes if node.op == "output" or not inside.issuperset(node.users)]
 
     def _program(self, segment: _Segment, recording: Recording) -> ProgramStep | None:
-        gives = self._read_elsewhere(segment)
-        recorded = [value for node in gives for value in _items(segment.values[node])]
-        wanted = [value for node in gives for value in _items(self._values[node])]
+        outputs = self._read_elsewhere(segment)
+        recorded = [value for node in outputs for value in _items(segment.values[node])]
+        wanted = [value for node in outputs for value in _items(self._values[node])]
         program: Program | None = None
         reason = "views alone, which are no quicker in a program"
         try:
-            if recording.steps:
+            if recording.loops:
                 program = recording.finish(recorded)
                 if not program.reproduces([self._values[node] for node in segment.inputs], wanted):
                     program, reason = None, "the program gave other values"
@@ -332,14 +333,15 @@ class _Compiler:
         if program is None:
             self._reasons.update(dict.fromkeys(segment.nodes, reason))
             return None
-        ends = iter(range(len(recorded)))
+        # The program gives its results in a row: which of them is the value of each output slot?
+        next_result = itertools.count()
         results_of_slots = tuple(
-            next(ends) if isinstance(value, Tensor) else tuple(next(ends) for _ in value)
-            for value in (self._values[node] for node in gives)
+            next(next_result) if isinstance(value, Tensor) else tuple(next(next_result) for _ in value)
+            for value in (self._values[node] for node in outputs)
         )
         return ProgramStep(
             tuple(self._slot_of(node) for node in segment.inputs),
-            tuple(self._slot_of(node) for node in gives),
+            tuple(self._slot_of(node) for node in outputs),
             program,
             results_of_slots,
             len(segment.nodes),

@@ -15,7 +15,7 @@ from fxquant.runtime.execution_plan import TensorGuard, needs_gradient
 from fxquant.runtime.recording import ForbidRandom, NotRecordableError
 
 LARGEST_CACHED = 1 << 24
-"""Bytes of a value that is kept. A larger one is computed in each call."""
+"""Bytes of a value that is folded. A larger one is computed in each call."""
 
 _PURE_SOURCES = ("torch", "_operator", "math", "builtins")
 """Modules whose functions give the same for the same arguments, or say that they draw."""
@@ -24,8 +24,8 @@ _PURE_SOURCES = ("torch", "_operator", "math", "builtins")
 class ConstantCache:
     """Values that were computed of shapes and parameters alone, once for all calls.
 
-    Whoever writes into such a value in a later call, or hands it to the user, makes it another one: ``holds`` says
-    whether anything in the graph does.
+    Whoever writes into such a value, or gets it as a result of the model, may change it. ``stay_constant`` is False
+    where the graph lets that happen.
     """
 
     def __init__(self, *, enabled: bool = True) -> None:
@@ -37,7 +37,7 @@ class ConstantCache:
         self._read: set[int] = set()
         """Memory that other nodes have read so far: what is written later they would see too early."""
         self._parameters: set[int] = set()
-        self._holds = True
+        self._stay_constant = True
 
     def add_attribute(self, node: Node, owner: nn.Module, name: str, value: Any) -> bool:
         """Take a parameter or a buffer for constant, as long as nobody writes to it; False where nothing tells that."""
@@ -84,10 +84,10 @@ class ConstantCache:
             return False
         for used in values_read_by(node):
             for x in _tensors_of(self.values.get(used)):
-                kept, version = self._versions[_memory(x)]
-                if kept._version != version:
-                    self._holds = self._holds and _memory(x) not in self._read
-                    self._versions[_memory(x)] = kept, kept._version
+                constant, version = self._versions[_memory(x)]
+                if constant._version != version:
+                    self._stay_constant = self._stay_constant and _memory(x) not in self._read
+                    self._versions[_memory(x)] = constant, constant._version
         self._keep(node, value)
         return True
 
@@ -96,11 +96,11 @@ class ConstantCache:
         for used in node.all_input_nodes:
             self._read.update(_memory(x) for x in _tensors_of(self.values.get(used)))
 
-    def holds(self, result: Any) -> bool:
+    def stay_constant(self, result: Any) -> bool:
         """Tell whether no constant was changed since it was computed, and the graph's result is none of them."""
         given = {_memory(x) for x in _tensors_of(result) if x.layout is torch.strided} - self._parameters
         return (
-            self._holds
+            self._stay_constant
             and given.isdisjoint(self._versions)
             and all(x._version == version for x, version in self._versions.values())
         )

@@ -23,7 +23,10 @@ INPUT, OUTPUT, TEMPORARY, CONSTANT = range(4)
 
 
 FILL_BYTES = (0xA5, 0x5A)
-"""Bytes that fill the memory of a program before it runs to be checked: what is read before it is written shows."""
+"""Bytes that fill the memory of a program before a check run: reading unwritten memory gives other bits then."""
+
+NO_MEMORY = "there is not enough memory"
+"""The message of the library where an allocation failed (``csrc/cpu/guarded.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Program:
     Args:
         recorder: Handle of the recording.
         inputs: How many.
-        buffers: What runs write their results to.
+        buffers: The buffers that each run allocates for results.
         results: In the order in which calls give them: views, or tensors that are always the same.
         constants: Tensors whose memory the program reads. They are kept.
 
@@ -95,7 +98,7 @@ class Program:
         """Return the results, in tensors of their own.
 
         Raises:
-            KernelError: there is no memory for what lies between the loops.
+            KernelError: it failed: there is no memory for what lies between the loops, say.
         """
         return self._run(inputs, [buffer.make() for buffer in self._buffers], -1)
 
@@ -127,9 +130,9 @@ class Program:
             fill,
         )
         if not ran:
-            raise KernelError(
-                "there is not enough memory to run a program", got=f"{self.arena_bytes} bytes more needed"
-            )
+            if (reason := last_failure()) != NO_MEMORY:
+                raise KernelError("a program failed", got=reason)
+            raise KernelError(f"{NO_MEMORY} to run a program", got=f"{self.arena_bytes} bytes more needed")
         return [result.of(inputs, buffers) if isinstance(result, View) else result for result in self._results]
 
     @property

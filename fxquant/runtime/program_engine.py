@@ -1,4 +1,4 @@
-"""Keeps the programs of one converted model, and runs the one that fits a call."""
+"""Keeps the execution plans of one converted model, and runs the one that fits a call."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ _global_pre_hooks = torch.nn.modules.module._global_forward_pre_hooks
 class ProgramEngine:
     """Runs a converted graph by programs of native operators: the same bits, without Python in between.
 
-    A plan is made for each shape of the inputs, when it comes the second time; the first call makes what units pack
-    from their state. The least recently used plans are dropped. Whatever changes a module (a state dict that is loaded,
-    a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does: for other
-    devices, under ``torch.compile``, ``torch.export``, transforms and modes that intercept operators; with a warning
-    where one cannot be made.
+    A plan is made for each shape of the inputs, when it comes the second time; the first call packs what is not packed
+    yet. A shape stands here for all that a plan depends on (``_key``): shapes, dtypes, strides, whether gradients are
+    wanted, and numbers. The least recently used plans are dropped. Whatever changes a module (a state dict that is
+    loaded, a hook, another module in its place) makes its plans invalid. Where a program cannot run, the graph does:
+    for other devices, under ``torch.compile``, ``torch.export``, transforms and modes that intercept operators; with a
+    warning where one cannot be made.
 
     Copies and pickles of a model begin without plans.
     """

@@ -104,8 +104,8 @@ class Recording(_Mode):
         self._inputs.append(x)
 
     @property
-    def steps(self) -> int:
-        """Loops recorded so far."""
+    def loops(self) -> int:
+        """The number of loops recorded so far."""
         return self._library.fxquant_record_steps(self._handle)
 
     def attempt(self, call: Callable[[], Any]) -> Any:
@@ -114,13 +114,13 @@ class Recording(_Mode):
         Raises:
             NotRecordableError: it runs an operator that no program can hold; nothing of it was recorded then.
         """
-        steps = self.steps
+        loops = self.loops
         before = self._library.fxquant_record_to(self._handle)  # loops that this thread launches are noted from here on
         try:
             with self:
                 return call()
         except BaseException:
-            self._library.fxquant_record_forget(self._handle, steps)
+            self._library.fxquant_record_forget(self._handle, loops)
             raise
         finally:
             self._library.fxquant_record_to(before)

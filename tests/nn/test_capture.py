@@ -214,7 +214,7 @@ def test_the_operator_of_graphs_gives_what_linear_gives(dtype):
 def test_a_dynamic_layer_without_kernels_is_captured_by_its_reference(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("fxquant.nn.linear.native_refusal", lambda *_: "not today")
+    monkeypatch.setattr("fxquant.nn.linear.why_not_native", lambda *_: "not today")
     quantizer, x = prepared(name)
     model = fxq.convert(quantizer)
     units = [module for module in model.modules() if isinstance(module, QuantizedDynamicLinear)]

@@ -349,7 +349,7 @@ def test_it_is_the_simulation_and_the_reference(per, x, weight, bias):
 def test_the_reference_runs_where_no_kernel_does(monkeypatch, per):
     module = made(layer(), per=per)
     expected = module(data(5))
-    monkeypatch.setattr("fxquant.nn.linear.native_refusal", lambda *arguments: "no kernels today")
+    monkeypatch.setattr("fxquant.nn.linear.why_not_native", lambda *arguments: "no kernels today")
     module.invalidate()
     assert module.kernel() == "reference: no kernels today"
     assert torch.equal(module(data(5)), expected)

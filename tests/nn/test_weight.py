@@ -30,7 +30,7 @@ from fxquant.nn.weight import (
     float_bias,
     integer_weight,
     kernel_of,
-    native_refusal,
+    why_not_native,
 )
 from fxquant.plan.spec import Dynamic, QParams, QScheme
 from fxquant.settings import Settings
@@ -356,7 +356,7 @@ def test_threads_may_save_while_others_call(case: Case) -> None:
 
 def test_a_module_that_nothing_packs_keeps_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("conv")
-    monkeypatch.setattr(conv_module, "native_refusal", lambda *_: "not today")
+    monkeypatch.setattr(conv_module, "why_not_native", lambda *_: "not today")
 
     case.check(case.module)
 
@@ -392,20 +392,20 @@ LOADED = replace(native_status(), devices=("cpu",), reason="")
 )
 def test_geometry_that_the_native_operator_takes(monkeypatch: pytest.MonkeyPatch, conv: nn.Conv2d, reason: str) -> None:
     monkeypatch.setattr(kernel_selection, "native_status", lambda: LOADED)
-    assert native_refusal(ZERO, ConvGeometry.of(conv)) == reason
+    assert why_not_native(ZERO, ConvGeometry.of(conv)) == reason
 
 
 def test_a_zero_point_of_the_weight_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_selection, "native_status", lambda: LOADED)
 
-    assert native_refusal(ZERO) == ""
-    assert native_refusal(torch.ones(1, dtype=torch.int32)) == "the int8 operators take no zero point of the weight"
+    assert why_not_native(ZERO) == ""
+    assert why_not_native(torch.ones(1, dtype=torch.int32)) == "the int8 operators take no zero point of the weight"
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_selection, "native_status", lambda: LOADED)
 
-    assert native_refusal(ZERO.to("meta")) == "no native kernels for meta"
+    assert why_not_native(ZERO.to("meta")) == "no native kernels for meta"
 
 
 def test_what_runs_is_named() -> None:
@@ -415,7 +415,7 @@ def test_what_runs_is_named() -> None:
 
 def test_without_a_native_library_its_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_selection, "native_status", lambda: replace(LOADED, devices=(), reason="not built"))
-    assert native_refusal(ZERO) == "not built"
+    assert why_not_native(ZERO) == "not built"
 
 
 INPUT = QParams(QScheme(signed=False), torch.ones(1), ZERO)

@@ -20,7 +20,7 @@ def test_two_bits_are_ternary_and_lie_four_to_a_byte(tmp_path: Path) -> None:
         int8 = fxq.convert(result, check=x)
         assert int8.parity.breaches == ()
         for name in "012":
-            assert int8.get_submodule(name).plain_weight().unique().tolist() == [-1, 0, 1]
+            assert int8.get_submodule(name).unpacked_weight().unique().tolist() == [-1, 0, 1]
         for saved in (int8, fxq.convert(result, to="fake_quant")):
             fxq.save(saved, tmp_path / "model.fxq", overwrite=True)
             assert torch.equal(fxq.load(tmp_path / "model.fxq")(x), saved(x))

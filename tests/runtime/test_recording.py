@@ -391,7 +391,7 @@ def test_only_what_runs_in_an_attempt_is_recorded(recording):
     with pytest.raises(ZeroDivisionError):
         recording.attempt(lambda: (kernels.table(x, TABLE), 1 // 0))
     kernels.table(x, TABLE)
-    assert recording.steps == 2
+    assert recording.loops == 2
 
 
 def test_a_lazy_negation_is_not_read(recording):
@@ -443,7 +443,7 @@ def test_what_is_no_native_loop_is_refused_and_forgotten(recording, compute):
     recording.attempt(lambda: kernels.table(x, TABLE))
     with pytest.raises((NotRecordableError, RuntimeError)):
         recording.attempt(lambda: compute(x))
-    assert recording.steps == 1
+    assert recording.loops == 1
 
 
 def test_an_error_of_an_operator_reaches_the_caller(recording):
@@ -451,7 +451,7 @@ def test_an_error_of_an_operator_reaches_the_caller(recording):
     recording.add_input(x)
     with pytest.raises(RuntimeError, match="fxquant::table: table has the wrong shape"):
         recording.attempt(lambda: kernels.table(x, TABLE[:10]))
-    assert recording.steps == 0
+    assert recording.loops == 0
 
 
 def test_looking_lets_through_what_computes_nothing():

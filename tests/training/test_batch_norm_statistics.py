@@ -79,7 +79,7 @@ def test_integers_stay_where_each_channel_has_its_scale() -> None:
     fxq.reestimate_batch_norm(qat, data(), progress=False)
     after = fxq.convert(copy.deepcopy(qat).eval())
     for name in ("0", "4"):
-        assert torch.equal(before.get_submodule(name).plain_weight(), after.get_submodule(name).plain_weight())
+        assert torch.equal(before.get_submodule(name).unpacked_weight(), after.get_submodule(name).unpacked_weight())
     x = data()[0]
     assert not torch.equal(before(x), after(x))
     assert fxq.convert(copy.deepcopy(qat).eval(), check=x).parity.breaches == ()

@@ -105,7 +105,7 @@ def test_errors_fall_and_all_forms_take_the_integers(case: str, tmp_path: Path) 
     for node in int8.graph.nodes:
         if node.name in result.weight_layers:
             known = result.weight_layers[node.name].weight_fake_quant
-            assert torch.equal(int8.get_submodule(node.target).plain_weight(), known.integers_of_weight)
+            assert torch.equal(int8.get_submodule(node.target).unpacked_weight(), known.integers_of_weight)
 
     assert torch.equal(fxq.convert(pickle.loads(pickle.dumps(result)))(x), int8(x))
     for saved in (result, int8, simulated):

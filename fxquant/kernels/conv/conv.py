@@ -134,7 +134,7 @@ class ConvCall(ProductCall):
     x: Tensor
     """uint8 or int8 [N, C_in, *size]; quickest if channels_last."""
     x_zero_point: int
-    """In quantized units; also the value of the padding."""
+    """A quantized value; also the value of the padding."""
     weight: Tensor
     """int8, as :func:`~fxquant.kernels.conv.packing.pack_weight` gives it."""
     zero_point_correction: Tensor

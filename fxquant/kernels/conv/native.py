@@ -20,7 +20,7 @@ class NativeConv:
     Args:
         weight: int8 [C_out, C_in / groups, *kernel_size], zero point 0.
         x_dtype: uint8 or int8: how the input is stored.
-        x_zero_point: Of the input, in quantized units.
+        x_zero_point: Of the input, as a quantized value.
         geometry: Stride, padding, dilation, groups; 1 to 3 spatial dimensions.
         epilogue: Scales, bias and the qparams of the output.
     """
@@ -38,6 +38,7 @@ class NativeConv:
         packed = PackedWeight.of(weight, geometry.groups)
         self.unpacked = packed.unpacked
         """Returns the weight as it was before packing."""
+        # The arguments of the operator before and after the residual, in the order of ConvCall.
         self._leading = (
             x_zero_point,
             *packed_arguments(packed, weight, x_dtype, x_zero_point, epilogue),

@@ -1,4 +1,4 @@
-"""Packs the weight of an int8 convolution: reorders it so that the loop reads it from begin to end."""
+"""Packs the weight of an int8 convolution: reorders it so that tiles read their weights from begin to end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FEW_CHANNELS = 16
 class PackedLayout:
     """How a packed weight is divided; csrc/conv/conv_shape.h says the same.
 
-    A window is read in K blocks: stretches of bytes that are multiplied by as many weights. A K block is
+    A window is read in K blocks: parts that one pointer to the input leads to, each with its weights. A K block is
 
     * a tap (kernel element), as a rule;
     * a row of taps, if there are few input channels;
@@ -47,8 +47,8 @@ class PackedLayout:
 
     The panels of a group bundle are divided evenly into N blocks. Inside an N block the panels are interleaved, K group
     by K group: a K group for each channel of the first panel, of the second, and so on, then the next K group. So an N
-    block is one stretch of memory, read once from its begin to its end, and a matrix of [bytes / 4, channels, 4] as the
-    instructions for tiles want it. A depthwise convolution has N blocks of one panel.
+    block is one stretch of memory, which a tile of all its panels reads from begin to end, and a matrix of
+    [bytes / 4, channels, 4] as the instructions for tiles want it. A depthwise convolution has N blocks of one panel.
     """
 
     group_bundles: int
