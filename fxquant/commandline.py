@@ -25,6 +25,9 @@ FORMS = ("int8", "fake_quant", "reference")
 FILES = ("onnx", "fxq", "pt2")
 """What ``export --to`` may be."""
 
+RESOURCES = ("size", "bitops", "latency", "activations")
+"""What ``quantize --budget`` may limit."""
+
 RUNTIMES = ("onnxruntime", "openvino", "tensorrt")
 """What ``export --target`` may be."""
 
@@ -130,6 +133,31 @@ def _numbers(text: str) -> tuple[float, ...]:
     return found
 
 
+def _points(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of points from 0 on")
+    return found
+
+
+def _budget(text: str) -> dict[str, float | str]:
+    found: dict[str, float | str] = {}
+    for part in text.split(","):
+        name, _, limit = (word.strip() for word in part.partition("="))
+        if name not in RESOURCES or name in found or not limit:
+            raise argparse.ArgumentTypeError(
+                f"{part!r} in {text!r} is no limit, as size=0.5 or latency=4ms; each of {', '.join(RESOURCES)} once"
+            )
+        try:
+            found[name] = float(limit)
+        except ValueError:
+            found[name] = limit
+    return found
+
+
 def _bench(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser)
     parser.add_argument("--rounds", type=int, default=7, help="of the measurement, of which the median counts (7)")
@@ -202,7 +230,43 @@ def _quantize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=FILES, help="the kind of file (what its name ends in, or fxq)")
     parser.add_argument("--backend", help="what a .fxq or .pt2 file is planned for (cpu)")
     _file_arguments(parser)
+    _fewer_bits_arguments(parser)
     parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML page about it, too")
+
+
+def _fewer_bits_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--equalize", action="store_true", help="scale channels between layers before ranges are measured"
+    )
+    bits = parser.add_mutually_exclusive_group()
+    bits.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="NAME=LIMIT",
+        help="choose the bits of each layer within it: size=0.5 is half the bytes of all weights at 8 bits, and "
+        f"size=3.1MB,latency=4ms limits both; {', '.join(RESOURCES)}",
+    )
+    bits.add_argument(
+        "--max-drop",
+        type=_points,
+        metavar="POINTS",
+        help="choose as few bits as lose no more of the right answers than this, in points of a hundred; the answers "
+        "are those for the data that is calibrated on, which needs labels",
+    )
+    parser.add_argument(
+        "--reconstruct",
+        nargs="?",
+        type=_count,
+        const=1000,
+        metavar="STEPS",
+        help="learn the weights of fewer than 8 bits on the data, block by block, in so many steps each (1000)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="FOLDER",
+        help="where --budget, --max-drop and --reconstruct keep what is finished; the same command goes on there",
+    )
 
 
 def _report(parser: argparse.ArgumentParser) -> None:

@@ -67,7 +67,7 @@ def measure_accuracy(
         inputs, kwargs = inputs_of(batch, args, "a batch that was held out", float_model)
         with torch.no_grad():
             answers = [logits_of(model(*inputs, **kwargs)) for model in (float_model, quantized)]
-        if reason := _not_comparable(answers[0], labels, data.classes):
+        if reason := not_comparable(answers[0], labels, data.classes):
             return reason
         first, second = (answer.argmax(1) for answer in answers if answer is not None)
         images += len(labels)
@@ -97,7 +97,7 @@ def logits_of(output: Any) -> Tensor | None:
     return tensors[0] if tensors and tensors[0].dim() == 2 else None
 
 
-def _not_comparable(logits: Tensor | None, labels: Tensor, classes: int | None) -> str:
+def not_comparable(logits: Tensor | None, labels: Tensor, classes: int | None) -> str:
     """Say why labels cannot be compared with answers; empty if they can."""
     if logits is None:
         return "the model gives no table of a score for each class"

@@ -12,6 +12,7 @@ from fxquant.artifact.format import check_place
 from fxquant.cli.accuracy import measure_accuracy
 from fxquant.cli.data import data_from
 from fxquant.cli.export import write
+from fxquant.cli.fewer_bits import calibrated, check_options
 from fxquant.cli.subject import Ready, prepared_from, refuse_converted, subject_from
 from fxquant.commandline import FILES
 from fxquant.errors import InputError, writing
@@ -33,13 +34,14 @@ def run(options: argparse.Namespace) -> int:
             got="no --data",
             expected="a folder of images, or FILE.py:function, which yields batches",
         )
+    budget = check_options(options, subject, data)
     print(data.about if data is not None else f"{subject.spec}: with its own ranges", flush=True)
 
-    # 2. Prepare, calibrate and convert.
+    # 2. Prepare, calibrate, with fewer bits if that is asked for, and convert.
     ready = prepared_from(options, subject, data, backend=options.target if options.to == "onnx" else options.backend)
     if data is None and not ready.calibrated:
         raise InputError("this file holds no ranges, and quantize needs data", at=subject.spec, got="no --data")
-    ready.calibrate(progress=True)
+    ready, tables = calibrated(options, subject, ready, budget)
     converted = fxq.convert(ready.quantizer, to="reference" if options.to == "onnx" else "int8")
     print(f"\n{ready.quantizer}\n")
 
@@ -47,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
     _print_accuracy(ready, converted)
     print(write(converted, options.output, ready.args_of_file, ready.kwargs, options))
     if options.report is not None:
-        page = fxq.report(ready.quantizer, options.report, ready.batches() if data is not None else None)
+        page = fxq.report(
+            ready.quantizer, options.report, ready.batches() if data is not None else None, results=tables
+        )
         print(f"{page}: opens in any browser")
     if caution := ready.caution(measured=False):
         print(caution)

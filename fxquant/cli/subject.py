@@ -117,6 +117,7 @@ def prepared_from(
     *,
     backend: str | None = None,
     strict: bool = False,
+    qconfig: fxq.QConfigMapping | None = None,
 ) -> Ready:
     """Prepare the model on its first batch, or on random inputs of the shape that the command line names.
 
@@ -126,6 +127,7 @@ def prepared_from(
         data: What ``data_from`` gave.
         backend: What to plan for; None: ``cpu``, or what the file was planned for.
         strict: Whether it is an error that something stays float.
+        qconfig: How to quantize; None: the default. It does not count for a file that was prepared.
 
     Raises:
         InputError: the inputs do not fit the model; or it was prepared for another back end.
@@ -136,7 +138,7 @@ def prepared_from(
     args, kwargs = inputs_from(options), dict[str, Any]()
     if data is not None:
         args, kwargs = example_of(model, next(iter(data.calibration)))
-    quantizer = fxq.prepare(model, args, example_kwargs=kwargs, backend=backend or "cpu", strict=strict)
+    quantizer = fxq.prepare(model, args, qconfig, example_kwargs=kwargs, backend=backend or "cpu", strict=strict)
     return Ready(quantizer, args, kwargs, data, False, subject.weights)
 
 
