@@ -70,7 +70,10 @@ def measure(name: str, images: int, allowed: float) -> dict[str, Any]:
     row["simulation"] = worst(expected, leaves(fxq.convert(prepared, to="fake_quant")(*inputs)))
     if row["int8"] < min(row["control"], CONTROL) - allowed:
         found = fxq.compare(model, int8, [inputs], progress=False)
-        row["guilty"] = [f"{each.name}: {each.isolated.sqnr:.0f} dB alone" for each in found.worst(GUILTY)]
+        row["guilty"] = [
+            f"{each.name}: {each.isolated.sqnr:.0f} dB alone, {each.fault or each.cause}"
+            for each in found.worst(GUILTY)
+        ]
     row["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
 import inspect
 import linecache
@@ -163,3 +164,47 @@ def test_the_only_cycle_of_a_model_is_the_owner_of_its_graph(
     found = weakref.ref(model)
     del model, module
     assert found() is None
+
+
+class _Heap(ctypes.Structure):
+    """``struct mallinfo2`` of glibc."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keep",
+        )
+    ]
+
+
+def heap_bytes() -> int:
+    """Bytes that the C library has handed out and not got back, of tensors and programs, too."""
+    gc.collect()
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Heap
+    heap = mallinfo()
+    return int(heap.uordblks + heap.hblkhd)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library does not count what it gave")
+def test_three_hundred_conversions_leave_nothing(prepared: fxq.Quantizer) -> None:
+    for _ in range(60):
+        run(fxq.convert(prepared))
+    before, bytes_before = held(), heap_bytes()
+    for _ in range(300):
+        run(fxq.convert(prepared))
+    after = held()
+    bytes_left = heap_bytes() - bytes_before
+    assert after[1:] == before[1:]
+    assert after[0] - before[0] < 30
+    assert bytes_left < 300 * 512
