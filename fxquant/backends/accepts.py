@@ -63,10 +63,3 @@ def int32_accumulators_transposed(layer: nn.Module) -> str | None:
     conv: Any = layer
     weight: torch.Tensor = conv.weight
     return _int32_accumulators_of(weight[: len(weight) // conv.groups, 0].numel() if weight.numel() else 0)
-
-
-def accumulators_with_residual(layer: nn.Module) -> str | None:
-    """Refuse convolutions in three dimensions, whose operator adds no residual."""
-    if isinstance(layer, nn.Conv3d):
-        return "a three-dimensional convolution takes no residual; the sum is a unit of its own"
-    return int32_accumulators(layer)

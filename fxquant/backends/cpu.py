@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fxquant import nn as qnn
 from fxquant.backends.accepts import (
-    accumulators_with_residual,
     byte_activation,
     byte_table,
     byte_weight,
@@ -26,7 +25,7 @@ RULES = (
     LoweringRule(
         ("conv_bn_add_act", "conv_bn_add", "conv_add_act", "conv_add"),
         qnn.QuantizedConv.from_unit,
-        activation=byte_activation, weight=byte_weight, layer=accumulators_with_residual, float_result=True,
+        activation=byte_activation, weight=byte_weight, layer=int32_accumulators, float_result=True,
     ),
     LoweringRule(
         ("conv_bn_act", "conv_bn", "conv_act", "conv"),
