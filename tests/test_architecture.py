@@ -274,7 +274,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
         "precision/policies.py",
         "precision/results.py",
         "precision/search.py",
-        "precision/simulations.py",
         "precision/start.py",
         "precision/table.py",
     ),

@@ -57,6 +57,8 @@ class Simulations:
         """Name of a choice -> the policies by which these were observed."""
         self._weights: dict[tuple[str, str], QParams] = {}
         """Root of a unit, name of its choice -> the qparams of its weight, which take long to choose."""
+        self._weights_are_own = prepared.backend.bias != "int32"
+        """False: a scale may have become larger for a bias, by the scale of the input, which is another unit's."""
 
     def why_not(self, unit: QuantUnit, choice: Choice) -> str:
         """Say why the back end cannot run a unit with a choice; empty if it can."""
@@ -115,7 +117,8 @@ class Simulations:
             warnings.simplefilter("ignore", FxQuantWarning)  # it was said when the model was calibrated
             simulated = convert_by(edited, "fake_quant", final_plan(edited, qparams, refused))
         found = plan_of(simulated).qparams
-        self._weights.update({key: found[ref] for ref, key in weights.items() if ref in found})
+        if self._weights_are_own:
+            self._weights.update({key: found[ref] for ref, key in weights.items() if ref in found})
         return simulated
 
     def _weights_of(self, chosen: Mapping[str, Choice]) -> dict[TensorRef, tuple[str, str]]:

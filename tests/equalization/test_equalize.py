@@ -399,10 +399,14 @@ def test_bad_input():
     ):
         with pytest.raises(InputError, match=text):
             fxq.equalize(start, **options)
-    with pytest.raises(CalibrationError, match="there is no calibration data"):
-        fxq.equalize(start, [])
-    with pytest.raises(InputError):
+    exhausted = iter([images()])
+    list(exhausted)
+    for nothing in ([], exhausted):
+        with pytest.raises(CalibrationError, match="there is no calibration data"):
+            fxq.equalize(start, nothing)
+    with pytest.raises(InputError, match="calibration batch 0") as refusal:
         fxq.equalize(start, [torch.randn(2, 5, 6, 6)], progress=False)
+    assert "this batch does not run through the model" in str(refusal.value)
     training = fxq.prepare_qat(network(["relu"], 2).train(), images())
     for other in (training, fxq.convert(fxq.calibrate(copy.deepcopy(start), [images()], progress=False))):
         with pytest.raises(InputError, match="equalize takes what prepare gave"):

@@ -114,6 +114,18 @@ class Masked(nn.Module):
         return (F.relu(self.b(x)) * mask).view(count, -1)
 
 
+class Apart(nn.Module):
+    """Two layers of one module, and a layer of another module between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.between, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.pair[1](self.between(self.pair[0](x))))
+
+
 def cutter(model: nn.Module, *inputs: Tensor) -> Cutter:
     prepared = fxq.prepare(model.eval(), inputs, fxq.get_default_qconfig_mapping())
     simulated = fxq.convert(prepared, to="fake_quant", allow_uncalibrated=True)
@@ -197,6 +209,14 @@ def test_names_that_cannot_be_blocks() -> None:
     assert lines[:2] == ["a block has one input and one output", "  at:       layers"]
     assert any("comes out" in line for line in lines)
     assert lines[-1] == "  expected: a module through which all values go in at one place and come out at one"
+    with pytest.raises(InputError) as raised:
+        named_blocks(cutter(Apart(), torch.randn(2, 4)), ["pair"])
+    lines = str(raised.value).splitlines()
+    assert lines[:2] == ["a block has one input and one output", "  at:       pair"]
+    crossing = {line.removeprefix("  got:      ").strip() for line in lines[2:-1]}
+    assert {"between goes in", "pair_0 comes out", "pair_1 comes out"} <= {
+        line.replace("_fake_quant", "") for line in crossing
+    }
     with pytest.raises(UnknownNameError) as unknown:
         named_blocks(cutter(MobileNet(), image()), ["feature.1"])
     what, got, hint = str(unknown.value).splitlines()
