@@ -19,7 +19,7 @@ struct RowQParams {
 };
 
 // A call whose arguments are checked, with the memory of its result. Linear layers are 1 x 1 convolutions.
-struct Conv {
+struct CheckedConv {
   ConvShape shape;
   Tensor x;  // dense, channels innermost; as the next two
   std::optional<Tensor> residual;
@@ -75,8 +75,8 @@ void check_vector(const char* op, const Call& c, const char* argument, const Ten
 
 // Makes all checks but those of geometry, which has made `shape` and `sizes`, and allocates the result.
 template <typename Call>
-Conv prepare(const char* op, const Call& c, const ConvShape& shape, const std::vector<int64_t>& sizes,
-             bool channels_last) {
+CheckedConv check_and_allocate(const char* op, const Call& c, const ConvShape& shape, const std::vector<int64_t>& sizes,
+                               bool channels_last) {
   if (c.weight.scalar_type() != ScalarType::Char) fail_dtype(op, "weight", c.weight.scalar_type(), "int8");
   const std::vector<int64_t> packed{shape.group_bundles() * shape.panels() * shape.k_blocks() * shape.k_groups(),
                                     kPanel, kKGroup};
@@ -89,18 +89,18 @@ Conv prepare(const char* op, const Call& c, const ConvShape& shape, const std::v
   check_same_device(op, "scale", c.scale, c.x);
   const OutputQParams y_qparams =
       check_output_or_float(op, c.y_scale, c.y_zero_point, c.quant_min, c.quant_max, c.dtype);
-  Conv conv{shape,
-            in_order(c.x, channels_last),
-            std::nullopt,
-            empty_as(c.x, sizes, channels_last, c.dtype),
-            row_major(c.weight),
-            row_major(c.zero_point_correction),
-            row_major(c.scale),
-            row_major(c.bias),
-            static_cast<int32_t>(c.x_zero_point),
-            1.0f,
-            0,
-            y_qparams};
+  CheckedConv conv{shape,
+                   in_order(c.x, channels_last),
+                   std::nullopt,  // residual, below
+                   empty_as(c.x, sizes, channels_last, c.dtype),
+                   row_major(c.weight),
+                   row_major(c.zero_point_correction),
+                   row_major(c.scale),
+                   row_major(c.bias),
+                   static_cast<int32_t>(c.x_zero_point),
+                   1.0f,
+                   0,
+                   y_qparams};
   if (c.residual.has_value()) {
     check_quantized(op, "residual", *c.residual);
     check_same_device(op, "residual", *c.residual, c.x);
@@ -162,7 +162,7 @@ inline void check_kernel_size(const char* op, const std::vector<int64_t>& kernel
 
 // Checks a call of an operator for so many spatial dimensions, 2 or 3, and allocates its result. An image is a volume of
 // one plane.
-inline Conv prepare_conv(const char* op, const ConvCall& c, size_t spatial) {
+inline CheckedConv checked_conv(const char* op, const ConvCall& c, size_t spatial) {
   std::vector<int64_t> kernel_size = c.kernel_size, stride = c.stride, padding = c.padding, dilation = c.dilation;
   check_input(op, c);
   if (static_cast<size_t>(c.x.dim()) != spatial + 2) {
@@ -188,11 +188,18 @@ inline Conv prepare_conv(const char* op, const ConvCall& c, size_t spatial) {
     for (std::vector<int64_t>* each : {&kernel_size, &stride, &dilation, &size, &out}) each->insert(each->begin(), 1);
     padding.insert(padding.begin(), 2, 0);
   }
-  const ConvShape shape{c.x.size(0),    size[1],        size[2],   c.x.size(1), out[1],     out[2],       sizes[1],
-                        kernel_size[1], kernel_size[2], stride[1], stride[2],   padding[2], padding[4],   dilation[1],
-                        dilation[2],    c.groups,       size[0],   out[0],      kernel_size[0], stride[0], padding[0],
-                        dilation[0]};
-  return prepare(op, c, shape, sizes, true);
+  ConvShape shape{};
+  shape.batch = c.x.size(0);
+  shape.in_channels = c.x.size(1);
+  shape.channels = sizes[1];
+  shape.groups = c.groups;
+  shape.planes = size[0], shape.height = size[1], shape.width = size[2];
+  shape.out_planes = out[0], shape.out_height = out[1], shape.out_width = out[2];
+  shape.kernel_planes = kernel_size[0], shape.kernel_height = kernel_size[1], shape.kernel_width = kernel_size[2];
+  shape.stride_planes = stride[0], shape.stride_height = stride[1], shape.stride_width = stride[2];
+  shape.front = padding[0], shape.top = padding[2], shape.left = padding[4];
+  shape.dilation_planes = dilation[0], shape.dilation_height = dilation[1], shape.dilation_width = dilation[2];
+  return check_and_allocate(op, c, shape, sizes, true);
 }
 
 }  // namespace fxquant

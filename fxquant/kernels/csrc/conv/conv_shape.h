@@ -9,8 +9,9 @@
 //                 to one 32-bit lane.
 //   panel         kPanel output channels: the lanes of a 512-bit register.
 //   N block       At most kNBlockPanels panels. Their weights for one K group lie side by side.
-//   K block       Contiguous bytes of the input, whose weights are contiguous, too: one tap (kernel element); a row of taps,
-//                 if the input has few channels; a column of taps of a depthwise convolution.
+//   K block       The part of a window that one pointer to the input leads to, and its weights: one tap (kernel element);
+//                 a row of taps, if the input has few channels. Of a depthwise convolution it is a column of taps, whose
+//                 rows are interleaved before they are multiplied.
 //   group bundle  Groups of a grouped convolution that are multiplied together, so that they fill a panel. Weights between
 //                 different groups of a bundle are zero.
 #pragma once

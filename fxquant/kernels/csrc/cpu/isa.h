@@ -1,13 +1,14 @@
-// Instruction sets. cpu/loops/*.cpp is compiled once for each, in a namespace of its name; a binding calls through
-// FXQ_LOOP, which picks by active_isa().
+// Instruction sets. cpu/loops/*.cpp is compiled once for each set that changes it (is_compiled_for in setup.py), in a
+// namespace of its name. A binding calls through FXQ_LOOP, which picks by loop_isa().
 #pragma once
 #include <cstdint>
 
 namespace fxquant {
 
 // kBrgemm: kAvx512Vnni, with large products left to oneDNN (brgemm.h).
-// kAmx: kAvx512Vnni, with products of our own tile loops. kAmxEmulated: the same loops on tiles in memory (tiles.h), and
-// all others as the best set below kBrgemm runs them. It runs on every CPU, for tests.
+// kAmx: kAvx512Vnni, with products of our own tile loops.
+// kAmxEmulated: the tile loops on tiles in memory (tiles.h), all other loops as with the best set below kBrgemm. It runs on
+// every CPU, for tests.
 enum Isa : int32_t {
   kPortable = 0,
   kAvx2 = 1,
@@ -32,7 +33,7 @@ inline bool uses_tile_loops() { return active_isa() >= kAmx; }
 // and called by the binding as
 //   FXQ_LOOP(dequantize_loop)(args, begin, end)
 // A loop with instructions of VNNI, whose source asks __AVX512VNNI__ and so is compiled for avx512_vnni too, says
-// FXQ_DECLARE_VNNI_LOOP and FXQ_VNNI_LOOP instead; avx512_vnni and those above run the avx512 version of every other loop.
+// FXQ_DECLARE_LOOP_WITH_VNNI and FXQ_LOOP_WITH_VNNI instead; avx512_vnni and those above run the avx512 version of every other loop.
 // A loop on tiles, whose source includes tiles.h, says FXQ_DECLARE_TILE_LOOP and FXQ_TILE_LOOP. It is compiled for amx, and
 // with emulated tiles for portable and avx512_vnni.
 #if defined(FXQ_X86)
@@ -46,12 +47,12 @@ inline bool uses_tile_loops() { return active_isa() >= kAmx; }
   (::fxquant::loop_isa() >= ::fxquant::kAvx512 ? ::fxquant::avx512::name \
    : ::fxquant::loop_isa() == ::fxquant::kAvx2 ? ::fxquant::avx2::name   \
                                                  : ::fxquant::portable::name)
-#define FXQ_DECLARE_VNNI_LOOP(name, parameters)                  \
+#define FXQ_DECLARE_LOOP_WITH_VNNI(name, parameters)                  \
   FXQ_DECLARE_LOOP(name, parameters)                             \
   namespace fxquant {                                            \
   namespace avx512_vnni { void name parameters; }                \
   }
-#define FXQ_VNNI_LOOP(name)                                      \
+#define FXQ_LOOP_WITH_VNNI(name)                                      \
   (::fxquant::loop_isa() >= ::fxquant::kAvx512Vnni ? ::fxquant::avx512_vnni::name : FXQ_LOOP(name))
 #define FXQ_DECLARE_TILE_LOOP(name, parameters)                  \
   namespace fxquant {                                            \
@@ -73,8 +74,8 @@ inline bool uses_tile_loops() { return active_isa() >= kAmx; }
   namespace portable { void name parameters; }                   \
   }
 #define FXQ_LOOP(name) (::fxquant::portable::name)
-#define FXQ_DECLARE_VNNI_LOOP(name, parameters) FXQ_DECLARE_LOOP(name, parameters)
-#define FXQ_VNNI_LOOP(name) FXQ_LOOP(name)
+#define FXQ_DECLARE_LOOP_WITH_VNNI(name, parameters) FXQ_DECLARE_LOOP(name, parameters)
+#define FXQ_LOOP_WITH_VNNI(name) FXQ_LOOP(name)
 #define FXQ_DECLARE_TILE_LOOP(name, parameters) FXQ_DECLARE_LOOP(name, parameters)
 #define FXQ_TILE_LOOP(name) FXQ_LOOP(name)
 #endif

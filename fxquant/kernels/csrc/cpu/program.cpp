@@ -44,12 +44,12 @@ FXQ_EXPORT int64_t fxquant_program_steps(const fxquant::Program* program) { retu
 
 FXQ_EXPORT int64_t fxquant_program_arena(const fxquant::Program* program) { return program->arena_bytes(); }
 
-// Runs a program. Several threads may call. A pattern of 0 to 255 fills arena and scratch memory first; -1: none does.
-// Returns whether there was enough memory.
+// Runs a program. Several threads may call. A byte `fill` of 0 to 255 fills arena and scratch memory first; -1: none does.
+// Returns whether it ran; if not, fxquant_failure() says why.
 FXQ_EXPORT bool fxquant_program_run(fxquant::Program* program, uint8_t* const* inputs, uint8_t* const* outputs,
-                                    int64_t pattern) {
+                                    int64_t fill) {
   return fxquant::succeeds([&] {
-    program->run(inputs, outputs, pattern < 0 ? std::nullopt : std::optional<uint8_t>(static_cast<uint8_t>(pattern)));
+    program->run(inputs, outputs, fill < 0 ? std::nullopt : std::optional<uint8_t>(static_cast<uint8_t>(fill)));
   });
 }
 

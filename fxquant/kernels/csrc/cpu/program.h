@@ -195,9 +195,9 @@ class Program {
     for (const Step& each : steps_) scratch_bytes_ = std::max(scratch_bytes_, aligned(each.scratch));
   }
 
-  // Runs the program once. With a pattern, arena and scratch memory are filled with it first, so that a loop that reads what
-  // no loop wrote gives other results.
-  void run(uint8_t* const* inputs, uint8_t* const* outputs, std::optional<uint8_t> pattern) {
+  // Runs the program once. With `fill`, arena and scratch memory are filled with that byte first, so that a loop that reads
+  // what no loop wrote gives other results.
+  void run(uint8_t* const* inputs, uint8_t* const* outputs, std::optional<uint8_t> fill) {
     std::unique_ptr<Workspace> workspace = acquire_workspace();
     // Patch the pointers to inputs and outputs.
     uint8_t* arguments = workspace->arguments.get();
@@ -213,10 +213,10 @@ class Program {
       workspace->scratch = allocate(workspace->scratch_bytes);
     }
     // Fill the memory, and run.
-    if (pattern.has_value()) {
+    if (fill.has_value()) {
       // either may be empty, and then has no address
-      std::fill_n(workspace->arena.get(), arena_bytes_, *pattern);
-      std::fill_n(workspace->scratch.get(), workspace->scratch_bytes, *pattern);
+      std::fill_n(workspace->arena.get(), arena_bytes_, *fill);
+      std::fill_n(workspace->scratch.get(), workspace->scratch_bytes, *fill);
     }
     if (most == 1) {
       for (const Step& step : steps_) {

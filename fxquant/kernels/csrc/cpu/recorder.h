@@ -72,8 +72,9 @@ struct ArgumentPointer {
   int64_t offset;        // bytes from the begin of the region
 };
 
-// Where the pointers of a step stand in the argument block, if a lookup table can be fused into the step (`bytes` is what it
-// writes), or if the step is a lookup itself (`x` is what it reads). -1: it is no such step.
+// Where the pointers that fuse_tables.h exchanges stand in the argument block, for two kinds of steps. -1: nowhere.
+// A step that can take a lookup table: `bytes` leads to what it writes, `table` to the table, and `x` is -1.
+// A step that is itself a lookup: `x` leads to what it reads, and `bytes` to what it writes.
 struct FusibleLookup {
   int64_t x = -1;
   int64_t table = -1;
@@ -82,6 +83,7 @@ struct FusibleLookup {
 };
 
 struct Step {
+  // Casts `loop` to the type that it was launched with, and calls it.
   void (*call)(void (*loop)(), const void* args, int64_t begin, int64_t end, void* scratch);
   void (*loop)();
   int64_t args;  // where its argument struct stands in the argument block

@@ -24,7 +24,7 @@ struct LinearCall {
   ScalarType dtype;
 };
 
-inline Conv prepare_linear(const LinearCall& c, const char* op = "fxquant::linear") {
+inline CheckedConv checked_linear(const LinearCall& c, const char* op = "fxquant::linear") {
   check_input(op, c);
   if (c.x.dim() == 0) fail(std::string(op) + ": x has the wrong shape", "[]", "[..., in_features]");
   std::vector<int64_t> sizes = sizes_of(c.x);
@@ -33,7 +33,7 @@ inline Conv prepare_linear(const LinearCall& c, const char* op = "fxquant::linea
   int64_t rows = 1;
   for (const int64_t size : sizes) rows *= size;
   sizes.push_back(c.scale.numel());
-  return prepare(op, c, linear_shape(rows, in_features, c.scale.numel()), sizes, false);
+  return check_and_allocate(op, c, linear_shape(rows, in_features, c.scale.numel()), sizes, false);
 }
 
 }  // namespace fxquant

@@ -24,13 +24,13 @@ inline void check_rows(const char* op, const PerTokenLinearCall& c, const char* 
   check_same_device(op, argument, values, c.x);
 }
 
-inline Conv prepare_per_token_linear(const PerTokenLinearCall& c) {
+inline CheckedConv checked_per_token_linear(const PerTokenLinearCall& c) {
   constexpr const char* op = "fxquant::per_token_linear";
   check_quantized(op, "x", c.x);
   const LinearCall product{c.x,          smallest_of(c.x.scalar_type()), c.weight, c.zero_point_correction, c.scale, c.bias,
                            std::nullopt, 1.0,                            0,        1.0,                     0,       0,
                            0,            ScalarType::Float};
-  Conv conv = prepare_linear(product, op);
+  CheckedConv conv = checked_linear(product, op);
   const int64_t rows = conv.shape.out_pixels();
   check_rows(op, c, "x_scale", c.x_scale, ScalarType::Float, rows);
   check_rows(op, c, "x_zero_point", c.x_zero_point, ScalarType::Int, rows);

@@ -219,7 +219,7 @@ struct RecurrentMemory {
 };
 
 // A product of quantized values by a matrix, as the convolution that it is. The qparams are in the matrix.
-inline Conv step_product(const RecurrentMemory& memory, const StepMatrix& m, int64_t count,
+inline CheckedConv step_product(const RecurrentMemory& memory, const StepMatrix& m, int64_t count,
                          const Tensor& y, int32_t zero_point) {
   return {linear_shape(count, m.columns, m.rows), memory.q, std::nullopt, y, m.weight, m.step_correction, m.step_scale,
           m.bias, zero_point, 1.0f, 0, OutputQParams{1.0f, 0.0f, 0.0f, 0}};

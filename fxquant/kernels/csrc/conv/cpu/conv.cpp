@@ -13,37 +13,41 @@
 
 namespace fxquant {
 
-Tensor conv_cpu(const Conv& c) {
+Tensor conv_cpu(const CheckedConv& c) {
   if (c.shape.empty()) return c.y;
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
   const std::vector<uint8_t> padding_values(c.shape.in_channels, static_cast<uint8_t>(c.x_zero_point));
-  ConvArgs args{c.shape,
-                bytes(c.x),
-                c.x.scalar_type() == ScalarType::Char,
-                padding_values.data(),
-                static_cast<const int8_t*>(c.weight.const_data_ptr()),
-                c.zero_point_correction.const_data_ptr<int32_t>(),
-                c.scale.const_data_ptr<float>(),
-                c.bias.const_data_ptr<float>(),
-                c.residual.has_value() ? bytes(*c.residual) : nullptr,
-                c.residual.has_value() && c.residual->scalar_type() == ScalarType::Char,
-                c.residual_scale,
-                c.residual_zero_point,
-                c.y_bytes(),
-                c.y_float(),
-                c.y_qparams};
+  ConvArgs args{};
+  args.shape = c.shape;
+  args.x = bytes(c.x);
+  args.x_signed = c.x.scalar_type() == ScalarType::Char;
+  args.padding_values = padding_values.data();
+  args.weight = static_cast<const int8_t*>(c.weight.const_data_ptr());
+  args.zero_point_correction = c.zero_point_correction.const_data_ptr<int32_t>();
+  args.scale = c.scale.const_data_ptr<float>();
+  args.bias = c.bias.const_data_ptr<float>();
+  if (c.residual.has_value()) {
+    args.residual = bytes(*c.residual);
+    args.residual_signed = c.residual->scalar_type() == ScalarType::Char;
+  }
+  args.residual_scale = c.residual_scale;
+  args.residual_zero_point = c.residual_zero_point;
+  args.y = c.y_bytes();
+  args.y_float = c.y_float();
+  args.y_qparams = c.y_qparams;
   if (c.row_qparams.has_value()) {
     args.row_scale = c.row_qparams->scale.const_data_ptr<float>();
     args.row_zero_point = c.row_qparams->zero_point.const_data_ptr<int32_t>();
     args.weight_sums = c.row_qparams->weight_sums.const_data_ptr<int32_t>();
   }
   const ConvShape& s = c.shape;
-  // FXQ_VNNI_LOOP is the version of a loop for the instruction set that is active when it runs.
+  // FXQ_LOOP_WITH_VNNI picks the version of a loop when it runs. These loops have one of their own for VNNI, beside those
+  // for the other instruction sets.
   if (s.depthwise()) {
     const DepthwiseArgs depthwise(args);
     launch(depthwise, depthwise.tasks(), depthwise.grain(),
            [](const DepthwiseArgs& a, int64_t begin, int64_t end, void* scratch) {
-             FXQ_VNNI_LOOP(depthwise_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+             FXQ_LOOP_WITH_VNNI(depthwise_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
            },
            depthwise.scratch());
     return c.y;
@@ -61,7 +65,7 @@ Tensor conv_cpu(const Conv& c) {
     const BrgemmConvArgs brgemm_args(args, torch::stable::get_num_threads());
     launch(brgemm_args, brgemm_args.tasks(), brgemm_args.grain(),
            [](const BrgemmConvArgs& a, int64_t begin, int64_t end, void* scratch) {
-             FXQ_VNNI_LOOP(conv_brgemm_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+             FXQ_LOOP_WITH_VNNI(conv_brgemm_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
            },
            brgemm_args.scratch());
     return c.y;
@@ -69,7 +73,7 @@ Tensor conv_cpu(const Conv& c) {
   const Conv2dArgs conv2d(args);
   launch(conv2d, conv2d.tasks(), conv2d.grain(),
          [](const Conv2dArgs& a, int64_t begin, int64_t end, void* scratch) {
-           FXQ_VNNI_LOOP(conv_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
+           FXQ_LOOP_WITH_VNNI(conv_loop)(a, begin, end, static_cast<uint8_t*>(scratch));
          },
          conv2d.scratch());
   return c.y;
@@ -77,8 +81,8 @@ Tensor conv_cpu(const Conv& c) {
 
 namespace {
 
-Tensor conv2d_cpu(const ConvCall& call) { return conv_cpu(prepare_conv("fxquant::conv2d", call, 2)); }
-Tensor conv3d_cpu(const ConvCall& call) { return conv_cpu(prepare_conv("fxquant::conv3d", call, 3)); }
+Tensor conv2d_cpu(const ConvCall& call) { return conv_cpu(checked_conv("fxquant::conv2d", call, 2)); }
+Tensor conv3d_cpu(const ConvCall& call) { return conv_cpu(checked_conv("fxquant::conv3d", call, 3)); }
 
 }  // namespace
 

@@ -1,10 +1,10 @@
-// A convolution that conv/conv.h prepared, on the CPU: what the bindings of conv2d, conv3d and linear share.
+// A convolution that conv/conv.h has checked, on the CPU: what the bindings of conv2d, conv3d and linear share.
 #pragma once
 #include "conv/conv.h"
 
 namespace fxquant {
 
 // Launches the loop that fits the convolution, and returns its result.
-Tensor conv_cpu(const Conv& c);
+Tensor conv_cpu(const CheckedConv& c);
 
 }  // namespace fxquant

@@ -3,8 +3,8 @@
 namespace fxquant {
 namespace {
 
-Tensor conv2d_cuda(const ConvCall& call) { return conv_cuda(prepare_conv("fxquant::conv2d", call, 2)); }
-Tensor conv3d_cuda(const ConvCall& call) { return conv_cuda(prepare_conv("fxquant::conv3d", call, 3)); }
+Tensor conv2d_cuda(const ConvCall& call) { return conv_cuda(checked_conv("fxquant::conv2d", call, 2)); }
+Tensor conv3d_cuda(const ConvCall& call) { return conv_cuda(checked_conv("fxquant::conv3d", call, 3)); }
 
 }  // namespace
 

@@ -82,7 +82,7 @@ struct ConvKernel {
   }
 };
 
-inline Tensor conv_cuda(const Conv& c) {
+inline Tensor conv_cuda(const CheckedConv& c) {
   const auto bytes = [](const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); };
   const ConvShape& s = c.shape;
   const int64_t k_block_bytes = s.k_groups() * kKGroup;

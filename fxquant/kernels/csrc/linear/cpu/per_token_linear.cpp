@@ -5,7 +5,7 @@
 namespace fxquant {
 namespace {
 
-Tensor per_token_linear_cpu(const PerTokenLinearCall& call) { return conv_cpu(prepare_per_token_linear(call)); }
+Tensor per_token_linear_cpu(const PerTokenLinearCall& call) { return conv_cpu(checked_per_token_linear(call)); }
 
 }  // namespace
 

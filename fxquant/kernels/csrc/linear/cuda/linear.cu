@@ -4,7 +4,7 @@
 namespace fxquant {
 namespace {
 
-Tensor linear_cuda(const LinearCall& call) { return conv_cuda(prepare_linear(call)); }
+Tensor linear_cuda(const LinearCall& call) { return conv_cuda(checked_linear(call)); }
 
 }  // namespace
 

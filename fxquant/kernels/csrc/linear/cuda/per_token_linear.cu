@@ -5,7 +5,7 @@
 namespace fxquant {
 namespace {
 
-Tensor per_token_linear_cuda(const PerTokenLinearCall& call) { return conv_cuda(prepare_per_token_linear(call)); }
+Tensor per_token_linear_cuda(const PerTokenLinearCall& call) { return conv_cuda(checked_per_token_linear(call)); }
 
 }  // namespace
 

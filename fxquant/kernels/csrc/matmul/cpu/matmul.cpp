@@ -60,7 +60,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
                         static_cast<uint8_t*>(packed.mutable_data_ptr()),
                         column_sums.mutable_data_ptr<int32_t>()};
   launch(pack_b, of_b.count * panels, std::max<int64_t>(kWork / (kPanel * padded * kPack + 1), 1),
-         [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(pack_panels_loop)(p, begin, end); });
+         [](const PackArgs& p, int64_t begin, int64_t end, void*) { FXQ_LOOP_WITH_VNNI(pack_panels_loop)(p, begin, end); });
 
   // Multiply on tiles or by the framework's kernels, which pack a themselves.
   MatmulArgs args{m.rows,
@@ -94,7 +94,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
     const int64_t work = std::min(kBrgemmRows, m.rows) * kBrgemmColumns * (padded / kFaster + kEpilogue);
     launch(whole, m.batch * whole.strips() * whole.n_blocks(), std::max<int64_t>(kWork / work, 1),
            [](const BrgemmMatmulArgs& x, int64_t begin, int64_t end, void* scratch) {
-             FXQ_VNNI_LOOP(matmul_brgemm_loop)(x, begin, end, static_cast<uint8_t*>(scratch));
+             FXQ_LOOP_WITH_VNNI(matmul_brgemm_loop)(x, begin, end, static_cast<uint8_t*>(scratch));
            },
            lhs_buffer_bytes(kBrgemmRows, padded));
     return m.y;
@@ -128,7 +128,7 @@ Tensor matmul_cpu(const MatmulCall& c) {
   // Multiply by our own kernels.
   const int64_t work = std::min(kBlockRows, m.rows) * std::min(kTaskPanels, panels) * kPanel * (padded + kEpilogue);
   launch(args, m.batch * args.row_blocks() * args.column_blocks(), std::max<int64_t>(kWork / work, 1),
-         [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_VNNI_LOOP(matmul_loop)(x, begin, end); });
+         [](const MatmulArgs& x, int64_t begin, int64_t end, void*) { FXQ_LOOP_WITH_VNNI(matmul_loop)(x, begin, end); });
   return m.y;
 }
 

@@ -3,17 +3,22 @@
 // LHS: the input, bytes in channels_last order. It is not packed: for each pixel of a strip, tap_pointers.h finds the
 // pointers to its K blocks. With fewer than 16 channels it copies rows of taps first, with padding. Bytes of int8 are read
 // as uint8 by flipping the sign bit.
-// RHS: the packed weight, as conv_shape.h draws it. It is read once from begin to end for each strip.
+// RHS: the packed weight, as conv_shape.h draws it. The weights of V panels are read from begin to end for each tile of R
+// pixels.
 //
 //   for strip, N block in tasks:                # in parallel
 //       find the pointers of the strip's pixels
-//       for R pixels, V panels of the N block:  # tile(): R * V registers hold accumulators
+//       for R pixels, V panels of the N block:  # tile(): R * V accumulators stay in registers
 //           accumulators = zero point correction
 //           for K block:
 //               for K group:
 //                   load V registers of weights
 //                   for each of R pixels: broadcast kKGroup bytes, multiply, add
 //           epilogue: scale, bias, residual, requantize, store
+//
+// The steps of a tile stand in other files, which convolutions, linear layers and matrix products share: load_initial,
+// init_rows, load_panels, add_pixels in cpu/loops/tile.h; the multiplication itself, add_products, in cpu/loops/products.h;
+// the epilogue in conv_epilogue.h, whose last step, requantize and store, is in cpu/loops/output_store.h.
 //
 // A depthwise convolution has a loop nest of its own: depthwise.cpp.
 #include "conv/cpu/loops/conv2d.h"
@@ -24,7 +29,7 @@
 #include "cpu/loops/tile.h"
 
 namespace fxquant {
-namespace FXQ_ISA {  // setup.py compiles a loop once for each instruction set, and names it so
+namespace FXQ_ISA {  // setup.py compiles a loop once for each instruction set that changes it, and names it so
 namespace {
 
 // The tiles of one N block.

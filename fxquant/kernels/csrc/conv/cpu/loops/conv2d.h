@@ -49,4 +49,4 @@ struct Conv2dArgs : ConvArgs {
 }  // namespace fxquant
 
 // Runs the tasks begin <= i < end.
-FXQ_DECLARE_VNNI_LOOP(conv_loop, (const Conv2dArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
+FXQ_DECLARE_LOOP_WITH_VNNI(conv_loop, (const Conv2dArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

@@ -47,4 +47,4 @@ struct BrgemmConvArgs : Conv2dArgs {
 }  // namespace fxquant
 
 // Runs the tasks begin <= i < end of a convolution that is not depthwise.
-FXQ_DECLARE_VNNI_LOOP(conv_brgemm_loop, (const BrgemmConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
+FXQ_DECLARE_LOOP_WITH_VNNI(conv_brgemm_loop, (const BrgemmConvArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

@@ -68,4 +68,4 @@ struct DepthwiseArgs : ConvArgs {
 }  // namespace fxquant
 
 // Runs the tasks begin <= i < end.
-FXQ_DECLARE_VNNI_LOOP(depthwise_loop, (const DepthwiseArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
+FXQ_DECLARE_LOOP_WITH_VNNI(depthwise_loop, (const DepthwiseArgs& args, int64_t begin, int64_t end, uint8_t* scratch))

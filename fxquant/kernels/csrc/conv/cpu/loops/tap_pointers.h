@@ -33,19 +33,19 @@ struct Strip {
       return;
     }
     uint8_t* free = copied_;
-    // Divide the strip into segments that lie in one row of a plane each.
+    // Divide the strip into parts that lie in one row of a plane each.
     for (int64_t r = 0; r < count;) {
       const int64_t out_row = (pixel + r) / s.out_width;
       const int64_t from = (pixel + r) % s.out_width;
       const int64_t most = s.out_width - from < count - r ? s.out_width - from : count - r;
       const int64_t plane = out_row / s.out_height;
       const int64_t image = s.out_planes == 1 ? plane : plane / s.out_planes;
-      const RowSegment segment{image, (plane - image * s.out_planes) * s.stride_planes - s.front,
+      const PixelsOfRow part{image, (plane - image * s.out_planes) * s.stride_planes - s.front,
                                out_row % s.out_height * s.stride_height - s.top, from * s.stride_width - s.left, r, most};
       if (s.has_few_channels()) {
-        for_each_row(segment, [&](int64_t i, const uint8_t* pixels) { free = copy(segment, i, pixels, free); });
+        for_each_row(part, [&](int64_t i, const uint8_t* pixels) { free = copy(part, i, pixels, free); });
       } else {
-        for_each_row(segment, [&](int64_t i, const uint8_t* pixels) { set_pointers(segment, i, pixels); });
+        for_each_row(part, [&](int64_t i, const uint8_t* pixels) { set_pointers(part, i, pixels); });
       }
       r += most;
     }
@@ -53,7 +53,7 @@ struct Strip {
 
  private:
   // Pixels in one row of the result, and where the window of the first one begins, maybe in the padding.
-  struct RowSegment {
+  struct PixelsOfRow {
     int64_t image, front, top, left;
     int64_t first;  // its index in the strip
     int64_t count;
@@ -64,56 +64,56 @@ struct Strip {
 
   // Calls f(i, pixels) for each row of taps, with the row of the input that it reads, or with null for padding.
   template <typename F>
-  FXQ_INLINE void for_each_row(const RowSegment& segment, F f) const {
+  FXQ_INLINE void for_each_row(const PixelsOfRow& part, F f) const {
     const ConvShape& s = a.shape;
     int64_t i = 0;
     for (int64_t k = 0; k < s.kernel_planes; ++k) {
-      const int64_t d = segment.front + k * s.dilation_planes;
+      const int64_t d = part.front + k * s.dilation_planes;
       const bool inside = d >= 0 && d < s.planes;
       for (int64_t j = 0; j < s.kernel_height; ++j, ++i) {
-        const int64_t h = segment.top + j * s.dilation_height;
+        const int64_t h = part.top + j * s.dilation_height;
         const bool is_row = inside && h >= 0 && h < s.height;
-        f(i, is_row ? a.x + ((segment.image * s.planes + d) * s.height + h) * s.width * s.in_channels : nullptr);
+        f(i, is_row ? a.x + ((part.image * s.planes + d) * s.height + h) * s.width * s.in_channels : nullptr);
       }
     }
   }
 
   // Sets the pointers of one row of taps.
-  FXQ_INLINE void set_pointers(const RowSegment& segment, int64_t i, const uint8_t* x_row) {
+  FXQ_INLINE void set_pointers(const PixelsOfRow& part, int64_t i, const uint8_t* x_row) {
     const ConvShape& s = a.shape;
-    const uint8_t** to = pointers + i * s.kernel_width * kStripPixels + segment.first;
+    const uint8_t** to = pointers + i * s.kernel_width * kStripPixels + part.first;
     for (int64_t j = 0; j < s.kernel_width; ++j, to += kStripPixels) {
-      int64_t w = segment.left + j * s.dilation_width;
-      for (int64_t n = 0; n < segment.count; ++n, w += s.stride_width) {
+      int64_t w = part.left + j * s.dilation_width;
+      for (int64_t n = 0; n < part.count; ++n, w += s.stride_width) {
         to[n] = x_row != nullptr && w >= 0 && w < s.width ? x_row + w * s.in_channels : a.padding_values;
       }
     }
   }
 
-  // Copies one row of taps for all pixels of a segment, and returns where the next copy goes. Overlapping windows share it.
-  FXQ_INLINE uint8_t* copy(const RowSegment& segment, int64_t i, const uint8_t* x_row, uint8_t* to) {
+  // Copies one row of taps for all pixels of a part, and returns where the next copy goes. Overlapping windows share it.
+  FXQ_INLINE uint8_t* copy(const PixelsOfRow& part, int64_t i, const uint8_t* x_row, uint8_t* to) {
     const ConvShape& s = a.shape;
-    const int64_t run = s.kernel_width * s.in_channels;
-    const uint8_t** rows = pointers + i * kStripPixels + segment.first;
+    const int64_t row_bytes = s.kernel_width * s.in_channels;  // of a row of taps
+    const uint8_t** rows = pointers + i * kStripPixels + part.first;
     if (s.dilation_width == 1 && s.stride_width <= s.kernel_width) {
-      for (int64_t n = 0; n < segment.count; ++n) rows[n] = to + n * s.stride_width * s.in_channels;
-      to = copy_pixels(x_row, segment.left, 1, (segment.count - 1) * s.stride_width + s.kernel_width, to);
+      for (int64_t n = 0; n < part.count; ++n) rows[n] = to + n * s.stride_width * s.in_channels;
+      to = copy_pixels(x_row, part.left, 1, (part.count - 1) * s.stride_width + s.kernel_width, to);
       return to + kKGroup;  // The last K group is read beyond its end.
     }
-    for (int64_t n = 0; n < segment.count; ++n) {
+    for (int64_t n = 0; n < part.count; ++n) {
       rows[n] = to;
-      to = copy_pixels(x_row, segment.left + n * s.stride_width, s.dilation_width, s.kernel_width, to);
-      to += (run + kKGroup - 1) / kKGroup * kKGroup - run;
+      to = copy_pixels(x_row, part.left + n * s.stride_width, s.dilation_width, s.kernel_width, to);
+      to += (row_bytes + kKGroup - 1) / kKGroup * kKGroup - row_bytes;
     }
     return to;
   }
 
-  // Copies `pixels` pixels of a row of x, `step` apart, from column w on. Columns outside of x give padding.
-  uint8_t* copy_pixels(const uint8_t* x_row, int64_t w, int64_t step, int64_t pixels, uint8_t* to) const {
+  // Copies `pixels` pixels of a row of x, `dilation` columns apart, from column w on. Columns outside of x give padding.
+  uint8_t* copy_pixels(const uint8_t* x_row, int64_t w, int64_t dilation, int64_t pixels, uint8_t* to) const {
     const ConvShape& s = a.shape;
     const int64_t in_channels = s.in_channels;
     int64_t n = 0;
-    if (step == 1 && x_row != nullptr) {
+    if (dilation == 1 && x_row != nullptr) {
       for (; n < pixels && w + n < 0; ++n, to += in_channels) std::memcpy(to, a.padding_values, in_channels);
       const int64_t inside = s.width - (w + n) < pixels - n ? s.width - (w + n) : pixels - n;
       if (inside > 0) {
@@ -123,7 +123,7 @@ struct Strip {
       }
     }
     for (; n < pixels; ++n, to += in_channels) {
-      const int64_t column = w + n * step;
+      const int64_t column = w + n * dilation;
       const bool is_pixel = x_row != nullptr && column >= 0 && column < s.width;
       std::memcpy(to, is_pixel ? x_row + column * in_channels : a.padding_values, in_channels);
     }

@@ -18,4 +18,4 @@ struct BrgemmMatmulArgs : MatmulArgs {
 }  // namespace fxquant
 
 // Runs the tasks begin <= i < end: n_blocks() for each of the strips() of each matrix of the result.
-FXQ_DECLARE_VNNI_LOOP(matmul_brgemm_loop, (const BrgemmMatmulArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
+FXQ_DECLARE_LOOP_WITH_VNNI(matmul_brgemm_loop, (const BrgemmMatmulArgs& args, int64_t begin, int64_t end, uint8_t* scratch))
