@@ -36,6 +36,7 @@ _DTYPES: dict[str, torch.dtype] = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "C64": torch.complex64,
 }
 _IN_PYTHON = {dtype: str(dtype).removeprefix("torch.") for dtype in _DTYPES.values()}
 _TENSOR_NAME = re.compile(r"(#plan/|#state/|#rounding/|#table/)?[\w\-/@.]{1,512}", re.ASCII)
@@ -209,6 +210,11 @@ def _entry(name: str, entry: Any) -> Stored:
     if not _are_sizes(shape) or len(shape) > _MOST_DIMENSIONS or not _are_sizes(offsets) or len(offsets) != 2:
         raise ArtifactError("the header of the file is damaged", at=name)
     return Stored(_DTYPES[dtype], tuple(shape), *offsets)
+
+
+def can_hold(dtype: torch.dtype) -> bool:
+    """Tell whether a file may hold tensors of this dtype. safetensors has no complex numbers of 128 bits."""
+    return dtype in _IN_PYTHON
 
 
 def _are_sizes(numbers: Any) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fxquant.artifact.format import can_hold
 from fxquant.artifact.packing import WIDTHS, pack, packed_layout
-from fxquant.artifact.values import DTYPES
 from fxquant.errors import ArtifactError
 from fxquant.kernels.embedding.lookup import HALF_BITS
 from fxquant.nn.table import QuantizedTable
@@ -34,13 +34,13 @@ def stored_once(tensors: Mapping[str, Tensor], widths: Mapping[str, int]) -> tup
     for name, tensor in tensors.items():
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor.is_meta:
             raise ArtifactError("a tensor cannot be written", at=name, got=f"{type(tensor).__name__}, {tensor.layout}")
-        if tensor.dtype not in DTYPES.values():
+        if not can_hold(tensor.dtype):
             raise ArtifactError("a tensor of this dtype cannot be written", at=name, got=tensor.dtype)
         if id(tensor) in seen and not name.startswith("#"):
             layouts[name] = seen[id(tensor)]
             continue
         seen.setdefault(id(tensor), name)
-        value = tensor.detach().cpu()
+        value = tensor.detach().cpu().resolve_conj().resolve_neg()
         strides = value.stride()
         order = [axis for _, axis in sorted((-step, axis) for axis, step in enumerate(strides))]
         turned = value.permute(order)

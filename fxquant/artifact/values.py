@@ -46,7 +46,10 @@ _HINTS = {kind: typing.get_type_hints(kind) for kind in RECORDS.values()}
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
-    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+    for name in (
+        *("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"),
+        *("complex64", "complex128"),
+    )
 }
 _FORMATS = {
     "contiguous_format": torch.contiguous_format,

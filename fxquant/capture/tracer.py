@@ -313,7 +313,7 @@ class QuantTracer(Tracer):
             shown, named = on_example(args), on_example(kwargs)
             value = self._run(proxy.node, shown, named)
             self._factory_tensors.follow(proxy.node)
-            proxy.node.meta[VALUE] = info_of(value)
+            proxy.node.meta[VALUE] = self._untraced(lambda: info_of(value))
             fixed = kind == "placeholder" or is_fixed(target, shown, named, value)
             proxy.learn(value, fixed and all(argument.fixed for argument in proxies_in((args, kwargs))))
             if target is operator.getitem and (value is None or (type(value) in FIXED and is_given(proxy.node))):
@@ -333,10 +333,14 @@ class QuantTracer(Tracer):
                 return getattr(args[0], target)(*args[1:], **kwargs)
             return (target if module is None else module)(*args, **kwargs)
 
+        with self._patches.suspended(), nullcontext() if module is None else plain_modes(module):
+            return self._untraced(lambda: run_on_example(node, module, call, lambda: (args, kwargs)))
+
+    def _untraced(self, call: Callable[[], Any]) -> Any:
+        """Run something on the example: what it asks of tensors that the forward made becomes no node."""
         self._running = True
         try:
-            with self._patches.suspended(), nullcontext() if module is None else plain_modes(module):
-                return run_on_example(node, module, call, lambda: (args, kwargs))
+            return call()
         finally:
             self._running = False
 

@@ -128,7 +128,7 @@ def test_tensors(file: Path, tmp_path: Path) -> None:
         ({"shape": [2**20, 2**20]}, "wants more memory than it is long"),
         ({"shape": [2**62, 2**62]}, "2^63 bytes or more"),
         ({"shape": [-1]}, "damaged"),
-        ({"dtype": "C64"}, "unknown dtype"),
+        ({"dtype": "C32"}, "unknown dtype"),
         ({"data_offsets": [0, 0]}, "overlap, or leave gaps"),
         ({"more": 1}, "damaged"),
     ):

@@ -10,6 +10,7 @@ import fxquant as fxq
 from fxquant.capture.factory_tensors import FACTORIES, WrittenTensor
 from fxquant.capture.tracing import trace
 from fxquant.errors import FxQuantWarning, TracingError
+from fxquant.graph.query import VALUE, TensorInfo
 
 KEPT = torch.zeros(6)
 CLOSE = 0.03
@@ -181,3 +182,10 @@ def test_a_tensor_that_is_seen_in_all_its_views_stays_float():
         for to in ("int8", "fake_quant", "reference"):
             converted = fxq.convert(prepared, to=to)
             assert all((converted(x) - model(x)).norm() < CLOSE * model(x).norm() for x in batches)
+
+
+def test_what_is_known_of_a_tensor_that_was_written_to_is_plain_data():
+    index = torch.tensor([0, 1, 0, 2])
+    gm = trace(Calls(lambda x: torch.zeros(3, 6).index_add_(0, index, x)), example_args=(torch.randn(4, 6),))
+    assert gm.graph.output_node().meta[VALUE] == TensorInfo((3, 6), torch.float32, torch.device("cpu"), True)
+    assert not any(node.target == "is_contiguous" for node in gm.graph.nodes)
