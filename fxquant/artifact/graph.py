@@ -72,7 +72,7 @@ def _encode_node(node: Node) -> dict[str, Any]:
     if node.op == "call_method" and target not in METHODS:
         raise _unknown(f"Tensor.{target}")
     # what a file may not hold is refused here, not by the one who opens it
-    _target_of(node.op, target, node.args, node.kwargs, {target}, {target})
+    _target_of(node.op, target, node.args, node.kwargs, {str(target)}, {str(target)})
     data: dict[str, Any] = {"op": node.op, "name": node.name, "target": target}
     data["args"] = [encode(item) for item in node.args]
     data["kwargs"] = {name: encode(item) for name, item in node.kwargs.items()}

@@ -170,7 +170,16 @@ def materialize_parametrizations(model: nn.Module) -> None:
                 if isinstance(hook, kind):
                     name = getattr(hook, attribute)
                     remove(module, name)
+                    _forget_state_hooks(module, hook)
                     getattr(module, name).requires_grad_(False)
+
+
+def _forget_state_hooks(module: nn.Module, hook: Any) -> None:
+    """Drop what a spectral norm does to state dicts, which torch leaves there: it asks for tensors that are gone."""
+    for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks):
+        for key, wrapped in list(hooks.items()):
+            if getattr(getattr(wrapped, "hook", wrapped), "fn", None) is hook:
+                del hooks[key]
 
 
 def _materialize(module: Any) -> None:
@@ -253,6 +262,7 @@ def _take_hooks(module: nn.Module) -> dict[str, Any]:
                 name = getattr(hook, attribute)
                 sources = [name + end for end in _SOURCES[kind]]
                 del module._forward_pre_hooks[key]
+                _forget_state_hooks(module, hook)
                 vars(module).pop(name, None)
                 module.add_module(COMPUTATION + name, HookedWeight(hook, sources).train(module.training))
                 weights[name] = property(_computed_by(COMPUTATION + name, sources))

@@ -312,6 +312,15 @@ def proxies_in(value: Any) -> Iterator[TensorProxy]:
         yield from proxies_in((value.start, value.stop, value.step))
 
 
+def with_items(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments, of a sequence such as ``chunk`` gives each item, with a guard on how many there are."""
+    return tuple(list(a) if isinstance(a, TensorProxy) and a.answers and _is_sequence(a) else a for a in args)
+
+
+def _is_sequence(proxy: TensorProxy) -> bool:
+    return type(proxy.example) in (tuple, list)
+
+
 def on_example(value: Any) -> Any:
     """Return a structure of arguments, with what each proxy is on the example in its place."""
     if isinstance(value, TensorProxy):

@@ -41,7 +41,7 @@ from fxquant.capture.modes import (
     without_marks,
 )
 from fxquant.capture.patches import PatchedNames, traceable_transformers
-from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in
+from fxquant.capture.proxies import KnownTensorProxy, TensorProxy, on_example, proxies_in, with_items
 from fxquant.capture.trace_guards import (
     instruction,
     is_fixed,
@@ -58,6 +58,12 @@ from fxquant.graph.shapes import run_on_example, unchanged_state
 
 FIXED = (NoneType, bool, str)
 """Inputs of these types are fixed to the example's: code branches on them."""
+
+_JOINS = frozenset(
+    getattr(torch, name)
+    for name in ["cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"]
+)
+"""What takes a sequence of tensors, which may be what another call gave."""
 
 _ONE_AT_A_TIME = threading.RLock()
 """torch.fx traces by patching what all threads use."""
@@ -305,6 +311,8 @@ class QuantTracer(Tracer):
         """Create a node and its proxy, and run it on the example."""
         if target == "__setitem__" and kind == "call_method":
             kind, target = "call_function", operator.setitem
+        if kind == "call_function" and target in _JOINS:
+            args, kwargs = with_items(args), {name: with_items((value,))[0] for name, value in kwargs.items()}
         args, kwargs, follows = without_marks(args, kwargs) if self.marks_training_flag else (args, kwargs, True)
         proxy: Any = super().create_proxy(kind, target, args, kwargs, *more, **options)
         if not follows:

@@ -43,9 +43,12 @@ def _with_tensors(layer: nn.Module, tensors: Tensors) -> nn.Module:
     """Give a module that was made without memory its tensors: parameters as they are, others as parameters.
 
     These require a gradient where the tensors do, as views of parameters do and what is computed of them without
-    gradients does not: torch sums products in another order where it might have to give one.
+    gradients does not: torch sums products in another order where it might have to give one. What is expanded, as
+    ``kernel.expand(8, 1, 3, 3)`` is, gets memory of its own for each element, since a state dict is copied into it; not
+    so a matrix, with which torch would sum in another order, too.
     """
-    for name, tensor in tensors.items():
+    for name, given in tensors.items():
+        tensor = given.contiguous() if given is not None and given.dim() != 2 and _is_expanded(given) else given
         if name in layer._buffers:
             setattr(layer, name, tensor)
         elif tensor is None or isinstance(tensor, nn.Parameter):
@@ -53,6 +56,10 @@ def _with_tensors(layer: nn.Module, tensors: Tensors) -> nn.Module:
         else:
             layer.register_parameter(name, nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad))
     return layer.eval()
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    return any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _linear(tensors: Tensors, arguments: Arguments, rank: int) -> nn.Module | None:

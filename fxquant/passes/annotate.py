@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from fxquant.backends.base import Backend
-from fxquant.graph.query import is_one_tensor, tensors_of
+from fxquant.graph.query import is_one_tensor, is_shape_query, tensors_of
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.qconfig_rules import Rules, decide, qconfig_of, rounds_model_output
 from fxquant.passes.refusals import only_groups_values, refuse_match, refuse_unmatched
@@ -100,7 +100,7 @@ def _nodes_with_external_item(matches: Sequence[Match]) -> set[Node]:
     """Return the roots of matches that cannot be units: their tuple has an item that a float operator reads or makes.
 
     A tuple of quantized tensors cannot be dequantized as one, so all that makes and reads its items becomes units, or
-    nothing does.
+    nothing does. A question for its length reads no item.
     """
     units = {match.nodes[-1]: match for match in matches if match.pattern.can_give_integers}
     dropped: set[Node] = set()
@@ -115,7 +115,7 @@ def _has_external_item(match: Match, roots: Collection[Node]) -> bool:
     sources = [match.captures[name] for name in match.inputs]
     if any(not is_one_tensor(source) and source not in roots for source in sources):
         return True
-    return not is_one_tensor(root) and any(user not in roots for user in root.users)
+    return not is_one_tensor(root) and any(user not in roots and not is_shape_query(user) for user in root.users)
 
 
 def _best_match(

@@ -288,3 +288,15 @@ def test_products_are_summed_as_with_a_computed_weight(name):
     x = torch.randn(5, 6, 7).transpose(1, 2)
     with torch.no_grad():
         assert torch.equal(fxq.prepare(model, x).graph_module(x), model(x))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("prepare", [fxq.prepare, fxq.prepare_qat])
+def test_a_state_dict_loads_into_another_preparation(name, prepare):
+    """A spectral norm of the old kind adds hooks that ask for the tensors that its weight is computed of."""
+    torch.manual_seed(0)
+    model = nn.Sequential(MAKERS[name](), nn.ReLU(), nn.Linear(6, 2)).eval()
+    prepared, other = prepare(model, ROWS), prepare(model, ROWS)
+    other.load_state_dict(prepared.state_dict())
+    assert list(other.state_dict()) == list(prepared.state_dict())
+    model.load_state_dict(model.state_dict())

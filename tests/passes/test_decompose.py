@@ -426,3 +426,55 @@ def test_an_einsum_that_changes_nothing_is_gone():
     prepared = fxq.prepare(model, X, rounding_outputs())
     assert [node.name for node in prepared.graph.nodes] == ["x", "layer", "output"]
     assert torch.equal(prepared(X), model(X))
+
+
+class Joined(nn.Module):
+    """Two layers, and between them a function of images [N, 8, 4, 4] that gives as many channels."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function, self.a, self.b = function, nn.Conv2d(4, 8, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.function(self.a(x)))
+
+
+JOINS = {
+    "cat of a chunk": (lambda h: torch.cat(h.chunk(2, 1), 1), ["chunk", "getitem", "getitem", "cat"]),
+    "cat of a list of it": (lambda h: torch.cat([*h.chunk(2, 1)], 1), ["chunk", "getitem", "getitem", "cat"]),
+    "keywords": (lambda h: torch.cat(tensors=h.chunk(2, 1), dim=1), ["chunk", "getitem", "getitem", "cat"]),
+    "cat of a split": (lambda h: torch.cat(torch.split(h, [3, 5], 1), 1), ["split", "getitem", "getitem", "cat"]),
+    "stack of a split": (lambda h: torch.stack(h.split(4, 1), 4).mean(4).repeat(1, 2, 1, 1), None),
+    "hstack": (lambda h: torch.hstack([h[:, :4], h[:, 4:]]), ["getitem", "getitem", "cat"]),
+    "vstack": (lambda h: torch.vstack((h, h)), ["cat"]),
+    "dstack": (lambda h: torch.dstack((h, h)), ["cat"]),
+    "column_stack": (lambda h: torch.column_stack([h[:, :4], h[:, 4:]]), ["getitem", "getitem", "cat"]),
+    "hstack of vectors": (lambda h: torch.hstack((h.flatten(), h.flatten())).view(-1, 8, 4, 4), None),
+    "vstack of vectors": (lambda h: torch.vstack((h.flatten(), h.flatten())).view(-1, 8, 4, 4), None),
+    "dstack of matrices": (lambda h: torch.dstack((h.flatten(1), h.flatten(1))).view(-1, 8, 4, 4), None),
+    "dstack of vectors": (lambda h: torch.dstack((h.flatten(), h.flatten())).view(-1, 8, 4, 4), None),
+    "column_stack of vectors": (lambda h: torch.column_stack((h.flatten(), h.flatten())).view(-1, 8, 4, 4), None),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_what_is_joined_is_integers_in_every_spelling(name):
+    torch.manual_seed(0)
+    function, wanted = JOINS[name]
+    model, x = Joined(function).eval(), torch.randn(2, 4, 4, 4)
+    prepared = fxq.calibrate(fxq.prepare(model, x), [x], progress=False)
+    between = [unit.pattern for unit in prepared.plan.units][1:-1]
+    assert between == wanted if wanted else between
+    assert prepared.plan.refusals == ()
+    int8 = fxq.convert(prepared)
+    with torch.no_grad():
+        expected = model(x)
+        assert torch.equal(prepared(x), expected)
+        assert (int8(x) - expected).norm() < 0.05 * expected.norm()
+
+
+def test_a_chunk_of_fewer_parts_than_the_example_had_is_refused():
+    x = torch.randn(2, 4, 4, 4)
+    int8 = fxq.quantize(Joined(lambda h: torch.cat(h.split(2, 2), 3)).eval(), [x], progress=False)
+    with pytest.raises(fxq.FxQuantError, match="other sizes"):
+        int8(torch.randn(2, 4, 6, 4))

@@ -90,6 +90,21 @@ def test_weights_of_the_model_itself_give_their_names():
     assert set(made.graph_module.state_dict()) == {"w.weight", "w.bias"}
 
 
+EXPANDED = {
+    "a kernel for all channels": (lambda m, x: F.conv2d(x, m.kernel.expand(4, 1, 3, 3), groups=4), rand(1, 1, 3, 3), X),
+    "a bias of one number": (lambda m, x: F.linear(x, m.kernel, m.kernel[0, 0].expand(4)), rand(4, 4), ROWS),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_an_expanded_weight_has_memory_that_a_state_dict_is_copied_into(name):
+    function, kernel, x = EXPANDED[name]
+    first, second = (prepared(Fn(function, kernel=kernel), x) for _ in range(2))
+    fxq.calibrate(first, [x], progress=False)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(fxq.convert(second)(x), fxq.convert(first)(x))
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -171,6 +171,23 @@ def _lerp(emit: Emitter, node: Node, is_constant: IsConstant) -> Node | str:
     return emit.function(torch.add, start, emit.function(torch.mul, emit.function(torch.sub, end, start), weight))
 
 
+def _joined_along(dim: int, dims_before: tuple[int, ...]) -> Emit:
+    """A concatenation that gives what has fewer dimensions others first, each before the dimension that is named."""
+
+    def emit_join(emit: Emitter, node: Node, is_constant: IsConstant) -> Node | str:
+        items: Any = node.args[0] if node.args else node.kwargs.get("tensors")
+        if not isinstance(items, (list, tuple)) or set(node.kwargs) - {"tensors"} or not all(map(_is_tensor, items)):
+            return COMPUTED
+        raised = []
+        for item in items:
+            for before in dims_before[_rank(item) :]:
+                item = emit.function(torch.unsqueeze, item, before)
+            raised.append(item)
+        return emit.function(torch.cat, raised, min(dim, _rank(raised[0]) - 1))
+
+    return emit_join
+
+
 _PRODUCTS = (torch.matmul,)
 
 COMPOSITES: dict[Any, Composite] = {
@@ -189,6 +206,11 @@ COMPOSITES: dict[Any, Composite] = {
     torch.addcmul: Composite(_addcmul, (torch.mul,)),
     torch.lerp: Composite(_lerp, (torch.mul,)),
     F.glu: Composite(_glu, (torch.sigmoid, torch.mul)),
+    torch.hstack: Composite(_joined_along(1, (0,)), (torch.cat,)),
+    torch.vstack: Composite(_joined_along(0, (0, 0)), (torch.cat,)),
+    torch.row_stack: Composite(_joined_along(0, (0, 0)), (torch.cat,)),
+    torch.dstack: Composite(_joined_along(2, (0, 0, 2)), (torch.cat,)),
+    torch.column_stack: Composite(_joined_along(1, (0, 1)), (torch.cat,)),
 }
 """Canonical function -> how it is taken apart."""
 
