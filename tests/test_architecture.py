@@ -125,7 +125,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     # A file is written by one half of these and read by the other.
     "artifact/test_round_trip.py": (
-        "artifact/functions.py",
         "artifact/graph.py",
         "artifact/inspect.py",
         "artifact/kinds.py",
@@ -335,7 +334,6 @@ TESTED_TOGETHER: dict[str, tuple[str, ...]] = {
     # A model is prepared by one call, which users make; what it does, and what it saves, is seen from there.
     "quantizer/test_quantizer.py": (
         "quantizer/attach_observers.py",
-        "quantizer/data.py",
         "quantizer/plan_checks.py",
         "quantizer/prepare.py",
         "quantizer/run_passes.py",

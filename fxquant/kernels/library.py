@@ -137,14 +137,20 @@ def _one_by_one(operator: str) -> Callable[..., Any]:
         if info.batch_size == 0:
             raise KernelError(f"fxquant::{operator} cannot tell the result of an empty batch", got="torch.vmap over 0")
         of_args = list(zip(args, in_dims, strict=True))
-        results = [
-            call(*(arg if dim is None else arg.select(dim, i) for arg, dim in of_args)) for i in range(info.batch_size)
-        ]
+        results = [call(*(_element(arg, dim, i) for arg, dim in of_args)) for i in range(info.batch_size)]
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results), 0
         return tuple(torch.stack(each) for each in zip(*results, strict=True)), (0,) * len(results[0])
 
     return run
+
+
+def _element(argument: Any, dim: Any, index: int) -> Any:
+    """Return what the call of one element of a batch is given; of a list of tensors or numbers each by itself."""
+    if isinstance(argument, (list, tuple)):
+        dims = dim if isinstance(dim, (list, tuple)) else [dim] * len(argument)
+        return [_element(item, one, index) for item, one in zip(argument, dims, strict=True)]
+    return argument if dim is None else argument.select(dim, index)
 
 
 def native_status() -> NativeStatus:

@@ -21,7 +21,7 @@ from fxquant.errors import CalibrationError, error_context, warn
 from fxquant.fake_quantize.base import observer_in
 from fxquant.graph.inputs import bind
 from fxquant.plan.spec import Means, Observed
-from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.data import PreparedModel, outside_inference_mode
 
 Prepared = TypeVar("Prepared", bound=PreparedModel)
 
@@ -29,6 +29,7 @@ MOST_BATCHES = 1000
 """Where ``until_stable`` ends at the latest, unless ``num_batches`` says otherwise."""
 
 
+@outside_inference_mode
 def observe_batch(prepared: PreparedModel, /, *args: Any, **kwargs: Any) -> Any:
     """Run one batch, show every planned tensor to its observer, and return the float output.
 
@@ -84,6 +85,7 @@ def _check_has_observers(prepared: PreparedModel) -> None:
         )
 
 
+@outside_inference_mode
 def calibrate_prepared(
     prepared: Prepared,
     data: Iterable[Any],

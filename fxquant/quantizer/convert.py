@@ -16,13 +16,14 @@ from fxquant.measure.coverage import coverage
 from fxquant.passes.pipelines import passes_for
 from fxquant.plan.quant_plan import QuantPlan, Refusal
 from fxquant.quantizer.checks import check_target, check_tunable
-from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.data import PreparedModel, outside_inference_mode
 from fxquant.quantizer.final_plan import final_plan, qparams_in_use
 from fxquant.quantizer.measured import check_parity, fastest
 from fxquant.quantizer.run_passes import run_passes
 from fxquant.runtime.program_engine import attach_engine
 
 
+@outside_inference_mode
 def convert_prepared(
     prepared: PreparedModel,
     *,

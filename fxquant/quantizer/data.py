@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
+import torch
 from torch import nn
 from torch.fx import GraphModule
 
@@ -21,6 +23,25 @@ from fxquant.plan.quant_plan import QuantPlan
 from fxquant.plan.spec import QParams, TensorRef
 from fxquant.quantizer.mutation import WeightChecksums
 from fxquant.quantizer.undo import RunState
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def outside_inference_mode(step: Callable[P, R]) -> Callable[P, R]:
+    """Let a step run under ``torch.inference_mode``: outside it, and without gradients.
+
+    The tensors that it makes (parameters, observers, qparams) are then ordinary ones, which can be written to later.
+    """
+
+    @functools.wraps(step)
+    def outside(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.is_inference_mode_enabled():
+            return step(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return step(*args, **kwargs)
+
+    return outside
 
 
 @dataclass(eq=False, repr=False)

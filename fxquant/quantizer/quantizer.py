@@ -19,7 +19,7 @@ from fxquant.quantizer.attach_observers import attach_observers
 from fxquant.quantizer.calibrate import calibrate_prepared, observe_batch
 from fxquant.quantizer.configuration import configure
 from fxquant.quantizer.convert import convert_prepared
-from fxquant.quantizer.data import PreparedModel
+from fxquant.quantizer.data import PreparedModel, outside_inference_mode
 from fxquant.quantizer.prepare import prepare_model
 from fxquant.quantizer.state import load_state_dict, pickled, state_dict, unpickle
 
@@ -41,6 +41,7 @@ class Quantizer(PreparedModel):
     The other arguments, and the errors, are those of :func:`prepare`.
     """
 
+    @outside_inference_mode
     def __init__(
         self,
         model: nn.Module | ExportedProgram,
@@ -137,6 +138,7 @@ class Quantizer(PreparedModel):
         """
         return state_dict(self)
 
+    @outside_inference_mode
     def load_state_dict(self, state_dict: Mapping[str, Tensor], strict: bool = True) -> None:
         """Take over the state of a Quantizer of the same model and configuration: all of it, or nothing.
 

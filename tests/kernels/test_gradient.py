@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
+import fxquant as fxq
 from fxquant.errors import KernelError
 from fxquant.kernels import (
     _fake_quantize_per_tensor_affine_cachemask_tensor_qparams,
@@ -125,6 +126,15 @@ def _gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 def test_vmap_is_a_loop(name: str) -> None:
     function = (STRAIGHT_THROUGH | LEARNABLE | WITHOUT_GRADIENT)[name]
     assert torch.equal(torch.vmap(function, in_dims=1)(X.transpose(0, 1)), torch.stack([function(x) for x in X]))
+
+
+def test_vmap_of_an_operator_that_takes_lists() -> None:
+    """A convolution takes its stride, padding and dilation as lists."""
+    torch.manual_seed(0)
+    images = torch.randn(3, 2, 4, 6, 6)
+    model = torch.nn.Sequential(torch.nn.Conv2d(4, 3, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(3, 2, 1)).eval()
+    int8 = fxq.quantize(model, [images[0]], progress=False)
+    assert torch.equal(torch.vmap(int8)(images), torch.stack([int8(batch) for batch in images]))
 
 
 def test_vmap_over_several_arguments() -> None:
