@@ -17,14 +17,18 @@ from torch import Tensor, nn
 import fxquant as fxq
 
 
+def planned_for(model: nn.Module, batches: Sequence[Tensor], target: str) -> nn.Module:
+    """The model as it is exported to a runtime."""
+    prepared = fxq.prepare(model, batches[0], backend=target)
+    return fxq.convert(fxq.calibrate(prepared, batches, progress=False), to="reference")
+
+
 def written_by_fxquant(model: nn.Module, batches: Sequence[Tensor], target: str, folder: str) -> str:
     """The model, planned for a runtime, as a file whose input ``x`` may have any batch size."""
     path = str(Path(folder, "ours.onnx"))
-    prepared = fxq.prepare(model, batches[0], backend=target)
-    fxq.calibrate(prepared, batches, progress=False)
     count = torch.export.Dim("count", min=1, max=1024)
     shapes = ({0: count},)
-    converted = fxq.convert(prepared, to="reference")
+    converted = planned_for(model, batches, target)
     fxq.export_onnx(converted, path, batches[0], target=target, input_names=["x"], dynamic_shapes=shapes)
     return path
 
@@ -72,5 +76,8 @@ THEIRS: dict[str, tuple[str, ...]] = {
     "fxquant in OpenVINO": ("OpenVINO int8",),
 }
 """Contestant of ours -> those that the runtime's own quantizer makes."""
+
+TARGETS = {"fxquant in ONNX Runtime": "onnxruntime", "fxquant in OpenVINO": "openvino"}
+"""Contestant of ours -> what its file is planned for."""
 
 assert {name for names in THEIRS.values() for name in names} <= {*EXPORTED, *RUNTIMES}

@@ -1,8 +1,12 @@
 """Files of ``fxq.export_onnx`` in ONNX Runtime and OpenVINO, beside those of the runtimes' own quantizers.
 
 Same networks, calibration and turns as ``int8.py``. A ratio above 1 says that ours is faster; SQNR against float is
-measured on photographs that were not calibrated on, and theirs is that of the best of their calibrators. Needs
-``pip install onnx onnxscript onnxruntime openvino nncf``; what is missing costs its column. The machine must be quiet.
+measured on 64 crops of photographs that were not calibrated on, and theirs is that of the best of their calibrators.
+Where ours is more than half a dB below, ``fxq.compare`` names the layer that loses most. Networks that the JSON file
+holds are not measured again. Needs ``pip install onnx onnxscript onnxruntime openvino nncf``; what is missing costs its
+column. The machine must be quiet.
+
+python benchmarks/exports.py --json out/exports.json
 """
 
 from __future__ import annotations
@@ -16,65 +20,98 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from exported import THEIRS
+from exported import TARGETS, THEIRS, planned_for
 from int8 import MODELS
 from runtimes import versions
 from tabulate import tabulate
+from torch import Tensor, nn
+from torchvision.transforms import functional as transforms
 from turns import compete, median_ms
+from zoo import finished
 
+import fxquant as fxq
 from fxquant.demo.measure import machine
 from fxquant.measure.noise import sqnr
 from fxquant.samples.networks import random_network
-from fxquant.samples.photographs import calibration_batches, labelled_batch
+from fxquant.samples.photographs import CROP, MEAN, RESIZE, STD, calibration_batches, labelled_photographs
 
 MORE = ("mobilenet_v3_small",)
 LEAST_MEAN, LEAST = 0.97, 0.9
 """What the geometric mean of all ratios, and each, is to reach."""
 MOST_LOST = 0.5
 """dB that ours may lie below theirs."""
+HELD_OUT = 64
+"""Images that SQNR is measured on."""
 
 
 def main() -> None:
     options = arguments()
-    about = {"machine": machine() | dict(versions()), "rounds": options.rounds}
-    print("\n".join(f"{key}: {value}" for key, value in about["machine"].items()), flush=True)
+    about = machine() | dict(versions())
+    print("\n".join(f"{key}: {value}" for key, value in about.items()), flush=True)
     torch.set_num_threads(options.threads)
-    rows: list[dict[str, Any]] = []
+    settings = {each: getattr(options, each) for each in ("runtimes", "batch", "threads", "rounds", "crops", "clock")}
+    path = Path(options.json)
+    found = {} if options.fresh else finished(path, settings)
     for name in options.models:
+        if name in found:
+            continue
         start = time.perf_counter()
-        rows += measure(name, options)
-        if options.json:  # after each network: a run that is cut short has not measured in vain
-            Path(options.json).write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        found[name] = measure(name, options)
+        path.parent.mkdir(parents=True, exist_ok=True)  # after each network: what is cut short goes on there
+        path.write_text(json.dumps({"machine": about, "settings": settings, "rows": found}, indent=1) + "\n")
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    rows = [row for name in options.models for row in found[name]]
     print(tabulate([line(row) for row in rows], headers="keys", floatfmt=".2f"), end="\n\n")
     print(tabulate(summary(rows), headers="keys", floatfmt=".2f"))
+    for row in rows:
+        if row["worst"]:
+            print(f"{row['model']}, {row['runtime']}: {', '.join(row['worst'])}")
 
 
 def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per runtime: milliseconds and SQNR of ours and of theirs."""
-    calibration = calibration_batches(batch_size=8, num_batches=2 if options.quick else 4)
-    images, _ = labelled_batch()
+    calibration = calibration_batches(batch_size=8, num_batches=options.crops // 8)
+    images = held_out(HELD_OUT)
     model = random_network(name, calibration)
     wanted = [runtime for runtime in THEIRS if runtime in options.runtimes]
     names = [each for runtime in wanted for each in (runtime, *THEIRS[runtime])]
-    contestants, outputs = compete(
-        names, model, calibration, {options.batch: images[: options.batch].contiguous()}, images, options.rounds
-    )
+    timed = {options.batch: images[: options.batch].contiguous()}
+    contestants, outputs = compete(names, model, calibration, timed, images, options.rounds, options.clock)
     with torch.no_grad():
         exact = model(images)
     ms = {each.name: median_ms(each, options.batch) for each in contestants}
+    built = {each.name: each.built for each in contestants}
     noise = {peer: sqnr(exact, output) for peer, output in outputs.items()}
     failures = {each.name: each.failure for each in contestants if each.failure}
-    return [
+    rows = [
         {
             "model": name,
             "runtime": runtime,
             "ms": {each: ms[each] for each in (runtime, *THEIRS[runtime])},
+            "cpu seconds to make": {each: built[each] for each in (runtime, *THEIRS[runtime])},
             "sqnr": {each: noise[each] for each in (runtime, *THEIRS[runtime]) if each in noise},
             "failures": {each: failures[each] for each in (runtime, *THEIRS[runtime]) if each in failures},
         }
         for runtime in wanted
     ]
+    return [row | {"worst": worst_layers(row, model, calibration, images)} for row in rows]
+
+
+def held_out(count: int) -> Tensor:
+    """Crops of the labelled photographs, normalised: first all that show one corner, then the next, then the middle."""
+    crops = [transforms.five_crop(transforms.resize(each.image, [RESIZE]), [CROP]) for each in labelled_photographs()]
+    shown = [row[place] for place in range(5) for row in crops][:count]
+    pixels = torch.stack([transforms.pil_to_tensor(image) for image in shown]).float() / 255
+    return transforms.normalize(pixels, list(MEAN), list(STD))
+
+
+def worst_layers(row: dict[str, Any], model: nn.Module, calibration: list[Tensor], images: Tensor) -> list[str]:
+    """The layers that lose most, where ours lies too far below the best of theirs; none where it does not."""
+    if not below(row) > MOST_LOST:
+        return []
+    ours = planned_for(model, calibration, TARGETS[row["runtime"]])
+    found = fxq.compare(model, ours, images.split(16), progress=False).worst(3)
+    return [f"{each.name} loses {100 * each.harm:.2g} % of its signal" for each in found]
 
 
 def line(row: dict[str, Any]) -> dict[str, Any]:
@@ -88,6 +125,7 @@ def line(row: dict[str, Any]) -> dict[str, Any]:
         "ratio": ratio(row),
         "dB": row["sqnr"].get(runtime, float("nan")),
         "best of theirs": best_of_theirs(row),
+        "failed": ", ".join(row["failures"]),
     }
 
 
@@ -101,14 +139,18 @@ def best_of_theirs(row: dict[str, Any]) -> float:
     return max(found, default=float("nan"))
 
 
+def below(row: dict[str, Any]) -> float:
+    """How many dB ours lies below the best of theirs; NaN where one is missing."""
+    return best_of_theirs(row) - row["sqnr"].get(row["runtime"], float("nan"))
+
+
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What was to be reached, for each runtime; rows where one fails do not count."""
     lines = []
     for runtime in dict.fromkeys(row["runtime"] for row in rows):
         own = [row for row in rows if row["runtime"] == runtime]
         ratios = [value for value in map(ratio, own) if value == value]
-        lost = [best_of_theirs(row) - row["sqnr"].get(runtime, float("nan")) for row in own]
-        lost = [value for value in lost if value == value]
+        lost = [value for value in map(below, own) if value == value]
         lines.append(
             {
                 "": runtime,
@@ -127,11 +169,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--clock", default="wall", choices=["wall", "cpu"], help="cpu: on a machine with other work")
     parser.add_argument("--quick", action="store_true", help="two networks, 3 rounds: to see that it runs")
-    parser.add_argument("--json", help="also write everything to this file")
+    parser.add_argument("--crops", type=int, default=32, help="that all calibrate on, a multiple of 8")
+    parser.add_argument("--json", default="out/exports.json", help="where all is written, and read from")
+    parser.add_argument("--fresh", action="store_true", help="measure what the JSON file holds, too")
     options = parser.parse_args()
     if options.quick:
-        options.rounds = 3
+        options.rounds, options.crops = 3, 16
         options.models = ["resnet18", "mobilenet_v2"] if len(options.models) > len(MODELS) else options.models
     return options
 

@@ -44,6 +44,8 @@ class Contestant:
     """Batch size to milliseconds of a call, one number for each undisturbed turn."""
     disturbed: int = 0
     failure: str = ""
+    built: float = float("nan")
+    """Seconds that all processors together worked to make what is timed."""
 
     def ask(self, *question: Any) -> Any:
         """The answer; None if it failed, and then ``failure`` says how."""
@@ -83,6 +85,7 @@ def compete(
     inputs: Mapping[int, Tensor],
     judged: Tensor,
     rounds: int,
+    clock: str = "wall",
 ) -> tuple[list[Contestant], dict[str, Tensor]]:
     """Let contestants take turns.
 
@@ -93,6 +96,8 @@ def compete(
         inputs: Batch size to the input that is timed.
         judged: Input whose outputs are returned.
         rounds: Turns of each contestant with each batch size. A disturbed turn is repeated, at most three times.
+        clock: ``"wall"``, or ``"cpu"``: time that processors worked for the contestant. With one thread that is what
+            the wall clock shows on a quiet machine, so no turn is repeated; with more it counts those that wait.
 
     Returns:
         The contestants, with the times of their turns, and by name what each makes of ``judged``.
@@ -117,7 +122,7 @@ def compete(
             for _ in range(rounds):
                 for contestant in running:
                     if not contestant.failure:
-                        _take_turn(contestant, size)
+                        _take_turn(contestant, size, clock)
     return contestants, outputs
 
 
@@ -126,13 +131,15 @@ def median_ms(contestant: Contestant, size: int) -> float:
     return statistics.median(contestant.turns.get(size) or [float("nan")])
 
 
-def _take_turn(contestant: Contestant, size: int) -> None:
+def _take_turn(contestant: Contestant, size: int, clock: str) -> None:
     answer = None
     for _ in range(4):
         before, start = _busy(), time.perf_counter()
-        answer = contestant.ask("turn", size)
+        answer = contestant.ask("turn", size, clock)
         if answer is None:
             return
+        if clock == "cpu":
+            break
         spent = time.perf_counter() - start
         if _busy() - before - answer["cpu"] < _OTHERS * spent * (os.cpu_count() or 1):
             break
@@ -156,7 +163,8 @@ def _start(name: str, path: Path) -> Contestant:
     process.start()
     theirs.close()
     contestant = Contestant(name, process, ours)
-    contestant.answer()  # built
+    built = contestant.answer()
+    contestant.built = float("nan") if built is None else built
     contestant._signal("SIGSTOP")
     return contestant
 
@@ -172,7 +180,7 @@ def _serve(name: str, path: str, pipe: Any) -> None:
     with torch.no_grad():
         try:
             call = ALL[name](model, calibration)
-            pipe.send((True, None))
+            pipe.send((True, time.process_time()))
         except Exception:
             pipe.send((False, traceback.format_exc()))
             return
@@ -184,15 +192,16 @@ def _serve(name: str, path: str, pipe: Any) -> None:
                 pipe.send((False, traceback.format_exc()))
 
 
-def _turn(call: Any, inputs: Any, judged: Tensor, size: int) -> dict[str, float]:
+def _turn(call: Any, inputs: Any, judged: Tensor, size: int, clock: str = "wall") -> dict[str, float]:
     """Calls for a tenth of a second: the first untimed, so that its weights are in the caches; the median counts."""
+    now = time.process_time if clock == "cpu" else time.perf_counter
     x, times = inputs[size], []
     cpu, start = time.process_time(), time.perf_counter()
     call(x)
     while not times or time.perf_counter() - start < _TURN:
-        begin = time.perf_counter()
+        begin = now()
         call(x)
-        times.append(time.perf_counter() - begin)
+        times.append(now() - begin)
     return {"ms": 1e3 * statistics.median(times), "cpu": time.process_time() - cpu}
 
 

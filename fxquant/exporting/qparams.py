@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fxquant.errors import LoweringError
+from fxquant.errors import InputError, LoweringError
 from fxquant.exporting.decomposed import register
+from fxquant.graph.inputs import describe_value
 from fxquant.kernels.fake_quantize.affine_qparams import affine_qparams
 from fxquant.observers.qparams import middle
 from fxquant.observers.ranges import split_groups
@@ -172,6 +173,34 @@ class FloatZeroPoints(nn.Module):
         super()._apply(fn, recurse)
         self.scale, self.zero_point = (qparam.to(self.scale.device) for qparam in before)
         return self
+
+
+class TakenIntegers(nn.Module):
+    """An input that is given as quantized values: it is handed on, and is no node in an exported graph.
+
+    Args:
+        name: Of the argument.
+        qparams: What the integers stand for.
+    """
+
+    def __init__(self, name: str, qparams: QParams) -> None:
+        super().__init__()
+        self.name, self.scheme = name, qparams.scheme
+
+    def forward(self, q: Tensor) -> Tensor:
+        """Raise InputError where integers of another dtype, which are other values, or floats are given."""
+        if q.dtype != self.scheme.dtype:
+            given, wanted = (str(dtype).removeprefix("torch.") for dtype in (q.dtype, self.scheme.dtype))
+            raise InputError(
+                f"the input {self.name!r} holds {given} where the model takes quantized values",
+                got=describe_value(q),
+                expected=f"{wanted}, {self.scheme}",
+                hint=f"quantize it first: the converted model's integer_inputs[{self.name!r}] has scale and zero point",
+            )
+        return q
+
+    def extra_repr(self) -> str:
+        return f"{self.name}: {self.scheme}"
 
 
 class DynamicQParams(nn.Module):

@@ -12,9 +12,10 @@ from torch.fx import Graph, GraphModule, Node
 from fxquant.capture.trace_guards import GUARDS
 from fxquant.errors import LoweringError
 from fxquant.exporting.data_movement import DATA_MOVERS, FLOAT_FUNCTIONS, SPLITS
-from fxquant.exporting.qparams import PerTensor, operator_of
+from fxquant.exporting.qparams import PerTensor, TakenIntegers, operator_of
 from fxquant.exporting.table import EXPLICIT, ON_FLOATS
 from fxquant.fake_quantize.converted import StaticFakeQuantize, is_calibrated
+from fxquant.graph.edit import free_name
 from fxquant.graph.module import get_metadata
 from fxquant.graph.query import canonical_type, has_hooks, is_shape_query
 from fxquant.nn.base import QuantizedModule
@@ -36,11 +37,15 @@ class Rewriting:
     """Node of a tuple of quantized values -> the tuple of float values."""
     built: dict[int, nn.Module] = field(default_factory=dict)
     """Identity of a module -> its explicit form."""
+    taken: dict[Node, TakenIntegers] = field(default_factory=dict)
+    """Input that is given as quantized values -> what looks at its dtype, while that is not yet called."""
     memo: dict[int, Any] = field(default_factory=dict)
     """Of copies: what the model holds twice is held twice by the copy."""
 
     def add(self, node: Node) -> None:
         """Copy one node, or what stands for it."""
+        if self.taken and node.op != "placeholder":  # the last input is copied
+            self._look_at_dtypes()
         module = self._get(str(node.target)) if node.op == "call_module" else None
         quantized = [arg for arg in node.all_input_nodes if arg in self.qparams]
         if node.op == "get_attr":
@@ -59,6 +64,15 @@ class Rewriting:
         )
         if taken is not None:
             self.qparams[node] = PerTensor(taken)
+            self.taken[node] = TakenIntegers(str(node.target), taken)
+
+    def _look_at_dtypes(self) -> None:
+        """Call what refuses other integers, and floats, in the place of quantized values; exported graphs lose it."""
+        for node, module in self.taken.items():
+            path = free_name(self.model, f"{node.name}_taken")
+            self.attributes[path] = module
+            self.copies[node] = self.graph.create_node("call_module", path, (self.copies[node],), name=path)
+        self.taken.clear()
 
     def _get(self, path: str) -> Any:
         owner, _, name = path.rpartition(".")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -67,24 +67,42 @@ def keep_integers(gm: GraphModule, plan: QuantPlan, inputs: Sequence[str], outpu
 def _known(node: Node | None, plan: QuantPlan) -> QParams:
     """Return the qparams of a node that holds quantized values, or of the float value that they stand for.
 
-    They are those of a module that takes or gives the value, where there is one: a state that is loaded changes them.
+    They are those of a module that takes or gives the value, or another value on the same qparams, where there is one:
+    a state that is loaded changes them.
     """
-    if node is not None and (own := _of_module(node)) is not None:
-        return own
     source = node.args[0] if node is not None and isinstance(module_of(node), Quantize) else node
-    qparams = plan.qparams.get(TensorRef(source.name)) if isinstance(source, Node) else None
+    ref = TensorRef(source.name) if isinstance(source, Node) else None
+    for each in () if node is None else (node, *_on_the_same_qparams(node, ref, plan)):
+        if (own := _of_module(each)) is not None:
+            return own
+    qparams = None if ref is None else plan.qparams.get(ref)
     if qparams is None:
         raise LoweringError("the plan has no qparams of what is to be taken or given as integers", at=node)
     return qparams
 
 
+def _on_the_same_qparams(node: Node, ref: TensorRef | None, plan: QuantPlan) -> Iterator[Node]:
+    """Yield the other nodes of a graph whose values have the qparams of a tensor of the plan: views and pools of it."""
+    if ref not in plan.policies:
+        return
+    wanted = plan.qparams_owner(ref), plan.qparams_factor(ref)
+    for other in node.graph.nodes:
+        named = TensorRef(other.name)
+        if named in plan.policies and (plan.qparams_owner(named), plan.qparams_factor(named)) == wanted:
+            yield other
+
+
 def _of_module(node: Node) -> QParams | None:
-    """Return the qparams that a module holds of a value: of one that gives it, or of one that reads an input."""
+    """Return the qparams that a module holds of a value: of one that gives it, or of one that reads it."""
     made_by = module_of(node)
     if isinstance(made_by, QuantizedModule) and "y" in made_by._schemes:
         return made_by.qparams("y")
-    for reader in node.users if node.op == "placeholder" else ():
+    for reader in node.users:
         read_by = module_of(reader)
-        if isinstance(read_by, QuantizedModule) and "x" in read_by._schemes and reader.args[:1] == (node,):
-            return read_by.qparams("x")
+        if not isinstance(read_by, QuantizedModule) or isinstance(read_by, Quantize):
+            continue
+        roles = [role for role in read_by._schemes if role not in ("weight", "y")]  # in the order of the arguments
+        for role, arg in zip(roles, reader.args, strict=False):
+            if arg is node:
+                return read_by.qparams(role)
     return None

@@ -14,7 +14,7 @@ from fxquant.nn.quantize import Dequantize, Quantize
 from fxquant.passes.base import PassContext, graph_pass
 from fxquant.passes.boundary_names import integer_inputs, integer_outputs, keep_integers, returned
 from fxquant.plan.quant_plan import QuantPlan
-from fxquant.plan.spec import QParams, TensorRef
+from fxquant.plan.spec import QParams, SharedWith, TensorRef
 
 
 @graph_pass(after=("eliminate_dead_code",), required=True)
@@ -29,7 +29,7 @@ def integer_boundaries(gm: GraphModule, ctx: PassContext) -> GraphModule:
     (output,) = gm.graph.find_nodes(op="output")
     wanted = set(integer_outputs(gm, ctx.integer_outputs))
     places = iter(range(len(returned(gm))))
-    output.args = map_arg(output.args, lambda node: _given_out(node) if next(places) in wanted else node)
+    output.args = map_arg(output.args, lambda node: _given_out(gm, node, ctx.plan) if next(places) in wanted else node)
     for node in reversed(list(gm.graph.nodes)):
         if not node.users and isinstance(module_of(node), (Quantize, Dequantize)):
             gm.graph.erase_node(node)
@@ -53,15 +53,41 @@ def _take_integers(gm: GraphModule, node: Node, qparams: QParams) -> None:
         node.meta = {**node.meta, VALUE: replace(info, dtype=qparams.scheme.dtype)}
 
 
-def _given_out(node: Node) -> Node:
+def _given_out(gm: GraphModule, node: Node, plan: QuantPlan) -> Node:
+    """Return the node whose value stands for a float value: what was dequantized, or a quantize of its view."""
     source = node.args[0] if isinstance(module_of(node), Dequantize) else None
-    if not isinstance(source, Node):
+    if isinstance(source, Node):
+        return source
+    qparams = plan.qparams.get(TensorRef(node.name))
+    if qparams is None or not _moves_dequantized(node, plan):
         raise LoweringError(
             "the model cannot give this value as integers: what computes it stays float after all",
             at=node,
             hint="the coverage of the converted model without integer_outputs says why",
         )
-    return source
+    info, quantize = value_of(node), Quantize(qparams).eval()
+    quantize.unit = node.name
+    made = insert_after(node, add_module(gm, f"{node.name}_quantize", quantize), users=())
+    if info is not None:
+        made.meta[VALUE] = replace(info, dtype=qparams.scheme.dtype)
+    return made
+
+
+def _moves_dequantized(node: Node, plan: QuantPlan) -> bool:
+    """Tell whether a value is made of dequantized ones alone by what keeps their qparams: rounding changes none."""
+    if isinstance(module_of(node), Dequantize):
+        return True
+    keeps = (
+        isinstance(plan.policies.get(TensorRef(node.name)), SharedWith)
+        and plan.qparams_factor(TensorRef(node.name)) == 1
+    )
+    sources = [each for each in node.all_input_nodes if _is_float(each)]
+    return keeps and bool(sources) and all(_moves_dequantized(each, plan) for each in sources)
+
+
+def _is_float(node: Node) -> bool:
+    info = value_of(node)
+    return info is None or info.dtype.is_floating_point
 
 
 def _qparams_at(node: Node, plan: QuantPlan) -> QParams:

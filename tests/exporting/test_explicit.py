@@ -421,6 +421,22 @@ def test_integers_in_and_out() -> None:
         assert not [node for node in program.graph.nodes if getattr(node.target, "namespace", "") == "fxquant"]
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float32])
+def test_other_integers_than_those_that_are_taken(dtype: torch.dtype, tmp_path: Any) -> None:
+    """An int8 has other values than a uint8 of the same bits; a float was not quantized."""
+    model, x = nn.Sequential(nn.MaxPool2d(1), nn.Conv2d(4, 4, 1)).eval(), images()
+    converted = fxq.convert(calibrated(model, x, integer_inputs=True))
+    explicit, given = fxq.explicit(converted), torch.zeros(x.shape, dtype=dtype)
+    assert [node.op for node in explicit.graph.nodes][:2] == ["placeholder", "call_module"]
+    kind = str(dtype).removeprefix("torch.")
+    words = f"the input 'input' holds {kind} where the model takes quantized values\n  got:      {kind}[2, 4, "
+    for call in (explicit, lambda q: fxq.export(converted, q), lambda q: fxq.export_onnx(converted, tmp_path / "a", q)):
+        with pytest.raises(InputError) as caught:
+            call(given)
+        assert str(caught.value).startswith(words)
+        assert "  expected: uint8, " in str(caught.value)
+
+
 class TestRefusals:
     def test_a_float_and_a_prepared_model(self) -> None:
         model = nn.Sequential(nn.Linear(3, 2)).eval()

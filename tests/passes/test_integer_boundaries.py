@@ -136,6 +136,49 @@ def test_a_float_where_integers_are_taken() -> None:
     assert "the model's integer_inputs['x'] has scale and zero point" in str(caught.value)
 
 
+class Pairs(nn.Module):
+    """Inputs and results on every side of a sum, a join and views: no convolution reads or gives them itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c, self.d = nn.Conv2d(3, 3, 1), nn.Conv2d(6, 3, 1)
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        pooled = self.c(nn.functional.max_pool2d(x, 2))
+        return pooled.flatten(1), torch.relu(y + z), self.d(torch.cat([y, x], 1)).permute(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_model_without_ranges_says_of_its_boundaries_is_what_it_loads(form: str) -> None:
+    x = X, X * 3 + 1, X * 2 - 1
+    good = fxq.convert(calibrated(Pairs(), x, integer_inputs=True, integer_outputs=True), to=form)
+    shell = fxq.convert(
+        prepare(Pairs(), x, integer_inputs=True, integer_outputs=True), to=form, allow_uncalibrated=True
+    )
+    shell.load_state_dict(good.state_dict())
+    for name in ("x", "y", "z"):
+        assert shell.integer_inputs[name].same_qparams(good.integer_inputs[name])
+        assert not good.integer_inputs[name].scale.isnan().any()
+    for place in range(3):
+        assert shell.integer_outputs[place].same_qparams(good.integer_outputs[place])
+    q = [quantized(good, each, name) for each, name in zip(x, "xyz", strict=True)]
+    assert all(torch.equal(given, wanted) for given, wanted in zip(shell(*q), good(*q), strict=True))
+
+
+def test_the_reference_gives_views_as_integers() -> None:
+    x = X, X * 3 + 1, X * 2 - 1
+    prepared = calibrated(Pairs(), x, integer_inputs=True, integer_outputs=True)
+    model, reference = fxq.convert(prepared), fxq.convert(prepared, to="reference")
+    q = [quantized(model, each, name) for each, name in zip(x, "xyz", strict=True)]
+    for given, wanted in zip(reference(*q), model(*q), strict=True):
+        assert given.dtype == torch.uint8
+        assert (given.int() - wanted.int()).abs().max() <= 1
+    simulated = fxq.convert(prepared, to="fake_quant")(*x)
+    for place, qparams in reference.integer_outputs.items():
+        step = qparams.scale.item()
+        torch.testing.assert_close(floats(reference(*q)[place], qparams), simulated[place], rtol=0, atol=1.01 * step)
+
+
 class Two(nn.Module):
     """Two inputs, one of which is integers anyway."""
 

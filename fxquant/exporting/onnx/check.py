@@ -18,6 +18,7 @@ from fxquant.exporting.onnx.reasons import computing
 from fxquant.exporting.onnx.recording import Quantized, tensors_in
 from fxquant.exporting.onnx.report import OnnxReport, OnnxRow
 from fxquant.exporting.onnx.runtimes import RUNTIMES, OnnxRuntime, cannot_run
+from fxquant.exporting.onnx.sums import error_of_sums
 from fxquant.exporting.onnx.units import Unit, submodel, units_of
 from fxquant.registry import did_you_mean
 
@@ -29,14 +30,17 @@ MOST_BREACHES = 1e-3
 class Tolerance:
     """Says how far two runs of the same float operators may be apart."""
 
-    tie: float = 5e-3
-    """Steps from the middle between two integers within which sums in another order may round to either, at 8 bits."""
     equal: float = 1e-5
-    """Part of the largest value by which two float results may differ."""
+    """Part of the largest value by which two float results may differ: what ``exp``, ``erf``, means and norms of two
+    libraries do."""
+    tie: float = 2e-5
+    """Part of the range of integers, at least 256 steps, within which a value may lie on either side of the middle
+    between two of them: each of two results may be off by ``equal``. Sums of products have a bound of their own."""
 
 
-HALF = Tolerance(0.3, 4e-3)
-"""Of float16, whose values near 256 steps are an eighth of a step apart."""
+HALF = Tolerance(4e-3, 1.2e-3)
+"""Of float16, whose values near 256 steps are an eighth of a step apart: results of the same sums are the same, or
+neighbours, so that a tie is nearer than two results may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def _checked(model: Any, unit: Unit, arrays: Mapping[str, Any], wanted: Tensor, 
     alone = submodel(model, Unit(unit.name, unit.result, "", unit.inputs, unit.nodes), arrays)
     fused = runtime.fused(alone.SerializeToString(), names[:1], inputs)
     if unit.unrounded or wanted.is_floating_point():
-        off, beyond, steps = compared(unfused[0], wanted, _distance(unit, model, unfused, arrays), tolerance)
+        off, beyond, steps = _judged_unfused(unit, model, unfused, wanted, arrays, tolerance, runtime)
         fused_off, _, fused_steps = compared(fused.results[0], wanted, None, tolerance)
     else:  # indices and truth values: where values are equal, runtimes choose in another order
         off, beyond, steps = int((unfused[0] != wanted).sum()), 0, 0.0
@@ -152,6 +156,24 @@ def _checked(model: Any, unit: Unit, arrays: Mapping[str, Any], wanted: Tensor, 
     )
 
 
+def _judged_unfused(
+    unit: Unit,
+    model: Any,
+    results: Sequence[Tensor],
+    wanted: Tensor,
+    arrays: Mapping[str, Any],
+    tolerance: Tolerance,
+    runtime: OnnxRuntime,
+) -> tuple[int, int, float]:
+    """Compare a unit that ran without optimizations. What differs is judged by the error of its own sums."""
+    scale = _scale_of(unit, model)
+    distance = None if scale is None else _distance(unit, scale, results, arrays)
+    found = compared(results[0], wanted, distance, tolerance)
+    if not found[1] or scale is None:
+        return found
+    return compared(results[0], wanted, distance, tolerance, error_of_sums(model, unit, arrays, runtime) / scale)
+
+
 def _in_half(part: Any) -> bool:
     """Tell whether a unit computes in float16, or casts to it."""
     half = onnx().TensorProto.FLOAT16
@@ -159,22 +181,29 @@ def _in_half(part: Any) -> bool:
     return half in (*casts, *(stored.data_type for stored in part.graph.initializer))
 
 
-def _distance(unit: Unit, model: Any, results: Sequence[Tensor], arrays: Mapping[str, Any]) -> Tensor | None:
-    """Return how far each value that was rounded lay from the middle between two integers, in steps."""
+def _scale_of(unit: Unit, model: Any) -> float | None:
+    """Return the scale of what a unit rounds to; None where it rounds nothing, or has one for each channel."""
     if not unit.unrounded:
         return None
-    value = results[1] if len(results) > 1 else torch.from_numpy(arrays[unit.unrounded])
     quantize = next(node for node in unit.nodes if node.op_type == QUANTIZE and node.input[0] == unit.unrounded)
-    stored = {initializer.name: initializer for initializer in model.graph.initializer}
-    scale = torch.from_numpy(onnx().numpy_helper.to_array(stored[quantize.input[1]]).copy())
-    if scale.numel() > 1:
-        return None
-    steps = value / scale
+    stored = next((each for each in model.graph.initializer if each.name == quantize.input[1]), None)
+    scale = None if stored is None else onnx().numpy_helper.to_array(stored)
+    return float(scale) if scale is not None and scale.size == 1 else None
+
+
+def _distance(unit: Unit, scale: float, results: Sequence[Tensor], arrays: Mapping[str, Any]) -> Tensor:
+    """Return how far each value that was rounded lay from the middle between two integers, in steps."""
+    value = results[1] if len(results) > 1 else torch.from_numpy(arrays[unit.unrounded])
+    steps = value / torch.tensor(scale, dtype=value.dtype)
     return ((steps - steps.floor()) - 0.5).abs()
 
 
 def compared(
-    found: Tensor, wanted: Tensor, distance: Tensor | None, tolerance: Tolerance | None = None
+    found: Tensor,
+    wanted: Tensor,
+    distance: Tensor | None,
+    tolerance: Tolerance | None = None,
+    error: float = 0.0,
 ) -> tuple[int, int, float]:
     """Return how many values differ, how many of these were no ties, and the largest difference.
 
@@ -183,6 +212,7 @@ def compared(
         wanted: What fxquant gave; integers, or floats.
         distance: Of each value before it was rounded from the nearest tie.
         tolerance: What is near and what is equal; None: of float32.
+        error: Steps by which the values before rounding may differ anyhow.
     """
     tolerance = tolerance or Tolerance()
     if wanted.is_floating_point():
@@ -191,7 +221,7 @@ def compared(
         return off, off, float(relative.max()) if relative.numel() else 0.0
     difference = (found.to(torch.int64) - wanted.to(torch.int64)).abs()
     differs = difference > 0
-    near = tolerance.tie * (max(1, (int(wanted.max()) - int(wanted.min())) // 256) if wanted.numel() else 1)
+    near = max(error, tolerance.tie * (max(256, int(wanted.max()) - int(wanted.min())) if wanted.numel() else 256))
     beyond = differs if distance is None else differs & (distance > near)
     return int(differs.sum()), int(beyond.sum()), float(difference.max()) if difference.numel() else 0.0
 
