@@ -14,7 +14,7 @@ from fxquant.artifact.format import check_place, path_of
 from fxquant.commandline import VERSION
 from fxquant.exporting.explicit import explicit
 from fxquant.exporting.onnx.check import Expected, check_dtypes, check_runtime, checked_units, judged, kernels
-from fxquant.exporting.onnx.naming import check_names, keep_input_names, name_values, qparams_of
+from fxquant.exporting.onnx.naming import check_names, check_results, keep_input_names, name_values, qparams_of
 from fxquant.exporting.onnx.passes import Choices, run_passes
 from fxquant.exporting.onnx.program import quantize_names, translated
 from fxquant.exporting.onnx.recording import record, tensors_in
@@ -70,8 +70,8 @@ def export_onnx(
         What was written. Print it.
 
     Raises:
-        ExportError: a package is missing; an operator has no ONNX form; qparams that the target does not take; with
-            ``check``, the file gives something else.
+        ExportError: a package is missing; an operator has no ONNX form; a result is no tensor; qparams that the target
+            does not take; with ``check``, the file gives something else.
         ArtifactError: the place cannot be written to.
         UnknownNameError: there is no such target, form of weights or biases, or runtime to check in.
         InputError: the example inputs do not fit, or do not run; keyword inputs cannot be exported by position; or
@@ -85,6 +85,7 @@ def export_onnx(
     made = explicit(model)
     args, kwargs = example_of(made, example_inputs, example_kwargs)
     quantized, outputs = record(made, args, kwargs)
+    check_results(outputs)
     check_names(input_names, output_names, tensors_in((args, kwargs)), tensors_in(outputs))
     if runtime is not None:
         check_dtypes((args, kwargs), outputs)

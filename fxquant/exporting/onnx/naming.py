@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from fxquant.errors import InputError
+from fxquant.errors import ExportError, InputError
 from fxquant.exporting.onnx.clamps import ends_behind
 from fxquant.exporting.onnx.editing import DEQUANTIZE, QUANTIZE, Editor
 
@@ -37,6 +38,22 @@ def check_names(
     counts = Counter((*(inputs or ()), *(outputs or ())))
     if twice := [name for name, count in counts.items() if count > 1]:
         raise InputError("a name stands for two inputs or outputs", got=", ".join(twice), expected="each its own")
+
+
+def check_results(outputs: Any) -> None:
+    """Refuse what a model returns beside tensors: a file has no place for it.
+
+    Raises:
+        ExportError: the message says where it is, and what.
+    """
+    for path, value in tree_flatten_with_path(outputs)[0]:
+        if value is not None and not isinstance(value, Tensor):
+            raise ExportError(
+                "a model in ONNX returns tensors alone",
+                got=f"{type(value).__name__} {value!r:.80} at result{keystr(path)}",
+                expected="tensors, or None, which is left out",
+                hint="return torch.tensor(value), or nothing in its place",
+            )
 
 
 def _is_name(name: object) -> bool:

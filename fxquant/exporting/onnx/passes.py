@@ -13,6 +13,7 @@ from fxquant.exporting.onnx.dynamic import join_dynamic_quantization
 from fxquant.exporting.onnx.editing import Editor
 from fxquant.exporting.onnx.layers import matrix_products, mean_to_global_pool, product_to_gemm
 from fxquant.exporting.onnx.weights import pack_weights
+from fxquant.exporting.program import quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,10 @@ def run_passes(model: Any, choices: Choices) -> Editor:
     clean = editor.ir.passes.Sequential(
         common.RemoveUnusedNodesPass(), common.DeduplicateInitializersPass(), common.RemoveUnusedOpsetsPass()
     )
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    clean(model)
-    for run in PASSES:
-        run(editor, choices)
-    clean(model)
+    with quiet():  # it logs which constants it does not join
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        clean(model)
+        for run in PASSES:
+            run(editor, choices)
+        clean(model)
     return editor

@@ -91,7 +91,9 @@ def _untranslated(error: BaseException, program: torch.export.ExportedProgram) -
     at = re.search(r"Error when translating node %(\w+)", text)
     node = None if at is None else next((n for n in _translated_nodes(program) if n.name == at[1]), None)
     if found is None:
-        return ExportError("torch.onnx cannot translate this model", at=node, got=first_lines(error))
+        cause = list(_chain(error))[-1]  # those before it say that something failed, and what to report to torch
+        got = f"{type(cause).__name__}: {first_lines(cause)}"
+        return ExportError("torch.onnx cannot translate this model", at=node, got=got)
     return ExportError(
         "this operator has no ONNX form",
         at=node,

@@ -73,7 +73,7 @@ def submodel(model: Any, unit: Unit, values: Mapping[str, Any]) -> Any:
         values: Arrays, by the names of its inputs.
     """
     helper, proto = onnx().helper, onnx().TensorProto
-    needed = {name for node in unit.nodes for name in node.input}
+    needed = {name for node in unit.nodes for name in read_by(node)}
     kinds = {info.name: info.type for info in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values[name].dtype), values[name].shape)
@@ -88,6 +88,18 @@ def submodel(model: Any, unit: Unit, values: Mapping[str, Any]) -> Any:
     stored = [initializer for initializer in model.graph.initializer if initializer.name in needed]
     graph = helper.make_graph(list(unit.nodes), unit.name, inputs, outputs, stored)
     return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def read_by(node: Any) -> list[str]:
+    """Return the names that a node reads: its inputs, and those from outside in the graphs of loops and branches."""
+    names = list(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            inside = {value.name for value in (*graph.input, *graph.initializer)}
+            inside |= {output for each in graph.node for output in each.output}
+            read = [name for each in graph.node for name in read_by(each)]
+            names += [name for name in (*read, *(output.name for output in graph.output)) if name not in inside]
+    return list(dict.fromkeys(names))
 
 
 def _between(
@@ -105,7 +117,7 @@ def _between(
             inputs[name] = None
         elif makers[name].output[0] not in nodes:
             nodes[makers[name].output[0]] = makers[name]
-            waiting += makers[name].input
+            waiting += read_by(makers[name])
     return list(nodes.values()), list(inputs)
 
 

@@ -104,6 +104,26 @@ def test_attention(tmp_path):
     assert not report.kernels["Gemm"]
 
 
+def test_a_loop_reads_what_is_outside_of_it(tmp_path, caplog):
+    """Sums of rows are a loop in ONNX, whose graph reads the table and the places where sums begin."""
+
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags, self.fc = nn.EmbeddingBag(20, 8, mode="mean"), nn.Linear(8, 3)
+
+        def forward(self, ids: Tensor, starts: Tensor) -> Tensor:
+            return self.fc(torch.relu(self.bags(ids, starts)))
+
+    torch.manual_seed(0)
+    inputs = TOKENS.flatten(), torch.tensor([0, 4])
+    with caplog.at_level("DEBUG"):
+        report = fxq.export_onnx(converted(Bags(), inputs), tmp_path / "net.onnx", inputs, check=True)
+    assert report.breaches == ()
+    assert report.kernels["QGemm"] == 1
+    assert not [record for record in caplog.records if record.name.startswith("onnx")]
+
+
 def test_a_file_that_gives_something_else_is_an_error(tmp_path, monkeypatch):
     genuine = runtimes.session
 

@@ -513,6 +513,26 @@ class TestRefusals:
         assert "got:      aten.linalg_eig.default" in str(caught.value)
         assert "test_export.py" in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("value", "words"),
+        [(lambda y: y.shape[0], "int 2 at result['more'][1]"), (lambda y: "text", "str 'text' at result['more'][1]")],
+    )
+    def test_results_that_are_no_tensors(self, value, words, tmp_path):
+        class Sizes(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.fc = nn.Linear(6, 6)
+
+            def forward(self, x: Tensor) -> dict[str, Any]:
+                y = self.fc(x)
+                return {"y": y, "more": [None, value(y)]}
+
+        x = torch.randn(2, 6)
+        with pytest.raises(ExportError) as caught:
+            fxq.export_onnx(converted(Sizes(), x), tmp_path / "net.onnx", x)
+        assert str(caught.value).startswith(f"a model in ONNX returns tensors alone\n  got:      {words}\n")
+        assert not list(tmp_path.iterdir())
+
     def test_shapes_that_do_not_fit(self, planned, tmp_path):
         with pytest.raises(ExportError, match=r"torch\.export cannot export this model"):
             fxq.export_onnx(planned, tmp_path / "net.onnx", X, dynamic_shapes=({7: torch.export.Dim("batch")},))
