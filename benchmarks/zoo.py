@@ -3,7 +3,8 @@
 Random weights that mean something (``fxquant.samples.networks.random_network``), photographs as inputs, the default
 configuration. SQNR in dB against the float model, of the median image, at the last layer's input and at the output, for
 the int8 model, its simulation, and torch.ao (FX mode, onednn engine, its default mapping). Each network has a process
-of its own, so that a crash costs one row. Rows that the JSON file holds are not measured again.
+of its own, so that a crash costs one row. The int8 model is saved and loaded in an interpreter without torchvision: the
+same bits. Rows that the JSON file holds are not measured again.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ def table_row(row: dict[str, Any]) -> dict[str, Any]:
         "float ms": row.get("float_ms"),
         "int8 ms": row.get("int8_ms"),
         "GB": row["peak_gb"],
+        "file MB": row["file"]["megabytes"],
         **({"exported": exported(row["exported"])} if "exported" in row else {}),
         "float operators, torch.ao": ", ".join(remarks),
     }
@@ -158,6 +160,7 @@ def missed(row: dict[str, Any]) -> list[str]:
         < peer.get("input", -float("inf")) - AGREEMENT,
         f"{int8['input']:.1f} dB, not {VIT}": name.startswith("vit") and int8["input"] < VIT,
         "other integers by its exported program": row.get("exported", {}).get("differs", False),
+        "its file gives other bits: " + ", ".join(row["file"]["differs"]): bool(row["file"]["differs"]),
         "warnings: " + " ".join(row["warnings"]): bool(row["warnings"]),
     }
     return [said for said, is_missed in checks.items() if is_missed]

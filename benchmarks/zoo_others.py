@@ -64,6 +64,7 @@ def missed(row: dict[str, Any]) -> list[str]:
     checks = {
         f"{row['int8']:.1f} dB, not {wanted:.1f}; worst: {', '.join(row.get('guilty', ()))}": row["int8"] < wanted,
         f"the prepared model is at {row['prepared']:.0f} dB of float": row["prepared"] < ATTENTION,
+        "its file gives other bits: " + ", ".join(row["file"]["differs"]): bool(row["file"]["differs"]),
         "warnings: " + " ".join(row["warnings"]): bool(row["warnings"]),
     }
     return [said for said, is_missed in checks.items() if is_missed]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
+from zoo_file import round_trip
 from zoo_others_models import entries
 
 import fxquant as fxq
@@ -67,6 +68,7 @@ def measure(name: str, images: int, allowed: float) -> dict[str, Any]:
     row["int8_macs"] = coverage.int8_macs
     row["float_operators"] = Counter(each.operator for each in coverage.float_rows if not each.excused)
     row["int8"] = worst(expected, leaves(int8(*inputs)))
+    row["file"] = round_trip(int8, *inputs)
     row["simulation"] = worst(expected, leaves(fxq.convert(prepared, to="fake_quant")(*inputs)))
     if row["int8"] < min(row["control"], CONTROL) - allowed:
         found = fxq.compare(model, int8, [inputs], progress=False)

@@ -18,6 +18,7 @@ import torch
 import torchvision
 from peers import PEERS
 from torch import Tensor, nn
+from zoo_file import round_trip
 
 import fxquant as fxq
 from fxquant.demo.measure import interleaved_medians
@@ -75,6 +76,7 @@ def measure(name: str, images: int | None, rounds: int, exported: bool = False) 
         calls = {"float_ms": partial(model, photographs[:1]), "int8_ms": partial(int8, photographs[:1])}
         row |= interleaved_medians(calls, rounds)
         del calls
+    row["file"] = round_trip(int8, photographs[:1])
     if exported:
         row["exported"] = by_program(model, prepared, int8, calibration, photographs)
     del int8  # the largest networks fill the memory with each form

@@ -173,6 +173,8 @@ def test_zoo(benchmark: Run) -> None:
     assert "of 1 networks meet every target" in text
     assert "the same integers" in text
     assert row["exported"]["equal"]
+    assert row["file"]["differs"] == []
+    assert 1 < row["file"]["megabytes"] < 3
     assert benchmark("zoo.py", *arguments)[1]["rows"]["shufflenet_v2_x0_5"] == row  # not measured again
 
 
@@ -195,6 +197,7 @@ def test_zoo_of_others(benchmark: Run) -> None:
     assert row["prepared"] > 120
     assert row["int8"] >= min(row["control"], 45) - 20
     assert row["int8_macs"] > 0.99
+    assert row["file"]["differs"] == []
     assert "1 of 1 networks meet every target" in text
 
 
