@@ -36,6 +36,34 @@ def mean_to_global_pool(editor: Editor) -> None:
         _quantize_first(editor, pooled, squeezed)
 
 
+def gemm_of_floats_to_product(editor: Editor) -> None:
+    """Make ``MatMul`` and ``Add`` of a ``Gemm`` of float values and quantized weights, which no runtime fuses.
+
+    Where a bias is added, the product is of three dimensions: of matrices ONNX Runtime makes a ``Gemm`` again.
+    """
+    for node in editor.nodes("Gemm"):
+        x, weight, *bias = node.inputs
+        dequantize = weight.producer()
+        if dequantize is None or dequantize.op_type != DEQUANTIZE or editor.constant(dequantize.inputs[0]) is None:
+            continue
+        flags = {name: node.attributes.get_int(name, 0) for name in ("transA", "transB")}
+        factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
+        if flags != {"transA": 0, "transB": 1} or factors != [1.0, 1.0] or editor.source(x) is not None:
+            continue
+        result, turned = node.outputs[0], list(reversed(weight.shape))
+        matrix = editor.insert("Transpose", [weight], {"perm": MATRIX}, before=node, like=weight, shape=turned)
+        if bias and bias[0] is not None:
+            first, rows, outer = editor.initializer(torch.tensor([0]), "first"), list(x.shape)[:1], list(result.shape)
+            deep = editor.insert("Unsqueeze", [x, first], before=node, like=x, shape=[1, *x.shape])
+            product = editor.insert("MatMul", [deep, matrix], before=node, like=result, shape=[1, *rows, outer[1]])
+            added = editor.insert("Add", [product, bias[0]], before=node, like=result, shape=[1, *rows, outer[1]])
+            made = editor.insert("Squeeze", [added, first], before=node, like=result)
+        else:
+            made = editor.insert("MatMul", [x, matrix], before=node, like=result)
+        result.replace_all_uses_with(made, replace_graph_outputs=True)
+        editor.graph.remove(node, safe=True)
+
+
 def matrix_products(editor: Editor) -> None:
     """Store the weight of a product as it is multiplied: [K, N], with no transpose in the graph."""
     for node in editor.nodes("MatMul"):

@@ -11,7 +11,12 @@ from fxquant.exporting.onnx.clamps import drop_implied_clamps
 from fxquant.exporting.onnx.data_movement import quantize_data_movement
 from fxquant.exporting.onnx.dynamic import join_dynamic_quantization
 from fxquant.exporting.onnx.editing import Editor
-from fxquant.exporting.onnx.layers import matrix_products, mean_to_global_pool, product_to_gemm
+from fxquant.exporting.onnx.layers import (
+    gemm_of_floats_to_product,
+    matrix_products,
+    mean_to_global_pool,
+    product_to_gemm,
+)
 from fxquant.exporting.onnx.weights import pack_weights
 from fxquant.exporting.program import quiet
 
@@ -36,6 +41,8 @@ PASSES: tuple[Callable[[Editor, Choices], None], ...] = (
     lambda editor, choices: mean_to_global_pool(editor),
     lambda editor, choices: matrix_products(editor),
     lambda editor, choices: quantize_data_movement(editor),  # before what looks for the dequantize of a product
+    lambda editor, choices: gemm_of_floats_to_product(editor),
+    lambda editor, choices: matrix_products(editor),  # again, for the products that are new
     lambda editor, choices: product_to_gemm(editor) if choices.gemm else None,
     lambda editor, choices: quantize_data_movement(editor),  # again, for the reshapes that are new
     lambda editor, choices: bias_to_int32(editor, BIAS_ROUNDS[choices.bias]),  # a bias is read from its layer

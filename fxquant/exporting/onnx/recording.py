@@ -47,6 +47,7 @@ class _Interpreter(Interpreter):
 
     def __init__(self, model: GraphModule, calls: _Calls) -> None:
         super().__init__(model)
+        self.extra_traceback = False  # it would be written into the error
         self.calls = calls
 
     def run_node(self, n: Node) -> Any:

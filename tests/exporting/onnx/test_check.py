@@ -104,6 +104,20 @@ def test_attention(tmp_path):
     assert not report.kernels["Gemm"]
 
 
+@pytest.mark.parametrize("shape", [(4, 64), (2, 3, 64)], ids=len)
+@pytest.mark.parametrize("scheme", [{"group_size": 32}, {}], ids=["blocks", "channels"])
+def test_weights_of_4_bits_beside_floats_have_a_kernel(shape, scheme, tmp_path):
+    """Whatever the rank of the input: torch.onnx makes Gemm of matrices, which the runtime would run in float."""
+    observer = fxq.PerChannelMinMaxObserver.with_args(scheme=fxq.QScheme(bits=4, symmetric=True, axis=0, **scheme))
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8, bias=False)), torch.randn(shape)
+    planned = converted(model, x, fxq.QConfig(fxq.PlaceholderObserver, observer))
+    report = fxq.export_onnx(planned, tmp_path / "net.onnx", x, check=True)
+    assert report.breaches == ()
+    assert report.kernels["MatMulNBits"] == 2
+    assert (report.kernels["Gemm"], report.kernels["FusedGemm"], report.kernels["MatMul"]) == (0, 0, 0)
+
+
 def test_a_loop_reads_what_is_outside_of_it(tmp_path, caplog):
     """Sums of rows are a loop in ONNX, whose graph reads the table and the places where sums begin."""
 
