@@ -83,7 +83,7 @@ def _known(node: Node | None, plan: QuantPlan) -> QParams:
 
 def _on_the_same_qparams(node: Node, ref: TensorRef | None, plan: QuantPlan) -> Iterator[Node]:
     """Yield the other nodes of a graph whose values have the qparams of a tensor of the plan: views and pools of it."""
-    if ref not in plan.policies:
+    if ref is None or ref not in plan.policies:
         return
     wanted = plan.qparams_owner(ref), plan.qparams_factor(ref)
     for other in node.graph.nodes:

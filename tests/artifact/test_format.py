@@ -123,6 +123,28 @@ def test_metadata(file: Path, tmp_path: Path) -> None:
         assert words in refused(with_header(tmp_path, header, rest))
 
 
+def test_what_an_error_says_whole(file: Path, tmp_path: Path) -> None:
+    """The layout of the errors that a user is most likely to see."""
+    header, graph, rest = parts(file)
+    del header["__metadata__"]["fxquant.format"]
+    text = refused(with_header(tmp_path, header, rest))
+    assert text == "this file is no fxquant artifact\n  got:      no key fxquant.format"
+    header["__metadata__"]["fxquant.format"] = "99"
+    text = refused(with_header(tmp_path, header, rest))
+    lines = ["the file is of a newer format", "  got:      99", f"  expected: at most {FORMAT}"]
+    assert text.splitlines() == [*lines, "  hint:     pip install -U fxquant"]
+    place = next(index for index, node in enumerate(graph["nodes"]) if node["op"] == "call_function")
+    text = refused(with_graph(file, tmp_path, put("call_function", target="os.system")))
+    lines = ["the graph calls a function that artifacts may not hold", f"  at:       node {place}"]
+    assert text.splitlines()[:3] == [*lines, "  got:      'os.system'"]
+    header, _, rest = parts(file)
+    name = next(name for name in header if name.endswith("weight"))
+    header[name]["shape"] = [2**20, 2**20]
+    lines = refused(with_header(tmp_path, header, rest)).splitlines()
+    assert lines[0] == "the file wants more memory than it is long"
+    assert f"tensor {name} of 2^40 bytes" in lines[1] or name in "".join(lines)
+
+
 def test_tensors(file: Path, tmp_path: Path) -> None:
     for change, words in (
         ({"shape": [2**20, 2**20]}, "wants more memory than it is long"),
