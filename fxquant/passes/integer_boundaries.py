@@ -59,7 +59,7 @@ def _given_out(gm: GraphModule, node: Node, plan: QuantPlan) -> Node:
     if isinstance(source, Node):
         return source
     qparams = plan.qparams.get(TensorRef(node.name))
-    if qparams is None or not _moves_dequantized(node, plan):
+    if qparams is None or not _keeps_qparams(node, plan):
         raise LoweringError(
             "the model cannot give this value as integers: what computes it stays float after all",
             at=node,
@@ -73,7 +73,7 @@ def _given_out(gm: GraphModule, node: Node, plan: QuantPlan) -> Node:
     return made
 
 
-def _moves_dequantized(node: Node, plan: QuantPlan) -> bool:
+def _keeps_qparams(node: Node, plan: QuantPlan) -> bool:
     """Tell whether a value is made of dequantized ones alone by what keeps their qparams: rounding changes none."""
     if isinstance(module_of(node), Dequantize):
         return True
@@ -82,7 +82,7 @@ def _moves_dequantized(node: Node, plan: QuantPlan) -> bool:
         and plan.qparams_factor(TensorRef(node.name)) == 1
     )
     sources = [each for each in node.all_input_nodes if _is_float(each)]
-    return keeps and bool(sources) and all(_moves_dequantized(each, plan) for each in sources)
+    return keeps and bool(sources) and all(_keeps_qparams(each, plan) for each in sources)
 
 
 def _is_float(node: Node) -> bool:
